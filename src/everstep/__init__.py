@@ -1,0 +1,71 @@
+"""Everstep trains Keras 3 models and never loses a step.
+
+    import everstep as es
+
+The names below are loaded when first used: `import everstep` loads neither Keras nor a backend.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from everstep.config.base import Config as Config
+    from everstep.config.one_of import OneOfConfig as OneOfConfig
+    from everstep.config.registry import get_exp_config as get_exp_config
+    from everstep.config.registry import get_task as get_task
+    from everstep.config.registry import register_experiment as register_experiment
+    from everstep.config.registry import register_task as register_task
+    from everstep.data.config import DataConfig as DataConfig
+    from everstep.data.stream import Stream as Stream
+    from everstep.engine.config import RuntimeConfig as RuntimeConfig
+    from everstep.experiment import run_experiment as run_experiment
+    from everstep.experiment_config import ExperimentConfig as ExperimentConfig
+    from everstep.fitting import fit as fit
+    from everstep.grad import cond as cond
+    from everstep.grad import value_and_grad as value_and_grad
+    from everstep.loop.config import TrainerConfig as TrainerConfig
+    from everstep.loop.controller import Controller as Controller
+    from everstep.loop.trainer import Trainer as Trainer
+    from everstep.optim.config import OptimizationConfig as OptimizationConfig
+    from everstep.task.compiled import CompiledTask as CompiledTask
+    from everstep.task.config import TaskConfig as TaskConfig
+    from everstep.task.task import Task as Task
+
+_WHERE = {
+    "CompiledTask": "task.compiled",
+    "Config": "config.base",
+    "Controller": "loop.controller",
+    "DataConfig": "data.config",
+    "ExperimentConfig": "experiment_config",
+    "OneOfConfig": "config.one_of",
+    "OptimizationConfig": "optim.config",
+    "RuntimeConfig": "engine.config",
+    "Stream": "data.stream",
+    "Task": "task.task",
+    "TaskConfig": "task.config",
+    "Trainer": "loop.trainer",
+    "TrainerConfig": "loop.config",
+    "cond": "grad",
+    "fit": "fitting",
+    "get_exp_config": "config.registry",
+    "get_task": "config.registry",
+    "register_experiment": "config.registry",
+    "register_task": "config.registry",
+    "run_experiment": "experiment",
+    "value_and_grad": "grad",
+}
+
+__all__ = sorted(_WHERE)  # noqa: PLE0605
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'everstep' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"everstep.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

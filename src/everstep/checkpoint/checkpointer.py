@@ -1,0 +1,61 @@
+"""Saving and restoring what a run needs to go on."""
+
+import abc
+from typing import Any
+
+from everstep.errors import UsageError
+from everstep.types import State
+
+
+class Checkpointer(abc.ABC):
+    """Keeps states by step.
+
+    The controller saves at the end of a loop, after the checks and the actions; the experiment restores once,
+    before the first step. State and meta belong together: what must resume together is saved together.
+
+    Example:
+      checkpointer.save(100, engine.pull(), {"epoch": 1, "stream": stream.state()})
+      state, meta = checkpointer.restore()
+    """
+
+    @abc.abstractmethod
+    def save(self, step: int, state: State, meta: dict[str, Any]) -> None:
+        """Saves `state` and `meta` (plain JSON values) under `step`; a step already saved stays as it is."""
+
+    @abc.abstractmethod
+    def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
+        """Returns state and meta of `step`, of the latest when none is given, exactly as saved.
+
+        Raises:
+          UsageError: There is no such step; the message lists those there are.
+        """
+
+    @abc.abstractmethod
+    def steps(self) -> list[int]:
+        """Returns the steps that can be restored, in order."""
+
+    def latest(self) -> int | None:
+        """Returns the last step that can be restored, or None."""
+        return max(self.steps(), default=None)
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends saving; closing twice is fine."""
+
+
+class NoopCheckpointer(Checkpointer):
+    """Checkpoints switched off: nothing is saved, there is nothing to restore."""
+
+    def save(self, step: int, state: State, meta: dict[str, Any]) -> None:
+        """Does nothing."""
+
+    def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
+        """Raises UsageError."""
+        raise UsageError("nothing to restore: this run keeps no checkpoints")
+
+    def steps(self) -> list[int]:
+        """Returns none."""
+        return []
+
+    def close(self) -> None:
+        """Does nothing."""

@@ -1,0 +1,32 @@
+"""Configuration: typed dataclasses, files and overrides composed over them, and the registries."""
+
+from everstep.config.base import Config
+from everstep.config.compose import Layer, apply, apply_layers, load_file, parse_override
+from everstep.config.one_of import OneOfConfig
+from everstep.config.problem import ConfigError, Problem
+from everstep.config.registry import (
+    experiments,
+    get_exp_config,
+    get_task,
+    load_entry_points,
+    register_experiment,
+    register_task,
+)
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Layer",
+    "OneOfConfig",
+    "Problem",
+    "apply",
+    "apply_layers",
+    "experiments",
+    "get_exp_config",
+    "get_task",
+    "load_entry_points",
+    "load_file",
+    "parse_override",
+    "register_experiment",
+    "register_task",
+]

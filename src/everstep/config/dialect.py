@@ -1,0 +1,138 @@
+"""The YAML that config files are written in: YAML 1.2's plain values, read by a safe loader.
+
+Stock PyYAML reads `1e-3` as text, `off` as False and `12:30` as a number, and keeps the last of two equal
+keys. Here `1e-3` is a float, only true and false are booleans, `None` is null like `null` and `~`, and a
+repeated key is an error with its line.
+"""
+
+import enum
+import pathlib
+import re
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import yaml
+
+from everstep.errors import UsageError
+
+_PLAIN = (
+    ("null", r"~|null|Null|NULL|None|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+    ("merge", r"<<", ["<"]),
+)
+
+
+class Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with this dialect's plain values."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Composes a mapping and refuses one that has a key twice."""
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            name = (key.tag, key.value) if isinstance(key.value, Hashable) else None
+            if name in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} is given twice", key.start_mark
+                )
+            seen.add(name)
+        return node
+
+    def construct_plain_int(self, node: yaml.ScalarNode) -> int:
+        """Reads decimal (also with leading zeros), 0x and 0o integers."""
+        text = self.construct_scalar(node)
+        return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+
+
+class Dumper(yaml.SafeDumper):
+    """Writes what both this dialect and stock PyYAML read back: text that either would misread is quoted."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Writes every value out, shared or not."""
+        return True
+
+
+def load(text: str | bytes) -> Any:
+    """Returns the value of one YAML document.
+
+    Raises:
+      yaml.YAMLError: Bad syntax, an unsafe tag, a repeated key or a value that holds itself.
+    """
+    loader = Loader(text)
+    try:
+        node = loader.get_single_node()
+        _refuse_cycles(node, ())
+        return loader.construct_document(node) if node is not None else None
+    finally:
+        loader.dispose()
+
+
+def plain(text: str) -> Any:
+    """Returns the value of one unquoted word: a number, a boolean, null, or else the text itself."""
+    loader = Loader("")
+    try:
+        tag = loader.resolve(yaml.ScalarNode, text, (True, False))
+        return text if tag.endswith(":merge") else loader.construct_object(yaml.ScalarNode(tag, text))
+    finally:
+        loader.dispose()
+
+
+def dump(tree: Any) -> str:
+    """Returns a tree as YAML, keys in their order, lists of plain values on one line.
+
+    Raises:
+      UsageError: A value has no form in YAML.
+    """
+    try:
+        return yaml.dump(tree, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110)
+    except yaml.representer.RepresenterError as error:
+        value = error.args[-1]
+        raise UsageError(f"YAML has no form for {value!r} ({type(value).__name__})") from None
+
+
+def _refuse_cycles(node: yaml.Node | None, above: tuple[int, ...]) -> None:
+    if not isinstance(node, yaml.CollectionNode):
+        return
+    if id(node) in above:
+        raise yaml.composer.ComposerError(None, None, "a value cannot hold itself", node.start_mark)
+    parts = node.value if isinstance(node, yaml.SequenceNode) else [p for pair in node.value for p in pair]
+    for part in parts:
+        _refuse_cycles(part, (*above, id(node)))
+
+
+def _represent_list(dumper: yaml.SafeDumper, items: Iterable[Any]) -> yaml.Node:
+    values = list(items)
+    is_flat = not any(isinstance(value, (dict, list, tuple)) for value in values)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=is_flat)
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    # Only double quotes keep every line break and control character as it is.
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", str.__str__(text), style=style)
+
+
+def _add_resolvers() -> None:
+    for name, pattern, first in _PLAIN:
+        for kind in (Loader, Dumper):
+            kind.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(rf"(?:{pattern})\Z"), first)
+
+
+_add_resolvers()
+Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_plain_int)
+for _kind in (list, tuple, set, frozenset):
+    Dumper.add_representer(_kind, _represent_list)
+Dumper.add_representer(str, _represent_text)
+Dumper.add_multi_representer(str, _represent_text)
+Dumper.add_multi_representer(int, lambda dumper, number: dumper.represent_int(int(number)))
+Dumper.add_multi_representer(float, lambda dumper, number: dumper.represent_float(float(number)))
+Dumper.add_multi_representer(enum.Enum, lambda dumper, item: dumper.represent_data(item.value))
+Dumper.add_multi_representer(pathlib.PurePath, lambda dumper, path: dumper.represent_str(str(path)))

@@ -1,0 +1,102 @@
+"""Reading a config file: YAML, JSON or TOML, by its suffix."""
+
+import json
+import os
+import pathlib
+import tomllib
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+
+from everstep.config import dialect
+from everstep.config.problem import show
+from everstep.errors import UsageError
+
+SUFFIXES = (".yaml", ".yml", ".json", ".toml")
+"""File names that are taken for config files wherever text could also mean something else."""
+
+
+def load_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns the tree of values in a file; an empty file has none.
+
+    Args:
+      path: A `.json` or `.toml` file; any other name is read as YAML (see `everstep.config.dialect`).
+
+    Raises:
+      UsageError: The file cannot be read or has bad syntax (named with its line), or is not a mapping.
+    """
+    read = {".json": _json, ".toml": _toml}.get(pathlib.Path(path).suffix.lower(), dialect.load)
+    return as_tree(_parsed(read, _text(path), str(path)), str(path))
+
+
+def load_text(text: str, origin: str) -> Any:
+    """Returns the value of inline JSON or YAML; `origin` names it in errors.
+
+    Raises:
+      UsageError: Bad syntax.
+    """
+    return _parsed(_inline, text, origin)
+
+
+def as_tree(value: Any, origin: str) -> dict[str, Any]:
+    """Returns a parsed document as a tree of values.
+
+    Raises:
+      UsageError: The document is something else than a mapping.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UsageError(f"{origin}: expected keys with values, received {show(value)}")
+    return value
+
+
+def _text(path: str | os.PathLike[str]) -> str:
+    try:
+        return pathlib.Path(path).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise UsageError(f"config file {path} does not exist") from None
+    except IsADirectoryError:
+        raise UsageError(f"config file {path} is a directory") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"config file {path} is not UTF-8 text: {error}") from None
+    except OSError as error:
+        raise UsageError(f"config file {path} cannot be read: {error.strerror}") from None
+
+
+def _parsed(read: Callable[[str], Any], text: str, origin: str) -> Any:
+    try:
+        return read(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{origin}{line}: {error.problem or error}") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{origin}, line {error.lineno}: {error.msg}") from None
+    except (yaml.YAMLError, ValueError) as error:  # TOML's message has its own line number
+        raise UsageError(f"{origin}: {error}") from None
+
+
+def _inline(text: str) -> Any:
+    try:
+        return _json(text)  # YAML reads most JSON, but not all of its escapes
+    except ValueError:
+        return dialect.load(text)
+
+
+def _toml(text: str) -> Any:
+    return tomllib.loads(text)
+
+
+def _json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_unique) if text.strip() else None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    tree = dict(pairs)
+    if len(tree) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} is given twice")
+    return tree

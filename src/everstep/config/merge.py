@@ -1,0 +1,109 @@
+"""Merging a tree of values into a config: plan every change first, then make all of them or none."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from everstep.config.node import Node
+from everstep.config.problem import ConfigError, Problem, join, show
+
+_INDEXED = re.compile(r"(.+)\[(\d+)\]")
+
+
+class Plan:
+    """The changes a tree asks for, and everything wrong with it.
+
+    Example:
+      plan = Plan(is_strict=True)
+      plan.visit(config, {"trainer": {"train_steps": 100}})
+      plan.carry_out()
+    """
+
+    def __init__(self, is_strict: bool) -> None:
+        self._is_strict = is_strict
+        self._edits: dict[tuple[int, str], tuple[Node, str, Any]] = {}
+        self.problems: list[Problem] = []
+
+    def visit(self, node: Node, tree: Mapping[str, Any], path: str = "") -> None:
+        """Plans the changes of one config and of those below it."""
+        if node._locked:
+            self.problems.append(Problem(path, "the config is locked; change a copy: config.replace(...)"))
+            return
+        for key, value in tree.items():
+            try:
+                self._visit_key(node, str(key), value, path)
+            except ConfigError as error:
+                self.problems += [problem.under(path) for problem in error.problems]
+
+    def carry_out(self) -> None:
+        """Makes the planned changes.
+
+        Raises:
+          ConfigError: There were problems; nothing was changed.
+        """
+        if self.problems:
+            raise ConfigError(self.problems)
+        for node, name, value in self._edits.values():
+            object.__setattr__(node, name, value)
+
+    def _visit_key(self, node: Node, key: str, value: Any, path: str) -> None:
+        indexed = _INDEXED.fullmatch(key)
+        name = indexed[1] if indexed else key
+        if name not in node._names():
+            self._add(node, key, value)
+        elif indexed:
+            self._visit_item(node, name, int(indexed[2]), value, path)
+        else:
+            self._visit_value(node, name, value, path)
+
+    def _add(self, node: Node, name: str, value: Any) -> None:
+        converted = node._convert(name, value)
+        if self._is_strict:
+            raise ConfigError([node._unknown(name, value)])
+        self._edit(node, name, converted)
+
+    def _visit_value(self, node: Node, name: str, value: Any, path: str) -> None:
+        held = self._held(node, name)
+        where = join(path, name)
+        if isinstance(held, Node) and isinstance(value, Mapping):
+            self.visit(held, value, where)
+        elif _pairs_up(held, value):
+            for index, (item, tree) in enumerate(zip(held, value, strict=True)):
+                self.visit(item, tree, f"{where}[{index}]")
+        else:
+            self._edit(node, name, node._convert(name, _merged(held, value)))
+
+    def _visit_item(self, node: Node, name: str, index: int, value: Any, path: str) -> None:
+        held = self._held(node, name)
+        items = list(held) if isinstance(held, (list, tuple)) else []
+        if index > len(items) or (held is not None and not isinstance(held, (list, tuple))):
+            text = f"no such place to put {show(value)}: {join(path, name)} is {show(held)}"
+            raise ConfigError([Problem(f"{name}[{index}]", text)])
+        if index < len(items) and isinstance(items[index], Node) and isinstance(value, Mapping):
+            self.visit(items[index], value, join(path, f"{name}[{index}]"))
+            return
+        items[index:] = [value, *items[index + 1 :]]
+        self._edit(node, name, node._convert(name, items))
+
+    def _held(self, node: Node, name: str) -> Any:
+        """Returns the value as it will be after the changes planned so far."""
+        planned = self._edits.get((id(node), name))
+        return planned[2] if planned else getattr(node, name)
+
+    def _edit(self, node: Node, name: str, value: Any) -> None:
+        self._edits[id(node), name] = (node, name, value)
+
+
+def _pairs_up(held: Any, value: Any) -> bool:
+    """Tells whether two lists are merged element by element: configs held, as many mappings given."""
+    if not isinstance(held, (list, tuple)) or not isinstance(value, (list, tuple)) or not held:
+        return False
+    of_configs = all(isinstance(item, Node) for item in held) and all(isinstance(v, Mapping) for v in value)
+    return of_configs and len(held) == len(value)
+
+
+def _merged(held: Any, value: Any) -> Any:
+    """Returns two dicts as one, the given values winning; anything else is simply replaced."""
+    if not isinstance(held, Mapping) or not isinstance(value, Mapping):
+        return value
+    return {**held, **{key: _merged(held.get(key), item) for key, item in value.items()}}

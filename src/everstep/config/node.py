@@ -1,0 +1,178 @@
+"""Typed attributes: what a config stores, and what it refuses to store."""
+
+import copy
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, get_origin
+
+import pydantic_core
+from pydantic_core import core_schema
+
+from everstep.config.checking import field_types, own_annotations
+from everstep.config.problem import ConfigError, Problem, join, show
+from everstep.errors import UsageError, nearest
+
+
+class Node:
+    """An object whose attributes are declared, typed and lockable; `Config` adds what a user calls.
+
+    A subclass is a dataclass. A class that sets `_open` in its own body takes any attribute instead; that
+    makes a tree of plain dicts readable with dots.
+    """
+
+    _open = False
+    _locked = False
+    _restrictions: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        annotations = own_annotations(cls)
+        _refuse_bad_names(cls, annotations)
+        for name, annotation in annotations.items():
+            default = cls.__dict__.get(name)
+            if isinstance(default, (Node, list, dict, set)) and not _is_class_var(annotation):
+                setattr(cls, name, _own_copy(default))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(cls._from_value)
+
+    @classmethod
+    def _from_value(cls, value: Any) -> "Node":
+        """Returns `value` if it is one of these, or builds one from a mapping."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping):
+            raise pydantic_core.PydanticCustomError("config", "not a config")
+        return cls._from_mapping(value)
+
+    @classmethod
+    def _from_mapping(cls, tree: Mapping[str, Any]) -> "Node":
+        required = [f.name for f in _declared(cls) if _is_required(f)]
+        missing = [Problem(name, "is required") for name in required if name not in tree]
+        if missing:
+            raise ConfigError(missing)
+        rest = {key: value for key, value in tree.items() if key not in required}
+        return cls(rest, **{name: tree[name] for name in required})  # type: ignore[call-arg]
+
+    def _is_open(self) -> bool:
+        return "_open" in type(self).__dict__
+
+    def _names(self) -> list[str]:
+        """Returns the names of the values held: declared fields, then what an open config was given."""
+        declared = list(field_types(type(self)))
+        given = [name for name in self.__dict__ if not name.startswith("_")] if self._is_open() else []
+        return declared + given
+
+    def _children(self, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        """Yields the configs held under `names` with their key paths, also from inside lists and dicts."""
+        for name in names:
+            yield from nodes_in(getattr(self, name), name)
+
+    def _convert(self, name: str, value: Any) -> Any:
+        """Returns `value` as attribute `name` stores it.
+
+        Raises:
+          ConfigError: There is no such attribute, or the value has another type.
+        """
+        types = field_types(type(self))
+        if name in types:
+            try:
+                return types[name].convert(value)
+            except ConfigError as error:
+                raise ConfigError([p.under(name) for p in error.problems]) from None
+        self._require_free(name, value)
+        return _opened(type(self), value)
+
+    def _require_free(self, name: str, value: Any) -> None:
+        if name.startswith("_") or hasattr(type(self), name):
+            raise ConfigError([Problem(name, "is a reserved name")])
+        if not self._is_open():
+            raise ConfigError([self._unknown(name, value)])
+
+    def _unknown(self, name: str, value: Any) -> Problem:
+        hint = nearest(name, self._names())
+        return Problem(name, f"unknown key (received {show(value)}); {hint}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._require_unlocked(name)
+        try:
+            converted = self._convert(name, value)
+        except ConfigError as error:
+            raise ConfigError(error.problems, owner=type(self).__name__) from None
+        object.__setattr__(self, name, converted)
+
+    def __delattr__(self, name: str) -> None:
+        self._require_unlocked(name)
+        if name in field_types(type(self)) or name not in self._names():
+            raise ConfigError([Problem(name, "cannot be deleted")], owner=type(self).__name__)
+        object.__delattr__(self, name)
+
+    def _require_unlocked(self, name: str) -> None:
+        if self._locked:
+            text = "the config is locked; change a copy instead: config.replace(...)"
+            raise ConfigError([Problem(name, text)], owner=type(self).__name__)
+
+    def _set_locked(self, locked: bool) -> None:
+        for _, child in self._children(self._names()):
+            child._set_locked(locked)
+        object.__setattr__(self, "_locked", locked)
+
+
+def nodes_in(value: Any, path: str) -> Iterator[tuple[str, Node]]:
+    """Yields the configs in a value and their key paths: itself, or those in its lists and dicts."""
+    if isinstance(value, Node):
+        yield path, value
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from nodes_in(item, f"{path}[{index}]")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from nodes_in(item, join(path, str(key)))
+
+
+def _opened(cls: type[Node], value: Any) -> Any:
+    """Returns a free value with its mappings turned into open configs, so that dots reach everything."""
+    if isinstance(value, Mapping):
+        return cls._from_value(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_opened(cls, item) for item in value)
+    return value
+
+
+def _own_copy(default: Any) -> Any:
+    """Returns a field whose every instance starts from its own copy of `default`."""
+
+    def fresh() -> Any:
+        value = copy.deepcopy(default)
+        for _, node in nodes_in(value, ""):
+            node._set_locked(False)
+        return value
+
+    return dataclasses.field(default_factory=fresh)
+
+
+def _declared(cls: Any) -> tuple["dataclasses.Field[Any]", ...]:
+    return dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+
+
+def _is_required(field: "dataclasses.Field[Any]") -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _is_class_var(annotation: Any) -> bool:
+    if isinstance(annotation, str):
+        return annotation.startswith(("ClassVar", "typing.ClassVar"))
+    return annotation is ClassVar or get_origin(annotation) is ClassVar
+
+
+def _refuse_bad_names(cls: type[Node], annotations: Mapping[str, Any]) -> None:
+    """Refuses what a dataclass would misread in silence: a default without its type, a hidden method."""
+    bases = [base for base in cls.__mro__[1:] if issubclass(base, Node)]
+    inherited = {f.name for base in bases for f in _declared(base)}
+    for name in inherited & set(cls.__dict__) - set(annotations):
+        raise UsageError(f"{cls.__qualname__}.{name}: annotate it, or the new default is ignored")
+    taken = {name for base in bases for name in base.__dict__} - inherited
+    for name, annotation in annotations.items():
+        if (name in taken or name.startswith("_")) and not _is_class_var(annotation):
+            raise UsageError(f"{cls.__qualname__}.{name}: is a reserved name; give the field another one")

@@ -1,0 +1,128 @@
+"""Registries: which Task trains a config, and which experiment answers to a name."""
+
+import importlib.metadata
+import logging
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from everstep.config.base import Config
+from everstep.errors import UsageError, nearest
+
+Registered = TypeVar("Registered", bound=Callable[..., Any])
+
+ENTRY_POINTS = "everstep.experiments"
+"""Entry point group of installed packages; each names a module that registers experiments when imported."""
+
+_logger = logging.getLogger(__name__)
+_tasks: dict[type[Config], Callable[..., Any]] = {}
+_experiments: dict[str, Callable[[], Config]] = {}
+_loaded: set[str] = set()
+
+
+def register_task(config_cls: type[Config]) -> Callable[[Registered], Registered]:
+    """Makes the decorated Task class the one for configs of `config_cls` and its subclasses.
+
+        @register_task(DigitsConfig)
+        class DigitsTask(Task): ...
+
+    A function that takes the config and keyword arguments and returns a task may stand in for the class.
+
+    Raises:
+      UsageError: The config class has another task already.
+    """
+    if not (isinstance(config_cls, type) and issubclass(config_cls, Config)):
+        raise UsageError(f"@register_task(...) takes a config class, received {config_cls!r}")
+
+    def register(task: Registered) -> Registered:
+        _require_free(_tasks.get(config_cls), task, f"a task for {config_cls.__qualname__}")
+        _tasks[config_cls] = task
+        return task
+
+    return register
+
+
+def get_task(config: Config, **kwargs: Any) -> Any:
+    """Returns a new task for a config: that of its class, else that of the nearest base class.
+
+    Raises:
+      UsageError: No task is registered for any of them.
+    """
+    for cls in type(config).__mro__:
+        if cls in _tasks:
+            return _tasks[cls](config, **kwargs)
+    name = type(config).__qualname__
+    hint = nearest(name, [cls.__qualname__ for cls in _tasks])
+    raise UsageError(f"no task is registered for {name}: put @register_task({name}) above its class; {hint}")
+
+
+def register_experiment(name: str) -> Callable[[Registered], Registered]:
+    """Registers the decorated function, which returns a new config, under a name such as `digits/mlp`.
+
+    Names form a tree: where `digits/mlp` is an experiment, `digits/mlp/wide` cannot be one. Running the same
+    definition again, as a notebook cell or a reload does, replaces it.
+
+    Raises:
+      UsageError: The name is not one, or is taken.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.+-]+(/[\w.+-]+)*", name):
+        raise UsageError(f"{name!r} is no experiment name: parts of letters, digits . _ + - with / between")
+
+    def register(factory: Registered) -> Registered:
+        _require_free(_experiments.get(name), factory, f"experiment {name!r}")
+        for other in _experiments:
+            if other.startswith(f"{name}/") or name.startswith(f"{other}/"):
+                raise UsageError(f"experiment {name!r} cannot be beside {other!r}: one is inside the other")
+        _experiments[name] = factory
+        return factory
+
+    return register
+
+
+def get_exp_config(name: str) -> Any:
+    """Returns a new config of the experiment; installed packages are asked when nobody here knows the name.
+
+    Raises:
+      UsageError: There is no such experiment, or its function returned something else than a config.
+    """
+    if name not in _experiments:
+        load_entry_points()
+    if name not in _experiments:
+        hint = "one of your own is known once its module is imported: --import my.module"
+        raise UsageError(f"no experiment {name!r}; {nearest(name, _experiments)} ({hint})")
+    config = _experiments[name]()
+    if not isinstance(config, Config):
+        raise UsageError(f"experiment {name!r} must return a config, received {type(config).__name__}")
+    return config
+
+
+def experiments() -> dict[str, str]:
+    """Returns every registered experiment with the first line of its docstring, sorted by name."""
+    return {name: _first_line(factory) for name, factory in sorted(_experiments.items())}
+
+
+def load_entry_points() -> None:
+    """Imports the experiments of installed packages, once each; a broken one is a warning in the log."""
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        if point.value in _loaded:
+            continue
+        _loaded.add(point.value)
+        try:
+            point.load()
+        except Exception as error:  # somebody else's package must not stop this run
+            _logger.warning("experiments of %r (%s) are left out: %s: %s", point.name, point.value,
+                            type(error).__name__, error)  # fmt: skip
+
+
+def _require_free(held: Callable[..., Any] | None, new: Callable[..., Any], what: str) -> None:
+    """Refuses a second registration, unless it is the same definition executed again."""
+    if held is not None and held is not new and _definition(held) != _definition(new):
+        raise UsageError(f"{what} is registered already, by {'.'.join(_definition(held))}")
+
+
+def _definition(item: Callable[..., Any]) -> tuple[str, str]:
+    return getattr(item, "__module__", ""), getattr(item, "__qualname__", repr(item))
+
+
+def _first_line(factory: Callable[..., Any]) -> str:
+    return (factory.__doc__ or "").strip().partition("\n")[0].strip()

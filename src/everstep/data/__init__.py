@@ -1,0 +1,24 @@
+"""Data: streams of batches that know their position, one file per source."""
+
+from everstep.data.arrays import ArrayStream
+from everstep.data.block import Block
+from everstep.data.config import DataConfig
+from everstep.data.iterables import IterableStream
+from everstep.data.labels import check_labels
+from everstep.data.records import RecordStream
+from everstep.data.source import make_stream, record_stream
+from everstep.data.stream import Stream
+from everstep.data.tf_data import TFDataStream
+
+__all__ = [
+    "ArrayStream",
+    "Block",
+    "DataConfig",
+    "IterableStream",
+    "RecordStream",
+    "Stream",
+    "TFDataStream",
+    "check_labels",
+    "make_stream",
+    "record_stream",
+]

@@ -1,0 +1,128 @@
+"""Arrays in memory: every epoch a permutation that follows from (seed, epoch)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from everstep.data import nest, order
+from everstep.data.block import Block, Position
+from everstep.data.stream import Stream
+from everstep.errors import UsageError
+from everstep.types import Batch
+
+
+class ArrayStream(Stream):
+    """Batches cut from arrays that fit in memory.
+
+        stream = ArrayStream((images, labels), 32, shuffle=True, seed=0, repeat=True, drop_remainder=True)
+
+    The order of a shuffled epoch is
+    `np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(num_samples)`; unshuffled, it is
+    that of the arrays. Batches are copies: changing one changes nothing else.
+
+    Args:
+      arrays: Any nesting of arrays that have the samples along their first axis.
+      batch_size: Samples per batch.
+      shuffle: Whether each epoch has an order of its own.
+      seed: With the epoch, decides that order.
+      repeat: Whether epoch follows epoch without end.
+      drop_remainder: Whether the last, short batch of an epoch is left out.
+
+    Raises:
+      UsageError: The arrays are empty, of different lengths, scalars or Python objects, or not one batch is
+        left.
+    """
+
+    def __init__(
+        self,
+        arrays: Any,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        repeat: bool = False,
+        drop_remainder: bool = False,
+    ):
+        self.arrays = nest.map_leaves(np.asarray, arrays)
+        self._size = _common_length(self.arrays)
+        _check_batch_size(batch_size, self._size, drop_remainder)
+        self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
+        self._full, rest = divmod(self._size, batch_size)
+        self._order: tuple[int, np.ndarray] | None = None
+        self._length = self._full + (rest > 0 and not drop_remainder)
+        super().__init__(repeat=repeat, batches_per_epoch=self._length)
+
+    def open(self, epoch: int, batch: int) -> Iterator[Batch]:
+        """Yields the epoch's batches from that batch on."""
+        for index in range(batch, self._length):
+            yield nest.map_leaves(lambda leaf: leaf[0], self._gather(epoch, index, 1))
+
+    def block(self, n: int) -> Block | None:
+        """Returns up to `n` batches gathered at once; see `Stream.block`."""
+        epoch, batch = self._position
+        if batch == self._length:
+            if not self.repeat:
+                return None
+            epoch, batch = epoch + 1, 0
+        count = max(1, min(n, self._full - batch))  # the short batch is the one behind the full ones
+        data = self._gather(epoch, batch, count)
+        self._move(Position(epoch, batch + count))
+        return Block(data, count, [Position(epoch, batch + i + 1).state() for i in range(count)])
+
+    def _gather(self, epoch: int, batch: int, count: int) -> Batch:
+        """Returns `count` batches on a new leading axis; the short one only by itself."""
+        start = batch * self._batch_size
+        stop = min(start + count * self._batch_size, self._size)
+        if self._shuffle:
+            indices = self._permutation(epoch)[start:stop]
+            return nest.map_leaves(lambda leaf: _fold(np.take(leaf, indices, axis=0), count), self.arrays)
+        return nest.map_leaves(lambda leaf: _fold(np.array(leaf[start:stop], order="C"), count), self.arrays)
+
+    def _permutation(self, epoch: int) -> np.ndarray:
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, order.generator(self._seed, epoch).permutation(self._size)
+        return self._order[1]
+
+
+def _fold(samples: np.ndarray, count: int) -> np.ndarray:
+    return samples.reshape(count, len(samples) // count, *samples.shape[1:])
+
+
+def _common_length(arrays: Any) -> int:
+    leaves = list(nest.walk(arrays))
+    for path, leaf in leaves:
+        _check_leaf(path, leaf)
+    lengths = {path or "the array": len(leaf) for path, leaf in leaves}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{path}: {length}" for path, length in lengths.items())
+        raise UsageError(
+            f"the arrays have different numbers of samples ({listed}); the first axis must agree"
+        )
+    if not lengths or not next(iter(lengths.values())):
+        raise UsageError("the arrays are empty: there is nothing to read")
+    return next(iter(lengths.values()))
+
+
+def _check_leaf(path: str, leaf: np.ndarray) -> None:
+    name = f"array {path}".strip()
+    if leaf.ndim == 0:
+        raise UsageError(
+            f"{name} is the single value {leaf.item()!r}: arrays need the samples along their first axis"
+        )
+    if leaf.dtype == object:
+        raise UsageError(
+            f"{name} holds Python objects (dtype object), often rows of different lengths: pad them, or "
+            "convert them with astype to numbers or strings"
+        )
+
+
+def _check_batch_size(batch_size: int, size: int, drop_remainder: bool) -> None:
+    if batch_size < 1:
+        raise UsageError(f"global_batch_size is {batch_size}; it must be at least 1")
+    if drop_remainder and batch_size > size:
+        raise UsageError(
+            f"a batch of {batch_size} is larger than the dataset of {size} samples, and drop_remainder "
+            "leaves nothing: lower task.train_data.global_batch_size or set "
+            "task.train_data.drop_remainder=false"
+        )

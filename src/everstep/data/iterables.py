@@ -1,0 +1,115 @@
+"""Python generators and iterables: read as they come, resumed by reading them again."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from everstep.data import nest
+from everstep.data.randomness import BorrowedRandomness
+from everstep.data.stream import Stream, skip
+from everstep.errors import UsageError
+from everstep.types import Batch
+
+Source = Callable[[], Iterable[Any]] | Iterable[Any]
+
+
+class IterableStream(Stream):
+    """Batches from a generator function, an object that can be iterated again, or a one-shot iterator.
+
+        def batches():
+            for path in sorted(paths):
+                yield load(path)
+
+        stream = IterableStream(batches, repeat=True)
+
+    Each epoch calls the function, or iterates the object, anew. Resuming does the same and drops the batches
+    that were already used; it is exact if the function yields the same batches whenever it is called for the
+    same epoch. Random numbers are part of that: with `seed` the generators behind `random` and `np.random`
+    are set from (seed, epoch) while the function runs. A generator of the function's own must be made inside
+    it.
+
+    A one-shot iterator, such as a generator object, can be read to its end once: it neither repeats nor
+    resumes.
+
+    Args:
+      source: The function, called without arguments, or the iterable.
+      repeat: Whether epoch follows epoch without end.
+      batch_size: None: the source yields batches. Otherwise it yields samples, stacked to batches of this
+        size, the last one of an epoch as short as it comes.
+      seed: With the epoch, sets the global random generators for the source; None leaves them alone.
+
+    Raises:
+      UsageError: A one-shot iterator is to repeat, or the batch size is not positive.
+    """
+
+    def __init__(
+        self, source: Source, *, repeat: bool = False, batch_size: int | None = None, seed: int | None = None
+    ):
+        if batch_size is not None and batch_size < 1:
+            raise UsageError(f"batch_size is {batch_size}; it must be at least 1")
+        self._source, self._batch_size, self._seed = source, batch_size, seed
+        self._one_shot = is_one_shot(source)
+        self._started = False
+        if self._one_shot and repeat:
+            raise self._cannot("repeat")
+        super().__init__(repeat=repeat, batches_per_epoch=_count(source, batch_size))
+
+    def open(self, epoch: int, batch: int) -> Iterator[Batch]:
+        """Returns the epoch's batches from that batch on, reading and dropping those before it."""
+        if self._one_shot and (self._started or (epoch, batch) != (0, 0)):
+            raise self._cannot("go back or resume")
+        self._started = True
+        batches = self._draw(epoch)
+        skip(batches, batch, batch)
+        return batches
+
+    def _draw(self, epoch: int) -> Iterator[Batch]:
+        """Yields one epoch, the source's code running under the epoch's random state."""
+        random = contextlib.nullcontext() if self._seed is None else BorrowedRandomness(self._seed, epoch)
+        with random:
+            items = iter(self._source()) if callable(self._source) else iter(self._source)
+        batches = map(_as_batch, items) if self._batch_size is None else _stacked(items, self._batch_size)
+        end = object()
+        while True:
+            with random:
+                batch = next(batches, end)
+            if batch is end:
+                return
+            yield batch
+
+    def _cannot(self, act: str) -> UsageError:
+        return UsageError(
+            f"a one-shot {type(self._source).__name__} cannot {act}: it can be read only once; pass the "
+            "function that returns it instead, such as `lambda: make_batches()`"
+        )
+
+
+def is_one_shot(source: Any) -> bool:
+    """Whether the source is an iterator already, so that reading it uses it up."""
+    return isinstance(source, Iterator)
+
+
+def _count(source: Any, batch_size: int | None) -> int | None:
+    """Returns the number of batches of a sequence; other iterables may not keep what their length says."""
+    if not isinstance(source, (list, tuple)):
+        return None
+    return -(-len(source) // (batch_size or 1))
+
+
+def _stacked(samples: Iterator[Any], batch_size: int) -> Iterator[Batch]:
+    while chunk := list(itertools.islice(samples, batch_size)):
+        yield nest.stack(chunk)
+
+
+def _as_batch(item: Any) -> Batch:
+    batch = nest.map_leaves(np.asarray, item)
+    for path, leaf in nest.walk(batch):
+        if leaf.ndim == 0:
+            raise UsageError(
+                f"the source yielded the single value {leaf.item()!r}{path and f' at {path}'}, no batch: "
+                "yield whole batches, or use IterableStream(source, batch_size=…) to stack samples"
+            )
+    return batch

@@ -1,0 +1,178 @@
+"""Batches with a position: what every data source looks like to the rest of the library.
+
+The base class owns counting, epochs, the end, looking ahead and stacking. A source implements `open`, the
+batches of one epoch from a given one on, and nothing else.
+"""
+
+import abc
+from collections.abc import Iterator
+from typing import Any
+
+from everstep.data import nest
+from everstep.data.block import Block, Position
+from everstep.errors import UsageError
+from everstep.types import Batch, StreamState
+
+
+class Stream(abc.ABC):
+    """Batches with a position.
+
+        for batch in stream: ...              # epoch after epoch if `repeat`
+        state = stream.state()                # {"epoch": 3, "batch": 17}
+        stream.restore(state)                 # the next batch is again the one that followed
+
+    A subclass implements `open` and passes `repeat`, and `batches_per_epoch` where it knows it. The state
+    counts batches handed out; what was merely looked at with `peek` does not count. A stream is read by one
+    thread at a time.
+
+    Args:
+      repeat: Whether epoch follows epoch without end.
+      batches_per_epoch: The length of an epoch, None if not known beforehand.
+    """
+
+    def __init__(self, *, repeat: bool, batches_per_epoch: int | None = None):
+        self._repeat = repeat
+        self._batches_per_epoch = batches_per_epoch
+        self._position = Position(0, 0)
+        self._batches: Iterator[Batch] | None = None
+        self._ahead: tuple[Position, Batch] | None = None
+
+    @abc.abstractmethod
+    def open(self, epoch: int, batch: int) -> Iterator[Batch]:
+        """Returns the batches of one epoch from that batch on; called by the base class only.
+
+        `batch` may equal the epoch's length: the iterator is then empty.
+        """
+
+    @property
+    def repeat(self) -> bool:
+        """Whether epoch follows epoch without end."""
+        return self._repeat
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """The number of batches in an epoch, None if it is not known beforehand."""
+        return self._batches_per_epoch
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        position, batch = self._look()
+        self._position, self._ahead = position, None
+        return batch
+
+    def peek(self) -> Batch:
+        """Returns the next batch without handing it out.
+
+        Raises:
+          StopIteration: There is none, as with `next`.
+        """
+        return self._look()[1]
+
+    def block(self, n: int) -> Block | None:
+        """Returns the next batches stacked: up to `n` of the same shapes from one epoch, None at the end.
+
+        A batch of another shape, such as the short last one of an epoch, comes in a block by itself.
+        """
+        try:
+            batches, states = [next(self)], [self.state()]
+        except StopIteration:
+            return None
+        while len(batches) < n and self._continues(batches[0]):
+            batches.append(next(self))
+            states.append(self.state())
+        return Block(nest.stack(batches), len(batches), states)
+
+    def state(self) -> StreamState:
+        """Returns the position after the last batch handed out: `{"epoch": e, "batch": b}`."""
+        return self._position.state()
+
+    def restore(self, state: StreamState) -> None:
+        """Goes to a position that `state` once returned; the next batch is the one that followed then.
+
+        Raises:
+          UsageError: The state is not one of this stream, or the source cannot go there.
+        """
+        position = self._checked(state)
+        if position != self._position:  # a one-shot source can always stay where it is
+            self._move(position)
+
+    def _move(self, position: Position) -> None:
+        self._position, self._batches, self._ahead = position, None, None
+
+    def _checked(self, state: StreamState) -> Position:
+        numbers = [state.get("epoch"), state.get("batch")]
+        if set(state) != {"epoch", "batch"} or not all(isinstance(n, int) and n >= 0 for n in numbers):
+            raise UsageError(
+                f"{dict(state)!r} is no stream position; expected {{'epoch': int, 'batch': int}}"
+            )
+        position = Position(**state)
+        if self._batches_per_epoch is not None and position.batch > self._batches_per_epoch:
+            raise ended_early(position.batch)
+        return position
+
+    def _continues(self, like: Batch) -> bool:
+        """Whether the next batch belongs to the same epoch and has the shapes of `like`."""
+        try:
+            position, batch = self._look()
+        except StopIteration:
+            return False
+        return position.epoch == self._position.epoch and _shapes(batch) == _shapes(like)
+
+    def _look(self) -> tuple[Position, Batch]:
+        if self._ahead is None:
+            self._ahead = self._read(*self._position)
+        return self._ahead
+
+    def _read(self, epoch: int, batch: int) -> tuple[Position, Batch]:
+        """Returns the batch that follows the position, in this epoch or the next, and where it leaves us."""
+        for value in self._rest(epoch, batch):
+            return Position(epoch, batch + 1), value
+        if batch > 0:
+            if not self._repeat:
+                raise StopIteration
+            self._batches = None
+            for value in self._rest(epoch + 1, 0):
+                return Position(epoch + 1, 1), value
+        raise UsageError(
+            "the data source gave no batch at all: it is empty, or it has fewer samples than one batch and "
+            "drop_remainder is on"
+        )
+
+    def _rest(self, epoch: int, batch: int) -> Iterator[Batch]:
+        """Yields at most one batch from the open epoch, which is opened first where none is."""
+        try:
+            if self._batches is None:
+                self._batches = iter(self.open(epoch, batch))
+            value = next(self._batches)
+        except StopIteration:
+            return
+        except BaseException:
+            self._batches = None  # a broken iterator would pass for the end of the epoch
+            raise
+        yield value
+
+
+def skip(batches: Iterator[Batch], count: int, position: int) -> None:
+    """Reads `count` batches, which leads to `position` in the epoch, and drops them.
+
+    Raises:
+      UsageError: There are not that many, so the data is no longer what it was.
+    """
+    end = object()
+    for _ in range(count):
+        if next(batches, end) is end:
+            raise ended_early(position)
+
+
+def ended_early(batch: int) -> UsageError:
+    """Returns the error for a position behind the end of an epoch."""
+    return UsageError(
+        f"the saved position is after batch {batch} of an epoch, but the data ends before it: data or batch "
+        "size have changed since; use the data the run was started with, or start a new run"
+    )
+
+
+def _shapes(batch: Batch) -> Any:
+    return nest.map_leaves(lambda leaf: (leaf.shape, leaf.dtype), batch)

@@ -1,0 +1,84 @@
+"""Which backend computes: chosen before Keras is imported, once per process."""
+
+import importlib
+import importlib.util
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from everstep.errors import UsageError, missing_extra, nearest
+
+if TYPE_CHECKING:
+    from everstep.engine.engine import Engine
+
+_ENGINES = {
+    "tensorflow": ("everstep.engine.tensorflow", "TensorFlowEngine"),
+    "jax": ("everstep.engine.jax", "JaxEngine"),
+}
+
+
+def installed() -> list[str]:
+    """Returns the backends that can be used here, the default one first."""
+    return [name for name in _ENGINES if importlib.util.find_spec(name) is not None]
+
+
+def select(name: str | None) -> str:
+    """Decides on the backend of this process and tells Keras; call it before anything imports Keras.
+
+    Args:
+      name: The backend asked for. None: what `KERAS_BACKEND` says, else TensorFlow if installed, else JAX.
+
+    Returns:
+      Its name.
+
+    Raises:
+      UsageError: It is unknown or not installed, or Keras is loaded already with another one.
+    """
+    loaded = sys.modules.get("keras")
+    current = loaded.backend.backend() if loaded is not None else os.environ.get("KERAS_BACKEND")
+    name = name or current or installed()[0]
+    if name not in _ENGINES:
+        raise UsageError(f"runtime.backend: unknown backend {name!r}; {nearest(name, _ENGINES)}")
+    if name not in installed():
+        raise missing_extra(name, name, f"runtime.backend: {name!r}")
+    if loaded is not None and current != name:
+        raise UsageError(
+            f"runtime.backend: asked for {name!r}, but Keras is loaded with {current!r}: set KERAS_BACKEND={name} "
+            "before importing keras"
+        )
+    os.environ["KERAS_BACKEND"] = name
+    _share_devices(name)
+    return name
+
+
+def _share_devices(name: str) -> None:
+    """Leaves the accelerators to the one backend that computes."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if name != "jax":
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
+def prepare(seed: int) -> None:
+    """Seeds everything and asks for deterministic operations; call it before any object of a run is built."""
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    tensorflow = sys.modules.get("tensorflow")
+    if keras.backend.backend() == "tensorflow":
+        importlib.import_module("tensorflow").config.experimental.enable_op_determinism()
+    elif tensorflow is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tensorflow.config.set_visible_devices([], "GPU")
+
+
+def create_engine(task: Any, model: Any, optimizer: Any = None, **options: Any) -> "Engine":
+    """Returns the engine of the backend Keras is loaded with."""
+    import keras
+
+    name = keras.backend.backend()
+    if name not in _ENGINES:
+        raise UsageError(f"runtime.backend: there is no engine for {name!r}; {nearest(name, _ENGINES)}")
+    module, cls = _ENGINES[name]
+    return getattr(importlib.import_module(module), cls)(task, model, optimizer, **options)

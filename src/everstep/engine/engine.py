@@ -1,0 +1,334 @@
+"""`Engine`: how steps run on one backend.
+
+What all backends share is here: building what is born late, capturing the state, running the pieces of a feed.
+A backend is one file that compiles the two steps, calls them, and moves the state:
+
+    engine.build(batch, validation_batch)     # once: builds everything, captures the state
+    feed = engine.feed(stream)
+    engine.run(feed, 100)                     # the same bits however the 100 are split
+    logs = engine.read("train")
+    engine.reset("train")
+
+State moves only by name: `push` shows it to the Keras objects, `pull` takes it from them, `state` copies it to the
+host, `load` replaces it. On TensorFlow the Keras variables are the state; on JAX they are stale between `run` and
+`push`.
+"""
+
+import abc
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from everstep.data import nest
+from everstep.data.stream import Stream
+from everstep.engine import state as states
+from everstep.engine.feed import Feed, Piece
+from everstep.engine.pace import Pace
+from everstep.engine.probe import explain, no_new_variables, watch_variables
+from everstep.engine.window import Window
+from everstep.errors import UsageError
+from everstep.grad import adapt_loss_scaling, forget_scaled
+from everstep.task import compiled_step
+from everstep.task.task import Task, unpack
+from everstep.types import Batch, Logs, State
+
+
+WHOLE = 10_000  # the window of an evaluation of unknown length
+
+
+class Engine(abc.ABC):
+    """Runs a task's steps.
+
+    Args:
+      task: The task.
+      model: Its model.
+      optimizer: The optimizer handed to `train_step`; None for evaluation alone.
+      enable_xla: Whether to compile with XLA where that is a choice.
+    """
+
+    def __init__(
+        self, task: Task, model: keras.Model, optimizer: keras.Optimizer | None = None, enable_xla: bool = False
+    ) -> None:
+        self.task, self.model, self.optimizer = task, model, optimizer
+        self.enable_xla = enable_xla
+        self.variables: dict[str, keras.Variable] = {}
+        self.windows: dict[str, Window] = {}
+        self.compilations = 0
+        self.pace = Pace()
+
+    # -- before the first step ---------------------------------------------------------------------------------
+
+    def build(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
+        """Builds what is born late, on the shapes of one batch, and captures the state.
+
+        Raises:
+          UsageError: A step has no loss, creates variables, uses some that nobody holds, or draws unseeded numbers.
+        """
+        batch = validation_batch if train_batch is None else train_batch
+        metrics = {kind: self._metrics(kind) for kind in ("train", "validation")}
+        with explain(self.task), watch_variables() as watched:
+            self._build_model(batch)
+            self._build_optimizers()
+            scalars = self._probe_steps(train_batch, validation_batch, metrics)
+        for kind, names in scalars.items():
+            self.windows[kind] = Window(names, metrics[kind], self.task.window)
+            self.windows[kind].reset()
+        self.variables = states.collect(self._owners())
+        states.check_held(self.variables, watched.all)
+        self.pace.batch_of(sum(leaf.nbytes for leaf in nest.flatten(batch)))
+        self._compile()
+        self.pull()
+
+    def _metrics(self, kind: str) -> list[keras.Metric]:
+        own = self.task.build_metrics(training=kind == "train")
+        return [*own, *(compiled_step.metrics(self.model) if self.model.compiled else [])]
+
+    def _build_model(self, batch: Batch) -> None:
+        if not self.model.built:
+            features = unpack(batch)[0]
+            self._trace(lambda x: {"y": self.task.inference_step(x, self.model)}, features)
+
+    def _build_optimizers(self) -> None:
+        if self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(self.model.trainable_variables)
+        for holder in (self.optimizer, *vars(self.task).values()):
+            adapt_loss_scaling(holder)
+
+    def _probe_steps(
+        self, train_batch: Batch | None, validation_batch: Batch | None, metrics: Mapping[str, list]
+    ) -> dict[str, list[str]]:
+        """Traces both steps once, to learn which scalars they return; what they build lazily now exists."""
+        scalars: dict[str, list[str]] = {}
+        if train_batch is not None:
+            shapes = self._trace(lambda b: self._user_step(b, metrics["train"]), train_batch)
+            scalars["train"] = _scalars(shapes, self.task)
+        if validation_batch is not None:
+            shapes = self._trace(lambda b: self._user_validation(b, metrics["validation"]), validation_batch)
+            scalars["validation"] = [name for name, shape in shapes.items() if shape == ()]
+        return scalars
+
+    def _owners(self) -> dict[str, Any]:
+        owners: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer}
+        owners |= {f"metrics.{kind}": window.metrics for kind, window in self.windows.items()}
+        owners["metrics.model"] = self.model.metrics if self.model.compiled else None
+        owners |= states.task_owners(self.task)
+        owners |= {f"window.{kind}": window.owners for kind, window in self.windows.items()}
+        return {role: owner for role, owner in owners.items() if owner is not None}
+
+    # -- the steps, in Keras's words; compiled by the backend ----------------------------------------------------
+
+    def _user_step(self, batch: Batch, metrics: Sequence[keras.Metric]) -> dict[str, Any]:
+        forget_scaled()
+        logs = self.task.train_step(batch, self.model, self.optimizer, metrics)
+        return dict(logs or {})
+
+    def _user_validation(self, batch: Batch, metrics: Sequence[keras.Metric]) -> dict[str, Any]:
+        return dict(self.task.validation_step(batch, self.model, metrics) or {})
+
+    def _train_step(self, batch: Batch) -> None:
+        """One training step, from batch to sums."""
+        with explain(self.task), no_new_variables():
+            window = self.windows["train"]
+            window.add(self._user_step(batch, window.metrics), _size(batch))
+
+    def _validation_step(self, batch: Batch) -> dict[str, Any]:
+        """One validation step; returns its outputs, of which most tasks need only the sums."""
+        with explain(self.task), no_new_variables():
+            window = self.windows["validation"]
+            outputs = self._user_validation(batch, window.metrics)
+            window.add(outputs, _size(batch))
+        return outputs
+
+    def _read(self, kind: str) -> dict[str, Any]:
+        """What a window has to say."""
+        logs = self.windows[kind].read()
+        if kind == "train" and self.optimizer is not None:
+            logs.setdefault("learning_rate", self.optimizer.learning_rate)
+        return {name: keras.ops.convert_to_tensor(value) for name, value in logs.items()}
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def feed(self, stream: Stream, check: Callable[[Any], None] | None = None, single: bool = False) -> Feed:
+        """Opens a feed from a stream; `single` gives one batch a call."""
+        return Feed(stream, self.place, (lambda window, left: 1) if single else self.pace.length, check)
+
+    def run(self, feed: Feed, n: int, after_call: Callable[[int], bool] | None = None) -> int:
+        """Trains on the next `n` batches.
+
+        Args:
+          feed: Where they come from.
+          n: How many.
+          after_call: Called between two compiled calls with the steps done; False ends the run early.
+
+        Returns:
+          The steps done: less than `n` if the data ended or `after_call` said so.
+        """
+        done = 0
+        while done < n:
+            piece = feed.take(n - done)
+            if piece is None:
+                break
+            self._timed(piece)
+            done += piece.count
+            if after_call is not None and not after_call(done):
+                break
+        return done
+
+    def _timed(self, piece: Piece) -> None:
+        if not self.pace.measuring:
+            self._train(piece)
+            return
+        begin = time.perf_counter()
+        self._train(piece)
+        self.wait()
+        self.pace.took(time.perf_counter() - begin)
+
+    def evaluate(self, feed: Feed, n: int = -1, after_call: Callable[[int], bool] | None = None) -> tuple[Logs, int]:
+        """Evaluates the next `n` batches, or all of them; training's own sums stay as they are.
+
+        Returns:
+          The logs, and the batches evaluated.
+        """
+        done, gathered = 0, None
+        with self._untouched_training_window():
+            self.reset("validation")
+            while n < 0 or done < n:
+                piece = feed.take(n - done if n >= 0 else WHOLE)
+                if piece is None:
+                    break
+                outputs = self._validate(piece)
+                if self.task.aggregates:
+                    gathered = self.task.aggregate_logs(gathered, outputs)
+                done += piece.count
+                if after_call is not None and not after_call(done):
+                    break
+            logs = self.read("validation")
+        if gathered is not None:
+            logs.update(self.task.reduce_aggregated_logs(gathered))
+        return logs, done
+
+    @contextlib.contextmanager
+    def _untouched_training_window(self) -> Iterator[None]:
+        """A compiled model has one set of metrics for both: evaluation borrows them."""
+        validation = {id(v) for v in self.windows["validation"].variables}
+        train = self.windows["train"].variables if "train" in self.windows else []
+        shared = [key for key, v in self.variables.items() if id(v) in validation and any(v is t for t in train)]
+        before = self._get(shared)
+        try:
+            yield
+        finally:
+            self._set(shared, before)
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """Returns a host copy of every variable by key, integers as int64.
+
+        The sums of evaluations are not part of it: each evaluation starts from zero.
+        """
+        return {key: states.canonical(value) for key, value in self._get(self._lasting()).items()}
+
+    def load(self, state: State, only: tuple[str, ...] | None = None) -> None:
+        """Replaces the state; strict both ways, or, to evaluate, for the variables of some roles alone.
+
+        Args:
+          state: What `state` returned, here or in another process.
+          only: Beginnings of keys, such as `("model/", "task.")`; what else `state` holds is left aside.
+
+        Raises:
+          UsageError: Keys, shapes or dtypes differ; nothing was changed.
+        """
+        expected = {key: self.variables[key] for key in self._lasting()}
+        if only is not None:
+            expected = {key: variable for key, variable in expected.items() if key.startswith(only)}
+            state = {key: value for key, value in state.items() if key in expected}
+        states.check(expected, state)
+        self.push()
+        for key, variable in expected.items():
+            variable.assign(state[key].astype(variable.dtype))
+        self.pull()
+
+    def _lasting(self) -> list[str]:
+        return [key for key in self.variables if not key.startswith(("metrics.validation/", "window.validation/"))]
+
+    # -- one backend's part ----------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
+        """Runs a step on shapes alone, changing nothing; returns the shapes of its named outputs."""
+
+    @abc.abstractmethod
+    def _compile(self) -> None:
+        """Prepares the compiled calls for the captured state."""
+
+    @abc.abstractmethod
+    def place(self, data: Any) -> Any:
+        """Puts a block's data on the device; called by the feed's thread."""
+
+    @abc.abstractmethod
+    def _train(self, piece: Piece) -> None:
+        """Runs a piece's training steps; may return before they are done."""
+
+    @abc.abstractmethod
+    def _validate(self, piece: Piece) -> dict[str, Any]:
+        """Runs a piece's validation steps; returns the host outputs of a single one."""
+
+    @abc.abstractmethod
+    def wait(self) -> None:
+        """Waits until the steps handed to the device are done."""
+
+    @abc.abstractmethod
+    def read(self, kind: str) -> Logs:
+        """Returns the logs of the open window `train` or `validation`."""
+
+    @abc.abstractmethod
+    def reset(self, kind: str) -> None:
+        """Opens the next window."""
+
+    @abc.abstractmethod
+    def push(self) -> None:
+        """Shows the state to the Keras objects, before user code looks at them."""
+
+    @abc.abstractmethod
+    def pull(self) -> None:
+        """Takes the state from the Keras objects, after user code may have changed them."""
+
+    @abc.abstractmethod
+    def _get(self, keys: Sequence[str]) -> dict[str, Any]:
+        """Returns host copies of some variables."""
+
+    @abc.abstractmethod
+    def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
+        """Replaces some variables."""
+
+
+def floats(logs: Mapping[str, Any]) -> Logs:
+    """Returns host numbers; a metric with several results gives `name/0`, `name/1`, …"""
+    flat: Logs = {}
+    for name, value in logs.items():
+        array = np.asarray(value, dtype=np.float64)
+        flat |= {name: float(array)} if array.ndim == 0 else {f"{name}/{i}": float(v) for i, v in enumerate(array.flat)}
+    return flat
+
+
+def _size(batch: Batch) -> int:
+    return int(nest.flatten(batch)[0].shape[0])
+
+
+def _scalars(shapes: Mapping[str, tuple], task: Task) -> list[str]:
+    if task.loss not in shapes:
+        raise UsageError(
+            f"{type(task).__name__}.train_step returned no {task.loss!r} (it returned {sorted(shapes) or 'nothing'}): "
+            "return {self.loss: loss}"
+        )
+    wrong = {name: shape for name, shape in shapes.items() if shape != ()}
+    if wrong:
+        raise UsageError(
+            f"{type(task).__name__}.train_step returned {', '.join(f'{n!r} of shape {s}' for n, s in wrong.items())}: "
+            "return scalars, for example keras.ops.mean(value)"
+        )
+    return list(shapes)

@@ -1,0 +1,155 @@
+"""Batches on their way to the device: read, checked, stacked and placed by one background thread.
+
+The position of a feed is that of the last piece taken, whatever the thread has read ahead.
+"""
+
+import contextlib
+import dataclasses
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from everstep.data.stream import Block, Stream
+from everstep.errors import UsageError
+from everstep.types import StreamState
+
+AHEAD = 3  # pieces read ahead of the device
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """The batches of one engine call: on the host, and placed on the device."""
+
+    block: Block
+    placed: Any
+
+    @property
+    def count(self) -> int:
+        """How many batches it holds."""
+        return self.block.count
+
+
+def on_host(leaf: Any) -> np.ndarray:
+    """Returns an array in the form in which it goes to a device: float64 becomes Keras's float type."""
+    array = np.asarray(leaf)
+    if array.dtype.kind not in "fiub" and not keras.backend.is_float_dtype(array.dtype.name):
+        raise UsageError(f"a batch holds an array of dtype {array.dtype}, which cannot go to the device")
+    return array.astype(keras.config.floatx()) if array.dtype == np.float64 else array
+
+
+class Feed:
+    """Feeds an engine from a stream.
+
+    Args:
+      stream: Where batches come from; not to be touched by anyone else while the feed is open.
+      place: Puts a block's data on the device (the engine's).
+      length: Says how many of the `left` steps of a `window` the next call holds (the engine's).
+      check: Looks at each block on the host, and may raise.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        place: Callable[[Any], Any],
+        length: Callable[[int, int], int],
+        check: Callable[[Any], None] | None = None,
+    ) -> None:
+        self._stream, self._place, self._length, self._check = stream, place, length, check
+        self._state = stream.state()
+        self._open()
+
+    def _open(self) -> None:
+        self._window = 0
+        self._ended = False
+        self._ready: deque[Piece] = deque()
+        self._queue: queue.Queue[Piece | BaseException | None] = queue.Queue(maxsize=AHEAD)
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def state(self) -> StreamState:
+        """Returns the position after the last batch taken."""
+        return self._state
+
+    def restore(self, state: StreamState) -> None:
+        """Moves to a position; what was read ahead is dropped."""
+        self.close()
+        self._stream.restore(state)
+        self._state = self._stream.state()
+        self._open()
+
+    def take(self, n: int) -> Piece | None:
+        """Returns the next piece of at most `n` batches, or None when the data has ended."""
+        self._start(n)
+        piece = self._ready.popleft() if self._ready else self._next()
+        if piece is None:
+            return None
+        if piece.count > n:
+            head, tail = piece.block.split(n)
+            self._ready.extend(self._pieces(tail))
+            piece = Piece(head, self._place(head.data))
+        self._state = piece.block.states[-1]
+        return piece
+
+    def close(self) -> None:
+        """Stops the thread."""
+        self._closed.set()
+        if self._thread is not None:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._queue.get_nowait()
+            self._thread.join()
+            self._thread = None
+
+    def _next(self) -> Piece | None:
+        piece = None if self._ended else self._queue.get()
+        if isinstance(piece, BaseException):
+            raise piece
+        self._ended = piece is None
+        return piece
+
+    def _start(self, n: int) -> None:
+        self._window = n
+        if self._thread is None and not self._closed.is_set():
+            self._thread = threading.Thread(target=self._read, name="everstep-feed", daemon=True)
+            self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            for piece in self._read_pieces():
+                if not self._put(piece):
+                    return
+            self._put(None)
+        except BaseException as error:  # handed to the one who takes
+            self._put(error)
+
+    def _read_pieces(self) -> Iterator[Piece]:
+        left = 0  # of the window being read; windows to come are taken to be like the last one asked for
+        while not self._closed.is_set():
+            left = left if left > 0 else self._window
+            block = self._stream.block(self._length(self._window, left))
+            if block is None:
+                return
+            if self._check is not None:
+                self._check(block.data)
+            yield from self._pieces(block)
+            left -= block.count
+
+    def _pieces(self, block: Block) -> Iterator[Piece]:
+        """Cuts a block into calls; it may hold fewer batches than were asked for, at the end of an epoch."""
+        rest: Block | None = block
+        while rest is not None:
+            length = self._length(self._window, rest.count)
+            head, rest = rest.split(length) if length < rest.count else (rest, None)
+            yield Piece(head, self._place(head.data))
+
+    def _put(self, piece: Piece | BaseException | None) -> bool:
+        while not self._closed.is_set():
+            with contextlib.suppress(queue.Full):
+                self._queue.put(piece, timeout=0.1)
+                return True
+        return False

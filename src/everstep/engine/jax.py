@@ -1,0 +1,139 @@
+"""The JAX engine: the state is a list of arrays that goes in and out of one compiled function.
+
+The whole step runs inside a `StatelessScope` over all variables; n steps are a `lax.scan` over n stacked batches.
+On a CPU a step with a convolution runs in single calls instead: inside a scan it is several times slower and has
+other bits. That choice is a rule, not a timing, and is recorded with the run (`describe`).
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from everstep.data import nest
+from everstep.engine.engine import Engine, floats
+from everstep.engine.feed import Piece, on_host
+from everstep.engine.pace import Pace
+from everstep.grad import ChainedScope
+from everstep.types import Batch, Logs
+
+IN_FLIGHT = 2  # calls handed to the device and not yet awaited
+
+
+class JaxEngine(Engine):
+    """Runs steps on JAX."""
+
+    _convolves = False
+
+    def describe(self) -> dict[str, Any]:
+        """Returns how steps are run, for the run's record."""
+        return {"device": jax.default_backend(), "loop": "single" if self._single else "scan"}
+
+    @property
+    def _single(self) -> bool:
+        return self._convolves and jax.default_backend() == "cpu"
+
+    # -- compiling -------------------------------------------------------------------------------------------------
+
+    def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
+        with ChainedScope():
+            jaxpr, outputs = jax.make_jaxpr(step, return_shape=True)(nest.map_leaves(_abstract, batch))
+        self._convolves |= "conv_general_dilated" in str(jaxpr)
+        return {name: getattr(value, "shape", None) for name, value in outputs.items()}
+
+    def _compile(self) -> None:
+        if self._single:
+            self.pace = Pace((1,))
+        self._held = list(self.variables.values())
+        self._positions = {key: position for position, key in enumerate(self.variables)}
+        self._pending: deque[Any] = deque()
+        self._zeros: dict[str, dict[int, np.ndarray]] = {}
+        self._train_many = jax.jit(self._loop(self._train_step), donate_argnums=0)
+        self._validate_many = jax.jit(self._loop(self._validation_step), donate_argnums=0)
+        self._read_all = jax.jit(self._pure(self._read), static_argnums=1)
+
+    def _pure(self, fn: Callable[..., Any]) -> Callable[..., tuple[list, Any]]:
+        """Makes stateful Keras code a function of the state."""
+
+        def pure(values: list, *args: Any) -> tuple[list, Any]:
+            with ChainedScope(list(zip(self._held, values, strict=True))) as scope:
+                result = fn(*args)
+                return [scope.get_current_value(variable) for variable in self._held], result
+
+        return pure
+
+    def _loop(self, step: Callable[[Batch], Any]) -> Callable[[list, Any], tuple[list, Any, Any]]:
+        """Returns a function that runs a step on every batch of a block; a single one's outputs come back."""
+        one = self._pure(step)
+
+        def many(values: list, block: Any) -> tuple[list, Any, Any]:
+            self.compilations += 1
+            outputs = None
+            if nest.flatten(block)[0].shape[0] == 1:
+                values, outputs = one(values, nest.map_leaves(lambda leaf: leaf[0], block))
+            else:
+                values, _ = jax.lax.scan(lambda state, batch: (one(state, batch)[0], None), values, block)
+            return values, jax.numpy.zeros(()), outputs
+
+        return many
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def place(self, data: Any) -> Any:
+        """Puts a block's data on the device."""
+        return jax.device_put(nest.map_leaves(on_host, data))
+
+    def _train(self, piece: Piece) -> None:
+        self._values, token, _ = self._train_many(self._values, piece.placed)
+        self._pending.append(token)
+        while len(self._pending) > IN_FLIGHT:
+            self._pending.popleft().block_until_ready()
+
+    def _validate(self, piece: Piece) -> dict[str, Any]:
+        self._values, _, outputs = self._validate_many(self._values, piece.placed)
+        return {name: (np.asarray(value),) for name, value in (outputs or {}).items()}
+
+    def wait(self) -> None:
+        """Waits until the steps handed to the device are done."""
+        while self._pending:
+            self._pending.popleft().block_until_ready()
+
+    def read(self, kind: str) -> Logs:
+        """Returns the logs of the open window."""
+        return floats(jax.device_get(self._read_all(self._values, kind)[1]))
+
+    def reset(self, kind: str) -> None:
+        """Opens the next window."""
+        if kind not in self._zeros:
+            with ChainedScope(list(zip(self._held, self._values, strict=True))) as scope:
+                self.windows[kind].reset()
+                new = {i: scope.get_current_value(v) for i, v in enumerate(self._held) if id(v) in scope.assigned}
+            self._zeros[kind] = {i: np.array(value) for i, value in new.items()}
+        for position, value in self._zeros[kind].items():
+            self._values[position] = value
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def push(self) -> None:
+        """Shows the state to the Keras objects."""
+        for variable, value in zip(self._held, self._values, strict=True):
+            variable.assign(value)
+
+    def pull(self) -> None:
+        """Takes the state from the Keras objects."""
+        self._values = [variable.value for variable in self._held]
+
+    def _get(self, keys: Sequence[str]) -> dict[str, Any]:
+        values = jax.device_get([self._values[self._positions[key]] for key in keys])
+        return {key: np.array(value) for key, value in zip(keys, values, strict=True)}
+
+    def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
+        for key in keys:
+            self._values[self._positions[key]] = values[key]
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    array = on_host(leaf)
+    return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))

@@ -1,0 +1,94 @@
+"""What is watched while a step is traced: variables that appear or are used, and errors that need better words."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from everstep.errors import UsageError
+
+
+@dataclasses.dataclass
+class Watched:
+    """The variables that were created or read meanwhile."""
+
+    created: list[keras.Variable] = dataclasses.field(default_factory=list)
+    read: dict[int, keras.Variable] = dataclasses.field(default_factory=dict)
+
+    @property
+    def all(self) -> list[keras.Variable]:
+        """Both."""
+        return [*self.created, *self.read.values()]
+
+
+@contextlib.contextmanager
+def watch_variables() -> Iterator[Watched]:
+    """Yields a record of the variables that are created and read meanwhile."""
+    watched = Watched()
+    init, value = keras.Variable.__init__, keras.Variable.value
+
+    def watched_init(self: keras.Variable, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        watched.created.append(self)
+
+    def watched_value(self: keras.Variable) -> Any:
+        watched.read[id(self)] = self
+        return value.fget(self)
+
+    with _replaced("__init__", watched_init), _replaced("value", property(watched_value)):
+        yield watched
+
+
+@contextlib.contextmanager
+def no_new_variables() -> Iterator[None]:
+    """Refuses variables created meanwhile.
+
+    In a compiled step a new variable would leak: made at tracing, held by nobody, and made anew at the next one.
+    """
+    init = keras.Variable.__init__
+
+    def refuse(self: keras.Variable, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        raise _created_inside(self.path)
+
+    with _replaced("__init__", refuse):
+        yield
+
+
+@contextlib.contextmanager
+def explain(task: Any) -> Iterator[None]:
+    """Turns Keras's errors for what cannot be compiled into ones that say what to do in a task."""
+    try:
+        yield
+    except ValueError as error:
+        text = " ".join(str(error).split())
+        if "Unseeded random ops" in text:
+            raise UsageError(
+                f"{type(task).__name__} draws unseeded random numbers inside a step: keep "
+                "`self.seed = keras.random.SeedGenerator(1)` in the task and pass `seed=self.seed` to keras.random"
+            ) from error
+        if "attempting to create a variable while in a stateless scope" in text:
+            raise _created_inside("keras.Variable(…)") from error
+        raise
+
+
+def _created_inside(name: str) -> UsageError:
+    return UsageError(
+        f"variable {name!r} is created inside a step: create it in __init__ or build_model and keep it in an attribute"
+    )
+
+
+@contextlib.contextmanager
+def _replaced(name: str, replacement: Any) -> Iterator[None]:
+    """Replaces an attribute of `keras.Variable` for a while."""
+    own = vars(keras.Variable).get(name)
+    setattr(keras.Variable, name, replacement)
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(keras.Variable, name)
+        else:
+            setattr(keras.Variable, name, own)

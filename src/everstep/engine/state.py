@@ -1,0 +1,199 @@
+"""Every variable of a run under a key that does not depend on chance.
+
+Keras paths are not such keys: a second model in one process is `sequential_1/dense_3`, seed generators do not say
+whose they are, and two optimizers or metrics may share a name. A key here is a role (`model`, `optimizer`,
+`metrics.train`, `task.<attribute>`, …) and the path below it, with the numbers Keras added counted anew per role.
+The same program gives the same keys in every process and on every backend.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from everstep.errors import UsageError
+from everstep.types import State
+
+Owners = Mapping[str, Any]
+"""Role to what holds variables: a Keras object, a Variable, or lists and dicts of them."""
+
+
+def collect(owners: Owners) -> dict[str, keras.Variable]:
+    """Returns every variable of the owners by key, each once, in a stable order.
+
+    A variable that two owners hold belongs to the first: a model that the task also keeps as an attribute stays
+    under `model`.
+
+    Raises:
+      UsageError: Two variables would have one key.
+    """
+    keyed: dict[str, keras.Variable] = {}
+    names: dict[int, str] = {}
+    for role, owner in owners.items():
+        _Role(role, keyed, names).add(owner)
+    return keyed
+
+
+def task_owners(task: Any) -> dict[str, Any]:
+    """Returns what a task keeps in its attributes and belongs to the state, by role `task.<attribute>`."""
+    found = {f"task.{name}": value for name, value in sorted(vars(task).items())}
+    return {role: value for role, value in found.items() if _holds_variables(value)}
+
+
+def canonical(value: Any) -> np.ndarray:
+    """Returns a host copy in the stored form: integers as int64 (their width differs between backends)."""
+    array = np.array(keras.ops.convert_to_numpy(value))
+    return array.astype(np.int64) if array.dtype.kind in "iu" else array
+
+
+def check(expected: Mapping[str, keras.Variable], given: State) -> None:
+    """Refuses a state that does not fit, naming everything that is wrong in one error.
+
+    Raises:
+      UsageError: Keys are missing or unexpected, or shapes or dtypes differ.
+    """
+    wrong = [f"missing: {key}" for key in expected if key not in given]
+    wrong += [f"unexpected: {key}" for key in given if key not in expected]
+    for key, variable in expected.items():
+        if key in given:
+            wrong += _mismatch(key, variable, given[key])
+    if wrong:
+        listed = "\n  ".join(wrong[:40]) + (f"\n  … and {len(wrong) - 40} more" if len(wrong) > 40 else "")
+        raise UsageError(f"the state does not fit this experiment ({len(wrong)} differences):\n  {listed}")
+
+
+def check_held(keyed: Mapping[str, keras.Variable], used: Iterable[keras.Variable]) -> None:
+    """Refuses variables that a step uses and nobody holds: they would neither learn nor be saved.
+
+    Raises:
+      UsageError: There is one; the message says where to keep it.
+    """
+    held = {id(variable) for variable in keyed.values()}
+    strays = sorted({variable.path for variable in used if id(variable) not in held})
+    if strays:
+        raise UsageError(
+            f"a step uses variables that neither the model, the optimizer, the metrics nor the task's attributes hold: "
+            f"{', '.join(strays)}; keep them in attributes of the task, and pass seeds (seed=self.seed) to keras.random"
+        )
+
+
+def _mismatch(key: str, variable: keras.Variable, value: np.ndarray) -> list[str]:
+    if tuple(value.shape) != tuple(variable.shape):
+        return [f"shape of {key}: here {tuple(variable.shape)}, given {tuple(value.shape)}"]
+    here, there = _kind(variable.dtype), _kind(value.dtype.name)
+    return [] if here == there else [f"dtype of {key}: here {variable.dtype}, given {value.dtype.name}"]
+
+
+def _kind(dtype: str) -> str:
+    return "integer" if re.match(r"u?int\d", dtype) else dtype
+
+
+def _holds_variables(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_holds_variables(v) for v in value.values())
+    if isinstance(value, list | tuple):
+        return any(_holds_variables(v) for v in value)
+    return isinstance(value, keras.Variable | keras.random.SeedGenerator) or hasattr(value, "variables")
+
+
+class _Role:
+    """The keys below one role."""
+
+    def __init__(self, role: str, keyed: dict[str, keras.Variable], names: dict[int, str]) -> None:
+        self.role = role
+        self.keyed = keyed
+        self.names = names  # id of a variable -> its key
+        self.numbers: dict[tuple[str, str], dict[str, str]] = {}
+
+    def add(self, owner: Any, below: str = "") -> None:
+        """Adds an owner's variables; lists and dicts are walked in order."""
+        if isinstance(owner, Mapping):
+            for name in sorted(owner, key=str):
+                self.add(owner[name], f"{below}{name}/")
+        elif isinstance(owner, list | tuple) and owner and all(isinstance(o, keras.Metric) for o in owner):
+            for metric in owner:
+                self.add(metric, below)
+        elif isinstance(owner, list | tuple):
+            for index, item in enumerate(owner):
+                self.add(item, f"{below}{index}/")
+        else:
+            self._add_object(owner, below)
+
+    def _add_object(self, owner: Any, below: str) -> None:
+        for variable in _variables(owner):
+            if id(variable) not in self.names:
+                self._add_variable(variable, f"{self.role}/{below}{self._path(owner, variable)}")
+
+    def _add_variable(self, variable: keras.Variable, key: str) -> None:
+        key = key.rstrip("/")
+        if key in self.keyed:
+            raise UsageError(
+                f"two variables have the state key {key!r}: give the layers, metrics or variables distinct names"
+            )
+        self.keyed[key] = variable
+        self.names[id(variable)] = key
+
+    def _path(self, owner: Any, variable: keras.Variable) -> str:
+        if isinstance(owner, keras.Optimizer):
+            return self._slot_path(owner, variable)
+        if isinstance(owner, keras.Variable):
+            return ""
+        if isinstance(owner, keras.random.SeedGenerator):
+            return "seed"
+        parts = variable.path.split("/")
+        if len(parts) > 1 and parts[0] == owner.name and not isinstance(owner, keras.Metric):
+            parts = parts[1:]
+        return self._renumber(parts, _automatic_names(owner))
+
+    def _slot_path(self, optimizer: keras.Optimizer, variable: keras.Variable) -> str:
+        """Names a slot after the variable it serves: `adam/sequential_1_dense_3_kernel_momentum` says too much."""
+        inner = getattr(optimizer, "inner_optimizer", None)
+        if inner is not None and any(variable is v for v in inner.variables):
+            return f"inner/{self._slot_path(inner, variable)}"
+        for target in sorted(_targets(optimizer), key=lambda t: -len(t.path)):
+            prefix = target.path.replace("/", "_") + "_"
+            if variable.name.startswith(prefix):
+                served = self.names.get(id(target), target.path)
+                return f"{served}/{variable.name.removeprefix(prefix)}"
+        return variable.name
+
+    def _renumber(self, parts: list[str], automatic: set[str]) -> str:
+        """Replaces the numbers of automatic names by their order of appearance below the same parent."""
+        done = ""
+        for part in parts:
+            base = re.sub(r"_\d+$", "", part)
+            if base in automatic:
+                seen = self.numbers.setdefault((done, base), {})
+                part = seen.setdefault(part, base if not seen else f"{base}_{len(seen)}")
+            done = f"{done}/{part}" if done else part
+        return done
+
+
+def _variables(owner: Any) -> list[keras.Variable]:
+    if isinstance(owner, keras.Variable):
+        return [owner]
+    if isinstance(owner, keras.random.SeedGenerator):
+        return [owner.state]
+    return list(getattr(owner, "variables", []))
+
+
+def _targets(optimizer: Any) -> list[keras.Variable]:
+    return [v for v in optimizer._trainable_variables if isinstance(v, keras.Variable)]
+
+
+def _automatic_names(owner: Any) -> set[str]:
+    """Returns the names Keras would give, unnumbered, to the parts of an owner."""
+    parts: Iterable[Any] = [owner]
+    if isinstance(owner, keras.Layer):
+        parts = owner._flatten_layers(include_self=True, recursive=True)
+    elif isinstance(owner, keras.Metric):
+        parts = [owner, *getattr(owner, "metrics", [])]
+    return {_snake_case(type(part).__name__) for part in parts} | {"seed_generator", "variable", "mean"}
+
+
+def _snake_case(name: str) -> str:
+    name = re.sub(r"\W+", "", name)
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
+    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()

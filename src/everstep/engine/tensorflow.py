@@ -1,0 +1,125 @@
+"""The TensorFlow engine: the Keras variables are the state, and n steps are one loop inside a `tf.function`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from everstep.data import nest
+from everstep.engine.engine import Engine, floats
+from everstep.engine.feed import Piece, on_host
+from everstep.engine.pace import Pace
+from everstep.types import Batch, Logs
+
+
+class TensorFlowEngine(Engine):
+    """Runs steps on TensorFlow."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # The number of steps is data here: any length runs in the one compiled loop.
+        self.pace = Pace(lengths=None)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns how steps are run, for the run's record."""
+        return {"device": "gpu" if _has_gpu() else "cpu", "loop": "while", "xla": bool(self._xla)}
+
+    @property
+    def _xla(self) -> bool | None:
+        return True if self.enable_xla and _has_gpu() else None  # on a CPU XLA is several times slower
+
+    # -- compiling -------------------------------------------------------------------------------------------------
+
+    def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
+        traced = tf.function(step).get_concrete_function(nest.map_leaves(_spec, batch))
+        outputs = traced.structured_outputs
+        return {name: _shape(value) for name, value in outputs.items()}
+
+    def _compile(self) -> None:
+        self._loops: dict[Any, Any] = {}
+        self._reader = tf.function(self._read)
+
+    def _loop(self, kind: str, data: Any) -> Any:
+        """Returns the compiled loop for batches of these shapes; the number of batches is left open."""
+        spec = nest.map_leaves(lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype), data)
+        key = (kind, *((tuple(s.shape[1:]), s.dtype) for s in nest.flatten(spec)))
+        if key not in self._loops:
+            step = self._train_step if kind == "train" else self._validation_step
+            self._loops[key] = tf.function(lambda block: self._many(step, block), jit_compile=self._xla).get_concrete_function(spec)
+        return self._loops[key]
+
+    def _many(self, step: Callable[[Batch], Any], block: Any) -> None:
+        self.compilations += 1
+        count = tf.shape(nest.flatten(block)[0])[0]
+
+        def one(index: tf.Tensor) -> tuple[tf.Tensor]:
+            step(nest.map_leaves(lambda leaf: leaf[index], block))
+            return (index + 1,)
+
+        tf.while_loop(lambda index: index < count, one, (tf.constant(0),), parallel_iterations=1)
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def place(self, data: Any) -> Any:
+        """Puts a block's data on the device."""
+        return nest.map_leaves(lambda leaf: tf.convert_to_tensor(on_host(leaf)), data)
+
+    def _train(self, piece: Piece) -> None:
+        self._call("train", piece)
+
+    def _validate(self, piece: Piece) -> dict[str, Any]:
+        if not self.task.aggregates:
+            self._call("validation", piece)
+            return {}
+        batch = nest.map_leaves(lambda leaf: leaf[0], piece.placed)
+        outputs = self._single_validation(batch)
+        return {name: (value.numpy(),) for name, value in outputs.items()}
+
+    def _call(self, kind: str, piece: Piece) -> None:
+        self._loop(kind, piece.placed)(*nest.flatten(piece.placed))
+
+    def _single_validation(self, batch: Batch) -> dict[str, Any]:
+        if "single" not in self._loops:
+            self._loops["single"] = tf.function(self._validation_step)
+        return self._loops["single"](batch)
+
+    def wait(self) -> None:
+        """Waits until the steps handed to the device are done."""
+        self.windows["train"].samples.numpy()
+
+    def read(self, kind: str) -> Logs:
+        """Returns the logs of the open window."""
+        return floats({name: value.numpy() for name, value in self._reader(kind).items()})
+
+    def reset(self, kind: str) -> None:
+        """Opens the next window."""
+        self.windows[kind].reset()
+
+    # -- state: the Keras objects hold it ------------------------------------------------------------------------------
+
+    def push(self) -> None:
+        """Shows the state to the Keras objects; they are it."""
+
+    def pull(self) -> None:
+        """Takes the state from the Keras objects; they are it."""
+
+    def _get(self, keys: Sequence[str]) -> dict[str, Any]:
+        return {key: np.array(self.variables[key].numpy()) for key in keys}
+
+    def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
+        for key in keys:
+            self.variables[key].assign(values[key])
+
+
+def _has_gpu() -> bool:
+    return bool(tf.config.list_logical_devices("GPU"))
+
+
+def _spec(leaf: Any) -> tf.TensorSpec:
+    array = on_host(leaf)
+    return tf.TensorSpec(array.shape, array.dtype)
+
+
+def _shape(value: Any) -> tuple | None:
+    return tuple(value.shape) if hasattr(value, "shape") else ()

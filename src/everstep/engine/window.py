@@ -1,0 +1,67 @@
+"""What a stretch of steps adds up to: the means of the scalars its steps returned, and the metrics.
+
+The sums are Keras variables like any other, so that they live on the device, travel with the state and continue
+exactly after a resume in the middle of a window.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from everstep.errors import UsageError
+
+
+class Window:
+    """Sums over samples of named scalars, and metrics, read and reset together."""
+
+    def __init__(self, scalars: Sequence[str], metrics: Sequence[keras.Metric], reduction: str = "mean") -> None:
+        self.metrics = list(metrics)
+        self.reduction = reduction
+        self.totals = {name: _zero("total") for name in scalars}
+        self.samples = _zero("samples")
+        _refuse_duplicates([*scalars, *(m.name for m in metrics)])
+
+    @property
+    def owners(self) -> dict[str, Any]:
+        """The variables of the sums, for the state."""
+        return {"totals": self.totals, "samples": self.samples}
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """All variables that `reset` may change."""
+        return [*self.totals.values(), self.samples, *(v for m in self.metrics for v in m.variables)]
+
+    def add(self, logs: Mapping[str, Any], size: int) -> None:
+        """Adds one step's scalars, computed over `size` samples; runs inside the compiled step."""
+        weight = float(size)
+        for name, total in self.totals.items():
+            value = ops.cast(logs[name], "float32") * weight
+            total.assign(value if self.reduction == "last" else total + value)
+        self.samples.assign(ops.full((), weight) if self.reduction == "last" else self.samples + weight)
+
+    def read(self) -> dict[str, Any]:
+        """Returns the means and the metrics' results; may run compiled."""
+        logs = {name: total / ops.maximum(self.samples, 1.0) for name, total in self.totals.items()}
+        for metric in self.metrics:
+            result = metric.result()
+            logs.update(result if isinstance(result, Mapping) else {metric.name: result})
+        return logs
+
+    def reset(self) -> None:
+        """Starts the next stretch."""
+        for variable in (*self.totals.values(), self.samples):
+            variable.assign(0.0)
+        for metric in self.metrics:
+            metric.reset_state()
+
+
+def _zero(name: str) -> keras.Variable:
+    return keras.Variable(0.0, dtype="float32", trainable=False, name=name)
+
+
+def _refuse_duplicates(names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"two metrics or step scalars are named {', '.join(map(repr, twice))}: give them other names")

@@ -1,0 +1,265 @@
+"""`run_experiment`: the one page that shows all parts joined."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from everstep import storage
+from everstep.checkpoint.orbax import OrbaxCheckpointer
+from everstep.data import nest
+from everstep.engine import backend
+from everstep.errors import UsageError, nearest
+from everstep.experiment_config import ExperimentConfig
+from everstep.export.folder import export_all
+from everstep.loop.announce import announce
+from everstep.loop.controller import Action, Controller
+from everstep.loop.trainer import Trainer
+from everstep.run.digest import digest, weights_digest
+from everstep.run.record import Run
+from everstep.task.task import Task, unpack
+from everstep.tracking.console import ConsoleTracker
+from everstep.tracking.history import HistoryTracker
+from everstep.tracking.tensorboard import TensorBoardTracker
+from everstep.tracking.tracker import MultiTracker, Tracker
+from everstep.types import Logs
+
+MODES = ("train", "eval", "train_and_eval", "train_and_post_eval", "continuous_eval")
+
+
+def run_experiment(
+    distribution_strategy: Any,
+    task: Task,
+    mode: str,
+    params: ExperimentConfig,
+    model_dir: str | Path,
+    run_post_eval: bool = False,
+    save_summary: bool = True,
+    train_actions: Iterable[Action] = (),
+    eval_actions: Iterable[Action] = (),
+    trainer: Trainer | None = None,
+    controller_cls: type[Controller] = Controller,
+    init_fn: Callable[[keras.Model], None] | None = None,
+    experiment: str = "",
+    export: bool = True,
+    say: Callable[[str], None] | None = None,
+) -> tuple[keras.Model, Logs]:
+    """Trains or evaluates a task as `params` say, in one directory; run again, it resumes.
+
+    Example:
+        params = everstep.get_exp_config("mnist/mlp")
+        task = everstep.get_task(params.task)
+        model, logs = everstep.run_experiment(None, task, "train_and_eval", params, "runs/mlp")
+
+    Args:
+      distribution_strategy: None: one device.
+      task: The task.
+      mode: One of `train`, `eval`, `train_and_eval`, `train_and_post_eval`, `continuous_eval`.
+      params: The experiment's configuration.
+      model_dir: The run directory.
+      run_post_eval: Evaluate once after whatever the mode does.
+      save_summary: Whether to write TensorBoard events and `history.csv`.
+      train_actions: Called with the logs after each training loop.
+      eval_actions: Called with the logs after each evaluation.
+      trainer: A trainer made by the caller instead of the default one.
+      controller_cls: The outer loop.
+      init_fn: Gives the model its initial weights instead of `task.initialize`; not called on resume.
+      experiment: The experiment's registered name, for the record.
+      export: Whether to export the model when training is done.
+      say: Prints a line for a person; None prints to standard error.
+
+    Returns:
+      The model, and the logs of the last evaluation (of the last loop in mode `train`).
+
+    Raises:
+      UsageError: The request cannot be carried out; nothing was left behind.
+      TrainingError: The run started and failed.
+    """
+    say = say or (lambda line: print(line, file=sys.stderr))
+    _check(mode, params, model_dir, distribution_strategy)
+    training = "train" in mode
+    post_eval = run_post_eval or mode == "train_and_post_eval"
+    directory = Path(model_dir)
+    run = Run.open(directory, experiment or task.name, keras.backend.backend())
+    with _nothing_left(run), _precision(params.runtime.mixed_precision_dtype), contextlib.ExitStack() as stack:
+        if training:
+            storage.prepare_directory(directory)
+        trainer = trainer or create_trainer(params, task, train=training, evaluate="eval" in mode or post_eval)
+        stack.callback(trainer.close)
+        checkpointer = OrbaxCheckpointer(directory / "checkpoints", max_to_keep=params.trainer.max_to_keep)
+        stack.callback(checkpointer.close)
+        console = ConsoleTracker(params.trainer.train_steps)
+        record = RunTracker(run, trainer) if training else None
+        tracker = MultiTracker(_sinks(directory, params, console, record, training, save_summary))
+        controller = controller_cls(
+            trainer=trainer if training else None,
+            evaluator=trainer,
+            steps_per_loop=params.trainer.steps_per_loop,
+            checkpointer=checkpointer,
+            checkpoint_interval=params.trainer.checkpoint_interval,
+            tracker=tracker,
+            summary_interval=params.trainer.summary_interval,
+            train_actions=train_actions,
+            eval_actions=eval_actions,
+            trained=record.trained if record else lambda: None,
+        )
+        _start(controller, trainer, mode, init_fn or task.initialize, directory)
+        announce(trainer, say)
+        with record.attempt(_text(params, experiment)) if record else contextlib.nullcontext():
+            with contextlib.closing(tracker):
+                tracker.start(trainer.global_step)
+                trainer.after_call = lambda step: (console.progress(step), True)[1]
+                logs = _run_mode(controller, mode, params, post_eval)
+            trainer.engine.push()
+            if training and export:
+                _export(trainer, directory, say)
+        return trainer.model, logs
+
+
+def create_trainer(
+    params: ExperimentConfig, task: Task, train: bool, evaluate: bool, trainer_cls: type[Trainer] = Trainer
+) -> Trainer:
+    """Seeds everything, builds model and optimizer as `params` say, and joins them in a trainer."""
+    backend.prepare(params.runtime.seed)
+    model = task.build_model()
+    optimizer = None
+    if train:
+        optimizer = model.optimizer if model.compiled else None
+        optimizer = optimizer or task.create_optimizer(params.trainer.optimizer_config, params.runtime)
+    return trainer_cls(params, task, model, optimizer, train=train, evaluate=evaluate)
+
+
+class RunTracker(Tracker):
+    """Keeps `run.json` up to date: in memory at each log, on disk at each flush."""
+
+    def __init__(self, run: Run, trainer: Trainer) -> None:
+        self._run, self._trainer = run, trainer
+        self._metrics: dict[str, Mapping[str, float]] = {}
+        self._digests: tuple[str, str] | None = None
+
+    def start(self, step: int) -> None:
+        """Nothing to cut: the record has only the newest logs."""
+
+    def log(self, step: int, logs: Mapping[str, float], kind: str) -> None:
+        """Remembers the last logs of each kind."""
+        self._metrics[kind] = dict(logs)
+
+    def flush(self) -> None:
+        """Writes the record."""
+        state = self._trainer.state()[1]["stream"]
+        self._run.update(self._trainer.global_step, int(state.get("epoch", 0)), self._metrics)
+
+    def close(self) -> None:
+        """Writes the record."""
+        self.flush()
+
+    def trained(self) -> None:
+        """Takes the digests, when the last training step is done."""
+        state = self._trainer.engine.state()
+        self._digests = digest(state), weights_digest(state)
+
+    @contextlib.contextmanager
+    def attempt(self, config_text: str) -> Iterator[None]:
+        """Records an attempt and how it ended; one that ran no step leaves nothing behind."""
+        self._run.begin(self._trainer.global_step, config_text)
+        self._run.record["environment"]["engine"] = self._trainer.engine.describe()
+        try:
+            yield
+        except BaseException as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            self._run.finish("interrupted" if interrupted else "failed", reason)
+            raise
+        if self._digests is None:
+            self.trained()
+        self._run.finish("finished", "done", *(self._digests or ()))
+
+
+@contextlib.contextmanager
+def _nothing_left(run: Run) -> Iterator[None]:
+    """Removes the directory again if this attempt created it, failed, and ran no step."""
+    try:
+        yield
+    except BaseException:
+        run.discard()
+        raise
+
+
+def _check(mode: str, params: ExperimentConfig, model_dir: Any, strategy: Any) -> None:
+    if mode not in MODES:
+        raise UsageError(f"mode: unknown mode {mode!r}; {nearest(mode, MODES)}")
+    if not model_dir:
+        raise UsageError(f"model_dir: received {model_dir!r}; name a directory for the run")
+    if getattr(strategy, "num_replicas_in_sync", 1) != 1:
+        raise UsageError(f"distribution_strategy: received {strategy!r}; pass None to train on one device")
+    params.validate()
+    backend.select(params.runtime.backend)
+
+
+def _sinks(
+    directory: Path, params: ExperimentConfig, console: Tracker, record: Tracker | None, training: bool, save: bool
+) -> list[Tracker]:
+    sinks: list[Tracker] = [console]
+    if save:
+        sinks.append(TensorBoardTracker(directory, params.trainer.validation_summary_subdir))
+    if save and training:  # an evaluation job beside the trainer must not write the same file
+        sinks.append(HistoryTracker(directory / "history.csv"))
+    return [*sinks, record] if record else sinks
+
+
+def _start(controller: Controller, trainer: Trainer, mode: str, initialize: Callable, directory: Path) -> None:
+    """Restores the newest checkpoint, or, in a run that has none, gives the model its initial weights."""
+    if mode == "continuous_eval":
+        return
+    if controller.restore_checkpoint() is not None:
+        return
+    if mode == "eval":
+        raise UsageError(f"there is no checkpoint to evaluate in {str(directory)!r}: train first, or check --model-dir")
+    initialize(trainer.model)
+    trainer.engine.pull()
+
+
+def _run_mode(controller: Controller, mode: str, params: ExperimentConfig, post_eval: bool) -> Logs:
+    config = params.trainer
+    if mode == "eval":
+        logs = controller.evaluate(config.validation_steps)
+    elif mode == "continuous_eval":
+        logs = controller.evaluate_continuously(
+            config.validation_steps, config.continuous_eval_timeout, lambda: controller.step >= config.train_steps
+        )
+    elif mode == "train_and_eval":
+        logs = controller.train_and_evaluate(config.train_steps, config.validation_steps, config.validation_interval)
+    else:
+        logs = controller.train(config.train_steps)
+        if post_eval:
+            logs = controller.evaluate(config.validation_steps)
+    return logs
+
+
+def _text(params: ExperimentConfig, experiment: str) -> str:
+    resolved = params.replace(runtime={"backend": keras.backend.backend()})
+    return (f"experiment: {experiment}\n" if experiment else "") + resolved.to_yaml()
+
+
+def _export(trainer: Trainer, directory: Path, say: Callable[[str], None]) -> None:
+    stream = trainer.validation_stream or trainer.train_stream
+    stream.restore({"epoch": 0, "batch": 0})
+    sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(stream.peek())[0])
+    export_all(trainer.model, directory / "export", sample, say)
+
+
+@contextlib.contextmanager
+def _precision(dtype: str | None) -> Iterator[None]:
+    """Sets the global dtype policy while the model is built and used, and puts the old one back."""
+    before = keras.config.dtype_policy()
+    if dtype in ("float16", "bfloat16"):
+        keras.config.set_dtype_policy(f"mixed_{dtype}")
+    elif dtype == "float32":
+        keras.config.set_dtype_policy("float32")
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)

@@ -1,0 +1,5 @@
+"""Serve: a trained model in a form that others load.
+
+One file per format. Each export is written under another name, loaded back and compared with the live model
+before it takes its own: a file that is there is a file that works.
+"""

@@ -1,0 +1,73 @@
+"""Does the exported model answer as the live one does?"""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from everstep.errors import TrainingError
+
+_FULL_PRECISION = 1e-5
+_REDUCED_PRECISION = 1e-2
+
+
+def live_outputs(model: keras.Model, sample: Any) -> list[np.ndarray]:
+    """Returns the model's outputs on `sample`, flat, and leaves the model as it was.
+
+    A model may count or draw random numbers when it is called; what it changed is put back.
+    """
+    before = [keras.ops.convert_to_numpy(v.value).copy() for v in model.non_trainable_variables]
+    try:
+        return flat_arrays(model(sample, training=False))
+    finally:
+        for variable, value in zip(model.non_trainable_variables, before, strict=True):
+            variable.assign(value)
+
+
+def flat_arrays(outputs: Any) -> list[np.ndarray]:
+    """Returns the arrays of a nested structure in the order of Keras's trees."""
+    return [keras.ops.convert_to_numpy(output) for output in keras.tree.flatten(outputs)]
+
+
+def check_same(model: keras.Model, expected: list[np.ndarray], actual: list[np.ndarray], what: str) -> None:
+    """Checks outputs loaded back against the live ones.
+
+    The tolerance is relative to the largest value of an output: 1e-5, or 1e-2 where the arithmetic itself has
+    less (half precision; accelerators, which multiply float32 with ten bits).
+
+    Raises:
+      TrainingError: They differ; the message says by how much.
+    """
+    wanted, got = [a.shape for a in expected], [a.shape for a in actual]
+    if wanted != got:
+        raise TrainingError(f"{what} loads back with outputs of shape {got}, the model's are {wanted}")
+    tolerance = _tolerance(model)
+    worst = max((_difference(a, b) for a, b in zip(expected, actual, strict=True)), default=0.0)
+    if not worst <= tolerance:
+        raise TrainingError(
+            f"{what} does not answer as the trained model: outputs differ by {worst:.2g} of their scale, "
+            f"{tolerance:g} is allowed; look for layers whose call depends on Python state"
+        )
+
+
+def _difference(expected: np.ndarray, actual: np.ndarray) -> float:
+    """Returns the largest difference in units of the largest expected value; NaN equals NaN."""
+    if expected.dtype.kind in "OSUb":
+        return 0.0 if np.array_equal(expected, actual) else float("inf")
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    a, b = expected.astype(wide), actual.astype(wide)
+    if not np.array_equal(np.where(np.isfinite(a), 0, a), np.where(np.isfinite(b), 0, b), equal_nan=True):
+        return float("inf")
+    finite = np.isfinite(a)
+    scale = np.abs(a[finite]).max(initial=np.finfo(np.float32).tiny)
+    return float(np.abs(a[finite] - b[finite]).max(initial=0.0) / scale)
+
+
+def _tolerance(model: keras.Model) -> float:
+    dtypes = {layer.compute_dtype for layer in (model, *model.layers)}
+    reduced = dtypes & {"float16", "bfloat16"} or _has_accelerator()
+    return _REDUCED_PRECISION if reduced else _FULL_PRECISION
+
+
+def _has_accelerator() -> bool:
+    return any(not device.startswith("cpu") for device in keras.distribution.list_devices())

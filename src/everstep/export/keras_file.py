@@ -1,0 +1,47 @@
+"""`model.keras`: the model with its weights, for Keras on any backend."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from everstep import storage
+from everstep.errors import TrainingError
+from everstep.export.comparison import check_same, flat_arrays, live_outputs
+
+
+def export_keras(model: keras.Model, path: storage.PathLike, sample: Any) -> None:
+    """Writes the model to a `.keras` file that is known to load and to answer as the model does.
+
+    Args:
+      model: The trained model.
+      path: Where to write, ending in `.keras`; the directory is created.
+      sample: One batch of model inputs, NumPy arrays in any nesting.
+
+    Raises:
+      TrainingError: The file cannot be loaded without further code, or answers otherwise. Nothing is written.
+    """
+    storage.prepare_directory(Path(path).parent)
+    expected = live_outputs(model, sample)
+    with storage.atomic_path(path) as temporary:
+        model.save(temporary)
+        loaded = _load(temporary, model)
+        check_same(model, expected, flat_arrays(loaded(sample, training=False)), f"{str(path)!r}")
+
+
+def _load(path: Path, model: keras.Model) -> keras.Model:
+    """Loads as a stranger would: safe mode, no custom objects handed over."""
+    try:
+        return keras.saving.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:
+        raise TrainingError(
+            f"model {model.name!r} can be saved but not loaded again without its code: {_cause(error)} "
+            "Decorate its classes and functions with @keras.saving.register_keras_serializable(), give them "
+            "get_config, and replace Lambda layers by layer classes"
+        ) from error
+
+
+def _cause(error: Exception) -> str:
+    """Returns the sentence that says why; Keras wraps it in the whole configuration of the model."""
+    innermost = str(error).rpartition("Exception encountered: ")[2]
+    return innermost.strip().partition("\n")[0].partition(". ")[0].rstrip(".") + "."

@@ -1,0 +1,195 @@
+"""`value_and_grad` and `cond`: the two places where the backends differ inside a train step.
+
+Everything else in a step is plain stateful Keras. On TensorFlow that code is recorded by a tape; on JAX it runs
+inside a `keras.StatelessScope`, and what it assigns is handed to the scope around it — the engine's, or, outside
+an engine, to the variables themselves. Both functions therefore work in a compiled step, in a notebook cell and
+in each other.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+from everstep.errors import UsageError
+
+
+def value_and_grad(
+    loss_fn: Callable[[], Any], variables: Sequence[keras.Variable], *, optimizer: Any = None
+) -> tuple[Any, list[Any]]:
+    """Evaluates `loss_fn` and the gradients of its loss.
+
+    Example:
+        def loss_fn():
+            y_pred = model(x, training=True)
+            return self.build_losses(y, y_pred, aux_losses=model.losses), y_pred
+
+        (loss, y_pred), grads = everstep.value_and_grad(loss_fn, model.trainable_variables, optimizer=optimizer)
+        optimizer.apply(grads, model.trainable_variables)
+
+    Args:
+      loss_fn: Takes nothing; returns the scalar loss, or a tuple `(loss, anything)`.
+      variables: What to differentiate by. A variable the loss does not depend on gets zeros on every backend.
+      optimizer: The optimizer that will apply the gradients. One that scales the loss (float16) needs it here:
+        the gradients are then of the scaled loss, as its `apply` expects; the loss returned is not scaled.
+
+    Returns:
+      What `loss_fn` returned, and the list of gradients in the order of `variables`.
+    """
+    backend = keras.backend.backend()
+    if backend not in _VALUE_AND_GRAD:
+        raise UsageError(f"everstep.value_and_grad does not know the backend {backend!r}; use tensorflow or jax")
+    variables = list(variables)
+    value, gradients = _VALUE_AND_GRAD[backend](loss_fn, variables, optimizer)
+    if optimizer is not None:
+        _scaled.add(id(optimizer))
+    return value, gradients
+
+
+def cond(predicate: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
+    """Runs one of two functions, chosen by a value known only at run time; both may assign variables.
+
+    Example: every second step trains the critic.
+        everstep.cond(step % 2 == 0, train_critic, train_generator)
+
+    Args:
+      predicate: A scalar boolean tensor.
+      true_fn: Runs if it is true; takes nothing.
+      false_fn: Runs if it is not; returns the same structure, shapes and dtypes as `true_fn`.
+
+    Returns:
+      What the chosen function returned.
+    """
+    if keras.backend.backend() == "jax":
+        return _jax_cond(predicate, true_fn, false_fn)
+    return keras.ops.cond(predicate, true_fn, false_fn)
+
+
+class ChainedScope(keras.StatelessScope):
+    """A `StatelessScope` that reads through to the scope around it and remembers which variables it assigned.
+
+    Keras's own scopes hide the outer one: a nested scope would show the values from before the step.
+    """
+
+    def __init__(self, state_mapping: Sequence[tuple[keras.Variable, Any]] = ()) -> None:
+        super().__init__(state_mapping=list(state_mapping), collect_losses=True)
+        self.assigned: dict[int, keras.Variable] = {}
+
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        """Returns the value here, else in the scopes around, else the variable's own (None before it has one)."""
+        value = super().get_current_value(variable)
+        if value is None and self.original_scope is not None:
+            value = self.original_scope.get_current_value(variable)
+        return variable._value if value is None else value
+
+    def add_update(self, update: tuple[keras.Variable, Any]) -> None:
+        """Records an assignment."""
+        self.assigned[id(update[0])] = update[0]
+        super().add_update(update)
+
+
+# Optimizers that had a loss scaled for them since `forget_scaled`: a loss-scaling `apply` checks it.
+_scaled: set[int] = set()
+
+
+def forget_scaled() -> None:
+    """Called by an engine before it traces a step."""
+    _scaled.clear()
+
+
+def adapt_loss_scaling(optimizer: Any) -> None:
+    """Makes a `LossScaleOptimizer`'s `apply` work in a compiled step and refuse gradients that were not scaled.
+
+    Keras applies it under `ops.cond`, whose branches may not assign on JAX: there it becomes `stateless_apply`
+    and plain assignments. Unscaled gradients do not learn on TensorFlow and fail obscurely on JAX: an error here.
+    """
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or "apply" in vars(optimizer):
+        return
+    keras_apply = optimizer.apply
+
+    def apply(grads: Sequence[Any], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
+        if id(optimizer) not in _scaled:
+            raise UsageError(
+                f"optimizer {optimizer.name!r} scales the loss, but these gradients are of an unscaled one: "
+                "call everstep.value_and_grad(loss_fn, variables, optimizer=optimizer)"
+            )
+        if keras.backend.backend() != "jax":
+            keras_apply(grads, trainable_variables)
+            return
+        known = optimizer.inner_optimizer._trainable_variables
+        variables = list(trainable_variables) if trainable_variables is not None else list(known)
+        held = optimizer.variables
+        new, slots = optimizer.stateless_apply(
+            [v.value for v in held], list(grads), [v.value for v in variables]
+        )
+        for variable, value in zip([*variables, *held], [*new, *slots], strict=True):
+            variable.assign(value)
+
+    object.__setattr__(optimizer, "apply", apply)
+
+
+def _split(value: Any) -> tuple[Any, Any]:
+    return (value[0], value) if isinstance(value, tuple) else (value, value)
+
+
+def _scale(loss: Any, optimizer: Any) -> Any:
+    return loss if optimizer is None else optimizer.scale_loss(loss)
+
+
+def _tensorflow_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: Any) -> tuple[Any, list]:
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        loss, value = _split(loss_fn())
+        scaled = _scale(loss, optimizer)
+    gradients = tape.gradient(
+        scaled, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+    return value, gradients
+
+
+def _jax_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: Any) -> tuple[Any, list]:
+    import jax
+
+    assigned: list[keras.Variable] = []
+
+    def pure(values: list) -> tuple[Any, tuple[Any, list]]:
+        with ChainedScope(list(zip(variables, values, strict=True))) as scope:
+            loss, value = _split(loss_fn())
+            scaled = _scale(loss, optimizer)
+            assigned[:] = list(scope.assigned.values())
+            updates = [scope.get_current_value(v) for v in assigned]
+        return scaled, (value, updates)
+
+    (_, (value, updates)), gradients = jax.value_and_grad(pure, has_aux=True)([v.value for v in variables])
+    for variable, update in zip(assigned, updates, strict=True):
+        variable.assign(update)
+    return value, gradients
+
+
+def _jax_cond(predicate: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
+    import jax
+
+    branches, touched = (true_fn, false_fn), {}
+    for branch in branches:  # what either assigns, both must return
+
+        def look(branch: Callable[[], Any] = branch) -> None:
+            with ChainedScope() as scope:
+                branch()
+                touched.update(scope.assigned)
+
+        jax.eval_shape(look)
+    assigned = list(touched.values())
+
+    def run(branch: Callable[[], Any]) -> tuple[Any, list]:
+        with ChainedScope() as scope:
+            value = branch()
+            return value, [scope.get_current_value(v) for v in assigned]
+
+    value, updates = jax.lax.cond(predicate, lambda: run(true_fn), lambda: run(false_fn))
+    for variable, update in zip(assigned, updates, strict=True):
+        variable.assign(update)
+    return value
+
+
+_VALUE_AND_GRAD = {"tensorflow": _tensorflow_value_and_grad, "jax": _jax_value_and_grad}

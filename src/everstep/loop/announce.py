@@ -1,0 +1,26 @@
+"""What a person wants to see before the first step: the model, a batch's shapes, the plan."""
+
+from collections.abc import Callable
+from typing import Any
+
+from everstep.data import nest
+from everstep.loop.trainer import Trainer
+
+
+def announce(trainer: Trainer, say: Callable[[str], None]) -> None:
+    """Says what is about to be trained or evaluated."""
+    trainer.model.summary(print_fn=lambda line, line_break=True: say(line), line_length=88)
+    for kind, stream in (("train", trainer.train_stream), ("validation", trainer.validation_stream)):
+        if stream is not None:
+            per_epoch = f", {stream.batches_per_epoch} batches an epoch" if stream.batches_per_epoch else ""
+            say(f"{kind} batch: {_shapes(stream.peek())}{per_epoch}")
+    if trainer.train_stream is not None:
+        config = trainer.config.trainer
+        say(
+            f"plan: steps {trainer.global_step} to {config.train_steps}, log every {config.steps_per_loop}, "
+            f"evaluate every {config.validation_interval}, save every {config.checkpoint_interval or 'end of training'}"
+        )
+
+
+def _shapes(batch: Any) -> str:
+    return ", ".join(f"{path or 'x'} {leaf.dtype}{list(leaf.shape)}" for path, leaf in nest.walk(batch))

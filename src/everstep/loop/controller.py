@@ -1,0 +1,230 @@
+"""`Controller`: the outer loop. When to train, evaluate, save and act.
+
+    while step < train_steps:
+        train the window          trainer.train
+        log it                    tracker.log
+        act                       train_actions
+        evaluate, log, act        at multiples of the interval, and at the end
+        save                      after everything that belongs to the step
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from everstep.checkpoint.checkpointer import Checkpointer, NoopCheckpointer
+from everstep.errors import TrainingError, UsageError
+from everstep.loop.windows import Windows
+from everstep.tracking.tracker import NoopTracker, Tracker
+from everstep.types import Logs
+
+Action = Callable[[Mapping[str, Any]], None]
+"""Called with the logs of a loop or an evaluation; may look at the Keras objects and change them."""
+
+logger = logging.getLogger(__name__)
+
+
+class Controller:
+    """Trains, evaluates, saves and acts, each when it is due.
+
+        controller = Controller(trainer=trainer, evaluator=trainer, steps_per_loop=100, checkpointer=…, tracker=…)
+        controller.restore_checkpoint()
+        logs = controller.train_and_evaluate(train_steps=1000, eval_interval=500)
+
+    Args:
+      trainer: Has `train(num_steps) -> logs` and `global_step`; None to evaluate only.
+      evaluator: Has `evaluate(num_steps) -> logs`; None to train only.
+      steps_per_loop: The logging window, or a function of the step.
+      checkpointer: Where to save and restore.
+      checkpoint_interval: Steps between saves; 0 saves only when training is done.
+      tracker: Where logs go.
+      summary_interval: Log training only at multiples of it; None for every loop.
+      train_actions: Run after each loop, before anything is saved.
+      eval_actions: Run after each evaluation.
+      trained: Called once when the last training step is done, before the closing evaluation.
+    """
+
+    def __init__(
+        self,
+        *,
+        trainer: Any = None,
+        evaluator: Any = None,
+        steps_per_loop: int | Callable[[int], int] = 100,
+        checkpointer: Checkpointer | None = None,
+        checkpoint_interval: int = 0,
+        tracker: Tracker | None = None,
+        summary_interval: int | None = None,
+        train_actions: Iterable[Action] = (),
+        eval_actions: Iterable[Action] = (),
+        trained: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.trainer, self.evaluator = trainer, evaluator
+        self.steps_per_loop = steps_per_loop
+        self.checkpointer = checkpointer or NoopCheckpointer()
+        self.checkpoint_interval = checkpoint_interval
+        self.tracker = tracker or NoopTracker()
+        self.summary_interval = summary_interval
+        self.train_actions, self.eval_actions = list(train_actions), list(eval_actions)
+        self._trained = trained
+        self.stopped = ""  # why training is to end before its time
+        self._saved_step = 0
+        self._evaluated: dict[str, Any] = {"step": -1, "logs": {}}
+
+    @property
+    def step(self) -> int:
+        """Steps done so far."""
+        return int((self.trainer or self.evaluator).global_step)
+
+    def stop(self, reason: str) -> None:
+        """Ends training after what belongs to the current step; for actions."""
+        self.stopped = reason
+
+    # -- modes -----------------------------------------------------------------------------------------------------
+
+    def train(self, steps: int, checkpoint_at_completion: bool = True) -> Logs:
+        """Trains until `steps` steps are done in all; returns the last window's logs."""
+        return self._train_until(steps, Windows(self.steps_per_loop), save_at_end=checkpoint_at_completion)
+
+    def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None) -> Logs:
+        """Trains until `train_steps`, evaluating at multiples of `eval_interval` and at the end.
+
+        Returns:
+          The logs of the last evaluation.
+        """
+        self._require("evaluator", "train_and_evaluate")
+        windows = Windows(self.steps_per_loop, eval_interval)
+
+        def due() -> bool:
+            return self.step >= train_steps or bool(eval_interval and self.step % eval_interval == 0)
+
+        self._train_until(train_steps, windows, due, eval_steps)
+        return dict(self._evaluated["logs"])
+
+    def evaluate(self, steps: int = -1) -> Logs:
+        """Evaluates once; returns the logs.
+
+        Raises:
+          UsageError: `steps` is neither positive nor -1.
+        """
+        self._require("evaluator", "evaluate")
+        if steps < 1 and steps != -1:
+            raise UsageError(f"trainer.validation_steps: received {steps}, must be at least 1, or -1 for the whole set")
+        begin = time.perf_counter()
+        logs = self.evaluator.evaluate(steps) or {}
+        logs["eval_seconds"] = round(time.perf_counter() - begin, 3)
+        self._act(self.eval_actions, logs)
+        self.tracker.log(self.step, logs, "validation")
+        self._evaluated = {"step": self.step, "logs": logs}
+        return logs
+
+    def evaluate_continuously(
+        self, steps: int = -1, timeout: float | None = None, timeout_fn: Callable[[], bool] = lambda: False, poll: float = 1.0
+    ) -> Logs:
+        """Evaluates the newest checkpoint each time one appears.
+
+        Ends when `timeout_fn` says so after an evaluation, or when no new checkpoint came for `timeout` seconds:
+        the trainer is done or dead.
+
+        Returns:
+          The logs of the last evaluation.
+
+        Raises:
+          TrainingError: No checkpoint appeared at all.
+        """
+        self._require("evaluator", "evaluate_continuously")
+        seen, since = None, time.monotonic()
+        while timeout is None or time.monotonic() - since < timeout:
+            newest = self.checkpointer.latest()
+            if newest is None or newest == seen:
+                time.sleep(poll)
+                continue
+            self.restore_checkpoint(newest)
+            self.evaluate(steps)
+            self.tracker.flush()
+            seen, since = newest, time.monotonic()
+            if timeout_fn():
+                return dict(self._evaluated["logs"])
+        if seen is None:
+            raise TrainingError(f"no checkpoint appeared within {timeout} seconds: is the trainer running?")
+        logger.warning("no new checkpoint for %s seconds after step %d: giving up on the trainer", timeout, self.step)
+        return dict(self._evaluated["logs"])
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def save_checkpoint(self) -> None:
+        """Saves now, unless this very step is saved."""
+        self._require("trainer", "save_checkpoint")
+        if self.checkpointer.latest() == self.step:
+            return
+        self.tracker.flush()  # what was logged up to a committed step must not be lost
+        state, meta = self.trainer.state()
+        self.checkpointer.save(self.step, state, {**meta, "evaluated": self._evaluated})
+        self._saved_step = self.step
+
+    def restore_checkpoint(self, step: int | None = None) -> int | None:
+        """Restores a checkpoint, by default the newest; returns its step, or None if there is none."""
+        if step is None and self.checkpointer.latest() is None:
+            return None
+        state, meta = self.checkpointer.restore(step)
+        (self.trainer or self.evaluator).restore(state, meta)
+        self._evaluated = meta.get("evaluated", self._evaluated)
+        self._saved_step = self.step
+        return self.step
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def _train_until(
+        self,
+        target: int,
+        windows: Windows,
+        evaluation_due: Callable[[], bool] = lambda: False,
+        eval_steps: int = -1,
+        save_at_end: bool = True,
+    ) -> Logs:
+        self._require("trainer", "train")
+        logs: Logs = {}
+        if evaluation_due() and 0 < self.step != self._evaluated["step"]:
+            self.evaluate(eval_steps)  # was due when an earlier attempt ended
+        while self.step < target and not self.stopped:
+            logs = self._train_window(windows, min(windows.end(self.step), target))
+            self._act(self.train_actions, logs)
+            ending = self.step >= target or bool(self.stopped)
+            if ending:
+                self._trained()
+            if evaluation_due():
+                self.evaluate(eval_steps)
+            # Saved last: what a checkpoint holds is done, all of it, and is never done again.
+            if self._save_due() or (save_at_end and ending):
+                self.save_checkpoint()
+        return logs
+
+    def _train_window(self, windows: Windows, end: int) -> Logs:
+        begin, first = time.perf_counter(), self.step
+        self.trainer.window_open = not windows.ends_at(first)
+        logs = dict(self.trainer.train(end - first) or {})
+        if self.step != end and not self.stopped:
+            logger.warning("trainer.train(%d) moved the step from %d to %d", end - first, first, self.step)
+        logs["steps_per_second"] = (self.step - first) / max(time.perf_counter() - begin, 1e-9)
+        if not self.summary_interval or self.step % self.summary_interval == 0:
+            self.tracker.log(self.step, logs, "train")
+        return logs
+
+    def _save_due(self) -> bool:
+        interval = self.checkpoint_interval
+        return bool(interval) and self.step // interval > self._saved_step // interval
+
+    def _act(self, actions: list[Action], logs: Logs) -> None:
+        if not actions:
+            return
+        engine = getattr(self.trainer or self.evaluator, "engine", None)
+        if engine is not None:
+            engine.push()
+        for action in actions:
+            action(logs)
+        if engine is not None:
+            engine.pull()
+
+    def _require(self, attribute: str, method: str) -> None:
+        if getattr(self, attribute) is None:
+            raise UsageError(f"Controller.{method} needs a {attribute}: Controller({attribute}=…)")

@@ -1,0 +1,139 @@
+"""`Trainer`: the inner loop, `train(num_steps) -> logs` and `evaluate(num_steps) -> logs`, and nothing more.
+
+When to train, evaluate and save is the controller's business; how a step runs, the engine's.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from everstep.data.arrays import ArrayStream
+from everstep.data.source import make_stream
+from everstep.data.stream import Stream
+from everstep.engine.backend import create_engine
+from everstep.engine.feed import Feed
+from everstep.errors import TrainingError, UsageError
+from everstep.task.task import Task
+from everstep.types import Batch, Logs, State
+
+
+class Trainer:
+    """Trains and evaluates a task.
+
+        trainer = Trainer(config, task, model, optimizer)
+        logs = trainer.train(100)         # {"training_loss": …, "accuracy": …, "learning_rate": …}
+        logs = trainer.evaluate(-1)       # {"validation_loss": …, "accuracy": …}
+
+    Args:
+      config: An ExperimentConfig; its task's data sections, trainer and runtime are read.
+      task: The task.
+      model: Its model.
+      optimizer: Its optimizer; not needed to evaluate.
+      train: Whether it will train.
+      evaluate: Whether it will evaluate.
+      train_dataset: Data to train on instead of the task's.
+      validation_dataset: Data to evaluate on instead of the task's.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        task: Task,
+        model: keras.Model,
+        optimizer: keras.Optimizer | None = None,
+        train: bool = True,
+        evaluate: bool = True,
+        train_dataset: Any = None,
+        validation_dataset: Any = None,
+    ) -> None:
+        self.config, self.task, self.model, self.optimizer = config, task, model, optimizer
+        self.global_step = 0
+        self._checked: set[int] = set()
+        self.window_open = False  # whether the next step belongs to a window that has begun
+        self.after_call: Callable[[int], bool] = lambda step: True
+        self.train_stream = self._stream(config.task.train_data, train_dataset, True) if train else None
+        self.validation_stream = self._stream(config.task.validation_data, validation_dataset, False) if evaluate else None
+        self.engine = create_engine(task, model, optimizer, enable_xla=config.runtime.enable_xla)
+        self.engine.build(_first(self.train_stream), _first(self.validation_stream))
+        self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
+
+    def train(self, num_steps: int) -> Logs:
+        """Trains `num_steps` steps, the rest of the open window or a new one; returns the window's logs.
+
+        Raises:
+          TrainingError: The training data ended before.
+        """
+        if self._train_feed is None:
+            raise UsageError("this trainer was made to evaluate only: Trainer(…, train=True)")
+        if not self.window_open:
+            self.engine.reset("train")
+        begin, self._stopped = self.global_step, False
+        done = self.engine.run(self._train_feed, num_steps, lambda done: self._go_on(begin + done))
+        self.global_step = begin + done
+        self.window_open = done < num_steps
+        if done < num_steps and not self._stopped:
+            raise TrainingError(
+                f"the training data ended after step {self.global_step} of {self.config.trainer.train_steps}: repeat it "
+                "(dataset.repeat(), or task.train_data.repeat=true) or lower trainer.train_steps"
+            )
+        return _named(self.engine.read("train"), self.task.loss, "training_loss")
+
+    def evaluate(self, num_steps: int = -1) -> Logs:
+        """Evaluates `num_steps` batches, or with -1 the whole validation set, every sample once."""
+        if self.validation_stream is None:
+            raise UsageError("this trainer was made to train only: Trainer(…, evaluate=True)")
+        self.validation_stream.restore({"epoch": 0, "batch": 0})
+        feed = self._feed(self.validation_stream, single=self.task.aggregates)
+        try:
+            logs, self.evaluated_batches = self.engine.evaluate(feed, num_steps)
+        finally:
+            feed.close()
+        return _named(logs, self.task.loss, "validation_loss")
+
+    def state(self) -> tuple[State, dict[str, Any]]:
+        """Returns what must resume together: every variable, and the step and data position."""
+        stream = dict(self._train_feed.state()) if self._train_feed else {}
+        return self.engine.state(), {"step": self.global_step, "stream": stream}
+
+    def restore(self, state: State, meta: dict[str, Any]) -> None:
+        """Continues from what `state` returned; strict where it trains, the model's part where it only evaluates."""
+        self.engine.load(state, only=None if self._train_feed else ("model/", "task."))
+        self.global_step = meta["step"]
+        if self._train_feed is not None:
+            self._train_feed.restore(meta["stream"])
+
+    def close(self) -> None:
+        """Stops reading ahead."""
+        if self._train_feed is not None:
+            self._train_feed.close()
+
+    def _go_on(self, step: int) -> bool:
+        self._stopped = not self.after_call(step)
+        return not self._stopped
+
+    def _stream(self, params: Any, dataset: Any, training: bool) -> Stream:
+        source = dataset if dataset is not None else self.task.build_inputs(params, None)
+        return make_stream(source, params, training=training, seed=self.config.runtime.seed)
+
+    def _feed(self, stream: Stream, single: bool = False) -> Feed:
+        if isinstance(stream, ArrayStream):  # all of it can be looked at now, once
+            if id(stream) not in self._checked:
+                self.task.check_batch(stream.arrays)
+            self._checked.add(id(stream))
+            return self.engine.feed(stream, None, single)
+        return self.engine.feed(stream, self.task.check_batch, single)
+
+
+def _first(stream: Stream | None) -> Batch | None:
+    if stream is None:
+        return None
+    try:
+        return stream.peek()
+    except StopIteration:
+        raise UsageError("a dataset is empty: it has no batch at all") from None
+
+
+def _named(logs: Logs, loss: str, name: str) -> Logs:
+    """Puts the loss first, under the name the logs of Model Garden's trainer give it."""
+    return {name: logs[loss], **{k: v for k, v in logs.items() if k != loss}} if loss in logs else logs

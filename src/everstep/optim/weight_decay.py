@@ -1,0 +1,41 @@
+"""AdamW whose weight decay is chosen by the variables' paths."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+
+@keras.saving.register_keras_serializable(package="everstep")
+class SelectiveAdamW(keras.optimizers.AdamW):
+    """Keras's AdamW, without decay for the variables that `exclude` matches and `include` does not.
+
+    Keras compares its own exclusions with a variable's bare name (`bias`); these regular expressions are
+    searched in the whole path (`encoder/layer_norm/bias`), so that a layer can be named as well.
+    """
+
+    def __init__(
+        self, *args: Any, include: Sequence[str] = (), exclude: Sequence[str] = (), **kwargs: Any
+    ) -> None:
+        """Takes AdamW's arguments and the two lists of regular expressions."""
+        kwargs.setdefault("name", "adamw")  # its slots are AdamW's, and are saved under the same keys
+        super().__init__(*args, **kwargs)
+        self.include = list(include)
+        self.exclude = list(exclude)
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        """Settles which variables decay, and builds the optimizer for them."""
+        if not self.built:
+            self.exclude_from_weight_decay(var_list=[v for v in variables if not self.decays(v.path)])
+        super().build(variables)
+
+    def decays(self, path: str) -> bool:
+        """Tells whether the variable at `path` decays; `include` is asked before `exclude`."""
+        if any(re.search(pattern, path) for pattern in self.include):
+            return True
+        return not any(re.search(pattern, path) for pattern in self.exclude)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments, for saving."""
+        return {**super().get_config(), "include": self.include, "exclude": self.exclude}

@@ -1,0 +1,41 @@
+"""One hash for a whole state: two runs with equal digests ended in the same bits."""
+
+import hashlib
+import json
+import sys
+
+import numpy as np
+
+from everstep.types import State
+
+WEIGHTS = "model/"
+"""What the keys of a model's own variables begin with."""
+
+
+def digest(state: State) -> str:
+    """Returns the sha256 of a state: key, dtype, shape and bytes of every array, sorted by key.
+
+    Bytes are taken in C order and little endian, so neither memory layout nor machine matters. Every array is
+    preceded by the length of its header, and the header gives the length of its bytes: no two different
+    states feed the hash the same stream.
+    """
+    sha = hashlib.sha256()
+    for key in sorted(state):
+        array = np.asarray(state[key])
+        header = json.dumps([key, array.dtype.name, array.shape]).encode("utf-8")
+        sha.update(len(header).to_bytes(8, "little") + header)
+        sha.update(array_bytes(array))
+    return sha.hexdigest()
+
+
+def weights_digest(state: State) -> str:
+    """Returns the digest of the model's variables alone: what was learned, without the optimizer."""
+    return digest({key: array for key, array in state.items() if key.startswith(WEIGHTS)})
+
+
+def array_bytes(array: np.ndarray) -> memoryview:
+    """Returns the values of an array as bytes in C order, little endian; a copy only where it must be."""
+    order = array.dtype.byteorder
+    if order == ">" or (order == "=" and sys.byteorder == "big"):
+        array = array.byteswap()
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

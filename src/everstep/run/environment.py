@@ -1,0 +1,124 @@
+"""What made a run: the code, the machine, the data. Observed, never imported."""
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everstep import storage
+from everstep.run.digest import array_bytes
+
+_PACKAGES = ("everstep", "keras", "jax", "jaxlib", "tensorflow", "torch", "numpy")
+_SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist", "venv", "env"}
+_MAX_FILES = 2000
+_MAX_BYTES = 32 * 2**20
+_GIT_SECONDS = 10.0
+
+
+def environment() -> dict[str, Any]:
+    """Returns Python, platform, processors and the versions of what is installed."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cpu_count": os.cpu_count(),
+        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+    }
+
+
+def code_version(path: storage.PathLike) -> dict[str, Any]:
+    """Returns which code is at `path`.
+
+    Returns:
+      `commit` and `dirty` (a tracked file changed, or a Python file nobody added) inside a git work tree;
+      elsewhere both are None and `sources` is a digest of the Python files below `path`.
+    """
+    commit = _git(path, "rev-parse", "HEAD")
+    if commit is None:
+        return {"commit": None, "dirty": None, "sources": _sources_digest(Path(path))}
+    changed = _git(path, "status", "--porcelain", "--untracked-files=no")
+    added = _git(path, "ls-files", "--others", "--exclude-standard", "*.py")
+    dirty = None if changed is None or added is None else bool(changed or added)
+    return {"commit": commit, "dirty": dirty, "sources": None}
+
+
+def fingerprint(arrays: Any) -> dict[str, dict[str, Any]]:
+    """Returns shape, dtype and sha256 of every array in a nested structure, by its path in it.
+
+    Example:
+      fingerprint({"x": x, "y": (a, b)})  # keys "x", "y/0", "y/1"
+    """
+    return {path: _describe(np.asarray(leaf)) for path, leaf in _leaves(arrays, ())}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(path: storage.PathLike, *arguments: str) -> str | None:
+    """Returns what git prints, or None where there is no git, no work tree, no commit or no answer."""
+    try:
+        result = subprocess.run(
+            ["git", "-C", os.fspath(path), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None
+
+
+def _sources_digest(root: Path) -> str:
+    """Returns the digest of the first sources below `root`; bounded, for `root` may be a home directory."""
+    sha, left = hashlib.sha256(), _MAX_BYTES
+    for number, source in enumerate(_sources(root)):
+        if number >= _MAX_FILES or left <= 0:
+            break
+        data = _content(source)
+        left -= len(data)
+        name = os.fsencode(source.relative_to(root))
+        sha.update(b"%d %d " % (len(name), len(data)) + name + data)
+    return sha.hexdigest()
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    """Yields the Python files below `root` in a fixed order, without hidden, installed and built ones."""
+    for directory, names, files in os.walk(root):
+        names[:] = sorted(name for name in names if not name.startswith(".") and name not in _SKIPPED)
+        yield from (Path(directory, name) for name in sorted(files) if name.endswith(".py"))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            yield from _leaves(value[key], (*path, str(key)))
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for index, item in enumerate(value):
+            yield from _leaves(item, (*path, str(index)))
+    elif value is not None:
+        yield "/".join(path), value
+
+
+def _describe(array: np.ndarray) -> dict[str, Any]:
+    if array.dtype.kind in "OT":
+        array = array.astype(str)
+    data = hashlib.sha256(array_bytes(array)).hexdigest()
+    return {"shape": list(array.shape), "dtype": array.dtype.name, "sha256": data}

@@ -1,0 +1,198 @@
+"""The run directory's own record: `run.json` and `config.yaml`, over as many attempts as the run takes."""
+
+import copy
+import datetime
+import functools
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from everstep import storage
+from everstep.errors import UsageError
+from everstep.run.environment import code_version, environment
+
+Status = Literal["running", "finished", "failed", "interrupted"]
+Record = dict[str, Any]
+"""The content of `run.json`."""
+
+Clock = Callable[[], datetime.datetime]
+
+_utc_now = functools.partial(datetime.datetime.now, datetime.UTC)
+_BLANK: Record = {
+    "id": None,
+    "experiment": None,
+    "backend": None,
+    "status": None,
+    "step": 0,
+    "epoch": 0,
+    "attempts": [],
+    "metrics": {"train": {}, "validation": {}},
+    "digest": None,
+    "weights_digest": None,
+    "code": {},
+    "environment": {},
+    "data": {},
+}
+
+
+class Run:
+    """One experiment in one directory.
+
+    Example:
+      run = Run.open(model_dir, "mnist/mlp", "jax")
+      run.begin(restored_step, config_text)
+      run.update(100, 0, {"train": {"loss": 0.3}})
+      run.finish("finished", "train_steps reached", digest(state), weights_digest(state))
+
+    Attributes:
+      directory: The run directory.
+      record: What `run.json` says, or will say with the next write.
+    """
+
+    def __init__(self, directory: Path, record: Record, clock: Clock = _utc_now) -> None:
+        self.directory = directory
+        self.record = record
+        self._clock = clock
+        self._created = not directory.exists()
+
+    @classmethod
+    def open(
+        cls, model_dir: storage.PathLike, experiment: str, backend: str, clock: Clock = _utc_now
+    ) -> "Run":
+        """Returns the run in `model_dir`, with its id and attempts so far, or a new one.
+
+        Nothing is written before `begin`. Open it before anything else writes there: a directory that is not
+        there yet counts as created by this attempt.
+
+        Raises:
+          UsageError: There is a `run.json` that cannot be read.
+        """
+        directory = Path(model_dir)
+        record = read(directory) if (directory / "run.json").exists() else _blank(id=uuid.uuid4().hex)
+        return cls(directory, record | {"experiment": experiment, "backend": backend}, clock)
+
+    @property
+    def id(self) -> str:
+        """The run's id: the same over all its attempts."""
+        return str(self.record["id"])
+
+    @property
+    def step(self) -> int:
+        """Steps done, as far as recorded."""
+        return int(self.record["step"])
+
+    def begin(
+        self,
+        step: int,
+        config_text: str,
+        *,
+        code: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Starts an attempt at `step`; an earlier one that never ended was killed.
+
+        Args:
+          step: The step restored, 0 for a fresh run.
+          config_text: The resolved configuration, written to `config.yaml`.
+          code: Which code runs; by default that of the working directory.
+          data: Fingerprints of the data, where they were taken.
+
+        Raises:
+          UsageError: The directory cannot be created or written to.
+        """
+        storage.prepare_directory(self.directory)
+        storage.write_text(self.directory / "config.yaml", config_text)
+        for attempt in self.record["attempts"]:
+            if attempt["ended"] is None:
+                attempt["reason"] = "killed"
+        self.record["attempts"].append(self._attempt(step))
+        self.record |= {"status": "running", "step": step, "digest": None, "weights_digest": None}
+        self.record["code"] = dict(code_version(os.getcwd()) if code is None else code)
+        self.record["environment"] = environment()
+        self.record |= {} if data is None else {"data": dict(data)}
+        self._write()
+
+    def update(self, step: int, epoch: int, metrics: Mapping[str, Mapping[str, float]] | None = None) -> None:
+        """Records how far the run is; `metrics` replaces the last logs of the kinds it names."""
+        self.record |= {"step": step, "epoch": epoch}
+        self.record["metrics"] |= {kind: dict(logs) for kind, logs in (metrics or {}).items()}
+        self.record["attempts"][-1]["to_step"] = step
+        self._write()
+
+    def finish(
+        self, status: Status, reason: str, digest: str | None = None, weights_digest: str | None = None
+    ) -> None:
+        """Ends the attempt, for `reason`."""
+        self.record["attempts"][-1] |= {"ended": self._time(), "reason": reason}
+        self.record |= {"status": status, "digest": digest, "weights_digest": weights_digest}
+        self._write()
+
+    def discard(self) -> bool:
+        """Removes the directory if this attempt created it and ran no step; otherwise leaves everything.
+
+        Returns:
+          Whether it was removed.
+        """
+        if not self._created or not self.directory.is_dir() or self._has_steps():
+            return False
+        storage.remove_directory(self.directory)
+        return True
+
+    def _has_steps(self) -> bool:
+        # A checkpoint beyond step 0 proves work, whatever the record has heard of.
+        checkpoints = self.directory / "checkpoints"
+        saved = checkpoints.iterdir() if checkpoints.is_dir() else ()
+        return self.step > 0 or any(entry.name.isdigit() and int(entry.name) > 0 for entry in saved)
+
+    def _attempt(self, step: int) -> Record:
+        return {"started": self._time(), "ended": None, "from_step": step, "to_step": step, "reason": None}
+
+    def _time(self) -> str:
+        return self._clock().astimezone(datetime.UTC).isoformat(timespec="milliseconds")
+
+    def _write(self) -> None:
+        storage.write_json(self.directory / "run.json", self.record)
+
+
+def read(model_dir: storage.PathLike) -> Record:
+    """Returns the record of the run in `model_dir`.
+
+    Raises:
+      UsageError: It is no run directory, or its record is damaged.
+    """
+    path = Path(model_dir) / "run.json"
+    if not path.is_file():
+        raise UsageError(f"{os.fspath(model_dir)!r} is not a run directory: there is no run.json in it")
+    record = storage.read_json(path)
+    if not isinstance(record, dict) or not isinstance(record.get("id"), str):
+        raise UsageError(f"{str(path)!r} is not the record of a run: it has no 'id'")
+    return _blank(**record)
+
+
+def find_runs(root: storage.PathLike) -> list[tuple[Path, Record]]:
+    """Returns every run at or below `root` with its record, sorted by path.
+
+    A record that cannot be read is listed with status "unreadable": a listing must not hide a run.
+    """
+    return [(path, _read_or_blank(path)) for path in sorted(_run_directories(Path(root)))]
+
+
+def _run_directories(root: Path) -> Iterator[Path]:
+    for directory, names, files in os.walk(root):
+        if "run.json" in files:
+            yield Path(directory)
+            names.clear()
+        names[:] = [name for name in names if not name.startswith(".")]
+
+
+def _read_or_blank(path: Path) -> Record:
+    try:
+        return read(path)
+    except UsageError:
+        return _blank(status="unreadable")
+
+
+def _blank(**known: Any) -> Record:
+    return copy.deepcopy(_BLANK) | known

@@ -1,0 +1,175 @@
+"""`Task`: what is learned. The user's class; the loop around it is not its business."""
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from everstep.errors import UsageError
+from everstep.grad import value_and_grad
+from everstep.optim.build import build as build_optimizer
+from everstep.task import compiled_step
+from everstep.task.initial_weights import load_weights
+from everstep.types import Batch
+
+
+def unpack(inputs: Batch) -> tuple[Any, Any, Any]:
+    """Returns features, labels and sample weights of `x`, `(x, y)` or `(x, y, weight)`.
+
+    Inputs without labels are their own labels, as an autoencoder wants it.
+    """
+    if isinstance(inputs, list | tuple) and 1 <= len(inputs) <= 3:
+        x, y, weight = (*inputs, None, None)[:3]
+        return (x, x, None) if len(inputs) == 1 else (x, y, weight)
+    return inputs, inputs, None
+
+
+class Task(abc.ABC):
+    """Model, data, losses, metrics, one train step and one validation step.
+
+    Only `build_inputs` must be written. The default `train_step` serves most tasks; a changed one is ordinary
+    Keras code that runs compiled on every backend:
+
+        class MyTask(everstep.Task):
+            def train_step(self, inputs, model, optimizer, metrics):
+                x, y = inputs
+                def loss_fn():
+                    y_pred = model(x, training=True)
+                    return self.build_losses(y, y_pred, aux_losses=model.losses), y_pred
+                (loss, y_pred), grads = everstep.value_and_grad(
+                    loss_fn, model.trainable_variables, optimizer=optimizer)
+                optimizer.apply(grads, model.trainable_variables)
+                self.process_metrics(metrics, y, y_pred)
+                return {self.loss: loss}
+
+    What a task keeps in its attributes — further models, optimizers, metrics, variables, seed generators — is
+    part of the run's state: saved, restored and compared with everything else.
+    """
+
+    loss = "loss"
+    """The key under which every `train_step` returns its loss."""
+    window = "mean"
+    """How a window of steps reports the scalars a step returned: their `mean` over samples, or the `last`."""
+
+    def __init__(self, params: Any = None, logging_dir: str | None = None, name: str | None = None) -> None:
+        self._task_config = params
+        self._logging_dir = logging_dir or ""
+        self.name = name or type(self).__name__
+
+    @property
+    def task_config(self) -> Any:
+        """The configuration this task was made from."""
+        return self._task_config
+
+    @property
+    def logging_dir(self) -> str:
+        """Where the run writes; empty if it was not said."""
+        return self._logging_dir
+
+    @classmethod
+    def create_optimizer(cls, optimizer_config: Any, runtime_config: Any = None) -> keras.Optimizer:
+        """Builds the optimizer and its schedule; wraps it for loss scaling when the run is in float16."""
+        optimizer = build_optimizer(optimizer_config)
+        if runtime_config is None or runtime_config.mixed_precision_dtype != "float16":
+            return optimizer
+        scale = runtime_config.loss_scale
+        if scale is None or scale == "dynamic":
+            return keras.optimizers.LossScaleOptimizer(optimizer)
+        never = 2**31 - 1  # steps until a fixed scale would grow
+        return keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=scale, dynamic_growth_steps=never)
+
+    def build_model(self) -> keras.Model:
+        """Returns the model."""
+        raise UsageError(f"task {self.name!r} has no model: write build_model()")
+
+    @abc.abstractmethod
+    def build_inputs(self, params: Any, input_context: Any = None) -> Any:
+        """Returns the data that `params` (a DataConfig) describes: arrays, a dataset, a generator function.
+
+        Called with `task.train_data` for training and with `task.validation_data` for evaluation.
+        """
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Sequence[Any] | None = None) -> Any:
+        """Returns the scalar loss, by default the sum of the model's own (`add_loss`, regularizers)."""
+        if not aux_losses:
+            raise UsageError(
+                f"task {self.name!r} has no loss: write build_losses(labels, model_outputs, aux_losses)"
+            )
+        return sum(keras.ops.sum(loss) for loss in aux_losses)
+
+    def build_metrics(self, training: bool = True) -> list[keras.Metric]:
+        """Returns new metrics for training or for evaluation."""
+        return []
+
+    def process_metrics(self, metrics: Sequence[keras.Metric], labels: Any, model_outputs: Any, **kwargs: Any) -> None:
+        """Updates every metric; `kwargs` may hold `sample_weight`."""
+        for metric in metrics:
+            metric.update_state(labels, model_outputs, **kwargs)
+
+    def train_step(
+        self, inputs: Batch, model: keras.Model, optimizer: keras.Optimizer, metrics: Sequence[keras.Metric]
+    ) -> Mapping[str, Any]:
+        """Learns from one batch; returns `{self.loss: loss}` and any further scalars, averaged per window."""
+        features, labels, weight = unpack(inputs)
+        if model.compiled:
+            return {self.loss: compiled_step.train(features, labels, weight, model, optimizer)}
+        weighted = {} if weight is None else {"sample_weight": weight}
+
+        def loss_fn() -> tuple[Any, Any]:
+            outputs = model(features, training=True)
+            return self.build_losses(labels, outputs, aux_losses=model.losses, **weighted), outputs
+
+        (loss, outputs), grads = value_and_grad(loss_fn, model.trainable_variables, optimizer=optimizer)
+        optimizer.apply(grads, model.trainable_variables)
+        self.process_metrics(metrics, labels, outputs, **weighted)
+        return {self.loss: loss}
+
+    def validation_step(
+        self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]
+    ) -> Mapping[str, Any]:
+        """Evaluates one batch; a loss is optional here."""
+        features, labels, weight = unpack(inputs)
+        if model.compiled:
+            return {self.loss: compiled_step.validate(features, labels, weight, model)}
+        weighted = {} if weight is None else {"sample_weight": weight}
+        outputs = self.inference_step(features, model)
+        loss = self.build_losses(labels, outputs, aux_losses=model.losses, **weighted)
+        self.process_metrics(metrics, labels, outputs, **weighted)
+        return {self.loss: loss}
+
+    def inference_step(self, inputs: Any, model: keras.Model) -> Any:
+        """Returns the model's outputs outside training."""
+        return model(inputs, training=False)
+
+    def initialize(self, model: keras.Model) -> None:
+        """Loads initial weights from `task_config.init_checkpoint` (a `.keras` or `.weights.h5` file).
+
+        Called once, before the first step of a run that has no checkpoint.
+        """
+        path = getattr(self.task_config, "init_checkpoint", "")
+        if path:
+            load_weights(model, path)
+
+    def check_batch(self, inputs: Batch) -> None:
+        """Looks at data on the host before it reaches the device; raises UsageError if it cannot be right.
+
+        Called with a whole array dataset before training, else with each block of batches as it passes; a block
+        has its batches stacked along a new first axis.
+        """
+
+    def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
+        """Folds one validation step's outputs, on the host, into `state`; the first state is None.
+
+        Each value is a tuple with one array per replica.
+        """
+        return None
+
+    def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: Any = None) -> Mapping[str, Any]:
+        """Returns the metrics of what `aggregate_logs` gathered; they join the evaluation's logs."""
+        return {}
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether validation outputs have to come back to the host, step by step."""
+        return type(self).aggregate_logs is not Task.aggregate_logs

@@ -1,0 +1,199 @@
+"""The contract of a `Stream`, as checks that any implementation can be put through.
+
+    @pytest.mark.parametrize("check", streams.CHECKS, ids=lambda check: check.__name__)
+    def test_contract(check):
+        check(lambda repeat: MyStream(data, repeat=repeat))
+
+The factory makes a fresh stream over the same finite data, at least three batches an epoch, as a new process
+would: a check compares what several of them give.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from everstep.data import nest
+from everstep.data.stream import Stream
+from everstep.types import Batch, StreamState
+
+Factory = Callable[[bool], Stream]
+Read = list[tuple[Batch, StreamState]]
+
+
+def same_batch(one: Batch, other: Batch) -> bool:
+    """Whether two batches have the same nesting, shapes, types and bits."""
+    if nest.structure(one) != nest.structure(other):
+        return False
+    pairs = zip(nest.flatten(one), nest.flatten(other), strict=True)
+    return all(a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a, b) for a, b in pairs)
+
+
+def check_counts_epochs(make: Factory) -> None:
+    """Positions run from 1 to the epoch's length, then start again in the next epoch."""
+    length = _length(make)
+    states = [state for _, state in _read(make(True), 2 * length)]
+    assert states == [{"epoch": e, "batch": b + 1} for e in range(2) for b in range(length)]
+    assert make(True).state() == {"epoch": 0, "batch": 0}
+    assert make(True).batches_per_epoch in (None, length)
+
+
+def check_restores_everywhere(make: Factory) -> None:
+    """From every position, epoch borders included, a fresh stream goes on with the very next batches."""
+    length = _length(make)
+    straight = _read(make(True), 3 * length)
+    for position in range(2 * length + 1):
+        stream = make(True)
+        stream.restore(_state_at(straight, position))
+        assert stream.state() == _state_at(straight, position)
+        _agree(_read(stream, length), straight[position : position + length])
+
+
+def check_restores_after_peek(make: Factory) -> None:
+    """A stream that was looked into, as when a model is built on the first batch, restores all the same."""
+    length = _length(make)
+    straight = _read(make(True), 3 * length)
+    for position in range(2 * length + 1):
+        stream = make(True)
+        stream.peek()
+        stream.restore(_state_at(straight, position))
+        _agree(_read(stream, 2), straight[position : position + 2])
+
+
+def check_restores_twice(make: Factory) -> None:
+    """A stream in use can go forward, back, and back again."""
+    straight = _read(make(True), 3 * _length(make))
+    stream = make(True)
+    for position in (_length(make) + 1, 1, _length(make), 0, 2, 2):
+        stream.restore(_state_at(straight, position))
+        _agree(_read(stream, 2), straight[position : position + 2])
+
+
+def check_peek_does_not_move(make: Factory) -> None:
+    """Looking at the next batch changes neither the position nor what comes."""
+    straight = _read(make(True), 2 * _length(make))
+    stream = make(True)
+    for batch, state in straight:
+        before = stream.state()
+        assert same_batch(stream.peek(), stream.peek())
+        assert stream.state() == before
+        assert same_batch(next(stream), batch)
+        assert stream.state() == state
+
+
+def check_blocks_equal_batches(make: Factory) -> None:
+    """Blocks of any size hold the batches and positions that `next` gives, none of them across epochs."""
+    length = _length(make)
+    straight = _read(make(True), 2 * length)
+    for n in (1, 2, 3, 100):
+        stream, read = make(True), Read()
+        while len(read) < 2 * length:
+            block = _block(stream, n)
+            assert 1 <= block.count <= n
+            assert len({state["epoch"] for state in block.states}) == 1
+            assert stream.state() == block.states[-1]
+            read += _unstack(block)
+        _agree(read, straight)
+
+
+def check_blocks_after_next_and_peek(make: Factory) -> None:
+    """Single batches, looks and blocks can be mixed."""
+    straight = _read(make(True), 4)
+    stream = make(True)
+    read: Read = [(next(stream), stream.state())]
+    stream.peek()
+    while len(read) < 4:
+        read += _unstack(_block(stream, 4 - len(read)))
+    _agree(read, straight)
+
+
+def check_other_shape_alone(make: Factory) -> None:
+    """A batch of another shape, such as a short last one, is a block by itself; the others share one."""
+    sizes = [len(nest.flatten(batch)[0]) for batch, _ in _read(make(True), _length(make))]
+    stream = make(True)
+    counts = [_block(stream, 100).count for _ in itertools.groupby(sizes)]
+    assert counts == [len(list(group)) for _, group in itertools.groupby(sizes)]
+
+
+def check_blocks_split(make: Factory) -> None:
+    """The two parts of a block are its batches and positions."""
+    whole = _block(make(True), 3)
+    for n in range(1, whole.count):
+        head, tail = whole.split(n)
+        assert (head.count, tail.count) == (n, whole.count - n)
+        _agree(_unstack(head) + _unstack(tail), _unstack(whole))
+
+
+def check_ends_and_starts_again(make: Factory) -> None:
+    """Without repeat one epoch comes, the end stays the end, and the stream can be set to its start."""
+    stream = make(False)
+    first = list(stream)
+    end = stream.state()
+    assert next(stream, None) is None
+    assert stream.block(5) is None
+    assert stream.state() == end
+    stream.restore({"epoch": 0, "batch": 0})
+    assert len(list(stream)) == len(first) == _length(make)
+    resumed = make(False)
+    resumed.restore(end)
+    assert resumed.block(1) is None
+
+
+CHECKS: list[Callable[[Factory], None]] = [
+    check_counts_epochs,
+    check_restores_everywhere,
+    check_restores_after_peek,
+    check_restores_twice,
+    check_peek_does_not_move,
+    check_blocks_equal_batches,
+    check_blocks_after_next_and_peek,
+    check_other_shape_alone,
+    check_blocks_split,
+    check_ends_and_starts_again,
+]
+"""Every check of the contract; each takes the factory."""
+
+
+def check_every_sample_once(make: Factory, samples: int, *, shuffled: bool) -> None:
+    """Each epoch has each sample exactly once; a shuffled one in an order of its own.
+
+    Args:
+      make: Makes streams whose first leaf holds the numbers 0 to `samples - 1`, one per sample.
+      samples: How many samples an epoch has.
+      shuffled: Whether orders are to differ between epochs; otherwise they are to be the natural one.
+    """
+    stream, length = make(True), _length(make)
+    epochs = [[nest.flatten(next(stream))[0] for _ in range(length)] for _ in range(3)]
+    orders = [np.concatenate(epoch).tolist() for epoch in epochs]
+    assert all(sorted(order) == list(range(samples)) for order in orders)
+    assert len({tuple(order) for order in orders}) == (3 if shuffled else 1)
+    assert shuffled or orders[0] == list(range(samples))
+
+
+def _length(make: Factory) -> int:
+    return sum(1 for _ in make(False))
+
+
+def _read(stream: Stream, count: int) -> Read:
+    return [(next(stream), stream.state()) for _ in range(count)]
+
+
+def _block(stream: Stream, n: int) -> Any:
+    block = stream.block(n)
+    assert block is not None
+    return block
+
+
+def _unstack(block: Any) -> Read:
+    parts = [nest.map_leaves(lambda leaf, i=i: leaf[i], block.data) for i in range(block.count)]
+    return list(zip(parts, block.states, strict=True))
+
+
+def _state_at(read: Read, position: int) -> StreamState:
+    return read[position - 1][1] if position else {"epoch": 0, "batch": 0}
+
+
+def _agree(read: Read, expected: Read) -> None:
+    assert [state for _, state in read] == [state for _, state in expected]
+    assert all(same_batch(a, b) for (a, _), (b, _) in zip(read, expected, strict=True))

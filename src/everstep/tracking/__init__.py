@@ -1,0 +1,4 @@
+"""Observe: where the numbers of a run go while it trains.
+
+`tracker.py` has the interface and the plain doubles; one file per sink beside it.
+"""

@@ -1,0 +1,152 @@
+"""What the loop says about its progress, and the trackers that need no sink.
+
+The controller calls `start` once per attempt, `log` at the end of each logging window and evaluation, `flush`
+before a checkpoint is committed, `close` when the attempt ends however it ends.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+from everstep.types import Logs
+
+Kind = Literal["train", "validation"]
+"""What the numbers are about: a window of training, or an evaluation."""
+
+
+class Tracker(abc.ABC):
+    """One sink for the logs of a run.
+
+    Every number is accepted: NaN and infinities are shown as such, for they are news, not errors.
+
+    Example:
+      tracker.start(restored_step)
+      tracker.log(100, {"loss": 0.3}, "train")
+      tracker.log(100, {"validation_loss": 0.4}, "validation")
+      tracker.close()
+    """
+
+    @abc.abstractmethod
+    def start(self, step: int) -> None:
+        """Begins an attempt at `step`, the step restored (0 for a fresh run).
+
+        What an earlier attempt recorded beyond it is dropped: those steps will be run and logged again.
+        """
+
+    @abc.abstractmethod
+    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+        """Records `logs` at `step`. Steps never decrease within an attempt."""
+
+    @abc.abstractmethod
+    def flush(self) -> None:
+        """Makes what was logged visible to readers, and safe from a kill."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Flushes and lets go of files; closing twice is fine."""
+
+
+class NoopTracker(Tracker):
+    """Tracking switched off."""
+
+    def start(self, step: int) -> None:
+        """Does nothing."""
+
+    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+        """Does nothing."""
+
+    def flush(self) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class MultiTracker(Tracker):
+    """Several trackers as one, called in the order given."""
+
+    def __init__(self, trackers: Iterable[Tracker]) -> None:
+        self.trackers = tuple(trackers)
+
+    def start(self, step: int) -> None:
+        """Starts all of them."""
+        for tracker in self.trackers:
+            tracker.start(step)
+
+    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+        """Logs to all of them."""
+        for tracker in self.trackers:
+            tracker.log(step, logs, kind)
+
+    def flush(self) -> None:
+        """Flushes all of them."""
+        for tracker in self.trackers:
+            tracker.flush()
+
+    def close(self) -> None:
+        """Closes every one, also after one has failed; then raises what went wrong.
+
+        Raises:
+          Exception: The error of the one that failed.
+          ExceptionGroup: The errors, when several failed.
+        """
+        errors = [error for tracker in self.trackers if (error := _failure(tracker.close))]
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise ExceptionGroup("trackers could not be closed", errors)
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One call of `Tracker.log`."""
+
+    step: int
+    logs: Logs
+    kind: Kind
+
+
+class MemoryTracker(Tracker):
+    """Keeps every point in a list; what tests look at.
+
+    Attributes:
+      points: What was logged, oldest first.
+      starts: The step of each `start`.
+      closed: Whether `close` was called.
+    """
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+        self.starts: list[int] = []
+        self.closed = False
+
+    def start(self, step: int) -> None:
+        """Drops the points beyond `step`."""
+        self.starts.append(step)
+        self.points = [point for point in self.points if point.step <= step]
+        self.closed = False
+
+    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+        """Appends a point."""
+        self.points.append(Point(step, plain(logs), kind))
+
+    def flush(self) -> None:
+        """Does nothing: what is in memory is visible."""
+
+    def close(self) -> None:
+        """Remembers that it was called."""
+        self.closed = True
+
+
+def plain(logs: Mapping[str, float]) -> Logs:
+    """Returns the logs as plain floats, whatever kind of scalar the backend made them of."""
+    return {name: float(value) for name, value in logs.items()}
+
+
+def _failure(act: Callable[[], None]) -> Exception | None:
+    try:
+        act()
+    except Exception as error:
+        return error
+    return None

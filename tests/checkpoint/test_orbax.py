@@ -1,0 +1,190 @@
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from everstep.checkpoint.checkpointer import NoopCheckpointer
+from everstep.checkpoint.orbax import OrbaxCheckpointer
+from everstep.errors import UsageError
+
+STATE = {
+    "model/dense.1/kernel": np.arange(12, dtype=np.float32).reshape(3, 4) / 7,
+    "model/dense.1": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "model/half": np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16) / 3,
+    "model/eighth": np.ones(3, ml_dtypes.float8_e4m3fn),
+    "model/nan": np.array([0x7FC00001, 0xFF800000, 0x7F800001, 0x80000000], np.uint32).view(np.float32),
+    "model/empty": np.zeros((0, 3), ml_dtypes.bfloat16),
+    "model/flags": np.array([True, False]),
+    "optimizer/iteration": np.array(2**40 + 1, np.int64),
+    "optimizer/scalar": np.float64(1 / 3),
+    "task.seed/state": np.array([2**63 + 5, 1], np.uint64),
+    "task.small": np.array(-3, np.int8),
+}
+META = {
+    "epoch": 3,
+    "stream": {"seed": 2**60, "position": [1, 2]},
+    "best": float("inf"),
+    "name": "ü",
+    "x": 0.1,
+}
+
+
+@pytest.fixture
+def checkpointer(tmp_path):
+    checkpointer = OrbaxCheckpointer(tmp_path / "checkpoints", max_to_keep=3)
+    yield checkpointer
+    checkpointer.close()
+
+
+def test_every_bit_comes_back(checkpointer):
+    checkpointer.save(10, STATE, META)
+    state, meta = checkpointer.restore()
+    assert meta == META
+    assert set(state) == set(STATE)
+    for key, array in state.items():
+        assert type(array) is np.ndarray, key
+        assert (array.dtype, array.shape) == (STATE[key].dtype, STATE[key].shape), key
+        assert array.tobytes() == STATE[key].tobytes(), key
+
+
+@pytest.mark.parametrize("shapes", [{}, {"a": (0, 2)}])
+def test_a_state_of_nothing(checkpointer, shapes):
+    checkpointer.save(1, {key: np.zeros(shape, np.int64) for key, shape in shapes.items()}, {})
+    state, _ = checkpointer.restore(1)
+    assert {key: array.shape for key, array in state.items()} == shapes
+
+
+def test_layout_and_reading_creates_nothing(checkpointer, tmp_path):
+    assert checkpointer.latest() is None
+    assert not list(tmp_path.iterdir())
+    checkpointer.save(10, STATE, META)
+    assert os.listdir(tmp_path / "checkpoints") == ["10"]
+    assert {"state", "meta"} < set(os.listdir(tmp_path / "checkpoints" / "10"))
+
+
+def test_the_newest_are_kept(checkpointer):
+    for step in (5, 10, 20, 100, 30):
+        checkpointer.save(step, {"a": np.array(step)}, {"step": step})
+    assert checkpointer.steps() == [20, 30, 100]
+    assert checkpointer.latest() == 100
+    assert checkpointer.restore(30)[1] == {"step": 30}
+
+
+def test_what_was_just_saved_stays(checkpointer):
+    for step in (100, 200, 300, 50):
+        checkpointer.save(step, {"a": np.array(step)}, {})
+    assert checkpointer.steps() == [50, 200, 300]
+
+
+def test_a_step_saved_twice_stays_as_it_is(checkpointer, tmp_path):
+    checkpointer.save(1, {"a": np.array(1)}, {})
+    before = (tmp_path / "checkpoints" / "1").stat().st_mtime_ns
+    checkpointer.save(1, {"a": np.array(2)}, {})
+    assert checkpointer.restore(1)[0]["a"] == 1
+    assert (tmp_path / "checkpoints" / "1").stat().st_mtime_ns == before
+
+
+def test_a_step_that_is_not_there_is_named_with_those_that_are(checkpointer):
+    with pytest.raises(UsageError, match=r"no checkpoint in .*there is none"):
+        checkpointer.restore()
+    for step in (1, 2):
+        checkpointer.save(step, {"a": np.array(1)}, {})
+    with pytest.raises(UsageError, match=r"no checkpoint of step 7 in .*there are 1, 2"):
+        checkpointer.restore(7)
+
+
+def test_another_process_sees_it_and_goes_on(checkpointer, tmp_path):
+    checkpointer.save(1, {"a": np.array(1)}, {})
+    other = OrbaxCheckpointer(tmp_path / "checkpoints", max_to_keep=3)
+    other.save(2, {"a": np.array(2)}, {})
+    assert checkpointer.latest() == 2
+    other.close()
+
+
+def test_what_a_kill_left_is_invisible_and_cleared(checkpointer, tmp_path):
+    directory = tmp_path / "checkpoints"
+    checkpointer.save(1, {"a": np.array(1)}, {})
+    (directory / "2.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
+    (directory / ".everstep-abc-0").mkdir()
+    again = OrbaxCheckpointer(directory)
+    assert again.steps() == [1]
+    again.save(2, {"a": np.array(2)}, {})
+    assert sorted(os.listdir(directory)) == ["1", "2"]
+    again.close()
+
+
+SAVE_FOREVER = """
+import itertools, sys
+import numpy as np
+from everstep.checkpoint.orbax import OrbaxCheckpointer
+checkpointer = OrbaxCheckpointer(sys.argv[1], max_to_keep=2)
+first = (checkpointer.latest() or 0) + 1
+for step in itertools.count(first):
+    checkpointer.save(step, {f"model/{i}": np.full(50_000, step) for i in range(8)}, {"step": step})
+    print(step, flush=True)
+"""
+
+
+def test_killed_at_any_moment_every_visible_step_is_whole(tmp_path):
+    directory = tmp_path / "checkpoints"
+    for attempt in range(3):
+        process = subprocess.Popen([sys.executable, "-c", SAVE_FOREVER, directory], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        time.sleep(0.02 + 0.025 * attempt)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    checkpointer = OrbaxCheckpointer(directory)
+    assert checkpointer.steps()
+    for step in checkpointer.steps():
+        state, meta = checkpointer.restore(step)
+        assert meta == {"step": step}
+        assert all((array == step).all() and array.size == 50_000 for array in state.values())
+    checkpointer.close()
+
+
+def test_orbax_is_silent_and_leaves_the_log_to_its_owner(tmp_path):
+    code = """
+import logging, sys
+from everstep.checkpoint.orbax import OrbaxCheckpointer
+import numpy as np
+assert not logging.root.handlers
+checkpointer = OrbaxCheckpointer(sys.argv[1])
+logging.basicConfig(level=logging.INFO)
+checkpointer.save(1, {"a": np.ones(3)}, {})
+checkpointer.restore()
+checkpointer.close()
+import absl.logging
+absl.logging.info("the user's own")
+print(*{"keras", "tensorflow"} & set(sys.modules))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True
+    )
+    lines = [line for line in result.stderr.splitlines() if "jax._src" not in line]
+    assert lines == ["INFO:absl:the user's own"]
+    assert result.stdout.strip() == ""
+
+
+def test_orbax_may_still_warn(checkpointer, caplog):
+    logging.getLogger("absl").warning("careful")
+    assert "careful" in caplog.text
+
+
+def test_at_least_one_is_kept(tmp_path):
+    with pytest.raises(UsageError, match="max_to_keep must be at least 1, got 0"):
+        OrbaxCheckpointer(tmp_path, max_to_keep=0)
+
+
+def test_noop_has_nothing():
+    checkpointer = NoopCheckpointer()
+    checkpointer.save(1, STATE, META)
+    assert (checkpointer.steps(), checkpointer.latest()) == ([], None)
+    with pytest.raises(UsageError, match="keeps no checkpoints"):
+        checkpointer.restore()
+    checkpointer.close()

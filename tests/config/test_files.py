@@ -1,0 +1,115 @@
+"""Config files: what is read, and what is refused with its line."""
+
+import math
+import pathlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everstep.config import dialect, load_file
+from everstep.errors import UsageError
+
+
+def write(folder: pathlib.Path, text: str, name: str = "c.yaml") -> pathlib.Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 1e-3),
+        ("1e3", 1000.0),
+        ("1.5", 1.5),
+        (".5", 0.5),
+        ("1.", 1.0),
+        (".inf", math.inf),
+        ("-.inf", -math.inf),
+        ("12", 12),
+        ("-3", -3),
+        ("007", 7),
+        ("0x1f", 31),
+        ("0o17", 15),
+        ("true", True),
+        ("False", False),
+        ("off", "off"),
+        ("no", "no"),
+        ("yes", "yes"),
+        ("On", "On"),
+        ("y", "y"),
+        ("null", None),
+        ("~", None),
+        ("None", None),
+        ("12:30", "12:30"),
+        ("2020-01-01", "2020-01-01"),
+        ("1_000", "1_000"),
+        ("a b", "a b"),
+    ],
+)
+def test_plain_values(text: str, value: Any):
+    assert dialect.load(text) == value
+    assert dialect.plain(text) == value
+    assert type(dialect.load(text)) is type(value)
+    assert dialect.load(f"- {text}\n") == [value]
+
+
+leaf = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+trees = st.recursive(leaf, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(trees)
+def test_what_is_written_is_read_back(tree: Any):
+    assert dialect.load(dialect.dump(tree)) == tree
+
+
+def test_files_of_every_kind(tmp_path: pathlib.Path):
+    assert load_file(write(tmp_path, "trainer: {rate: 1e-3}")) == {"trainer": {"rate": 1e-3}}
+    assert load_file(write(tmp_path, '{"trainer": {"rate": 1e-3}}', "c.json")) == {"trainer": {"rate": 1e-3}}
+    assert load_file(write(tmp_path, "[trainer]\nrate = 1e-3\n", "c.toml")) == {"trainer": {"rate": 1e-3}}
+
+
+@pytest.mark.parametrize("name", ["c.yaml", "c.json", "c.toml"])
+def test_an_empty_file_says_nothing(tmp_path: pathlib.Path, name: str):
+    assert load_file(write(tmp_path, "", name)) == {}
+    assert load_file(write(tmp_path, "# only this\n")) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("c.yaml", "a: 1\nb: [1,\n", r"c\.yaml, line \d"),
+        ("c.yaml", "a: 1\nb: 2\na: 3\n", r"c\.yaml, line 3: the key 'a' is given twice"),
+        ("c.yaml", "t:\n  a: 1\n  a: 1\n", r"c\.yaml, line 3: the key 'a' is given twice"),
+        ("c.yaml", "a: !!python/object/apply:os.getcwd []\n", r"c\.yaml, line 1"),
+        ("c.yaml", "a: &x {b: *x}\n", r"c\.yaml, line 1: a value cannot hold itself"),
+        ("c.yaml", "a: 1\n---\nb: 1\n", r"c\.yaml, line 2"),
+        ("c.yaml", "- 1\n", r"c\.yaml: expected keys with values, received \[1\]"),
+        ("c.yaml", "a: \x01\n", r"c\.yaml: .*not allowed"),
+        ("c.json", '{"a": 1,\n}', r"c\.json, line 2"),
+        ("c.json", '{"a": 1, "a": 2}', r"c\.json: the key 'a' is given twice"),
+        ("c.toml", "a = 1\nb = \n", r"c\.toml: .*line 2"),
+    ],
+)
+def test_bad_files_are_named_with_their_line(tmp_path: pathlib.Path, name: str, text: str, message: str):
+    with pytest.raises(UsageError, match=message):
+        load_file(write(tmp_path, text, name))
+
+
+def test_files_that_cannot_be_read(tmp_path: pathlib.Path):
+    with pytest.raises(UsageError, match=r"no\.yaml does not exist"):
+        load_file(tmp_path / "no.yaml")
+    with pytest.raises(UsageError, match="is a directory"):
+        load_file(tmp_path)
+    (tmp_path / "bytes.yaml").write_bytes(b"a: \xff\xfe")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        load_file(tmp_path / "bytes.yaml")
+
+
+def test_merge_keys_work_and_are_no_repetition(tmp_path: pathlib.Path):
+    text = "a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, y: 4}\n"
+    tree = load_file(write(tmp_path, text))
+    assert tree == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}, "c": {"x": 3, "y": 4}}

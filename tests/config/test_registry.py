@@ -1,0 +1,169 @@
+"""Registries of tasks and experiments."""
+
+import dataclasses
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from everstep.config import (
+    Config,
+    experiments,
+    get_exp_config,
+    get_task,
+    load_entry_points,
+    register_experiment,
+    register_task,
+    registry,
+)
+from everstep.errors import UsageError
+
+
+@dataclasses.dataclass
+class Digits(Config):
+    size: int = 1
+
+
+@dataclasses.dataclass
+class WideDigits(Digits):
+    pass
+
+
+class DigitsTask:
+    def __init__(self, config: Config, name: str = "") -> None:
+        self.config, self.name = config, name
+
+
+class Points:
+    """Entry points of packages that nobody has to install."""
+
+    def __init__(self, **loaders: Callable[[], object]) -> None:
+        self.loaders = loaders
+
+    def __call__(self, group: str) -> list[object]:
+        return [
+            type("Point", (), {"name": n, "value": n, "load": staticmethod(f)})
+            for n, f in self.loaders.items()
+        ]
+
+
+@pytest.fixture(autouse=True)
+def empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_tasks", {})
+    monkeypatch.setattr(registry, "_experiments", {})
+    monkeypatch.setattr(registry, "_loaded", set())
+    monkeypatch.setattr(registry.importlib.metadata, "entry_points", Points())
+
+
+def first() -> Config:
+    """The first one.
+
+    At length.
+    """
+    return Digits()
+
+
+def second() -> Config:
+    return Digits()
+
+
+def test_a_task_is_found_for_its_config_and_subclasses():
+    assert register_task(Digits)(DigitsTask) is DigitsTask
+    task = get_task(WideDigits(size=3), name="a")
+    assert isinstance(task, DigitsTask)
+    assert (task.config.size, task.name) == (3, "a")
+
+
+def test_the_nearest_class_wins_and_a_function_may_stand_in():
+    register_task(Digits)(DigitsTask)
+
+    @register_task(WideDigits)
+    def build(config: Config, **kwargs: str) -> str:
+        return f"wide {config.size}"
+
+    assert get_task(WideDigits(size=2)) == "wide 2"
+    assert isinstance(get_task(Digits()), DigitsTask)
+
+
+def test_tasks_that_are_refused():
+    with pytest.raises(UsageError, match="no task is registered for Digits"):
+        get_task(Digits())
+    register_task(Digits)(DigitsTask)
+    register_task(Digits)(DigitsTask)
+    with pytest.raises(UsageError, match=r"a task for Digits is registered already, by .*DigitsTask"):
+        register_task(Digits)(first)
+    with pytest.raises(UsageError, match="takes a config class"):
+        register_task(DigitsTask)  # type: ignore[arg-type]
+
+
+def test_every_call_returns_a_new_config():
+    register_experiment("digits/mlp")(first)
+    config = get_exp_config("digits/mlp")
+    config.size = 9
+    assert get_exp_config("digits/mlp") == Digits()
+
+
+def test_names_form_a_tree():
+    register_experiment("a/b")(first)
+    register_experiment("a/c")(second)
+    register_experiment("ab")(second)
+    for name in ("a/b/c", "a"):
+        with pytest.raises(UsageError, match="inside the other"):
+            register_experiment(name)(second)
+    with pytest.raises(UsageError, match=r"experiment 'a/b' is registered already, by .*first"):
+        register_experiment("a/b")(second)
+    for bad in ("", "/a", "a//b", "a b"):
+        with pytest.raises(UsageError, match="no experiment name"):
+            register_experiment(bad)
+
+
+def test_the_same_definition_again_replaces_itself():
+    source = "@register('a')\ndef factory():\n    return Digits(size={size})\n"
+    for size in (1, 2):
+        exec(source.format(size=size), {"register": register_experiment, "Digits": Digits, "__name__": "nb"})
+    assert get_exp_config("a").size == 2
+
+
+def test_experiments_are_listed_with_their_first_line():
+    register_experiment("b")(second)
+    register_experiment("a")(first)
+    assert experiments() == {"a": "The first one.", "b": ""}
+
+
+def test_an_unknown_experiment_names_the_nearest_and_the_remedy():
+    register_experiment("digits/mlp")(first)
+    with pytest.raises(UsageError) as error:
+        get_exp_config("digits/mpl")
+    assert "did you mean 'digits/mlp'?" in str(error.value)
+    assert "--import my.module" in str(error.value)
+
+
+def test_an_experiment_returns_a_config():
+    register_experiment("a")(lambda: {"a": 1})
+    with pytest.raises(UsageError, match="must return a config, received dict"):
+        get_exp_config("a")
+
+
+def test_installed_packages_are_asked_once_and_may_be_broken(monkeypatch, caplog):
+    def broken() -> object:
+        raise ImportError("no module named nothing")
+
+    points = Points(broken=broken, good=lambda: register_experiment("good")(first))
+    monkeypatch.setattr(registry.importlib.metadata, "entry_points", points)
+    with caplog.at_level(logging.WARNING):
+        assert get_exp_config("good") == Digits()
+        load_entry_points()
+    assert [r.getMessage() for r in caplog.records] == [
+        "experiments of 'broken' (broken) are left out: ImportError: no module named nothing"
+    ]
+
+
+def test_configuration_needs_no_backend():
+    code = (
+        "import sys, everstep.config, everstep.optim\n"
+        "print([m for m in ('keras', 'jax', 'tensorflow', 'torch') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

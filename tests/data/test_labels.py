@@ -1,0 +1,35 @@
+import numpy as np
+import pytest
+
+from everstep.data import check_labels
+from everstep.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [[0, 1, 2], np.uint8([2]), [0.0, 2.0], np.zeros((4, 8, 1), "int32"), [True, False], [], np.float32([])],
+)
+def test_good_labels(labels):
+    check_labels(labels, 3, "the training labels")
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (
+            [0, 1, 3, 5],
+            r"the training labels .* 0 to 2, but 2 of 4 are not; the first is 3 at index 2: .*num_classes",
+        ),
+        ([-1, 0], "the first is -1 at index 0"),
+        ([0.0, 0.5], "the first is 0.5 at index 1"),
+        ([0.0, np.nan], "the first is nan at index 1"),
+        ([np.inf], "the first is inf"),
+        (np.array([[0, 1], [7, 0]]), r"1 of 4 are not; the first is 7 at index \(1, 0\)"),
+        (np.array(255, "uint8"), r"the first is 255 at index \(\)"),
+        (["cat"], "encode them"),
+        ([1j], "complex"),
+    ],
+)
+def test_bad_labels(labels, message):
+    with pytest.raises(UsageError, match=message):
+        check_labels(labels, 3, "the training labels")

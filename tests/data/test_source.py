@@ -1,0 +1,98 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from everstep.data import ArrayStream, DataConfig, IterableStream, TFDataStream, make_stream
+from everstep.errors import UsageError
+
+X, Y = np.arange(20).reshape(10, 2), np.arange(10)
+
+
+def stream(source, training=False, run_seed=0, **config):
+    return make_stream(source, DataConfig(global_batch_size=4, **config), training=training, seed=run_seed)
+
+
+@pytest.mark.parametrize("source", [X, (X, Y), [X, Y], {"x": X, "y": Y}, (X, None), ({"x": X}, Y, None)])
+def test_arrays(source):
+    assert isinstance(stream(source), ArrayStream)
+
+
+def test_evaluation_reads_every_sample_once_in_order():
+    evaluation = stream(Y)
+    assert np.concatenate(list(evaluation)).tolist() == list(range(10))
+
+
+def test_training_shuffles_repeats_and_drops():
+    training = stream(Y, training=True)
+    assert training.repeat
+    assert training.batches_per_epoch == 2
+    assert len({tuple(next(training)) for _ in range(8)}) == 8
+
+
+def test_config_decides_over_the_caller():
+    assert next(stream(Y, training=True, is_training=False)).tolist() == [0, 1, 2, 3]
+    assert stream(Y, drop_remainder=True).batches_per_epoch == 2
+    assert not stream(Y, training=True, repeat=False).repeat
+
+
+def test_seed_is_the_configs_or_the_runs():
+    first = [
+        next(stream(Y, training=True, run_seed=s, **c)).tolist()
+        for s, c in [(1, {}), (2, {}), (2, {"seed": 1})]
+    ]
+    assert first[0] == first[2] != first[1]
+
+
+def test_streams_pass_through():
+    made = IterableStream([X])
+    assert stream(made) is made
+
+
+def test_functions_and_iterables():
+    assert isinstance(stream(lambda: iter([X])), IterableStream)
+    assert isinstance(stream(iter([X])), IterableStream)
+    assert isinstance(stream([([1, 2],)]), IterableStream)
+
+
+def test_one_shot_is_refused_for_training_at_once():
+    with pytest.raises(UsageError, match="one-shot"):
+        stream(iter([X]), training=True)
+    assert next(stream(iter([X]), training=True, repeat=False)).shape == (10, 2)
+
+
+def test_datasets():
+    tf = pytest.importorskip("tensorflow")
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y))
+    assert isinstance(stream(dataset.batch(5)), TFDataStream)
+    assert [len(y) for _, y in stream(dataset.batch(5))] == [5, 5]
+    assert [len(y) for _, y in stream(dataset)] == [4, 4, 2]
+    assert stream(dataset, training=True).batches_per_epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        (5, "type int"),
+        ("path", "type str"),
+        (None, "type NoneType"),
+        ({"x": 1}, "a dict of int"),
+        ({}, "nothing"),
+    ],
+)
+def test_other_types_are_named(source, named):
+    with pytest.raises(UsageError, match=f"cannot read data from .*{named}.*accepted are NumPy arrays"):
+        stream(source)
+
+
+def test_no_backend_is_imported_for_arrays():
+    code = """
+import sys, numpy
+from everstep.data import DataConfig, make_stream
+next(make_stream((numpy.zeros(9), numpy.zeros(9)), DataConfig(), training=False, seed=0))
+next(make_stream(lambda: [numpy.zeros(9)], DataConfig(), training=False, seed=0))
+print(sorted({'keras', 'jax', 'tensorflow', 'torch'} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

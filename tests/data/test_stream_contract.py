@@ -1,0 +1,134 @@
+"""Every source through the same contract."""
+
+import numpy as np
+import pytest
+
+from everstep.data import ArrayStream, IterableStream, RecordStream, TFDataStream
+from everstep.testing import streams
+
+SAMPLES, BATCH = 11, 3
+IDS = np.arange(SAMPLES)
+ROWS = np.stack([IDS, IDS * 10], axis=1).astype("float32")
+tf = pytest.importorskip("tensorflow")
+
+
+@pytest.fixture(scope="module")
+def record_files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    for index, part in enumerate(np.array_split(IDS, 3)):
+        with tf.io.TFRecordWriter(str(folder / f"part-{index}.tfrecord")) as writer:
+            for number in part:
+                writer.write(tf.io.serialize_tensor(tf.constant(number)).numpy())
+    return str(folder / "part-*.tfrecord")
+
+
+def parse(record):
+    number = tf.io.parse_tensor(record, tf.int64)
+    number.set_shape([])
+    return {"id": number, "row": (tf.cast(number, tf.float32), tf.strings.as_string(number))}
+
+
+def shuffled_generator():
+    for ids in np.split(np.random.permutation(IDS), range(BATCH, SAMPLES, BATCH)):
+        yield ids, ROWS[ids]
+
+
+def dataset(**shuffle):
+    data = tf.data.Dataset.from_tensor_slices({"id": IDS, "row": ROWS})
+    return (data.shuffle(SAMPLES, **shuffle) if shuffle else data).batch(BATCH)
+
+
+def make_arrays(shuffle, drop=False):
+    arrays = {"id": IDS, "row": (ROWS, None)}
+    return lambda repeat: ArrayStream(
+        arrays, BATCH, shuffle=shuffle, seed=5, repeat=repeat, drop_remainder=drop
+    )
+
+
+def make_records(files, buffer):
+    return lambda repeat: RecordStream(files, parse, BATCH, shuffle_buffer=buffer, seed=5, repeat=repeat)
+
+
+@pytest.fixture
+def factories(record_files):
+    batches = list(make_arrays(False)(False))
+    samples = [{"id": number, "row": row} for number, row in zip(IDS, ROWS, strict=True)]
+    return {
+        "arrays": make_arrays(False),
+        "arrays shuffled": make_arrays(True),
+        "arrays without remainder": make_arrays(True, drop=True),
+        "generator": lambda repeat: IterableStream(lambda: iter(batches), repeat=repeat),
+        "generator shuffled": lambda repeat: IterableStream(shuffled_generator, repeat=repeat, seed=5),
+        "list": lambda repeat: IterableStream(batches, repeat=repeat),
+        "samples": lambda repeat: IterableStream(samples, repeat=repeat, batch_size=BATCH),
+        "tf.data": lambda repeat: TFDataStream(dataset(), repeat=repeat),
+        "tf.data fixed shuffle": lambda repeat: TFDataStream(
+            dataset(seed=5, reshuffle_each_iteration=False), repeat=repeat
+        ),
+        "tf.data shuffled": lambda repeat: TFDataStream(dataset(seed=5), repeat=repeat),
+        "tf.data unknown length": lambda repeat: TFDataStream(
+            dataset().filter(lambda batch: True), repeat=repeat
+        ),
+        "tf.data cached shuffle": lambda repeat: TFDataStream(dataset(seed=5).cache(), repeat=repeat),
+        "records": make_records(record_files, 0),
+        "records shuffled": make_records(record_files, 5),
+    }
+
+
+NAMES = [
+    "arrays",
+    "arrays shuffled",
+    "arrays without remainder",
+    "generator",
+    "generator shuffled",
+    "list",
+    "samples",
+    "tf.data",
+    "tf.data fixed shuffle",
+    "tf.data shuffled",
+    "tf.data unknown length",
+    "tf.data cached shuffle",
+    "records",
+    "records shuffled",
+]
+FORWARD_ONLY = {"tf.data shuffled", "tf.data cached shuffle"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("check", streams.CHECKS, ids=lambda check: check.__name__)
+def test_contract(factories, name, check):
+    if check is streams.check_restores_twice and name in FORWARD_ONLY:
+        with pytest.raises(ValueError, match="cannot go back to an earlier one"):
+            check(factories[name])
+    else:
+        check(factories[name])
+
+
+def test_every_source_is_covered(factories):
+    assert set(NAMES) == set(factories)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"arrays without remainder", "tf.data cached shuffle"}))
+def test_every_sample_once(factories, name):
+    shuffled = name.endswith("shuffled")
+    if name != "tf.data fixed shuffle":
+        streams.check_every_sample_once(factories[name], SAMPLES, shuffled=shuffled)
+
+
+def test_suite_notices_a_stream_that_repeats_a_batch():
+    class Stutters(ArrayStream):
+        def open(self, epoch, batch):
+            return super().open(epoch, max(batch - 1, 0))
+
+    with pytest.raises(AssertionError):
+        streams.check_restores_everywhere(lambda repeat: Stutters(IDS, BATCH, repeat=repeat))
+
+
+def test_suite_notices_an_order_with_history():
+    history = np.random.default_rng(0)
+
+    def batches():
+        yield from np.split(history.permutation(IDS), range(BATCH, SAMPLES, BATCH))
+
+    with pytest.raises(AssertionError):
+        streams.check_restores_everywhere(lambda repeat: IterableStream(batches, repeat=repeat))

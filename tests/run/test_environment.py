@@ -1,0 +1,75 @@
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from everstep.run.environment import code_version, environment, fingerprint
+
+
+def git(directory, *arguments):
+    identity = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    subprocess.run(
+        ["git", "-C", directory, *arguments], check=True, capture_output=True, env={**os.environ, **identity}
+    )
+
+
+def test_environment_names_versions_without_importing():
+    code = "from everstep.run.environment import environment; environment(); import sys; "
+    code += "print(*{'keras', 'tensorflow', 'jax', 'torch'} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
+    found = environment()
+    assert found["packages"]["numpy"] == np.__version__
+    assert {"python", "platform", "machine", "cpu_count", "packages"} == set(found)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    git(tmp_path, "init", "-q")
+    (tmp_path / "a.py").write_text("x = 1\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    return tmp_path
+
+
+def test_code_version_in_a_clean_repository(repository):
+    version = code_version(repository)
+    assert len(version["commit"]) == 40
+    assert (version["dirty"], version["sources"]) == (False, None)
+
+
+@pytest.mark.parametrize("name", ["a.py", "new.py"])
+def test_a_change_or_a_new_source_makes_it_dirty(repository, name):
+    (repository / name).write_text("x = 2\n")
+    assert code_version(repository)["dirty"] is True
+
+
+def test_output_beside_the_code_does_not_make_it_dirty(repository):
+    (repository / "runs").mkdir()
+    (repository / "runs" / "run.json").write_text("{}")
+    assert code_version(repository)["dirty"] is False
+
+
+def test_without_git_the_sources_are_digested(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    (tmp_path / "a.py").write_text("x = 1\n")
+    before = code_version(tmp_path)
+    assert (before["commit"], before["dirty"]) == (None, None)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "b.py").write_text("")
+    (tmp_path / "data.csv").write_text("1")
+    assert code_version(tmp_path) == before
+    (tmp_path / "a.py").write_text("x = 2\n")
+    assert code_version(tmp_path)["sources"] != before["sources"]
+
+
+def test_fingerprint_of_a_nested_structure():
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    found = fingerprint({"x": x, "y": (np.array([1, 2]), None, np.array(["a", "bc"], object))})
+    assert list(found) == ["x", "y/0", "y/2"]
+    assert (found["x"]["shape"], found["x"]["dtype"]) == ([2, 3], "float32")
+    assert fingerprint({"x": np.asfortranarray(x)})["x"] == found["x"]
+    assert fingerprint({"x": x + 1})["x"]["sha256"] != found["x"]["sha256"]
+    assert list(fingerprint(x)) == [""]

@@ -1,0 +1,153 @@
+import datetime
+import json
+
+import pytest
+
+from everstep.errors import UsageError
+from everstep.run.record import Run, find_runs, read
+
+KEYS = "id experiment backend status step epoch attempts metrics digest weights_digest code environment data"
+
+
+class Clock:
+    """A minute passes with every look at it."""
+
+    def __init__(self):
+        self.now = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
+
+    def __call__(self):
+        self.now += datetime.timedelta(minutes=1)
+        return self.now
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "runs" / "a"
+
+
+def opened(directory):
+    return Run.open(directory, "mnist/mlp", "jax", Clock())
+
+
+def test_opening_creates_nothing(directory):
+    run = opened(directory)
+    assert len(run.id) == 32
+    assert not directory.parent.exists()
+
+
+def test_a_run_from_begin_to_finish(directory):
+    run = opened(directory)
+    run.begin(0, "task: {}\n", data={"x": {"shape": [2]}})
+    assert (directory / "config.yaml").read_text() == "task: {}\n"
+    assert read(directory)["status"] == "running"
+    run.update(100, 1, {"train": {"loss": 0.5}})
+    run.update(100, 1, {"validation": {"loss": float("nan")}})
+    run.finish("finished", "train_steps reached", "d1", "d2")
+    record = json.loads((directory / "run.json").read_text())
+    assert list(record) == KEYS.split()
+    assert record["metrics"] == {"train": {"loss": 0.5}, "validation": {"loss": "NaN"}}
+    assert (record["status"], record["step"], record["epoch"]) == ("finished", 100, 1)
+    assert (record["digest"], record["weights_digest"]) == ("d1", "d2")
+    assert record["data"] == {"x": {"shape": [2]}}
+    assert set(record["code"]) == {"commit", "dirty", "sources"}
+    assert record["environment"]["packages"]["keras"]
+    assert record["attempts"] == [
+        {
+            "started": "2030-01-01T00:01:00.000+00:00",
+            "ended": "2030-01-01T00:02:00.000+00:00",
+            "from_step": 0,
+            "to_step": 100,
+            "reason": "train_steps reached",
+        }
+    ]
+
+
+def test_attempts_add_up_and_one_without_an_end_was_killed(directory):
+    first = opened(directory)
+    first.begin(0, "")
+    first.update(50, 0)
+    second = opened(directory)
+    second.begin(40, "")
+    second.finish("interrupted", "SIGTERM")
+    third = opened(directory)
+    third.begin(40, "")
+    third.finish("finished", "done", "d", "w")
+    assert third.id == second.id == first.id
+    assert [(a["from_step"], a["to_step"], a["reason"]) for a in read(directory)["attempts"]] == [
+        (0, 50, "killed"),
+        (40, 40, "SIGTERM"),
+        (40, 40, "done"),
+    ]
+
+
+def test_a_new_attempt_forgets_the_old_digest(directory):
+    first = opened(directory)
+    first.begin(0, "")
+    first.finish("finished", "done", "d", "w")
+    opened(directory).begin(0, "")
+    record = read(directory)
+    assert (record["digest"], record["weights_digest"]) == (None, None)
+
+
+def test_discard_removes_what_this_attempt_created(directory):
+    run = opened(directory)
+    assert not run.discard()
+    run.begin(0, "")
+    (directory / "checkpoints" / "0").mkdir(parents=True)
+    assert run.discard()
+    assert not directory.exists()
+    assert not list(directory.parent.iterdir())
+
+
+def test_discard_keeps_a_directory_that_was_there(directory):
+    directory.mkdir(parents=True)
+    run = opened(directory)
+    run.begin(0, "")
+    assert not run.discard()
+    assert directory.exists()
+
+
+def test_discard_keeps_work(directory):
+    run = opened(directory)
+    run.begin(0, "")
+    run.update(1, 0)
+    assert not run.discard()
+
+
+def test_discard_keeps_checkpoints_nobody_reported(directory):
+    run = opened(directory)
+    run.begin(0, "")
+    (directory / "checkpoints" / "10").mkdir(parents=True)
+    assert not run.discard()
+
+
+def test_read_says_what_is_wrong(tmp_path):
+    with pytest.raises(UsageError, match="is not a run directory"):
+        read(tmp_path)
+    (tmp_path / "run.json").write_text("[]")
+    with pytest.raises(UsageError, match="is not the record of a run"):
+        read(tmp_path)
+
+
+def test_opening_a_damaged_record_is_an_error_not_a_new_run(tmp_path):
+    (tmp_path / "run.json").write_text('{"id": ')
+    with pytest.raises(UsageError, match="not valid JSON"):
+        opened(tmp_path)
+
+
+def test_begin_where_nothing_can_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="is a file"):
+        opened(tmp_path / "file" / "x").begin(0, "")
+
+
+def test_find_runs_lists_all_and_hides_none(tmp_path):
+    for name in ("b", "deep/er/a"):
+        opened(tmp_path / name).begin(0, "")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "run.json").write_text("{")
+    found = find_runs(tmp_path)
+    assert [str(path.relative_to(tmp_path)) for path, _ in found] == ["b", "c", "deep/er/a"]
+    assert [record["status"] for _, record in found] == ["running", "unreadable", "running"]
+    assert find_runs(tmp_path / "b") == [(tmp_path / "b", read(tmp_path / "b"))]
+    assert find_runs(tmp_path / "nowhere") == []

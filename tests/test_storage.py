@@ -1,0 +1,104 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from everstep import storage
+from everstep.errors import UsageError
+
+
+def test_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "a.txt"
+    storage.write_text(path, "first, and longer")
+    storage.write_text(path, "sécond")
+    assert path.read_text("utf-8") == "sécond"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_failed_write_keeps_the_old_content(tmp_path):
+    path = tmp_path / "a.json"
+    storage.write_json(path, {"a": 1})
+    with pytest.raises(TypeError):
+        storage.write_json(path, {"a": object()})
+    with pytest.raises(FileNotFoundError), storage.atomic_path(path):
+        (tmp_path / "missing").read_bytes()
+    assert storage.read_json(path) == {"a": 1}
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_written_files_have_ordinary_permissions(tmp_path):
+    storage.write_bytes(tmp_path / "a", b"")
+    (tmp_path / "b").touch()
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
+
+
+def test_json_is_strict_and_knows_numpy(tmp_path):
+    path = tmp_path / "a.json"
+    value = {
+        "a": np.float32(0.5),
+        "b": np.arange(2),
+        "c": (float("nan"), float("-inf")),
+        "d": tmp_path,
+        1: None,
+    }
+    storage.write_json(path, value)
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    read = json.loads(path.read_text(), parse_constant=refuse)
+    assert read == {"a": 0.5, "b": [0, 1], "c": ["NaN", "-Infinity"], "d": str(tmp_path), "1": None}
+
+
+def test_read_json_says_what_is_wrong(tmp_path):
+    with pytest.raises(UsageError, match=r"missing\.json.*No such file"):
+        storage.read_json(tmp_path / "missing.json")
+    (tmp_path / "broken.json").write_text('{"a": ')
+    with pytest.raises(UsageError, match=r"broken\.json.*not valid JSON"):
+        storage.read_json(tmp_path / "broken.json")
+
+
+def test_prepare_directory_reports_whether_it_is_new(tmp_path):
+    assert storage.prepare_directory(tmp_path / "a" / "b")
+    assert not storage.prepare_directory(tmp_path / "a" / "b")
+    assert not list((tmp_path / "a" / "b").iterdir())
+
+
+@pytest.mark.parametrize("below", ["", "x", "x/y"])
+def test_a_file_in_the_way_is_named(tmp_path, below):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"file' is a file: choose a directory"):
+        storage.prepare_directory(tmp_path / "file" / below)
+
+
+def test_an_unwritable_place_is_named_even_to_root():
+    with pytest.raises(UsageError, match=r"/proc/nowhere.*choose one you may write to"):
+        storage.prepare_directory("/proc/nowhere")
+
+
+def test_remove_directory_removes_it_or_finds_nothing_to_do(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    storage.remove_directory(tmp_path / "a")
+    storage.remove_directory(tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+def test_atomic_path_replaces_a_directory(tmp_path):
+    for content in ("old", "new"):
+        with storage.atomic_path(tmp_path / "model") as temporary:
+            assert storage.is_temporary(temporary)
+            temporary.mkdir()
+            (temporary / content).touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "new"]
+
+
+def test_light_layers_load_no_framework():
+    modules = ["storage", "tracking.tracker", "tracking.history", "tracking.tensorboard", "tracking.console"]
+    modules += ["run.record", "run.digest", "run.environment", "checkpoint.checkpointer", "checkpoint.orbax"]
+    imports = "; ".join(f"import everstep.{module}" for module in modules)
+    code = f"{imports}; import sys; print(*{{'keras', 'tensorflow', 'rich'}} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""

@@ -1,0 +1,103 @@
+import collections
+import csv
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from everstep.tracking.history import HistoryTracker
+from everstep.tracking.tensorboard import TensorBoardTracker
+from everstep.tracking.tracker import MemoryTracker, MultiTracker, Tracker
+
+from . import contract
+
+
+def merged(points):
+    seen = collections.defaultdict(dict)
+    for step, name, value in points:
+        assert name not in seen[step], f"{name} twice at step {step}"
+        seen[step][name] = value
+    return dict(seen)
+
+
+def read_history(directory):
+    path = directory / "history.csv"
+    rows = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
+    return merged(
+        (int(row["step"]), k, float(v)) for row in rows for k, v in row.items() if v and k != "step"
+    )
+
+
+def read_tensorboard(directory):
+    points = []
+    for kind in ("train", "validation"):
+        events = EventAccumulator(str(directory / kind)).Reload() if (directory / kind).exists() else None
+        for tag in events.Tags()["scalars"] if events else ():
+            points += [(event.step, tag, event.value) for event in events.Scalars(tag)]
+    return merged(points)
+
+
+class Case:
+    """One kind of tracker over one directory: how to make it, how to read what it wrote."""
+
+    def __init__(self, make: Callable[[], Tracker], read: Callable[[], contract.Seen]) -> None:
+        self.make = make
+        self.read = read
+
+
+def memory_case(directory):
+    tracker = MemoryTracker()
+    return Case(
+        lambda: tracker, lambda: merged((p.step, k, v) for p in tracker.points for k, v in p.logs.items())
+    )
+
+
+def history_case(directory):
+    return Case(lambda: HistoryTracker(directory / "history.csv"), lambda: read_history(directory))
+
+
+def tensorboard_case(directory):
+    return Case(lambda: TensorBoardTracker(directory), lambda: read_tensorboard(directory))
+
+
+def multi_case(directory):
+    make = lambda: MultiTracker([HistoryTracker(directory / "history.csv"), TensorBoardTracker(directory)])  # noqa: E731
+
+    def read():
+        assert str(read_history(directory)) == str(read_tensorboard(directory))
+        return read_history(directory)
+
+    return Case(make, read)
+
+
+@pytest.fixture(
+    params=[memory_case, history_case, tensorboard_case, multi_case], ids=lambda make: make.__name__
+)
+def case(request, tmp_path):
+    return request.param(tmp_path)
+
+
+def test_records_each_kind(case):
+    contract.records_each_kind(case.make(), case.read)
+
+
+def test_shows_what_was_flushed(case):
+    contract.shows_what_was_flushed(case.make(), case.read)
+
+
+def test_drops_what_lies_beyond_the_restored_step(case):
+    contract.drops_what_lies_beyond_the_restored_step(case.make, case.read)
+
+
+def test_begins_anew_at_step_zero(case):
+    contract.begins_anew_at_step_zero(case.make, case.read)
+
+
+def test_accepts_every_number(case):
+    contract.accepts_every_number(case.make(), case.read, np.float32(0.5))
+
+
+def test_writes_nothing_unless_told(case, tmp_path):
+    contract.writes_nothing_unless_told(case.make(), case.read)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,102 @@
+import math
+
+import pytest
+
+from everstep.errors import UsageError
+from everstep.tracking.history import HistoryTracker
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "history.csv"
+
+
+def started(path, step=0):
+    tracker = HistoryTracker(path)
+    tracker.start(step)
+    return tracker
+
+
+def test_columns_in_order_of_appearance_and_floats_exact(path):
+    tracker = started(path)
+    tracker.log(10, {"loss": 1 / 3, "lr": 1e-05}, "train")
+    tracker.log(20, {"loss": math.nan}, "train")
+    tracker.log(20, {"validation_loss": 2.0}, "validation")
+    tracker.close()
+    assert path.read_text() == ("step,loss,lr,validation_loss\n10,0.3333333333333333,1e-05,\n20,nan,,2.0\n")
+
+
+def test_a_row_is_written_when_the_next_step_is_logged(path):
+    tracker = started(path)
+    tracker.log(1, {"loss": 1.0}, "train")
+    assert not path.exists()
+    tracker.log(2, {"loss": 2.0}, "train")
+    assert path.read_text() == "step,loss\n1,1.0\n"
+
+
+def test_a_late_number_joins_a_row_already_written(path):
+    tracker = started(path)
+    for step in (1, 2):
+        tracker.log(step, {"loss": 1.0}, "train")
+    tracker.flush()
+    tracker.log(1, {"late": 5.0}, "validation")
+    tracker.close()
+    assert path.read_text() == "step,loss,late\n1,1.0,5.0\n2,1.0,\n"
+
+
+def test_one_name_in_training_and_validation_gets_two_columns(path):
+    tracker = started(path)
+    tracker.log(0, {"accuracy": 0.1}, "validation")
+    tracker.flush()
+    tracker.log(10, {"accuracy": 0.5}, "train")
+    tracker.log(10, {"accuracy": 0.4}, "validation")
+    tracker.close()
+    again = started(path, 10)
+    again.log(20, {"accuracy": 0.3}, "validation")
+    again.log(20, {"accuracy": 0.6}, "train")
+    again.close()
+    assert path.read_text() == "step,validation_accuracy,accuracy\n0,0.1,\n10,0.4,0.5\n20,0.3,0.6\n"
+
+
+@pytest.mark.parametrize("torn", ["3", "30", "30,1", "30,1.0"])
+def test_a_line_torn_by_a_kill_is_cut(path, torn):
+    path.write_text(f"step,loss\n10,1.0\n20,1.0\n{torn}")
+    tracker = started(path, 20)
+    tracker.log(30, {"loss": 0.5}, "train")
+    tracker.close()
+    assert path.read_text() == "step,loss\n10,1.0\n20,1.0\n30,0.5\n"
+
+
+def test_killed_anywhere_each_step_stands_exactly_once(path):
+    for first, last in ((0, 40), (20, 50), (30, 30), (30, 60), (60, 100)):
+        tracker = started(path, first)
+        for step in range(first + 10, last + 10, 10):
+            tracker.log(step, {"loss": step / 7}, "train")
+        tracker.flush()
+    steps = [int(line.split(",")[0]) for line in path.read_text().splitlines()[1:]]
+    assert steps == list(range(10, 110, 10))
+
+
+def test_a_step_without_numbers_is_a_row_too(path):
+    tracker = started(path)
+    tracker.log(1, {}, "train")
+    tracker.log(2, {}, "train")
+    tracker.close()
+    assert path.read_text() == "step\n1\n2\n"
+
+
+def test_names_with_commas_survive(path):
+    tracker = started(path)
+    tracker.log(1, {'iou, "car"': 0.5}, "validation")
+    tracker.close()
+    tracker = started(path, 1)
+    tracker.log(2, {'iou, "car"': 0.25}, "validation")
+    tracker.close()
+    assert path.read_text() == 'step,"iou, ""car"""\n1,0.5\n2,0.25\n'
+
+
+def test_a_foreign_file_is_refused_and_kept(path):
+    path.write_text("epoch,loss\n1,2\n")
+    with pytest.raises(UsageError, match=r"history\.csv' is no history"):
+        started(path)
+    assert path.read_text() == "epoch,loss\n1,2\n"
