@@ -1,6 +1,8 @@
 """`run_experiment`: the one page that shows all parts joined."""
 
 import contextlib
+import functools
+import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -45,7 +47,7 @@ def run_experiment(
     init_fn: Callable[[keras.Model], None] | None = None,
     experiment: str = "",
     export: bool = True,
-    say: Callable[[str], None] | None = None,
+    verbose: bool = True,
 ) -> tuple[keras.Model, Logs]:
     """Trains or evaluates a task as `params` say, in one directory; run again, it resumes.
 
@@ -69,7 +71,7 @@ def run_experiment(
       init_fn: Gives the model its initial weights instead of `task.initialize`; not called on resume.
       experiment: The experiment's registered name, for the record.
       export: Whether to export the model when training is done.
-      say: Prints a line for a person; None prints to standard error.
+      verbose: Whether to tell a person, on standard error, what is going on.
 
     Returns:
       The model, and the logs of the last evaluation (of the last loop in mode `train`).
@@ -78,7 +80,7 @@ def run_experiment(
       UsageError: The request cannot be carried out; nothing was left behind.
       TrainingError: The run started and failed.
     """
-    say = say or (lambda line: print(line, file=sys.stderr))
+    say = functools.partial(print, file=sys.stderr) if verbose else lambda line: None
     _check(mode, params, model_dir, distribution_strategy)
     training = "train" in mode
     post_eval = run_post_eval or mode == "train_and_post_eval"
@@ -91,7 +93,7 @@ def run_experiment(
         stack.callback(trainer.close)
         checkpointer = OrbaxCheckpointer(directory / "checkpoints", max_to_keep=params.trainer.max_to_keep)
         stack.callback(checkpointer.close)
-        console = ConsoleTracker(params.trainer.train_steps)
+        console = ConsoleTracker(params.trainer.train_steps, None if verbose else io.StringIO())
         record = RunTracker(run, trainer) if training else None
         tracker = MultiTracker(_sinks(directory, params, console, record, training, save_summary))
         controller = controller_cls(
@@ -113,7 +115,7 @@ def run_experiment(
                 tracker.start(trainer.global_step)
                 trainer.after_call = lambda step: (console.progress(step), True)[1]
                 logs = _run_mode(controller, mode, params, post_eval)
-            trainer.engine.push()
+            trainer.close()
             if training and export:
                 _export(trainer, directory, say)
         return trainer.model, logs

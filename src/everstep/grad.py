@@ -41,8 +41,7 @@ def value_and_grad(
         raise UsageError(f"everstep.value_and_grad does not know the backend {backend!r}; use tensorflow or jax")
     variables = list(variables)
     value, gradients = _VALUE_AND_GRAD[backend](loss_fn, variables, optimizer)
-    if optimizer is not None:
-        _scaled.add(id(optimizer))
+    mark_scaled(optimizer)
     return value, gradients
 
 
@@ -90,6 +89,11 @@ class ChainedScope(keras.StatelessScope):
 
 # Optimizers that had a loss scaled for them since `forget_scaled`: a loss-scaling `apply` checks it.
 _scaled: set[int] = set()
+
+
+def mark_scaled(optimizer: Any) -> None:
+    """Notes that a loss was scaled for this optimizer."""
+    _scaled.add(id(optimizer))
 
 
 def forget_scaled() -> None:

@@ -258,6 +258,10 @@ class Engine(abc.ABC):
     # -- one backend's part ----------------------------------------------------------------------------------------
 
     @abc.abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Returns how steps are run, for the run's record."""
+
+    @abc.abstractmethod
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
         """Runs a step on shapes alone, changing nothing; returns the shapes of its named outputs."""
 

@@ -48,6 +48,8 @@ class JaxEngine(Engine):
             self.pace = Pace((1,))
         self._held = list(self.variables.values())
         self._positions = {key: position for position, key in enumerate(self.variables)}
+        self._values: list[Any] = [None] * len(self._held)
+        self._shown: list[Any] = [None] * len(self._held)
         self._pending: deque[Any] = deque()
         self._zeros: dict[str, dict[int, np.ndarray]] = {}
         self._train_many = jax.jit(self._loop(self._train_step), donate_argnums=0)
@@ -116,14 +118,21 @@ class JaxEngine(Engine):
 
     # -- state -----------------------------------------------------------------------------------------------------
 
+    # Arrays never belong to both sides: the next call donates the engine's, while user code may hold on to what it
+    # got from the Keras objects.
+
     def push(self) -> None:
         """Shows the state to the Keras objects."""
-        for variable, value in zip(self._held, self._values, strict=True):
-            variable.assign(value)
+        for position, variable in enumerate(self._held):
+            variable.assign(jax.numpy.array(self._values[position], copy=True))
+            self._shown[position] = variable.value
 
     def pull(self) -> None:
-        """Takes the state from the Keras objects."""
-        self._values = [variable.value for variable in self._held]
+        """Takes what has changed from the Keras objects."""
+        for position, variable in enumerate(self._held):
+            if variable.value is not self._shown[position]:
+                self._shown[position] = variable.value
+                self._values[position] = jax.numpy.array(variable.value, copy=True)
 
     def _get(self, keys: Sequence[str]) -> dict[str, Any]:
         values = jax.device_get([self._values[self._positions[key]] for key in keys])

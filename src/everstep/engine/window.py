@@ -14,14 +14,21 @@ from everstep.errors import UsageError
 
 
 class Window:
-    """Sums over samples of named scalars, and metrics, read and reset together."""
+    """Sums over samples of named scalars, and metrics, read and reset together.
+
+    Args:
+      scalars: Names of what a step returns.
+      metrics: What the step updates.
+      reduction: `mean`, or `last` for steps whose scalars are themselves results of the metrics so far.
+    """
 
     def __init__(self, scalars: Sequence[str], metrics: Sequence[keras.Metric], reduction: str = "mean") -> None:
         self.metrics = list(metrics)
         self.reduction = reduction
         self.totals = {name: _zero("total") for name in scalars}
         self.samples = _zero("samples")
-        _refuse_duplicates([*scalars, *(m.name for m in metrics)])
+        if reduction == "mean":
+            _refuse_duplicates([*scalars, *(m.name for m in metrics)])
 
     @property
     def owners(self) -> dict[str, Any]:
@@ -44,7 +51,7 @@ class Window:
     def read(self) -> dict[str, Any]:
         """Returns the means and the metrics' results; may run compiled."""
         logs = {name: total / ops.maximum(self.samples, 1.0) for name, total in self.totals.items()}
-        for metric in self.metrics:
+        for metric in self.metrics if self.reduction == "mean" else ():
             result = metric.result()
             logs.update(result if isinstance(result, Mapping) else {metric.name: result})
         return logs

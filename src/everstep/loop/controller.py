@@ -96,7 +96,8 @@ class Controller:
         windows = Windows(self.steps_per_loop, eval_interval)
 
         def due() -> bool:
-            return self.step >= train_steps or bool(eval_interval and self.step % eval_interval == 0)
+            due = bool(eval_interval and self.step % eval_interval == 0)
+            return due or self.step >= train_steps or bool(self.stopped)
 
         self._train_until(train_steps, windows, due, eval_steps)
         return dict(self._evaluated["logs"])

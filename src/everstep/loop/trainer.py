@@ -103,10 +103,16 @@ class Trainer:
         if self._train_feed is not None:
             self._train_feed.restore(meta["stream"])
 
+    def step_by_step(self) -> None:
+        """Makes every step a call of its own, so that `after_call` sees each."""
+        if self.train_stream is not None:
+            self._train_feed = self._feed(self.train_stream, single=True)
+
     def close(self) -> None:
-        """Stops reading ahead."""
+        """Stops reading ahead, and shows the state to the Keras objects."""
         if self._train_feed is not None:
             self._train_feed.close()
+        self.engine.push()
 
     def _go_on(self, step: int) -> bool:
         self._stopped = not self.after_call(step)

@@ -1,0 +1,68 @@
+"""Which commands there are. Each is a module of this package, imported when it is called.
+
+`everstep --help` prints this table and imports none of them: that is what keeps it fast.
+"""
+
+import importlib
+import importlib.metadata
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+COMMANDS = {
+    "train": "Train an experiment; run again, it resumes.",
+    "eval": "Evaluate the newest checkpoint of a run.",
+    "experiments": "List the experiments there are.",
+    "config": "Print an experiment's resolved configuration.",
+    "runs": "List runs, or show one.",
+    "doctor": "Check this machine: backends, extras, disk.",
+}
+"""Each command's name, which is also its module's, and the first line of its help."""
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands stand for modules."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Returns the command that `args` name, from its module, and the arguments left for it."""
+        name, stand_in, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else stand_in, rest
+
+
+def new_app(**settings: Any) -> typer.Typer:
+    """Returns an empty typer application with this project's settings."""
+    return typer.Typer(
+        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **settings
+    )
+
+
+def load(name: str) -> Any:
+    """Imports a command's module; returns the command in its `app`."""
+    command = typer.main.get_command(importlib.import_module(f"everstep.cli.{name}").app)
+    command.name = name
+    return command
+
+
+app = new_app(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+"""The command line's root."""
+
+
+@app.callback(invoke_without_command=True, epilog="Example: everstep train mnist/local")
+def everstep(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Train Keras 3 models and never lose a step."""
+    if version:
+        print(f"everstep {importlib.metadata.version('everstep')}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def _add_stand_ins() -> None:
+    for name, summary in COMMANDS.items():
+        app.command(name, help=summary)(lambda: None)
+
+
+_add_stand_ins()

@@ -1,0 +1,31 @@
+"""Where a run lives: the default directory, and whether it can be used at all."""
+
+import hashlib
+from pathlib import Path
+
+from everstep import storage
+from everstep.cli.request import Resolved
+from everstep.errors import UsageError
+
+
+def run_directory(model_dir: str | None, resolved: Resolved) -> Path:
+    """Returns the directory of the run, which is not created yet; None: the default one.
+
+    Raises:
+      UsageError: It is a file, or cannot be written to.
+    """
+    if model_dir == "":
+        raise UsageError("--model-dir: received '', name a directory for the run")
+    directory = default_directory(resolved) if model_dir is None else Path(model_dir)
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    try:
+        storage.prepare_directory(existing)
+    except UsageError as error:
+        raise UsageError(f"--model-dir {directory}: {error}") from error
+    return directory
+
+
+def default_directory(resolved: Resolved) -> Path:
+    """Returns `runs/<experiment>-<digest of the configuration>`: the same request finds its run again."""
+    digest = hashlib.sha256(resolved.params.to_yaml().encode()).hexdigest()
+    return Path("runs", f"{resolved.experiment.replace('/', '-')}-{digest[:10]}")

@@ -1,0 +1,67 @@
+"""`everstep eval`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from everstep.cli import options
+from everstep.cli.commands import new_app
+from everstep.cli.output import aligned, json_text, number
+from everstep.cli.request import Request, resolve
+from everstep.cli.running import run
+from everstep.errors import UsageError
+
+app = new_app()
+
+Target = Annotated[
+    str, typer.Argument(metavar="TARGET", help="A run directory, or an experiment with --model-dir.")
+]
+ModelDir = Annotated[
+    str | None, typer.Option(metavar="DIR", help="The run directory, where TARGET is an experiment.")
+]
+
+
+@app.command(name="eval", epilog="Example: everstep eval runs/mnist-local-5f2c7a90b1 --json")
+def evaluate(
+    target: Target,
+    overrides: options.Overrides = None,
+    model_dir: ModelDir = None,
+    config_file: options.ConfigFiles = None,
+    params_override: options.ParamsOverride = None,
+    backend: options.Backend = None,
+    seed: options.Seed = None,
+    imports: options.Imports = None,
+    json: options.Json = False,
+) -> None:
+    """Evaluate the newest checkpoint of a run.
+
+    A run directory brings its experiment, configuration and backend with it.
+    """
+    experiment, directory, stored = _find(target, model_dir)
+    files = [*stored, *(config_file or ())]
+    resolved = resolve(Request(experiment, overrides, None, files, params_override, backend, seed, imports))
+    logs = run(resolved, "eval", directory)
+    print(json_text(logs) if json else aligned([(name, number(value)) for name, value in logs.items()]))
+
+
+def _find(target: str, model_dir: str | None) -> tuple[str | None, Path, list[str]]:
+    """Returns the experiment, if TARGET is one, the run directory, and the configuration stored there."""
+    stored = Path(target, "config.yaml")
+    if stored.is_file():
+        if model_dir is not None and Path(model_dir).resolve() != Path(target).resolve():
+            raise UsageError(
+                f"--model-dir {model_dir}: {target!r} is a run directory as well; name one of them"
+            )
+        return None, Path(target), [str(stored)]
+    if model_dir is not None:
+        return target, _existing(model_dir), []
+    if Path(target).is_dir():
+        raise UsageError(f"{target!r} is not a run directory: there is no config.yaml in it")
+    raise UsageError(f"{target!r} is no run directory; if it is an experiment, add --model-dir DIR")
+
+
+def _existing(model_dir: str) -> Path:
+    if not Path(model_dir).is_dir():
+        raise UsageError(f"--model-dir {model_dir}: no such directory; name one that training has written")
+    return Path(model_dir)

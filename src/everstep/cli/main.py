@@ -1,0 +1,50 @@
+"""`everstep`: parses the command line, runs one command, and turns its outcome into an exit code.
+
+0 done, 1 failed, 2 bad input, 130 interrupted. Bad input and failed runs are one text on standard error; a
+traceback means a bug, in everstep or in the user's code, and is never hidden.
+"""
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+from everstep.cli.commands import app
+from everstep.cli.spelling import normalised
+from everstep.errors import TrainingError, UsageError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line, by default this process's; returns the exit code."""
+    command = typer.main.get_command(app)
+    words = normalised(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return int(command.main(args=words, prog_name="everstep", standalone_mode=False) or 0)
+    except (Exception, KeyboardInterrupt) as error:
+        return _report(error)
+
+
+def _report(error: BaseException) -> int:
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return 130
+    expected = isinstance(error, UsageError | TrainingError)
+    text = str(error) if expected else _command_line_mistake(error)
+    if not text:
+        traceback.print_exception(error)
+        return 1
+    print(f"everstep: error: {text}", file=sys.stderr)
+    return 1 if isinstance(error, TrainingError) else 2
+
+
+def _command_line_mistake(error: BaseException) -> str:
+    """Returns what the parser found wrong; empty for any other error.
+
+    Its exceptions are told by what they can do: which package they live in depends on typer's version.
+    """
+    spell = getattr(error, "format_message", None)
+    if spell is None:
+        return ""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "everstep"
+    return f"{spell().rstrip('.')} (see: {path} --help)"

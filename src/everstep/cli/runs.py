@@ -1,0 +1,110 @@
+"""`everstep runs`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from everstep.cli import options
+from everstep.cli.commands import new_app
+from everstep.cli.output import aligned, json_text, number
+from everstep.errors import UsageError
+from everstep.run.record import find_runs, read
+
+_HEADER = ("DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "STEP", "ATTEMPTS", "METRICS")
+_SIDE_FIGURES = {"eval_seconds", "steps_per_second", "learning_rate"}
+_NUM_METRICS = 3
+
+Root = Annotated[str | None, typer.Argument(metavar="ROOT", help="Where to look; runs by default.")]
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory.")]
+
+
+class RunsGroup(TyperGroup):
+    """`runs ROOT` is short for `runs list ROOT`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Puts in the command that was left out."""
+        named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if named else ["list", *args])
+
+
+app = new_app(
+    cls=RunsGroup,
+    subcommand_metavar="[ROOT] | show DIR",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: everstep runs show runs/mnist-local-5f2c7a90b1 --json",
+)
+
+
+@app.callback()
+def runs() -> None:
+    """List runs, or show one.
+
+    Without a command it lists the runs below ROOT, by default the directory runs.
+    """
+
+
+@app.command("list", epilog="Example: everstep runs experiments/2024")
+def list_runs(
+    root: Root = None,
+    json: options.Json = False,
+) -> None:
+    """List the runs below a directory."""
+    if root is not None and not Path(root).is_dir():
+        raise UsageError(f"there is no directory {root!r} to look for runs in")
+    found = find_runs(root or "runs")
+    if json:
+        print(json_text([{"directory": str(path), **record} for path, record in found]))
+    elif found:
+        print(aligned([_HEADER, *(_row(path, record) for path, record in found)]))
+    else:
+        print(f"no runs in {root or 'runs'!r}; everstep train mnist/local makes one")
+
+
+@app.command(epilog="Example: everstep runs show runs/mnist-local-5f2c7a90b1")
+def show(
+    directory: Directory,
+    json: options.Json = False,
+) -> None:
+    """Show one run; with --json, its run.json as it is."""
+    record = read(directory)
+    if json:
+        print(Path(directory, "run.json").read_text("utf-8"), end="")
+    else:
+        print(_summary(record))
+
+
+def _row(path: Path, record: Mapping[str, Any]) -> list[str]:
+    words = [_word(record[name]) for name in ("experiment", "backend", "status", "step")]
+    metrics = " ".join(f"{name}={number(value)}" for name, value in _main_metrics(record["metrics"]))
+    return [str(path), *words, str(len(record["attempts"])), metrics]
+
+
+def _main_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Any]]:
+    """Returns the first few figures of the last evaluation; where there was none, of training."""
+    logs = metrics.get("validation") or metrics.get("train") or {}
+    return [(name, value) for name, value in logs.items() if name not in _SIDE_FIGURES][:_NUM_METRICS]
+
+
+def _summary(record: Mapping[str, Any]) -> str:
+    plain = ("id", "experiment", "backend", "status", "step", "epoch", "digest", "weights_digest")
+    rows = [(name, _word(record[name])) for name in plain]
+    rows += [(name, _word(value)) for name, value in record["code"].items() if value is not None]
+    for kind, logs in record["metrics"].items():
+        rows += [(f"{kind} {name}", number(value)) for name, value in logs.items()]
+    rows += [(f"attempt {count}", _attempt(one)) for count, one in enumerate(record["attempts"], start=1)]
+    return aligned(rows)
+
+
+def _attempt(attempt: Mapping[str, Any]) -> str:
+    ended = attempt["ended"] or "…"
+    return (
+        f"steps {attempt['from_step']} to {attempt['to_step']}, {attempt['started']} to {ended}: "
+        f"{attempt['reason'] or 'under way, or killed'}"
+    )
+
+
+def _word(value: Any) -> str:
+    return "-" if value is None else str(value)

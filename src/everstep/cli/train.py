@@ -1,0 +1,63 @@
+"""`everstep train`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from everstep import storage
+from everstep.cli import options
+from everstep.cli.commands import new_app
+from everstep.cli.directory import run_directory
+from everstep.cli.output import aligned, number
+from everstep.cli.request import Request, resolve
+from everstep.cli.running import run
+from everstep.types import Logs
+
+app = new_app()
+
+Mode = Annotated[
+    str,
+    typer.Option(
+        metavar="MODE",
+        help="train, eval, train_and_eval, train_and_post_eval or continuous_eval.",
+    ),
+]
+ModelDir = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="The run directory; by default runs/EXPERIMENT-DIGEST."),
+]
+NoExport = Annotated[bool, typer.Option("--no-export", help="Do not export the trained model.")]
+
+
+@app.command(epilog="Example: everstep train mnist/mlp trainer.train_steps=500 --backend jax")
+def train(
+    experiment: options.Experiment = None,
+    overrides: options.Overrides = None,
+    name: options.ExperimentName = None,
+    mode: Mode = "train_and_eval",
+    model_dir: ModelDir = None,
+    config_file: options.ConfigFiles = None,
+    params_override: options.ParamsOverride = None,
+    backend: options.Backend = None,
+    seed: options.Seed = None,
+    imports: options.Imports = None,
+    no_export: NoExport = False,
+) -> None:
+    """Train an experiment; run again, it resumes.
+
+    Values come from the experiment, then from files, flags, --params-override and KEY=VALUE; later ones win.
+    """
+    request = Request(experiment, overrides, name, config_file, params_override, backend, seed, imports)
+    resolved = resolve(request)
+    directory = run_directory(model_dir, resolved)
+    logs = run(resolved, mode, directory, export=not no_export)
+    print(_where_to_look(directory, logs, exported=mode.startswith("train") and not no_export))
+
+
+def _where_to_look(directory: Path, logs: Logs, exported: bool) -> str:
+    folder = directory / "export"
+    written = sorted(folder.iterdir()) if exported and folder.is_dir() else []
+    rows = [("run", str(directory)), ("curves", f"tensorboard --logdir {directory}")]
+    rows += [("exported", str(path)) for path in written if not storage.is_temporary(path)]
+    return aligned([*rows, *((metric, number(value)) for metric, value in logs.items())])

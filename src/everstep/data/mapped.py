@@ -1,0 +1,44 @@
+"""A stream whose batches go through a function on the host."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from everstep.data.stream import Stream
+from everstep.errors import UsageError
+from everstep.types import Batch
+
+
+class MappedStream(Stream):
+    """The batches of another stream, each passed through `fn`; the position is the other's."""
+
+    def __init__(self, stream: Stream, fn: Callable[[Batch], Batch]) -> None:
+        super().__init__(repeat=stream.repeat, batches_per_epoch=stream.batches_per_epoch)
+        self._stream, self._fn = stream, fn
+
+    def open(self, epoch: int, batch: int) -> Iterator[Batch]:
+        """Returns the other stream's batches, mapped."""
+        return map(self._fn, self._stream.open(epoch, batch))
+
+
+def class_weighted(class_weight: Mapping[int, float]) -> Callable[[Batch], Batch]:
+    """Returns a function that gives each sample of a batch the weight of its class.
+
+    Labels are integers, or one-hot; weights that are there already are multiplied.
+    """
+    table = np.ones(max(class_weight) + 1, np.float32)
+    for label, weight in class_weight.items():
+        table[label] = weight
+
+    def weigh(batch: Batch) -> tuple[Any, Any, np.ndarray]:
+        if not isinstance(batch, (tuple, list)) or not 2 <= len(batch) <= 3:
+            raise UsageError("class_weight needs batches (x, y) or (x, y, weight)")
+        x, y, weight = (*batch, None)[:3]
+        labels = np.asarray(y)
+        labels = labels.argmax(-1) if labels.ndim > 1 and labels.shape[-1] > 1 else labels.reshape(len(labels))
+        known = labels.astype(np.int64) < len(table)
+        weights = np.where(known, table[np.where(known, labels.astype(np.int64), 0)], np.float32(1))
+        return x, y, weights if weight is None else weights * np.asarray(weight)
+
+    return weigh

@@ -1,0 +1,121 @@
+"""`everstep.fit`: `model.fit` on the core, with its guarantees."""
+
+import contextlib
+import functools
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from everstep.data.arrays import ArrayStream
+from everstep.data.config import DataConfig
+from everstep.data.mapped import MappedStream, class_weighted
+from everstep.data.source import make_stream
+from everstep.data.stream import Stream
+from everstep.engine import backend
+from everstep.engine.config import RuntimeConfig
+from everstep.errors import UsageError
+from everstep.experiment import run_experiment
+from everstep.experiment_config import ExperimentConfig
+from everstep.loop.config import TrainerConfig
+from everstep.loop.epochs import EpochController
+from everstep.loop.keras_callbacks import KerasCallbacks
+from everstep.task.compiled import CompiledTask
+from everstep.task.config import TaskConfig
+
+
+def fit(
+    model: keras.Model,
+    data: Any,
+    validation_data: Any = None,
+    *,
+    epochs: int = 1,
+    batch_size: int = 32,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    model_dir: str | Path | None = None,
+    steps_per_epoch: int | None = None,
+    validation_steps: int | None = None,
+    shuffle: bool = True,
+    class_weight: Mapping[int, float] | None = None,
+    seed: int = 0,
+    verbose: bool = True,
+) -> keras.callbacks.History:
+    """Trains a compiled Keras model, as `model.fit` would, several steps per compiled call.
+
+    Example:
+        model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        history = everstep.fit(model, (x, y), (x_test, y_test), epochs=5, model_dir="runs/mine")
+
+    Args:
+      model: A compiled model.
+      data: `(x, y)` or `(x, y, sample_weight)` arrays, a `tf.data.Dataset`, a generator function, a Stream.
+      validation_data: The same for the evaluation at each epoch's end.
+      epochs: How many epochs there are in all; a resumed run does not start to count anew.
+      batch_size: For arrays.
+      callbacks: Keras callbacks.
+      model_dir: The run directory: run the same call again and it resumes there. None keeps nothing.
+      steps_per_epoch: Needed where the data does not say how many batches an epoch has.
+      validation_steps: Batches per evaluation; None for all.
+      shuffle: Whether arrays are shuffled, anew each epoch.
+      class_weight: Weight of each class in the loss.
+      seed: Seeds the order of the data, and Python, NumPy and Keras.
+      verbose: Whether to print progress.
+
+    Returns:
+      The History, as `fit` returns it.
+    """
+    if epochs < 1:
+        raise UsageError(f"epochs: received {epochs}, must be at least 1")
+    backend.prepare(seed)
+    train = _stream(data, batch_size, True, shuffle, seed)
+    train = MappedStream(train, class_weighted(class_weight)) if class_weight else train
+    validation = None if validation_data is None else _stream(validation_data, batch_size, False, False, seed)
+    steps = _steps(train, steps_per_epoch)
+    params = _params(epochs * steps, steps, validation_steps, seed, bool(model_dir))
+    task = CompiledTask(model, train, validation, params.task)
+    callback_list = KerasCallbacks(callbacks, model, epochs, steps, validation is not None)
+    with contextlib.ExitStack() as stack:
+        directory = model_dir or stack.enter_context(tempfile.TemporaryDirectory())
+        run_experiment(
+            None,
+            task,
+            "train" if validation is None else "train_and_eval",
+            params,
+            directory,
+            save_summary=bool(model_dir),
+            controller_cls=functools.partial(EpochController, callbacks=callback_list, keep=bool(model_dir)),
+            export=bool(model_dir),
+            verbose=verbose,
+        )
+    return callback_list.history
+
+
+def _stream(data: Any, batch_size: int, training: bool, shuffle: bool, seed: int) -> Stream:
+    config = DataConfig(global_batch_size=batch_size, is_training=training, drop_remainder=False)
+    stream = make_stream(data, config, training=training, seed=seed)
+    if isinstance(stream, ArrayStream) and stream is not data:
+        return ArrayStream(stream.arrays, batch_size, shuffle=shuffle, seed=seed, repeat=training)
+    return stream
+
+
+def _steps(stream: Stream, steps_per_epoch: int | None) -> int:
+    steps = steps_per_epoch if steps_per_epoch is not None else stream.batches_per_epoch
+    if steps is None:
+        raise UsageError("steps_per_epoch: the data does not say how many batches an epoch has; pass steps_per_epoch=…")
+    if steps < 1:
+        raise UsageError(f"steps_per_epoch: received {steps}, must be at least 1")
+    return steps
+
+
+def _params(steps: int, per_epoch: int, validation_steps: int | None, seed: int, keep: bool) -> ExperimentConfig:
+    task = TaskConfig(train_data=DataConfig(is_training=True), validation_data=DataConfig(is_training=False))
+    trainer = TrainerConfig(
+        train_steps=steps,
+        steps_per_loop=per_epoch,
+        validation_interval=per_epoch,
+        validation_steps=-1 if validation_steps is None else validation_steps,
+        checkpoint_interval=per_epoch if keep else 0,
+    )
+    return ExperimentConfig(task=task, trainer=trainer, runtime=RuntimeConfig(seed=seed))

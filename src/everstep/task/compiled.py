@@ -1,0 +1,110 @@
+"""`CompiledTask`: a compiled Keras model as a task, for everyone who comes from `model.fit`."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from everstep.data.labels import check_labels
+from everstep.errors import UsageError
+from everstep.grad import mark_scaled
+from everstep.task.task import Task, unpack
+from everstep.types import Batch
+
+
+class CompiledTask(Task):
+    """What a compiled model learns: its own loss, metrics, optimizer and, if it overrides them, its own steps.
+
+        model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        task = CompiledTask(model, (x, y), (x_test, y_test))
+
+    A model that overrides `train_step(data)` or `test_step(data)` keeps it, on the one backend that Keras would run
+    it on; one with the stateless signature, `train_step(state, data)`, gets the lists it expects.
+
+    Args:
+      model: The model.
+      train_data: Anything `build_inputs` may return: arrays, a dataset, a generator function, a Stream.
+      validation_data: The same for evaluation.
+      params: A TaskConfig whose data sections say how arrays are batched.
+    """
+
+    def __init__(
+        self, model: keras.Model, train_data: Any = None, validation_data: Any = None, params: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__(params, **kwargs)
+        if not model.compiled:
+            raise UsageError(f"model {model.name!r} is not compiled: call model.compile(optimizer=…, loss=…) first")
+        if model.optimizer is None:
+            raise UsageError(f"model {model.name!r} has no optimizer: pass one to model.compile(optimizer=…)")
+        self._model, self._train_data, self._validation_data = model, train_data, validation_data
+        self._own_train = _Override.of(model, "train_step")
+        self._own_test = _Override.of(model, "test_step")
+        self.window = "last" if self._own_train or self._own_test else "mean"
+
+    def build_model(self) -> keras.Model:
+        """Returns the model."""
+        return self._model
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> Any:
+        """Returns the data handed over, for training or for evaluation."""
+        return self._train_data if params.is_training else self._validation_data
+
+    def train_step(
+        self, inputs: Batch, model: keras.Model, optimizer: keras.Optimizer, metrics: Sequence[keras.Metric]
+    ) -> Mapping[str, Any]:
+        """Learns from one batch as the model was compiled to."""
+        if self._own_train is None:
+            return super().train_step(inputs, model, optimizer, metrics)
+        mark_scaled(optimizer)
+        return self._own_train(inputs)
+
+    def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]) -> Mapping[str, Any]:
+        """Evaluates one batch as the model was compiled to."""
+        if self._own_test is None:
+            return super().validation_step(inputs, model, metrics)
+        return self._own_test(inputs)
+
+    def check_batch(self, inputs: Batch) -> None:
+        """Refuses class labels out of range, where loss and output say how many classes there are."""
+        labels, shape = unpack(inputs)[1], getattr(self._model, "output_shape", None)
+        sparse = str(getattr(self._model.loss, "name", self._model.loss)) == "sparse_categorical_crossentropy"
+        if sparse and isinstance(labels, np.ndarray) and isinstance(shape, tuple) and isinstance(shape[-1], int):
+            check_labels(labels, shape[-1], "the labels")
+
+
+class _Override:
+    """A step that a model's class wrote itself, called as Keras would call it on this backend."""
+
+    def __init__(self, model: keras.Model, name: str) -> None:
+        self._model, self._step = model, getattr(model, name)
+        self._with_optimizer = name == "train_step"
+        written = list(inspect.signature(self._step).parameters)
+        expected = list(inspect.signature(getattr(keras.Model, name)).parameters)[1:]
+        self._stateless = len(written) == 2
+        if len(written) != len(expected):
+            raise UsageError(
+                f"{type(model).__name__}.{name}({', '.join(written)}) does not fit the backend "
+                f"{keras.backend.backend()!r}, where Keras calls {name}({', '.join(expected)}): change the backend, or "
+                "write an everstep.Task with everstep.value_and_grad, which runs on all of them"
+            )
+
+    @classmethod
+    def of(cls, model: keras.Model, name: str) -> "_Override | None":
+        return None if getattr(type(model), name) is getattr(keras.Model, name) else cls(model, name)
+
+    def __call__(self, inputs: Batch) -> dict[str, Any]:
+        if not self._stateless:
+            return dict(self._step(inputs))
+        groups = self._groups()
+        logs, state = self._step(tuple([v.value for v in group] for group in groups), inputs)
+        for group, values in zip(groups, state, strict=True):
+            for variable, value in zip(group, values, strict=True):
+                variable.assign(value)
+        return dict(logs)
+
+    def _groups(self) -> list[list[keras.Variable]]:
+        model = self._model
+        optimizer = [model.optimizer.variables] if self._with_optimizer else []
+        return [model.trainable_variables, model.non_trainable_variables, *optimizer, model.metrics_variables]
