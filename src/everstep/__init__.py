@@ -55,7 +55,7 @@ _WHERE = {
     "value_and_grad": "grad",
 }
 
-__all__ = sorted(_WHERE)  # noqa: PLE0605
+__all__ = sorted(_WHERE)
 __version__ = "0.1.0"
 
 

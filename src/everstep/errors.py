@@ -22,7 +22,9 @@ def missing_extra(package: str, extra: str, purpose: str) -> UsageError:
 
     Example: `raise missing_extra("tensorflow", "tensorflow", "backend 'tensorflow'")`.
     """
-    return UsageError(f"{purpose} needs the package {package!r}, which is not installed: pip install 'everstep[{extra}]'")
+    return UsageError(
+        f"{purpose} needs the package {package!r}, which is not installed: pip install 'everstep[{extra}]'"
+    )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -43,7 +43,7 @@ def run_experiment(
     train_actions: Iterable[Action] = (),
     eval_actions: Iterable[Action] = (),
     trainer: Trainer | None = None,
-    controller_cls: type[Controller] = Controller,
+    controller_cls: Callable[..., Controller] = Controller,
     init_fn: Callable[[keras.Model], None] | None = None,
     experiment: str = "",
     export: bool = True,
@@ -113,7 +113,7 @@ def run_experiment(
         with record.attempt(_text(params, experiment)) if record else contextlib.nullcontext():
             with contextlib.closing(tracker):
                 tracker.start(trainer.global_step)
-                trainer.after_call = lambda step: (console.progress(step), True)[1]
+                trainer.after_call = functools.partial(_report, console)
                 logs = _run_mode(controller, mode, params, post_eval)
             trainer.close()
             if training and export:
@@ -241,6 +241,11 @@ def _run_mode(controller: Controller, mode: str, params: ExperimentConfig, post_
     return logs
 
 
+def _report(console: ConsoleTracker, step: int) -> bool:
+    console.progress(step)
+    return True
+
+
 def _text(params: ExperimentConfig, experiment: str) -> str:
     resolved = params.replace(runtime={"backend": keras.backend.backend()})
     return (f"experiment: {experiment}\n" if experiment else "") + resolved.to_yaml()
@@ -248,6 +253,8 @@ def _text(params: ExperimentConfig, experiment: str) -> str:
 
 def _export(trainer: Trainer, directory: Path, say: Callable[[str], None]) -> None:
     stream = trainer.validation_stream or trainer.train_stream
+    if stream is None:
+        return
     stream.restore({"epoch": 0, "batch": 0})
     sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(stream.peek())[0])
     export_all(trainer.model, directory / "export", sample, say)

@@ -123,9 +123,7 @@ def adapt_loss_scaling(optimizer: Any) -> None:
         known = optimizer.inner_optimizer._trainable_variables
         variables = list(trainable_variables) if trainable_variables is not None else list(known)
         held = optimizer.variables
-        new, slots = optimizer.stateless_apply(
-            [v.value for v in held], list(grads), [v.value for v in variables]
-        )
+        new, slots = optimizer.stateless_apply([v.value for v in held], list(grads), [v.value for v in variables])
         for variable, value in zip([*variables, *held], [*new, *slots], strict=True):
             variable.assign(value)
 
@@ -146,9 +144,7 @@ def _tensorflow_value_and_grad(loss_fn: Callable[[], Any], variables: list, opti
     with tf.GradientTape() as tape:
         loss, value = _split(loss_fn())
         scaled = _scale(loss, optimizer)
-    gradients = tape.gradient(
-        scaled, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
-    )
+    gradients = tape.gradient(scaled, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO)
     return value, gradients
 
 

@@ -24,7 +24,7 @@ def config(
 ) -> None:
     """Print an experiment's resolved configuration.
 
-    As YAML that --config-file reads. A comment says where a value came from, unless it is the experiment's own.
+    As YAML that --config-file reads. A comment says where a value came from, if not the experiment's own.
     """
     request = Request(experiment, overrides, name, config_file, params_override, backend, seed, imports)
     resolved = resolve(request)

@@ -1,8 +1,8 @@
 """From a command line to a resolved configuration, with the backend chosen on the way.
 
-The order matters. Values are read from files, flags and overrides first, without Keras; they say which backend
-to load; only then may the user's modules be imported, for they may import Keras in their first line; and only
-those know the experiment that the values are laid over.
+The order matters. Values are read from files, flags and overrides first, without Keras; they say which
+backend to load; only then may the user's modules be imported, for they may import Keras in their first line;
+and only those know the experiment that the values are laid over.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from everstep.cli.quiet import quiet
 from everstep.config import Layer, apply_layers, get_exp_config, load_file
 from everstep.config.compose import parse_overrides
 from everstep.engine import backend
@@ -86,7 +87,8 @@ def import_modules(names: Iterable[str]) -> None:
         if not all(part.isidentifier() for part in name.split(".")):
             raise UsageError(f"--import: {name!r} is no module name: write package.module, no slash, no .py")
         try:
-            importlib.import_module(name)
+            with quiet():  # it may import a backend
+                importlib.import_module(name)
         except ModuleNotFoundError as error:
             if not f"{name}.".startswith(f"{error.name}."):
                 raise  # found, but it imports something that is not there

@@ -1,7 +1,10 @@
 """Running a resolved experiment: the first lines of the command line that need Keras."""
 
+import importlib
 from pathlib import Path
+from typing import Any
 
+from everstep.cli.quiet import quiet
 from everstep.cli.request import Resolved
 from everstep.config import get_task
 from everstep.engine import backend
@@ -16,14 +19,24 @@ def run(resolved: Resolved, mode: str, directory: Path, export: bool = True) -> 
       UsageError: The request cannot be carried out; nothing is left behind.
       TrainingError: The run started and failed.
     """
-    from everstep import experiment  # imports Keras, so only now that the backend is chosen
-
+    params = resolved.params
+    with quiet():
+        experiment = _load_backend(params.runtime.seed)
     if mode not in experiment.MODES:
         raise UsageError(f"--mode: unknown mode {mode!r}; {nearest(mode, experiment.MODES)}")
-    params = resolved.params
-    backend.prepare(params.runtime.seed)  # before the first object of the user's is made
     task = get_task(params.task, logging_dir=str(directory))
-    logs = experiment.run_experiment(
+    _, logs = experiment.run_experiment(
         None, task, mode, params, directory, experiment=resolved.experiment, export=export
-    )[1]
+    )
     return logs
+
+
+def _load_backend(seed: int) -> Any:
+    """Imports Keras, now that its backend is chosen, and wakes the devices; returns `everstep.experiment`.
+
+    The seed is set before the first object of the user's is made.
+    """
+    experiment = importlib.import_module("everstep.experiment")
+    backend.prepare(seed)
+    importlib.import_module("keras").distribution.list_devices()
+    return experiment

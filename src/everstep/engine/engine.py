@@ -36,7 +36,6 @@ from everstep.task import compiled_step
 from everstep.task.task import Task, unpack
 from everstep.types import Batch, Logs, State
 
-
 WHOLE = 10_000  # the window of an evaluation of unknown length
 
 

@@ -41,7 +41,7 @@ class JaxEngine(Engine):
         with ChainedScope():
             jaxpr, outputs = jax.make_jaxpr(step, return_shape=True)(nest.map_leaves(_abstract, batch))
         self._convolves |= "conv_general_dilated" in str(jaxpr)
-        return {name: getattr(value, "shape", None) for name, value in outputs.items()}
+        return {name: tuple(value.shape) for name, value in jax.tree.map(lambda leaf: leaf, outputs).items()}
 
     def _compile(self) -> None:
         if self._single:

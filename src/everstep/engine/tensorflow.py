@@ -46,7 +46,9 @@ class TensorFlowEngine(Engine):
         key = (kind, *((tuple(s.shape[1:]), s.dtype) for s in nest.flatten(spec)))
         if key not in self._loops:
             step = self._train_step if kind == "train" else self._validation_step
-            self._loops[key] = tf.function(lambda block: self._many(step, block), jit_compile=self._xla).get_concrete_function(spec)
+            self._loops[key] = tf.function(
+                lambda block: self._many(step, block), jit_compile=self._xla
+            ).get_concrete_function(spec)
         return self._loops[key]
 
     def _many(self, step: Callable[[Batch], Any], block: Any) -> None:
@@ -121,5 +123,5 @@ def _spec(leaf: Any) -> tf.TensorSpec:
     return tf.TensorSpec(array.shape, array.dtype)
 
 
-def _shape(value: Any) -> tuple | None:
+def _shape(value: Any) -> tuple:
     return tuple(value.shape) if hasattr(value, "shape") else ()

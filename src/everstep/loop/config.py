@@ -38,7 +38,13 @@ class TrainerConfig(Config):
           UsageError: One of them cannot be used; names the key.
         """
         super().validate()
-        least = {"train_steps": 1, "steps_per_loop": 1, "checkpoint_interval": 0, "max_to_keep": 1, "validation_interval": 1}
+        least = {
+            "train_steps": 1,
+            "steps_per_loop": 1,
+            "checkpoint_interval": 0,
+            "max_to_keep": 1,
+            "validation_interval": 1,
+        }
         problems = [
             Problem(name, f"received {getattr(self, name)}, must be at least {bound}")
             for name, bound in least.items()

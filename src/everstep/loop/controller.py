@@ -1,11 +1,11 @@
 """`Controller`: the outer loop. When to train, evaluate, save and act.
 
-    while step < train_steps:
-        train the window          trainer.train
-        log it                    tracker.log
-        act                       train_actions
-        evaluate, log, act        at multiples of the interval, and at the end
-        save                      after everything that belongs to the step
+while step < train_steps:
+    train the window          trainer.train
+    log it                    tracker.log
+    act                       train_actions
+    evaluate, log, act        at multiples of the interval, and at the end
+    save                      after everything that belongs to the step
 """
 
 import logging
@@ -120,7 +120,11 @@ class Controller:
         return logs
 
     def evaluate_continuously(
-        self, steps: int = -1, timeout: float | None = None, timeout_fn: Callable[[], bool] = lambda: False, poll: float = 1.0
+        self,
+        steps: int = -1,
+        timeout: float | None = None,
+        timeout_fn: Callable[[], bool] = lambda: False,
+        poll: float = 1.0,
     ) -> Logs:
         """Evaluates the newest checkpoint each time one appears.
 

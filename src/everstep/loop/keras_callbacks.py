@@ -27,7 +27,12 @@ class KerasCallbacks:
     """
 
     def __init__(
-        self, callbacks: Sequence[keras.callbacks.Callback], model: keras.Model, epochs: int, steps: int, validates: bool
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        model: keras.Model,
+        epochs: int,
+        steps: int,
+        validates: bool,
     ) -> None:
         self.model, self.epochs, self.steps, self.validates = model, epochs, steps, validates
         self.list = keras.callbacks.CallbackList(
@@ -44,7 +49,11 @@ class KerasCallbacks:
     @property
     def single_steps(self) -> list[str]:
         """The user's callbacks that want to be called at every training batch, by class name."""
-        return [type(c).__name__ for c in self.list.callbacks if _wants(c, _TRAIN_HOOKS) and not _is_keras_own(c, _TRAIN_HOOKS)]
+        return [
+            type(c).__name__
+            for c in self.list.callbacks
+            if _wants(c, _TRAIN_HOOKS) and not _is_keras_own(c, _TRAIN_HOOKS)
+        ]
 
     def begin(self, epoch: int) -> None:
         """Before the first step of an attempt."""

@@ -53,7 +53,9 @@ class Trainer:
         self.window_open = False  # whether the next step belongs to a window that has begun
         self.after_call: Callable[[int], bool] = lambda step: True
         self.train_stream = self._stream(config.task.train_data, train_dataset, True) if train else None
-        self.validation_stream = self._stream(config.task.validation_data, validation_dataset, False) if evaluate else None
+        self.validation_stream = (
+            self._stream(config.task.validation_data, validation_dataset, False) if evaluate else None
+        )
         self.engine = create_engine(task, model, optimizer, enable_xla=config.runtime.enable_xla)
         self.engine.build(_first(self.train_stream), _first(self.validation_stream))
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
@@ -74,8 +76,8 @@ class Trainer:
         self.window_open = done < num_steps
         if done < num_steps and not self._stopped:
             raise TrainingError(
-                f"the training data ended after step {self.global_step} of {self.config.trainer.train_steps}: repeat it "
-                "(dataset.repeat(), or task.train_data.repeat=true) or lower trainer.train_steps"
+                f"the training data ended after step {self.global_step} of {self.config.trainer.train_steps}: repeat "
+                "it (dataset.repeat(), or task.train_data.repeat=true) or lower trainer.train_steps"
             )
         return _named(self.engine.read("train"), self.task.loss, "training_loss")
 

@@ -36,4 +36,3 @@ def call(model: keras.Model, x: Any, training: bool) -> Any:
 def metrics(model: keras.Model) -> list[keras.Metric]:
     """Returns the metrics a compiled model reports beside its loss."""
     return [m for m in model.metrics if m.name != "loss"]
-

@@ -93,9 +93,7 @@ class Task(abc.ABC):
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Sequence[Any] | None = None) -> Any:
         """Returns the scalar loss, by default the sum of the model's own (`add_loss`, regularizers)."""
         if not aux_losses:
-            raise UsageError(
-                f"task {self.name!r} has no loss: write build_losses(labels, model_outputs, aux_losses)"
-            )
+            raise UsageError(f"task {self.name!r} has no loss: write build_losses(labels, model_outputs, aux_losses)")
         return sum(keras.ops.sum(loss) for loss in aux_losses)
 
     def build_metrics(self, training: bool = True) -> list[keras.Metric]:
@@ -125,9 +123,7 @@ class Task(abc.ABC):
         self.process_metrics(metrics, labels, outputs, **weighted)
         return {self.loss: loss}
 
-    def validation_step(
-        self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]
-    ) -> Mapping[str, Any]:
+    def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]) -> Mapping[str, Any]:
         """Evaluates one batch; a loss is optional here."""
         features, labels, weight = unpack(inputs)
         if model.compiled:
@@ -151,7 +147,7 @@ class Task(abc.ABC):
         if path:
             load_weights(model, path)
 
-    def check_batch(self, inputs: Batch) -> None:
+    def check_batch(self, inputs: Batch) -> None:  # noqa: B027  # optional
         """Looks at data on the host before it reaches the device; raises UsageError if it cannot be right.
 
         Called with a whole array dataset before training, else with each block of batches as it passes; a block

@@ -1,0 +1,1 @@
+"""Contract suites and tiny tasks, for our tests and for those of extensions."""

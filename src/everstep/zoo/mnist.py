@@ -31,7 +31,9 @@ class MnistConfig(TaskConfig):
     """The model's settings."""
     num_samples: int | None = None
     """Use only so many training images; None for all 60,000."""
-    train_data: DataConfig = dataclasses.field(default_factory=lambda: DataConfig(global_batch_size=128, is_training=True))
+    train_data: DataConfig = dataclasses.field(
+        default_factory=lambda: DataConfig(global_batch_size=128, is_training=True)
+    )
     """The standard training split: 60,000 images."""
     validation_data: DataConfig = dataclasses.field(
         default_factory=lambda: DataConfig(global_batch_size=1000, is_training=False)

@@ -1,0 +1,58 @@
+"""Keeps the backends' start-up messages off the screen.
+
+TensorFlow 2.21 writes a dozen lines while it loads, whatever `TF_CPP_MIN_LOG_LEVEL` says: it reads that too
+late. They come from C++ and go to file descriptor 2, past `sys.stderr`, so that is where they are caught.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import IO
+
+_STDERR = 2
+_CHATTER = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog|[IW]\d{4} .*\.cc:\d+\]|E\d{4} .*failed call to cuInit"
+)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Within the block standard error is held back; at its end all but the backends' chatter is written.
+
+    If the block fails, all of it is: it may say why. Do nothing long in it: what a person should see comes late.
+    With `TF_CPP_MIN_LOG_LEVEL` at 0 or 1 the user has asked for the chatter, and nothing is held back.
+    """
+    wanted = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1")
+    with contextlib.nullcontext() if wanted else _held_back():
+        yield
+
+
+@contextlib.contextmanager
+def _held_back() -> Iterator[None]:
+    with tempfile.TemporaryFile() as held:
+        _flush()
+        original = os.dup(_STDERR)
+        os.dup2(held.fileno(), _STDERR)
+        dropped = None
+        try:
+            yield
+            dropped = _CHATTER
+        finally:
+            _flush()
+            os.dup2(original, _STDERR)
+            os.close(original)
+            _write(held, dropped)
+
+
+def _write(held: IO[bytes], dropped: re.Pattern[bytes] | None) -> None:
+    held.seek(0)
+    with open(_STDERR, "wb", closefd=False) as out:
+        out.writelines(line for line in held if not (dropped and dropped.match(line)))
+
+
+def _flush() -> None:
+    if sys.stderr is not None:
+        sys.stderr.flush()
