@@ -14,8 +14,8 @@ from everstep import storage
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.data import nest
 from everstep.engine import backend
-from everstep.errors import UsageError, nearest
-from everstep.experiment_config import ExperimentConfig
+from everstep.errors import UsageError
+from everstep.experiment_config import ExperimentConfig, check_mode
 from everstep.export.folder import export_all
 from everstep.loop.announce import announce
 from everstep.loop.controller import Action, Controller
@@ -28,9 +28,6 @@ from everstep.tracking.history import HistoryTracker
 from everstep.tracking.tensorboard import TensorBoardTracker
 from everstep.tracking.tracker import MultiTracker, Tracker
 from everstep.types import Logs
-
-MODES = ("train", "eval", "train_and_eval", "train_and_post_eval", "continuous_eval")
-
 
 def run_experiment(
     distribution_strategy: Any,
@@ -191,8 +188,7 @@ def _nothing_left(run: Run) -> Iterator[None]:
 
 
 def _check(mode: str, params: ExperimentConfig, model_dir: Any, strategy: Any) -> None:
-    if mode not in MODES:
-        raise UsageError(f"mode: unknown mode {mode!r}; {nearest(mode, MODES)}")
+    check_mode(mode)
     if not model_dir:
         raise UsageError(f"model_dir: received {model_dir!r}; name a directory for the run")
     if getattr(strategy, "num_replicas_in_sync", 1) != 1:

@@ -4,8 +4,23 @@ import dataclasses
 
 from everstep.config import Config
 from everstep.engine.config import RuntimeConfig
+from everstep.errors import UsageError, nearest
 from everstep.loop.config import TrainerConfig
 from everstep.task.config import TaskConfig
+
+
+MODES = ("train", "eval", "train_and_eval", "train_and_post_eval", "continuous_eval")
+"""What a run can be asked to do."""
+
+
+def check_mode(mode: str) -> None:
+    """Refuses a mode there is not.
+
+    Raises:
+      UsageError: With the nearest names.
+    """
+    if mode not in MODES:
+        raise UsageError(f"mode: unknown mode {mode!r}; {nearest(mode, MODES)}")
 
 
 @dataclasses.dataclass

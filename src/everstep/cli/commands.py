@@ -32,9 +32,7 @@ class LazyGroup(TyperGroup):
 
 def new_app(**settings: Any) -> typer.Typer:
     """Returns an empty typer application with this project's settings."""
-    return typer.Typer(
-        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **settings
-    )
+    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
 
 
 def load(name: str) -> Any:

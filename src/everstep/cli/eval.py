@@ -14,12 +14,8 @@ from everstep.errors import UsageError
 
 app = new_app()
 
-Target = Annotated[
-    str, typer.Argument(metavar="TARGET", help="A run directory, or an experiment with --model-dir.")
-]
-ModelDir = Annotated[
-    str | None, typer.Option(metavar="DIR", help="The run directory, where TARGET is an experiment.")
-]
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="A run directory, or an experiment with --model-dir.")]
+ModelDir = Annotated[str | None, typer.Option(metavar="DIR", help="The run directory, where TARGET is an experiment.")]
 
 
 @app.command(name="eval", epilog="Example: everstep eval runs/mnist-local-5f2c7a90b1 --json")
@@ -50,9 +46,7 @@ def _find(target: str, model_dir: str | None) -> tuple[str | None, Path, list[st
     stored = Path(target, "config.yaml")
     if stored.is_file():
         if model_dir is not None and Path(model_dir).resolve() != Path(target).resolve():
-            raise UsageError(
-                f"--model-dir {model_dir}: {target!r} is a run directory as well; name one of them"
-            )
+            raise UsageError(f"--model-dir {model_dir}: {target!r} is a run directory as well; name one of them")
         return None, Path(target), [str(stored)]
     if model_dir is not None:
         return target, _existing(model_dir), []

@@ -4,9 +4,7 @@ from typing import Annotated
 
 import typer
 
-Experiment = Annotated[
-    str | None, typer.Argument(metavar="EXPERIMENT", help="A registered name: mnist/local.")
-]
+Experiment = Annotated[str | None, typer.Argument(metavar="EXPERIMENT", help="A registered name: mnist/local.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Values that win over all others: trainer.train_steps=100."),

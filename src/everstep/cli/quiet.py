@@ -14,7 +14,9 @@ from typing import IO
 
 _STDERR = 2
 _CHATTER = re.compile(
-    rb"WARNING: All log messages before absl::InitializeLog|[IW]\d{4} .*\.cc:\d+\]|E\d{4} .*failed call to cuInit"
+    rb"WARNING: All log messages before absl::InitializeLog|"
+    rb"[IW]\d{4} .*\.cc:\d+\]|"
+    rb"E\d{4} .*failed call to cuInit"  # that is: there is no GPU
 )
 
 
@@ -22,7 +24,7 @@ _CHATTER = re.compile(
 def quiet() -> Iterator[None]:
     """Within the block standard error is held back; at its end all but the backends' chatter is written.
 
-    If the block fails, all of it is: it may say why. Do nothing long in it: what a person should see comes late.
+    If the block fails, all of it is: it may say why. Do nothing long in it: what is held comes late.
     With `TF_CPP_MIN_LOG_LEVEL` at 0 or 1 the user has asked for the chatter, and nothing is held back.
     """
     wanted = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1")

@@ -92,9 +92,7 @@ def import_modules(names: Iterable[str]) -> None:
         except ModuleNotFoundError as error:
             if not f"{name}.".startswith(f"{error.name}."):
                 raise  # found, but it imports something that is not there
-            raise UsageError(
-                f"--import: no module {name!r} in {os.getcwd()} or in the installed packages"
-            ) from error
+            raise UsageError(f"--import: no module {name!r} in {os.getcwd()} or in the installed packages") from error
 
 
 def _read_files(paths: Iterable[str]) -> tuple[list[Layer], list[tuple[str, str]]]:
@@ -129,9 +127,7 @@ def _one_name(names: Sequence[tuple[str, str]]) -> str:
 def _flags(request: Request) -> list[Layer]:
     given = {"backend": request.backend, "seed": request.seed}
     return [
-        Layer(f"--{name} {value}", {"runtime": {name: value}})
-        for name, value in given.items()
-        if value is not None
+        Layer(f"--{name} {value}", {"runtime": {name: value}}) for name, value in given.items() if value is not None
     ]
 
 
@@ -139,9 +135,7 @@ def _overrides(words: Sequence[str], params_override: Sequence[str]) -> list[Lay
     pairs = words[1:] if words and "=" not in words[0] else words
     for word in pairs:
         if "=" not in word:
-            raise UsageError(
-                f"unexpected argument {word!r}: write values as key=value, trainer.train_steps=100"
-            )
+            raise UsageError(f"unexpected argument {word!r}: write values as key=value, trainer.train_steps=100")
     return [layer for text in (*params_override, *pairs) for layer in parse_overrides(text)]
 
 

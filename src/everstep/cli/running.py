@@ -8,7 +8,7 @@ from everstep.cli.quiet import quiet
 from everstep.cli.request import Resolved
 from everstep.config import get_task
 from everstep.engine import backend
-from everstep.errors import UsageError, nearest
+from everstep.experiment_config import check_mode
 from everstep.types import Logs
 
 
@@ -19,11 +19,10 @@ def run(resolved: Resolved, mode: str, directory: Path, export: bool = True) -> 
       UsageError: The request cannot be carried out; nothing is left behind.
       TrainingError: The run started and failed.
     """
+    check_mode(mode)
     params = resolved.params
     with quiet():
         experiment = _load_backend(params.runtime.seed)
-    if mode not in experiment.MODES:
-        raise UsageError(f"--mode: unknown mode {mode!r}; {nearest(mode, experiment.MODES)}")
     task = get_task(params.task, logging_dir=str(directory))
     _, logs = experiment.run_experiment(
         None, task, mode, params, directory, experiment=resolved.experiment, export=export

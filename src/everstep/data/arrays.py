@@ -9,7 +9,7 @@ from everstep.data import nest, order
 from everstep.data.block import Block, Position
 from everstep.data.stream import Stream
 from everstep.errors import UsageError
-from everstep.types import Batch
+from everstep.types import Batch, StreamState
 
 
 class ArrayStream(Stream):
@@ -56,28 +56,41 @@ class ArrayStream(Stream):
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Yields the epoch's batches from that batch on."""
         for index in range(batch, self._length):
-            yield nest.map_leaves(lambda leaf: leaf[0], self._gather(epoch, index, 1))
+            yield nest.map_leaves(lambda leaf: leaf[0], self._gather([self._rows(epoch, index, 1)], 1))
 
     def block(self, n: int) -> Block | None:
-        """Returns up to `n` batches gathered at once; see `Stream.block`."""
-        epoch, batch = self._position
-        if batch == self._length:
-            if not self.repeat:
-                return None
-            epoch, batch = epoch + 1, 0
-        count = max(1, min(n, self._full - batch))  # the short batch is the one behind the full ones
-        data = self._gather(epoch, batch, count)
-        self._move(Position(epoch, batch + count))
-        return Block(data, count, [Position(epoch, batch + i + 1).state() for i in range(count)])
+        """Returns up to `n` batches gathered at once, on into the next epoch; see `Stream.block`."""
+        rows: list[np.ndarray] = []
+        states: list[StreamState] = []
+        while len(states) < n and (start := self._next_start()) is not None:
+            epoch, batch = start
+            count = min(n - len(states), self._full - batch)
+            if count < 1 and states:
+                break  # the short batch comes by itself
+            count = max(1, count)
+            rows.append(self._rows(epoch, batch, count))
+            states += [Position(epoch, batch + i + 1).state() for i in range(count)]
+            self._move(Position(epoch, batch + count))
+            if batch + count > self._full:
+                break
+        return Block(self._gather(rows, len(states)), len(states), states) if states else None
 
-    def _gather(self, epoch: int, batch: int, count: int) -> Batch:
-        """Returns `count` batches on a new leading axis; the short one only by itself."""
+    def _next_start(self) -> Position | None:
+        """Returns where the next batch is, None at the end."""
+        if self._position.batch < self._length:
+            return self._position
+        return Position(self._position.epoch + 1, 0) if self.repeat else None
+
+    def _rows(self, epoch: int, batch: int, count: int) -> np.ndarray:
+        """Returns which samples `count` batches of an epoch hold; the short batch only by itself."""
         start = batch * self._batch_size
         stop = min(start + count * self._batch_size, self._size)
-        if self._shuffle:
-            indices = self._permutation(epoch)[start:stop]
-            return nest.map_leaves(lambda leaf: _fold(np.take(leaf, indices, axis=0), count), self.arrays)
-        return nest.map_leaves(lambda leaf: _fold(np.array(leaf[start:stop], order="C"), count), self.arrays)
+        return self._permutation(epoch)[start:stop] if self._shuffle else np.arange(start, stop)
+
+    def _gather(self, rows: list[np.ndarray], count: int) -> Batch:
+        """Returns `count` batches of those samples on a new leading axis, in fresh memory."""
+        indices = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        return nest.map_leaves(lambda leaf: _fold(np.take(leaf, indices, axis=0), count), self.arrays)
 
     def _permutation(self, epoch: int) -> np.ndarray:
         if self._order is None or self._order[0] != epoch:

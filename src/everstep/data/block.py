@@ -20,7 +20,7 @@ class Position(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Several batches of one epoch and one shape, stacked: what an engine runs in one call.
+    """Several batches of one shape, stacked: what an engine runs in one call.
 
     Attributes:
       data: The batches' nesting; each leaf has the batches along a new first axis.

@@ -71,7 +71,7 @@ class Stream(abc.ABC):
         return self._look()[1]
 
     def block(self, n: int) -> Block | None:
-        """Returns the next batches stacked: up to `n` of the same shapes from one epoch, None at the end.
+        """Returns the next batches stacked: up to `n` of the same shapes, epoch after epoch, None at the end.
 
         A batch of another shape, such as the short last one of an epoch, comes in a block by itself.
         """
@@ -113,12 +113,11 @@ class Stream(abc.ABC):
         return position
 
     def _continues(self, like: Batch) -> bool:
-        """Whether the next batch belongs to the same epoch and has the shapes of `like`."""
+        """Whether there is a next batch and it has the shapes of `like`."""
         try:
-            position, batch = self._look()
+            return bool(_shapes(self._look()[1]) == _shapes(like))
         except StopIteration:
             return False
-        return position.epoch == self._position.epoch and _shapes(batch) == _shapes(like)
 
     def _look(self) -> tuple[Position, Batch]:
         if self._ahead is None:

@@ -37,11 +37,12 @@ def select(name: str | None) -> str:
     """
     loaded = sys.modules.get("keras")
     current = loaded.backend.backend() if loaded is not None else os.environ.get("KERAS_BACKEND")
-    name = name or current or installed()[0]
+    where = "runtime.backend" if name else "KERAS_BACKEND"
+    name = name or current or next(iter(installed()), "jax")
     if name not in _ENGINES:
-        raise UsageError(f"runtime.backend: unknown backend {name!r}; {nearest(name, _ENGINES)}")
+        raise UsageError(f"{where}: unknown backend {name!r}; {nearest(name, _ENGINES)}")
     if name not in installed():
-        raise missing_extra(name, name, f"runtime.backend: {name!r}")
+        raise missing_extra(name, name, f"{where}: {name!r}")
     if loaded is not None and current != name:
         raise UsageError(
             f"runtime.backend: asked for {name!r}, but Keras is loaded with {current!r}: set KERAS_BACKEND={name} "

@@ -167,6 +167,7 @@ class Engine(abc.ABC):
           The steps done: less than `n` if the data ended or `after_call` said so.
         """
         done = 0
+        feed.expect(n)
         while done < n:
             piece = feed.take(n - done)
             if piece is None:
@@ -193,6 +194,7 @@ class Engine(abc.ABC):
           The logs, and the batches evaluated.
         """
         done, gathered = 0, None
+        feed.expect(n if n > 0 else WHOLE)
         with self._untouched_training_window():
             self.reset("validation")
             while n < 0 or done < n:

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -64,9 +63,10 @@ class Feed:
         self._open()
 
     def _open(self) -> None:
-        self._window = 0
+        self._window, self._left, self._ahead = 1, 0, 0
+        self._rest: Block | None = None  # of a block that was longer than wanted
         self._ended = False
-        self._ready: deque[Piece] = deque()
+        self._lock = threading.Lock()
         self._queue: queue.Queue[Piece | BaseException | None] = queue.Queue(maxsize=AHEAD)
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -82,16 +82,28 @@ class Feed:
         self._state = self._stream.state()
         self._open()
 
+    def expect(self, window: int) -> None:
+        """Tells that `window` batches will be taken now, and, until told otherwise, as many again after them.
+
+        What is read ahead is cut to fit, so that the calls of a window are as long as they can be.
+        """
+        with self._lock:
+            self._window = window
+            self._left = (window - self._ahead) % window
+
     def take(self, n: int) -> Piece | None:
-        """Returns the next piece of at most `n` batches, or None when the data has ended."""
-        self._start(n)
-        piece = self._ready.popleft() if self._ready else self._next()
+        """Returns the next piece of at most `n` batches, or None when the data has ended.
+
+        Raises:
+          Exception: What reading or checking the next batch raised; it can be tried again.
+        """
+        self._start()
+        piece = self._next() if self._rest is None else self._cut(self._rest, n)
         if piece is None:
             return None
-        if piece.count > n:
-            head, tail = piece.block.split(n)
-            self._ready.extend(self._pieces(tail))
-            piece = Piece(head, self._place(head.data))
+        piece = piece if piece.count <= n else self._cut(piece.block, n)
+        with self._lock:
+            self._ahead -= piece.count
         self._state = piece.block.states[-1]
         return piece
 
@@ -105,18 +117,26 @@ class Feed:
             self._thread.join()
             self._thread = None
 
+    def _start(self) -> None:
+        if self._thread is None and not self._closed.is_set():
+            self._thread = threading.Thread(target=self._read, name="everstep-feed", daemon=True)
+            self._thread.start()
+
     def _next(self) -> Piece | None:
         piece = None if self._ended else self._queue.get()
         if isinstance(piece, BaseException):
+            self.restore(self._state)
             raise piece
         self._ended = piece is None
         return piece
 
-    def _start(self, n: int) -> None:
-        self._window = n
-        if self._thread is None and not self._closed.is_set():
-            self._thread = threading.Thread(target=self._read, name="everstep-feed", daemon=True)
-            self._thread.start()
+    def _cut(self, block: Block, n: int) -> Piece:
+        """Takes a call of at most `n` batches off a block; the rest waits for the next one."""
+        length = self._length(self._window, min(n, block.count))
+        head, self._rest = block.split(length) if length < block.count else (block, None)
+        return Piece(head, self._place(head.data))
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
         try:
@@ -128,16 +148,21 @@ class Feed:
             self._put(error)
 
     def _read_pieces(self) -> Iterator[Piece]:
-        left = 0  # of the window being read; windows to come are taken to be like the last one asked for
         while not self._closed.is_set():
-            left = left if left > 0 else self._window
-            block = self._stream.block(self._length(self._window, left))
+            block = self._stream.block(self._wanted())
             if block is None:
                 return
+            with self._lock:
+                self._ahead += block.count
+                self._left -= block.count
             if self._check is not None:
                 self._check(block.data)
             yield from self._pieces(block)
-            left -= block.count
+
+    def _wanted(self) -> int:
+        with self._lock:
+            self._left = self._left if self._left > 0 else self._window
+            return self._length(self._window, self._left)
 
     def _pieces(self, block: Block) -> Iterator[Piece]:
         """Cuts a block into calls; it may hold fewer batches than were asked for, at the end of an epoch."""

@@ -1,1 +1,1 @@
-"""The loop: `trainer.py` runs steps, `controller.py` decides when. ExperimentConfig is in `everstep.experiment_config`."""
+"""The loop: `trainer.py` runs steps, `controller.py` decides when; `everstep.experiment` joins them."""

@@ -9,7 +9,7 @@ from everstep.loop.trainer import Trainer
 
 def announce(trainer: Trainer, say: Callable[[str], None]) -> None:
     """Says what is about to be trained or evaluated."""
-    trainer.model.summary(print_fn=lambda line, line_break=True: say(line), line_length=88)
+    trainer.model.summary(print_fn=lambda line, line_break=True: say(line), line_length=78)
     for kind, stream in (("train", trainer.train_stream), ("validation", trainer.validation_stream)):
         if stream is not None:
             per_epoch = f", {stream.batches_per_epoch} batches an epoch" if stream.batches_per_epoch else ""

@@ -1,5 +1,6 @@
 """The run directory's own record: `run.json` and `config.yaml`, over as many attempts as the run takes."""
 
+import contextlib
 import copy
 import datetime
 import functools
@@ -55,7 +56,7 @@ class Run:
         self.directory = directory
         self.record = record
         self._clock = clock
-        self._created = not directory.exists()
+        self._created = [path for path in (directory, *directory.parents) if not path.exists()]
 
     @classmethod
     def open(
@@ -138,6 +139,9 @@ class Run:
         if not self._created or not self.directory.is_dir() or self._has_steps():
             return False
         storage.remove_directory(self.directory)
+        for parent in self._created[1:]:
+            with contextlib.suppress(OSError):  # by now somebody else's
+                parent.rmdir()
         return True
 
     def _has_steps(self) -> bool:

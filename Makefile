@@ -1,0 +1,75 @@
+# `make demo` trains a model you can look at; `make test` is what must pass before a change goes in.
+# Everything happens in .venv, which is installed anew only when pyproject.toml has changed.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-input install
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-full lint format bench clean
+
+help:
+	@echo "make demo       train, evaluate and export mnist/mlp in runs/demo"
+	@echo "make test       lint, types and tests"
+	@echo "make test-full  the same with the heavy versions of the tests"
+	@echo "make lint       ruff and mypy alone"
+	@echo "make format     put the code in order"
+	@echo "make bench      measure the loop"
+	@echo "make clean      remove caches, builds and .venv; runs stay"
+
+demo: $(VENV)/.everstep
+	@echo "== training mnist/mlp in runs/demo (stopped and started again, it goes on; to start over: rm -r runs/demo)"
+	@$(BIN)/everstep train mnist/mlp --model-dir runs/demo
+	@echo "== evaluating the newest checkpoint of runs/demo"
+	@$(BIN)/everstep eval runs/demo
+	@echo "== where to look"
+	@echo "the whole record    $(BIN)/everstep runs show runs/demo"
+	@echo "the curves          $(BIN)/tensorboard --logdir runs/demo"
+	@echo "the same as a table runs/demo/history.csv"
+	@echo "the model to serve  runs/demo/export/saved_model, runs/demo/export/model.keras"
+
+test: lint
+	$(call run_tests,)
+
+test-full: lint
+	$(call run_tests,-m "full or not full")
+
+# ---- the one place where the tests are started; $(1) is what a target adds ----------------------------------------
+define run_tests
+	$(BIN)/python -m pytest $(1) $(PYTEST_ARGS)
+endef
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks loop
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+# ---- the environment: a stamp says that an installation was finished for this pyproject.toml ----------------------
+
+$(VENV)/.everstep: pyproject.toml | $(VENV)/.created
+	@echo "== installing everstep with TensorFlow into $(VENV); the first time this takes some minutes"
+	@$(PIP) --editable '.[tensorflow]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.created
+	@echo "== installing everstep with TensorFlow and the developers' tools into $(VENV); the first time this takes some minutes"
+	@$(PIP) --editable '.[dev,tensorflow]'
+	@touch $@ $(VENV)/.everstep
+
+$(VENV)/.created:
+	@command -v $(PYTHON) >/dev/null || { echo "everstep needs Python 3.11 or newer, and there is no '$(PYTHON)': install it, or run make PYTHON=/path/to/python" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "everstep needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1): run make PYTHON=/path/to/python" >&2; exit 2; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV) || { echo "'$(PYTHON) -m venv' does not work here; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
+	@touch $@

@@ -1,0 +1,19 @@
+"""The contract of an `Engine`, as checks that any implementation can be put through.
+
+    @pytest.mark.parametrize("check", engines.CHECKS, ids=lambda check: check.__name__)
+    def test_contract(check):
+        check(create_engine)
+
+Each check takes what makes the engine from a task, a model and an optimizer, and runs on the backend of the process.
+"""
+
+from collections.abc import Callable
+
+from everstep.testing.engines import running, steps
+from everstep.testing.tasks import Make
+
+CHECKS: list[Callable[[Make], None]] = [
+    *running.CHECKS,
+    *steps.CHECKS,
+]
+"""Every check of the contract."""

@@ -1,0 +1,193 @@
+"""How steps run: the same bits in any number of calls, few compilations, and errors that break nothing."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from everstep.data.arrays import ArrayStream
+from everstep.data.iterables import IterableStream
+from everstep.run.digest import digest
+from everstep.testing import models
+from everstep.testing.tasks import Make, Regression, opened, running, seeded
+
+SPLITS = [(123,), (1, 1, 1, 10, 110), (7, 16, 100)]
+
+
+def check_same_bits_for_every_split(make: Make, kind: str) -> None:
+    """The state after 123 steps, 3 of them in a second epoch, does not depend on how they were cut into calls."""
+    with running(make, Regression(), seeded(models.MODELS[kind]), long_calls=True) as rig:
+        start, digests = rig.engine.state(), set()
+        for split in SPLITS:
+            rig.engine.load(start)
+            rig.feed.restore({"epoch": 0, "batch": 0})
+            rig.run(*split)
+            digests.add(rig.digest())
+            assert rig.feed.state() == {"epoch": 1, "batch": 3}
+        with opened(rig.engine, ArrayStream(rig.stream.arrays, 4, repeat=True)) as feed:  # type: ignore[attr-defined]
+            rig.engine.load(start)
+            while rig.value("iteration") < 123:
+                assert rig.engine.run(feed, 1) == 1
+        digests.add(rig.digest())
+    assert len(digests) == 1
+    assert rig.digest() != digest(start)
+
+
+def check_same_bits_in_another_engine(make: Make) -> None:
+    """Built anew from the same seed, with calls as long as the machine is quick, the bits are the same."""
+    digests = set()
+    for long_calls in (True, False):
+        with running(make, Regression(), seeded(models.mlp), long_calls=long_calls) as rig:
+            rig.run(60, 43)
+            digests.add(rig.digest())
+    assert len(digests) == 1
+
+
+def check_goes_on_from_a_state(make: Make) -> None:
+    """State and position of one engine, given to another in the middle of a window, lead to the same end."""
+    with running(make, Regression(), seeded(models.mlp)) as first:
+        first.run(13)
+        state, position = first.engine.state(), first.feed.state()
+        first.run(12)
+        logs = first.engine.read("train")
+    with running(make, Regression(), seeded(models.mlp, 7)) as second:
+        second.engine.load(state)
+        second.feed.restore(position)
+        second.run(12)
+        assert second.engine.read("train") == logs
+        assert second.digest() == first.digest()
+
+
+def check_remainders_compile_nothing_new(make: Make) -> None:
+    """Lengths come from a fixed set: after the first long run, odd ones compile nothing."""
+    with running(make, Regression(), seeded(models.mlp), long_calls=True) as rig:
+        rig.run(111, 9)
+        compiled = rig.engine.compilations
+        assert compiled <= 3
+        rig.run(37, 3, 99, 1, 64, 120, 11)
+        assert rig.engine.compilations == compiled
+
+
+def check_other_shapes_compile_once(make: Make) -> None:
+    """A short last batch runs by itself, and is compiled for once."""
+    model = seeded(models.plain_mlp)
+    with running(make, Regression(), model, data=models.samples(model, 10)) as rig:
+        rig.run(3, 3)
+        compiled = rig.engine.compilations
+        rig.run(3, 6, 3)
+        assert rig.engine.compilations == compiled == 2
+        assert rig.feed.state() == {"epoch": 5, "batch": 3}
+
+
+def check_learns(make: Make) -> None:
+    """The loss falls."""
+    with running(make, Regression(), seeded(models.plain_mlp)) as rig:
+        rig.run(20)
+        before = rig.engine.read("train")["loss"]
+        rig.engine.reset("train")
+        rig.run(100)
+        rig.engine.reset("train")
+        rig.run(20)
+        assert rig.engine.read("train")["loss"] < before / 2
+
+
+def check_ends_with_the_data(make: Make) -> None:
+    """`run` says how many steps it did when the data ends, and again that there are no more."""
+    model = seeded(models.plain_mlp)
+    with running(make, Regression(), model, data=ArrayStream(models.samples(model, 20), 4)) as rig:
+        assert rig.engine.run(rig.feed, 7) == 5
+        assert rig.engine.run(rig.feed, 7) == 0
+        assert rig.value("iteration") == 5
+
+
+def check_stops_when_told(make: Make) -> None:
+    """`after_call` hears of every call and can end the run between two of them; nothing is lost."""
+    with running(make, Regression(), seeded(models.plain_mlp), long_calls=True) as rig:
+        heard: list[int] = []
+
+        def stop_after_five(done: int) -> bool:
+            heard.append(done)
+            return done < 5
+
+        done = rig.engine.run(rig.feed, 104, stop_after_five)
+        assert done == heard[-1] == rig.value("iteration") == rig.feed.state()["batch"]
+        rig.run(104 - done)
+        ended = rig.digest()
+    with running(make, Regression(), seeded(models.plain_mlp)) as straight:
+        straight.run(104)
+        assert straight.digest() == ended
+
+
+def check_survives_a_data_error(make: Make) -> None:
+    """A stream that fails once leaves the state as it was; running again goes on from there."""
+    model = seeded(models.mlp)
+    batches, failures = _batches(model, 40), [OSError("the disk is away")]
+
+    def source() -> Iterator[Any]:
+        for index, batch in enumerate(batches):
+            if index == 17 and failures:
+                raise failures.pop()
+            yield batch
+
+    with running(make, Regression(), model, data=IterableStream(source, repeat=True)) as rig:
+        with pytest.raises(OSError, match="the disk is away"):
+            rig.run(30)
+        done = int(rig.value("iteration"))
+        assert 0 <= done <= 17
+        assert rig.feed.state() == {"epoch": 0, "batch": done}
+        rig.run(30 - done)
+        disturbed = rig.digest()
+    with running(make, Regression(), seeded(models.mlp), data=IterableStream(lambda: batches)) as straight:
+        straight.run(30)
+        assert straight.digest() == disturbed
+
+
+def check_survives_a_step_error(make: Make) -> None:
+    """A batch that cannot be computed leaves the state as after the step before; good batches go on."""
+    model = seeded(models.mlp)
+    good = _batches(model, 12)
+    bad = (good[0][0][:, :3], good[0][1])
+    stream = IterableStream(lambda: [*good[:5], bad, *good[5:]])
+    with running(make, Regression(), model, data=stream) as rig:
+        with pytest.raises(ValueError, match="incompatible"):
+            rig.run(12)
+        assert rig.value("iteration") == 5
+        rig.run(7)
+        disturbed = rig.digest()
+    with running(make, Regression(), seeded(models.mlp), data=IterableStream(lambda: good)) as straight:
+        straight.run(12)
+        assert straight.digest() == disturbed
+
+
+def check_nan_is_visible(make: Make) -> None:
+    """A loss that is not a number shows in the logs, and the weights it made in the state."""
+    model = seeded(models.linear)
+    x, y = models.samples(model, 16)
+    y[5] = np.nan
+    with running(make, Regression(), model, data=(x, y)) as rig:
+        rig.run(4)
+        logs = rig.engine.read("train")
+        assert math.isnan(logs["loss"])
+        assert math.isnan(logs["mae"])
+        assert np.isnan(rig.value("model/dense/kernel")).all()
+
+
+def _batches(model: keras.Model, count: int) -> list[Any]:
+    return list(ArrayStream(models.samples(model, 4 * count), 4))
+
+
+CHECKS = [
+    check_same_bits_in_another_engine,
+    check_goes_on_from_a_state,
+    check_remainders_compile_nothing_new,
+    check_other_shapes_compile_once,
+    check_learns,
+    check_ends_with_the_data,
+    check_stops_when_told,
+    check_survives_a_data_error,
+    check_survives_a_step_error,
+    check_nan_is_visible,
+]

@@ -1,0 +1,142 @@
+"""Small tasks for tests, and a rig that runs one on an engine.
+
+    with running(create_engine, Regression(), models.mlp()) as rig:
+        rig.run(100)
+        assert rig.engine.read("train")["loss"] < 1
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from everstep.data.arrays import ArrayStream
+from everstep.data.stream import Stream
+from everstep.engine import backend
+from everstep.engine.engine import Engine
+from everstep.engine.feed import Feed
+from everstep.run.digest import digest
+from everstep.task.task import Task
+from everstep.testing import models
+from everstep.types import Batch, Logs
+
+Make = Callable[[Task, keras.Model, Any], Engine]
+"""Makes the engine that is put to the test, such as `everstep.engine.backend.create_engine`."""
+
+
+class Regression(Task):
+    """The mean squared error of one number per sample; keyword arguments become attributes of the task."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__()
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> Any:
+        """Returns nothing: tests bring their data."""
+        return None
+
+    def build_losses(
+        self, labels: Any, model_outputs: Any, aux_losses: Sequence[Any] | None = None, sample_weight: Any = None
+    ) -> Any:
+        """Returns the mean squared error and the model's own losses."""
+        errors = ops.mean(ops.square(ops.cast(labels, model_outputs.dtype) - model_outputs), axis=-1)
+        errors = errors if sample_weight is None else errors * sample_weight
+        return ops.mean(errors) + sum(ops.sum(loss) for loss in aux_losses or [])
+
+    def build_metrics(self, training: bool = True) -> list[keras.Metric]:
+        """Returns the mean absolute error."""
+        return [keras.metrics.MeanAbsoluteError(name="mae")]
+
+
+class Scripted(Regression):
+    """A task whose train step is the given function of `(task, inputs, model, optimizer, metrics)`."""
+
+    def __init__(self, step: Callable[..., Any], **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self._step = step
+
+    def train_step(self, inputs: Batch, model: keras.Model, optimizer: Any, metrics: Any) -> Any:
+        """Calls the function."""
+        return self._step(self, inputs, model, optimizer, metrics)
+
+
+@dataclasses.dataclass
+class Rig:
+    """A built engine with data to run on."""
+
+    engine: Engine
+    stream: Stream
+    feed: Feed
+
+    def run(self, *lengths: int) -> None:
+        """Trains that many steps, in as many runs."""
+        for length in lengths:
+            assert self.engine.run(self.feed, length) == length
+
+    def evaluate(self, data: Batch, batch_size: int = 4, n: int = -1) -> Logs:
+        """Evaluates arrays in order."""
+        with opened(self.engine, ArrayStream(data, batch_size)) as feed:
+            return self.engine.evaluate(feed, n)[0]
+
+    def digest(self) -> str:
+        """Returns the hash of the whole state."""
+        return digest(self.engine.state())
+
+    def value(self, ending: str) -> np.ndarray:
+        """Returns the one state value whose key ends so."""
+        found = {key: value for key, value in self.engine.state().items() if key.endswith(ending)}
+        assert len(found) == 1, sorted(found) or sorted(self.engine.state())
+        return next(iter(found.values()))
+
+
+@contextlib.contextmanager
+def opened(engine: Engine, stream: Stream) -> Iterator[Feed]:
+    """Yields a feed that is closed afterwards."""
+    feed = engine.feed(stream)
+    try:
+        yield feed
+    finally:
+        feed.close()
+
+
+@contextlib.contextmanager
+def running(
+    make: Make,
+    task: Task,
+    model: keras.Model,
+    optimizer: Any = "adam",
+    data: Batch | Stream | None = None,
+    batch_size: int = 4,
+    long_calls: bool = False,
+) -> Iterator[Rig]:
+    """Yields a built engine on repeated, unshuffled data.
+
+    Args:
+      make: Makes the engine.
+      task: The task.
+      model: Its model.
+      optimizer: Its optimizer; `adam` for Adam(1e-2).
+      data: Arrays, or a stream; by default 480 samples for the model, 120 batches an epoch.
+      batch_size: For arrays.
+      long_calls: Whether many steps go in one call from the start, as if one had been seen to be quick.
+    """
+    optimizer = keras.optimizers.Adam(1e-2) if optimizer == "adam" else optimizer
+    data = models.samples(model, 480) if data is None else data
+    stream = data if isinstance(data, Stream) else ArrayStream(data, batch_size, repeat=True)
+    engine = make(task, model, optimizer)
+    engine.build(stream.peek(), stream.peek())
+    while long_calls and engine.pace.measuring:
+        engine.pace.took(1e-4)
+    with opened(engine, stream) as feed:
+        yield Rig(engine, stream, feed)
+
+
+def seeded(build: Callable[[], keras.Model], seed: int = 0) -> keras.Model:
+    """Returns a model that starts from weights of this seed."""
+    backend.prepare(seed)
+    return build()

@@ -1,0 +1,105 @@
+"""The command line itself: help, its speed, other tools' spellings, exit codes."""
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from everstep.cli import commands, experiments
+from everstep.cli.spelling import normalised
+from everstep.errors import TrainingError, UsageError
+
+HEAVY = ("keras", "jax", "tensorflow", "torch", "pydantic", "numpy")
+
+
+def test_help_lists_every_command_with_its_summary(everstep: Any) -> None:
+    for words in ([], ["--help"], ["-h"]):
+        outcome = everstep(*words)
+        assert outcome.code == 0
+        assert all(f"{name:12} {text}" in outcome.out for name, text in commands.COMMANDS.items())
+
+
+@pytest.mark.parametrize("name", commands.COMMANDS)
+def test_every_command_explains_itself_with_an_example(everstep: Any, name: str) -> None:
+    outcome = everstep(name, "--help")
+    assert outcome.code == 0
+    assert commands.COMMANDS[name] in outcome.out
+    assert f"Example: everstep {name}" in outcome.out
+
+
+def test_help_is_fast_and_loads_no_backend() -> None:
+    script = f"""if True:
+        import sys
+        from everstep.cli.main import main
+        code = main(["--help"])
+        sys.exit(code or ", ".join(m for m in {HEAVY!r} if m in sys.modules) or 0)"""
+    seconds = []
+    for _ in range(4):
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+        seconds.append(time.perf_counter() - begin)
+    assert min(seconds) < 0.3
+
+
+def test_version(everstep: Any) -> None:
+    assert everstep("--version").out.startswith("everstep 0.")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (["train", "--model_dir=my_dir"], ["train", "--model-dir=my_dir"]),
+        (["--params_override=a_b=--c_d", "x_y=1"], ["--params-override=a_b=--c_d", "x_y=1"]),
+        (["--config_file", "my_file.yaml", "--no_export"], ["--config-file", "my_file.yaml", "--no-export"]),
+        (["--alsologtostderr", "--logtostderr=true", "--noalsologtostderr", "a"], ["a"]),
+        (["--v=1", "--v", "2", "--stderrthreshold=info", "--stderrthreshold", "info", "a"], ["a"]),
+        (["--", "--a_b", "--v=1"], ["--", "--a_b", "--v=1"]),
+        (["--version", "--validate_me"], ["--version", "--validate-me"]),
+    ],
+)
+def test_spellings(given: list[str], wanted: list[str]) -> None:
+    assert normalised(given) == wanted
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (UsageError("trainer.x: no"), 2, "everstep: error: trainer.x: no\n"),
+        (TrainingError("it broke"), 1, "everstep: error: it broke\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_exit_codes(everstep: Any, monkeypatch: Any, error: Any, code: int, text: str) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(experiments.config, "load_entry_points", fail)
+    outcome = everstep("experiments")
+    assert (outcome.code, outcome.out, outcome.err) == (code, "", text)
+
+
+def test_a_bug_shows_its_traceback(everstep: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(experiments.config, "load_entry_points", lambda: 1 / 0)
+    outcome = everstep("experiments")
+    assert outcome.code == 1
+    assert "Traceback" in outcome.err
+    assert "ZeroDivisionError" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["trian"], "No such command 'trian'. Did you mean 'train'? (see: everstep --help)"),
+        (["train", "--bakend", "jax"], "--bakend"),
+        (["train", "mnist/mlp", "--seed", "x"], "--seed"),
+        (["eval"], "(see: everstep eval --help)"),
+    ],
+)
+def test_mistakes_in_the_command_line(everstep: Any, words: list[str], text: str) -> None:
+    outcome = everstep(*words)
+    assert outcome.code == 2
+    assert outcome.err.startswith("everstep: error: ")
+    assert outcome.err.count("\n") == 1
+    assert text in outcome.err

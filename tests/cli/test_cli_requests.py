@@ -1,0 +1,155 @@
+"""What a request comes to: experiments, layers of values, and everything that can be wrong with them."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.cli.directory import default_directory
+from everstep.cli.request import Request, resolve
+from everstep.config import dialect, register_experiment
+from everstep.config import registry as known
+from everstep.experiment_config import ExperimentConfig
+
+
+def config_of(outcome: Any) -> Any:
+    assert (outcome.code, outcome.err) == (0, "")
+    return dialect.load(outcome.out)
+
+
+def test_experiments_are_listed_with_their_first_line(everstep: Any) -> None:
+    lines = everstep("experiments").out.splitlines()
+    assert "mnist/local  A seconds-long run of everything, for debugging on any machine." in lines
+    assert '"mnist/mlp": "' in everstep("experiments", "--json").out
+
+
+def test_config_prints_what_it_reads(everstep: Any) -> None:
+    printed = config_of(everstep("config", "mnist/local", "trainer.train_steps=7", "--backend=jax"))
+    assert printed["experiment"] == "mnist/local"
+    assert printed["trainer"]["train_steps"] == 7
+    assert printed["runtime"]["backend"] == "jax"
+    Path("again.yaml").write_text(dialect.dump(printed))
+    assert config_of(everstep("config", "--config_file=again.yaml")) == printed
+
+
+def test_config_says_where_values_came_from(everstep: Any) -> None:
+    Path("a.yaml").write_text("trainer: {train_steps: 5, steps_per_loop: 5}")
+    lines = everstep("config", "mnist/mlp", "trainer.train_steps=7", "--config-file", "a.yaml").out.splitlines()
+    assert "  train_steps: 7  # override 'trainer.train_steps=7'" in lines
+    assert "  steps_per_loop: 5  # a.yaml" in lines
+    assert "  validation_interval: 1000" in lines
+
+
+def test_later_layers_win(everstep: Any) -> None:
+    Path("a.yaml").write_text("runtime: {seed: 1, backend: tensorflow}")
+    Path("b.yaml").write_text("runtime: {seed: 2}")
+    words = ["config", "mnist/mlp", "--backend=jax"]
+    layers = ["--config-file=a.yaml", "--config-file=b.yaml", "--seed=3", "--params_override=runtime.seed=4"]
+    for count, seed in enumerate([1, 2, 3, 4], start=1):
+        assert config_of(everstep(*words, *layers[:count]))["runtime"]["seed"] == seed
+    assert config_of(everstep(*words, "runtime.seed=5", *layers))["runtime"]["seed"] == 5
+
+
+@pytest.mark.parametrize("words", [["mnist/mlp"], ["--experiment=mnist/mlp"], ["mnist/mlp", "--experiment=mnist/mlp"]])
+def test_the_experiment_may_be_named_in_any_way(everstep: Any, words: list[str]) -> None:
+    assert config_of(everstep("config", *words, "runtime.seed=5"))["experiment"] == "mnist/mlp"
+    assert config_of(everstep("config", "runtime.seed=5", "--experiment=mnist/mlp"))["runtime"]["seed"] == 5
+
+
+def test_the_default_directory_follows_from_the_configuration(everstep: Any) -> None:
+    first, again, other = (default_directory(resolve(Request("mnist/mlp", seed=seed))) for seed in (1, 1, 2))
+    assert first == again != other
+    assert first.parts[0] == "runs"
+    assert first.name.startswith("mnist-mlp-")
+    assert len(first.name) == len("mnist-mlp-") + 10
+
+
+BAD = [
+    (["mnist/mpl"], "no experiment 'mnist/mpl'; did you mean 'mnist/mlp'"),
+    ([], "no experiment is named"),
+    (["mnist/mlp", "--experiment=mnist/cnn"], "the command line says 'mnist/mlp', but --experiment says 'mnist/cnn'"),
+    (["mnist/cnn", "--config-file=mlp.yaml"], "but mlp.yaml says 'mnist/mlp'"),
+    (["--config-file=odd.yaml"], "experiment: expected a name, received 3 (from odd.yaml)"),
+    (["mnist/mlp", "--config-file=none.yaml"], "config file none.yaml does not exist"),
+    (["mnist/mlp", "more"], "unexpected argument 'more': write values as key=value"),
+    (["mnist/mlp", "--backend=jaxx"], "runtime.backend: unknown backend 'jaxx'; did you mean 'jax'?"),
+    (["mnist/mlp", "runtime.backend=jaxx"], "runtime.backend: unknown backend 'jaxx'"),
+    (["mnist/mlp", "runtime.backend=3"], "runtime.backend"),
+    (["mnist/mlp", "trainer.train_stepz=3"], "trainer.train_stepz: unknown key"),
+    (["mnist/mlp", "trainer.train_steps=many"], "trainer.train_steps"),
+    (["mnist/mlp", "trainer.train_steps=0"], "trainer.train_steps: received 0, must be at least 1"),
+    (["mnist/mlp", "trainer.train_steps=-5"], "trainer.train_steps: received -5, must be at least 1"),
+    (["mnist/mlp", "trainer.validation_steps=0"], "trainer.validation_steps: received 0, must be at least 1, or -1"),
+    (["mnist/mlp", "--import=no_such_module"], "--import: no module 'no_such_module'"),
+    (["mnist/mlp", "--import=my/module.py"], "--import: 'my/module.py' is no module name"),
+    (["mnist/mlp", "--model-dir=odd.yaml"], "--model-dir odd.yaml: 'odd.yaml' is a file: choose a directory"),
+    (["mnist/mlp", "--model-dir=odd.yaml/run"], "odd.yaml' is a file: choose a directory"),
+    (["mnist/mlp", "--model-dir="], "--model-dir: received '', name a directory"),
+]
+
+
+@pytest.mark.parametrize(("words", "text"), BAD)
+def test_bad_requests_leave_nothing_behind(everstep: Any, words: list[str], text: str) -> None:
+    Path("mlp.yaml").write_text("experiment: mnist/mlp")
+    Path("odd.yaml").write_text("experiment: 3")
+    outcome = everstep("train", *words)
+    assert outcome.code == 2
+    assert outcome.err.startswith("everstep: error: ")
+    assert text in outcome.err
+    assert "Traceback" not in outcome.err
+    assert outcome.out == ""
+    assert sorted(path.name for path in Path().iterdir()) == ["mlp.yaml", "odd.yaml"]
+
+
+def test_a_directory_that_cannot_be_written_to(everstep: Any) -> None:
+    if os.geteuid() == 0:  # permissions do not bind root
+        place = "/proc/everstep-run"
+    else:
+        Path("locked").mkdir(mode=0o500)
+        place = "locked/run"
+    outcome = everstep("train", "mnist/mlp", f"--model_dir={place}")
+    assert outcome.code == 2
+    assert f"--model-dir {place}: cannot write to the directory" in outcome.err
+    assert "choose one you may write to" in outcome.err
+    assert not Path(place).exists()
+
+
+def test_a_backend_that_is_not_installed(everstep: Any, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    outcome = everstep("train", "mnist/mlp", "--backend=tensorflow")
+    assert outcome.code == 2
+    assert "runtime.backend: 'tensorflow' needs the package 'tensorflow'" in outcome.err
+    assert "pip install 'everstep[tensorflow]'" in outcome.err
+
+
+def test_an_experiment_cannot_choose_the_backend(everstep: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(known, "_experiments", dict(known._experiments))
+    register_experiment("own/tf")(lambda: ExperimentConfig({"runtime": {"backend": "tensorflow"}}))
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    outcome = everstep("config", "own/tf")
+    assert outcome.code == 2
+    assert "pass --backend tensorflow" in outcome.err
+    assert config_of(everstep("config", "own/tf", "--backend=jax"))["runtime"]["backend"] == "jax"
+
+
+def test_a_module_that_fails_is_shown_as_it_is(everstep: Any, tmp_path: Path) -> None:
+    (tmp_path / "broken_module_x.py").write_text("import no_such_thing_x\n")
+    outcome = everstep("train", "mnist/mlp", "--import", "broken_module_x")
+    assert outcome.code == 1
+    assert "ModuleNotFoundError: No module named 'no_such_thing_x'" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["nowhere"], "'nowhere' is no run directory; if it is an experiment, add --model-dir DIR"),
+        (["."], "'.' is not a run directory: there is no config.yaml in it"),
+        (["mnist/mlp", "--model-dir=nowhere"], "--model-dir nowhere: no such directory"),
+    ],
+)
+def test_eval_needs_a_run(everstep: Any, words: list[str], text: str) -> None:
+    outcome = everstep("eval", *words)
+    assert outcome.code == 2
+    assert text in outcome.err

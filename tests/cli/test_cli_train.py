@@ -1,0 +1,107 @@
+"""Training and evaluating from the shell, as a user types it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.cli.quiet import quiet
+
+OURS = re.compile(
+    r"Model: |[┏┃┡│├└]| (Total|Trainable|Non-trainable) params|(train|validation) batch: |plan: |train \| | eval \| |$"
+)
+
+
+def only_our_lines(text: str) -> bool:
+    return all(OURS.match(line) for line in text.splitlines())
+
+
+def test_train_then_evaluate_then_repeat_on_jax(shell: Any, tmp_path: Path) -> None:
+    done = shell("train", "tiny/line", "--import=tiny_experiments", "runtime.backend=jax", "--seed=3", "--no_export")
+    assert done.code == 0, done.err
+    assert only_our_lines(done.err), done.err
+    (directory,) = (tmp_path / "runs").iterdir()
+    name = f"runs/{directory.name}"
+    assert re.search(rf"^run +{name}\ncurves +tensorboard --logdir {name}\nvalidation_loss +\d", done.out)
+
+    evaluated = shell("eval", name, "--import", "tiny_experiments", "--json")
+    assert evaluated.code == 0, evaluated.err
+    record = json.loads((directory / "run.json").read_text())
+    assert json.loads(evaluated.out)["validation_loss"] == record["metrics"]["validation"]["validation_loss"]
+    assert (record["backend"], record["step"], record["status"]) == ("jax", 8, "finished")
+
+    again = shell("train", f"--config_file={name}/config.yaml", "--import=tiny_experiments", "--model_dir=again")
+    assert again.code == 0, again.err
+    assert f"exported         {Path('again/export/model.keras')}" in again.out
+    assert json.loads((tmp_path / "again/run.json").read_text())["digest"] == record["digest"]
+
+
+def test_model_gardens_command_line_on_tensorflow(shell: Any, tmp_path: Path) -> None:
+    words = ["--experiment=mnist/local", "--mode=train_and_eval", "--model_dir=D", "--alsologtostderr", "--v=1"]
+    done = shell("train", *words, "--params_override=trainer.train_steps=4", KERAS_BACKEND="tensorflow")
+    assert done.code == 0, done.err
+    assert only_our_lines(done.err), done.err
+    record = json.loads((tmp_path / "D/run.json").read_text())
+    assert (record["experiment"], record["backend"], record["step"]) == ("mnist/local", "tensorflow", 4)
+    assert "exported         D/export/saved_model" in done.out
+
+
+BAD = {
+    "mode": (["train", "tiny/line", "--mode=trian", "--model-dir=D"], 2, "--mode: unknown mode 'trian'"),
+    "empty": (["train", "tiny/line", "--mode=eval", "--model-dir=D"], 2, "there is no checkpoint to evaluate in 'D'"),
+    "failed": (["train", "tiny/line", "task.units=3", "--model-dir=D"], 1, "cannot fit 3 outputs"),
+}
+
+
+def test_bad_requests_that_only_keras_can_tell(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    words = {name: [*case[0], "--import=tiny_experiments", "--backend=jax"] for name, case in BAD.items()}
+    script = f"""if True:
+        import sys
+        from everstep.cli.main import main
+        for name, words in {words!r}.items():
+            print(name, main(words), file=sys.stderr, flush=True)"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env={"PYTHONPATH": str(here)}, capture_output=True, text=True
+    )
+    for name, (_, code, text) in BAD.items():
+        assert re.search(rf"everstep: error: [^\n]*{re.escape(text)}[^\n]*\n{name} {code}\n", done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+CHATTER = b"I0000 00:00:17.1 12 port.cc:153] oneDNN custom operations are on.\n"
+
+
+def load_noisily() -> None:
+    with quiet():
+        os.write(2, CHATTER + b"a word of the user's\n")
+
+
+def test_quiet_drops_only_chatter(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    load_noisily()
+    assert capfd.readouterr().err == "a word of the user's\n"
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")  # the user wants to see it
+    load_noisily()
+    assert capfd.readouterr().err.encode().startswith(CHATTER)
+
+
+def load_and_fail() -> None:
+    with quiet():
+        os.write(2, CHATTER)
+        raise ImportError
+
+
+def test_quiet_keeps_what_may_explain_a_failure(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    with pytest.raises(ImportError):
+        load_and_fail()
+    assert capfd.readouterr().err.encode() == CHATTER

@@ -1,0 +1,17 @@
+"""One backend per process: `pytest --backend jax -m backend` repeats on JAX what depends on the backend."""
+
+import os
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--backend", choices=["tensorflow", "jax"], help="the Keras backend of this process")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "backend: depends on the Keras backend; `make test` runs it on each")
+    backend = config.getoption("--backend")
+    if backend:
+        os.environ["KERAS_BACKEND"] = backend  # before any test module imports Keras
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

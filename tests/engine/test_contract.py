@@ -1,0 +1,17 @@
+import pytest
+
+from everstep.engine.backend import create_engine
+from everstep.testing import engines, models
+from everstep.testing.engines.running import check_same_bits_for_every_split
+
+pytestmark = pytest.mark.backend
+
+
+@pytest.mark.parametrize("check", engines.CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+def test_engine(check):
+    check(create_engine)
+
+
+@pytest.mark.parametrize("kind", models.MODELS)
+def test_same_bits_for_every_split(kind):
+    check_same_bits_for_every_split(create_engine, kind)

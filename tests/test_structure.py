@@ -1,0 +1,303 @@
+"""The shape of the package: who may import whom, and what stays out of it.
+
+A rule that no test holds erodes. Each one here is stated once more, for people, in CONTRIBUTING.md.
+"""
+
+import ast
+import functools
+import graphlib
+import itertools
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import everstep
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "everstep"
+
+# From the ground up. A part imports only what stands on a line above its own; parts that share a line do not know
+# each other. Names that do not exist yet have their place already.
+LINES = (
+    "errors",
+    "types",
+    "storage",
+    "config",
+    "schedule",
+    "optim",
+    "data",
+    "grad",
+    "task",
+    "engine",
+    "evaluation",
+    "tracking checkpoint export report",
+    "loop",
+    "run",
+    "experiment_config",
+    "experiment",
+    "fitting training components flow",
+    "bct zoo",
+    "launch",
+    "cli",
+    "testing",
+)
+LEVEL = {part: level for level, line in enumerate(LINES) for part in line.split()}
+
+MAX_LINES = 400
+
+BACKENDS = {"tensorflow", "jax", "torch"}
+MAY_NAME_BACKENDS = {"grad", "engine", "data", "export"}
+# These two only list packages whose versions they report; what they do never depends on a name.
+MAY_LIST_BACKENDS = {"everstep.cli.diagnosis", "everstep.run.environment"}
+
+PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+
+PUBLIC_NAMES = [
+    "CompiledTask",
+    "Config",
+    "Controller",
+    "DataConfig",
+    "ExperimentConfig",
+    "OneOfConfig",
+    "OptimizationConfig",
+    "RuntimeConfig",
+    "Stream",
+    "Task",
+    "TaskConfig",
+    "Trainer",
+    "TrainerConfig",
+    "cond",
+    "fit",
+    "get_exp_config",
+    "get_task",
+    "register_experiment",
+    "register_task",
+    "run_experiment",
+    "value_and_grad",
+]
+
+
+@functools.cache
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package by its dotted name."""
+    return {_dotted(path): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def _dotted(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part(module: str) -> str:
+    """The part of the house a module belongs to: its first name below `everstep`."""
+    return module.split(".")[1]
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Yields what a tree imports, wherever the import stands: also in a function or under TYPE_CHECKING."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own_imports(tree: ast.AST) -> set[str]:
+    """The modules of this package that a tree imports; a name from a module counts as the module.
+
+    Where `importlib` is at hand, a module's name as text is an import too.
+    """
+    names = set(imported(tree))
+    if "importlib" in names:
+        names |= {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    own = {name if name in modules() else name.rpartition(".")[0] for name in names if name.startswith("everstep.")}
+    return own & set(modules())
+
+
+def edges() -> Iterator[tuple[str, str]]:
+    """Yields every import inside the package, except those that the package's front page hands on lazily."""
+    for module, tree in modules().items():
+        if module != "everstep":
+            yield from ((module, name) for name in sorted(own_imports(tree)) if name != "everstep")
+
+
+def test_imports_point_one_way():
+    unknown = {part(name) for name in modules() if name != "everstep"} - set(LEVEL)
+    assert not unknown, f"give {sorted(unknown)} a place in LINES"
+    wrong = [
+        f"{importer} imports {name}"
+        for importer, name in edges()
+        if part(importer) != part(name) and LEVEL[part(importer)] <= LEVEL[part(name)]
+    ]
+    assert not wrong, f"a part imports only parts above it: {wrong}"
+
+
+def test_no_import_cycles():
+    graph: dict[str, set[str]] = {}
+    for importer, name in edges():
+        graph.setdefault(importer, set()).add(name)
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the cycle
+
+
+def test_own_modules_are_imported_at_the_top():
+    inside = [
+        f"{module}:{node.lineno}"
+        for module, tree in modules().items()
+        if part(f"{module}.") != "zoo"  # its factories import no Keras, so a task is imported when it is made
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom) and own_imports(node)
+    ]
+    assert not inside, f"only optional packages are imported inside functions: {inside}"
+
+
+def test_front_page_imports_nothing():
+    body = modules()["everstep"].body
+    eager = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert not set(itertools.chain.from_iterable(map(own_imports, eager)))
+
+
+@pytest.mark.parametrize("folder", ["src", "tests", "examples", "benchmarks"])
+def test_files_are_small(folder):
+    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in (ROOT / folder).rglob("*.py")}
+    long = {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > MAX_LINES}
+    assert not long, f"split them by topic, at most {MAX_LINES} lines each: {long}"
+
+
+def test_files_are_named_by_topic():
+    nameless = {"utils", "util", "helpers", "helper", "common", "misc"}
+    assert not [path for path in PACKAGE.rglob("*.py") if path.stem in nameless]
+
+
+def test_backends_are_named_in_few_places():
+    named = [
+        f"{module}:{node.lineno}"
+        for module, tree in modules().items()
+        if part(f"{module}.") not in MAY_NAME_BACKENDS and module not in MAY_LIST_BACKENDS
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in BACKENDS
+    ]
+    assert not named, f"what depends on the backend belongs to {sorted(MAY_NAME_BACKENDS)}: {named}"
+
+
+def test_backends_are_imported_in_few_places():
+    importing = [
+        f"{module} imports {name}"
+        for module, tree in modules().items()
+        if part(f"{module}.") not in MAY_NAME_BACKENDS
+        for name in imported(tree)
+        if name.split(".")[0] in BACKENDS
+    ]
+    assert not importing
+
+
+def test_no_assert():
+    found = [
+        f"{module}:{node.lineno}"
+        for module, tree in modules().items()
+        if part(f"{module}.") != "testing"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert)
+    ]
+    assert not found, f"raise UsageError or TrainingError with a remedy instead: {found}"
+
+
+def test_no_pickle():
+    found = [(module, name) for module, tree in modules().items() for name in imported(tree)]
+    assert not [pair for pair in found if pair[1].split(".")[0] in PICKLES]
+    allowed = [
+        f"{module}:{node.value.lineno}"
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and getattr(node.value, "value", None)
+    ]
+    assert not allowed
+
+
+def test_every_todo_has_an_issue():
+    loose = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")
+    paths = [path for folder in ("src", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")]
+    assert not [str(path) for path in paths if loose.search(path.read_text("utf-8"))]
+
+
+def test_public_names():
+    assert PUBLIC_NAMES == everstep.__all__
+    assert all(callable(getattr(everstep, name)) for name in PUBLIC_NAMES)
+    with pytest.raises(AttributeError, match="trian"):
+        everstep.trian  # noqa: B018
+
+
+def test_types_are_shipped():
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_importing_loads_no_backend():
+    heavy = ["keras", "jax", "tensorflow", "torch", "mlflow"]
+    done = _python(f"""
+        import sys
+        import everstep, everstep.cli.main, everstep.cli.train, everstep.zoo
+        everstep.get_exp_config("mnist/mlp").validate()
+        print([name for name in {heavy} if name in sys.modules])
+    """)
+    assert done == "[]"
+
+
+def test_arrays_train_without_any_extra(tmp_path):
+    """Only what the package always installs: the rest is as if it were not there."""
+    done = _python(
+        """
+        import importlib.machinery, sys
+
+        MISSING = {"tensorflow", "torch", "mlflow", "gin", "ray", "grain", "optuna", "submitit", "gcsfs", "s3fs"}
+
+        class Without(importlib.machinery.PathFinder):
+            @classmethod
+            def find_spec(cls, name, path=None, target=None):
+                return None if name.partition(".")[0] in MISSING else super().find_spec(name, path, target)
+
+        sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Without
+
+        import everstep, keras, numpy as np
+
+        class Line(everstep.Task):
+            def build_model(self):
+                return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+
+            def build_inputs(self, params, input_context=None):
+                x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+                return x, x.sum(axis=1, keepdims=True)
+
+            def build_losses(self, labels, model_outputs, aux_losses=None):
+                return keras.ops.mean((labels - model_outputs) ** 2)
+
+        params = everstep.ExperimentConfig()
+        params.override({"trainer": {"train_steps": 6, "steps_per_loop": 3, "checkpoint_interval": 3}})
+        _, logs = everstep.run_experiment(None, Line(), "train_and_eval", params, "run", verbose=False)
+        print(keras.backend.backend(), sorted(MISSING & set(sys.modules)), logs["validation_loss"] > 0)
+        """,
+        cwd=tmp_path,
+    )
+    assert done == "jax [] True"
+    assert {"run.json", "config.yaml", "checkpoints", "history.csv"} <= {p.name for p in (tmp_path / "run").iterdir()}
+    assert [p.name for p in (tmp_path / "run" / "export").iterdir()] == ["model.keras"]
+
+
+def _python(code: str, cwd: Path = ROOT) -> str:
+    """Runs code in a fresh process on JAX, which every installation has; returns the last line it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=cwd,
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
