@@ -30,14 +30,15 @@ demo: $(VENV)/.everstep
 	@echo "the model to serve  runs/demo/export/saved_model, runs/demo/export/model.keras"
 
 test: lint
-	$(call run_tests,)
+	$(call run_tests,not full)
 
 test-full: lint
-	$(call run_tests,-m "full or not full")
+	$(call run_tests,full or not full)
 
-# ---- the one place where the tests are started; $(1) is what a target adds ----------------------------------------
+# ---- the one place where tests are started: all of them on one backend, then again on the other what depends on it --
 define run_tests
-	$(BIN)/python -m pytest $(1) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --backend tensorflow -m "$(1)" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --backend jax -m "backend and ($(1))" $(PYTEST_ARGS)
 endef
 
 lint: $(VENV)/.dev

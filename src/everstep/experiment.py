@@ -4,7 +4,7 @@ import contextlib
 import functools
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ from everstep import storage
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.data import nest
 from everstep.engine import backend
+from everstep.engine.precision import precision
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, check_mode
 from everstep.export.folder import export_all
 from everstep.loop.announce import announce
 from everstep.loop.controller import Action, Controller
 from everstep.loop.trainer import Trainer
-from everstep.run.digest import digest, weights_digest
+from everstep.run.attempt import Attempt
 from everstep.run.record import Run
 from everstep.task.task import Task, unpack
 from everstep.tracking.console import ConsoleTracker
@@ -28,6 +29,7 @@ from everstep.tracking.history import HistoryTracker
 from everstep.tracking.tensorboard import TensorBoardTracker
 from everstep.tracking.tracker import MultiTracker, Tracker
 from everstep.types import Logs
+
 
 def run_experiment(
     distribution_strategy: Any,
@@ -83,7 +85,7 @@ def run_experiment(
     post_eval = run_post_eval or mode == "train_and_post_eval"
     directory = Path(model_dir)
     run = Run.open(directory, experiment or task.name, keras.backend.backend())
-    with _nothing_left(run), _precision(params.runtime.mixed_precision_dtype), contextlib.ExitStack() as stack:
+    with _nothing_left(run), precision(params.runtime.mixed_precision_dtype), contextlib.ExitStack() as stack:
         if training:
             storage.prepare_directory(directory)
         trainer = trainer or create_trainer(params, task, train=training, evaluate="eval" in mode or post_eval)
@@ -91,7 +93,7 @@ def run_experiment(
         checkpointer = OrbaxCheckpointer(directory / "checkpoints", max_to_keep=params.trainer.max_to_keep)
         stack.callback(checkpointer.close)
         console = ConsoleTracker(params.trainer.train_steps, None if verbose else io.StringIO())
-        record = RunTracker(run, trainer) if training else None
+        record = Attempt(run, trainer) if training else None
         tracker = MultiTracker(_sinks(directory, params, console, record, training, save_summary))
         controller = controller_cls(
             trainer=trainer if training else None,
@@ -107,7 +109,7 @@ def run_experiment(
         )
         _start(controller, trainer, mode, init_fn or task.initialize, directory)
         announce(trainer, say)
-        with record.attempt(_text(params, experiment)) if record else contextlib.nullcontext():
+        with record.recorded(_text(params, experiment)) if record else contextlib.nullcontext():
             with contextlib.closing(tracker):
                 tracker.start(trainer.global_step)
                 trainer.after_call = functools.partial(_report, console)
@@ -129,52 +131,6 @@ def create_trainer(
         optimizer = model.optimizer if model.compiled else None
         optimizer = optimizer or task.create_optimizer(params.trainer.optimizer_config, params.runtime)
     return trainer_cls(params, task, model, optimizer, train=train, evaluate=evaluate)
-
-
-class RunTracker(Tracker):
-    """Keeps `run.json` up to date: in memory at each log, on disk at each flush."""
-
-    def __init__(self, run: Run, trainer: Trainer) -> None:
-        self._run, self._trainer = run, trainer
-        self._metrics: dict[str, Mapping[str, float]] = {}
-        self._digests: tuple[str, str] | None = None
-
-    def start(self, step: int) -> None:
-        """Nothing to cut: the record has only the newest logs."""
-
-    def log(self, step: int, logs: Mapping[str, float], kind: str) -> None:
-        """Remembers the last logs of each kind."""
-        self._metrics[kind] = dict(logs)
-
-    def flush(self) -> None:
-        """Writes the record."""
-        state = self._trainer.state()[1]["stream"]
-        self._run.update(self._trainer.global_step, int(state.get("epoch", 0)), self._metrics)
-
-    def close(self) -> None:
-        """Writes the record."""
-        self.flush()
-
-    def trained(self) -> None:
-        """Takes the digests, when the last training step is done."""
-        state = self._trainer.engine.state()
-        self._digests = digest(state), weights_digest(state)
-
-    @contextlib.contextmanager
-    def attempt(self, config_text: str) -> Iterator[None]:
-        """Records an attempt and how it ended; one that ran no step leaves nothing behind."""
-        self._run.begin(self._trainer.global_step, config_text)
-        self._run.record["environment"]["engine"] = self._trainer.engine.describe()
-        try:
-            yield
-        except BaseException as error:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            self._run.finish("interrupted" if interrupted else "failed", reason)
-            raise
-        if self._digests is None:
-            self.trained()
-        self._run.finish("finished", "done", *(self._digests or ()))
 
 
 @contextlib.contextmanager
@@ -254,17 +210,3 @@ def _export(trainer: Trainer, directory: Path, say: Callable[[str], None]) -> No
     stream.restore({"epoch": 0, "batch": 0})
     sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(stream.peek())[0])
     export_all(trainer.model, directory / "export", sample, say)
-
-
-@contextlib.contextmanager
-def _precision(dtype: str | None) -> Iterator[None]:
-    """Sets the global dtype policy while the model is built and used, and puts the old one back."""
-    before = keras.config.dtype_policy()
-    if dtype in ("float16", "bfloat16"):
-        keras.config.set_dtype_policy(f"mixed_{dtype}")
-    elif dtype == "float32":
-        keras.config.set_dtype_policy("float32")
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)

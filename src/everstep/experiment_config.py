@@ -8,7 +8,6 @@ from everstep.errors import UsageError, nearest
 from everstep.loop.config import TrainerConfig
 from everstep.task.config import TaskConfig
 
-
 MODES = ("train", "eval", "train_and_eval", "train_and_post_eval", "continuous_eval")
 """What a run can be asked to do."""
 

@@ -72,7 +72,10 @@ class Engine(abc.ABC):
         with explain(self.task), watch_variables() as watched:
             self._build_model(batch)
             self._build_optimizers()
+            built = len(watched.created)
             scalars = self._probe_steps(train_batch, validation_batch, metrics)
+            if any(variable.trainable for variable in watched.created[built:]):  # an optimizer may wait for them
+                scalars = self._probe_steps(train_batch, validation_batch, metrics)
         for kind, names in scalars.items():
             self.windows[kind] = Window(names, metrics[kind], self.task.window)
             self.windows[kind].reset()

@@ -32,13 +32,14 @@ class TensorFlowEngine(Engine):
     # -- compiling -------------------------------------------------------------------------------------------------
 
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
-        traced = tf.function(step).get_concrete_function(nest.map_leaves(_spec, batch))
-        outputs = traced.structured_outputs
+        # A bare graph: a tf.function would trace twice, and refuse what only the second pass creates.
+        with tf.__internal__.FuncGraph("trace").as_default():
+            outputs = step(nest.map_leaves(_placeholder, batch))
         return {name: _shape(value) for name, value in outputs.items()}
 
     def _compile(self) -> None:
         self._loops: dict[Any, Any] = {}
-        self._reader = tf.function(self._read)
+        self._reader = _function(self._read)
 
     def _loop(self, kind: str, data: Any) -> Any:
         """Returns the compiled loop for batches of these shapes; the number of batches is left open."""
@@ -83,7 +84,7 @@ class TensorFlowEngine(Engine):
 
     def _single_validation(self, batch: Batch) -> dict[str, Any]:
         if "single" not in self._loops:
-            self._loops["single"] = tf.function(self._validation_step)
+            self._loops["single"] = _function(self._validation_step)
         return self._loops["single"](batch)
 
     def wait(self) -> None:
@@ -118,9 +119,14 @@ def _has_gpu() -> bool:
     return bool(tf.config.list_logical_devices("GPU"))
 
 
-def _spec(leaf: Any) -> tf.TensorSpec:
+def _function(fn: Callable[..., Any], **options: Any) -> Any:
+    """Compiles without autograph, as Keras does: `if tensor:` is the error it is on every backend."""
+    return tf.function(fn, autograph=False, **options)
+
+
+def _placeholder(leaf: Any) -> tf.Tensor:
     array = on_host(leaf)
-    return tf.TensorSpec(array.shape, array.dtype)
+    return tf.compat.v1.placeholder(array.dtype, array.shape)
 
 
 def _shape(value: Any) -> tuple:

@@ -59,9 +59,7 @@ class Run:
         self._created = [path for path in (directory, *directory.parents) if not path.exists()]
 
     @classmethod
-    def open(
-        cls, model_dir: storage.PathLike, experiment: str, backend: str, clock: Clock = _utc_now
-    ) -> "Run":
+    def open(cls, model_dir: storage.PathLike, experiment: str, backend: str, clock: Clock = _utc_now) -> "Run":
         """Returns the run in `model_dir`, with its id and attempts so far, or a new one.
 
         Nothing is written before `begin`. Open it before anything else writes there: a directory that is not
@@ -122,9 +120,7 @@ class Run:
         self.record["attempts"][-1]["to_step"] = step
         self._write()
 
-    def finish(
-        self, status: Status, reason: str, digest: str | None = None, weights_digest: str | None = None
-    ) -> None:
+    def finish(self, status: Status, reason: str, digest: str | None = None, weights_digest: str | None = None) -> None:
         """Ends the attempt, for `reason`."""
         self.record["attempts"][-1] |= {"ended": self._time(), "reason": reason}
         self.record |= {"status": status, "digest": digest, "weights_digest": weights_digest}

@@ -68,8 +68,16 @@ class Task(abc.ABC):
         return self._logging_dir
 
     @classmethod
-    def create_optimizer(cls, optimizer_config: Any, runtime_config: Any = None) -> keras.Optimizer:
-        """Builds the optimizer and its schedule; wraps it for loss scaling when the run is in float16."""
+    def create_optimizer(
+        cls, optimizer_config: Any, runtime_config: Any = None, dp_config: Any = None
+    ) -> keras.Optimizer:
+        """Builds the optimizer and its schedule; wraps it for loss scaling when the run is in float16.
+
+        Raises:
+          UsageError: A `dp_config` is given: differential privacy is not offered.
+        """
+        if dp_config is not None:
+            raise UsageError(f"dp_config: received {dp_config!r}, but differentially private training is not offered")
         optimizer = build_optimizer(optimizer_config)
         if runtime_config is None or runtime_config.mixed_precision_dtype != "float16":
             return optimizer
@@ -104,6 +112,10 @@ class Task(abc.ABC):
         """Updates every metric; `kwargs` may hold `sample_weight`."""
         for metric in metrics:
             metric.update_state(labels, model_outputs, **kwargs)
+
+    def process_compiled_metrics(self, compiled_metrics: keras.Metric, labels: Any, model_outputs: Any) -> None:
+        """Updates the metrics a model was compiled with, as one."""
+        compiled_metrics.update_state(labels, model_outputs)
 
     def train_step(
         self, inputs: Batch, model: keras.Model, optimizer: keras.Optimizer, metrics: Sequence[keras.Metric]

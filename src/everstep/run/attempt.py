@@ -1,0 +1,68 @@
+"""One attempt at a run: how far it is, how it ended, and what its state was when training was done."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from everstep.data.arrays import ArrayStream
+from everstep.run.digest import digest, weights_digest
+from everstep.run.environment import fingerprint
+from everstep.run.record import Run
+from everstep.tracking.tracker import Kind, Tracker
+
+
+class Attempt(Tracker):
+    """Keeps `run.json` up to date: in memory at each log, on disk at each flush."""
+
+    def __init__(self, run: Run, trainer: Any) -> None:
+        self._run, self._trainer = run, trainer
+        self._metrics: dict[str, Mapping[str, float]] = {}
+        self._digests: tuple[str, str] | None = None
+
+    def start(self, step: int) -> None:
+        """Nothing to cut: the record has only the newest logs."""
+
+    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+        """Remembers the last logs of each kind."""
+        self._metrics[kind] = dict(logs)
+
+    def flush(self) -> None:
+        """Writes the record."""
+        state = self._trainer.state()[1]["stream"]
+        self._run.update(self._trainer.global_step, int(state.get("epoch", 0)), self._metrics)
+
+    def close(self) -> None:
+        """Writes the record."""
+        self.flush()
+
+    def trained(self) -> None:
+        """Takes the digests, when the last training step is done."""
+        state = self._trainer.engine.state()
+        self._digests = digest(state), weights_digest(state)
+
+    @contextlib.contextmanager
+    def recorded(self, config_text: str) -> Iterator[None]:
+        """Records an attempt and how it ended; one that ran no step leaves nothing behind."""
+        self._run.begin(self._trainer.global_step, config_text, data=_fingerprints(self._trainer))
+        self._run.record["environment"]["engine"] = self._trainer.engine.describe()
+        try:
+            yield
+        except BaseException as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            self._run.finish("interrupted" if interrupted else "failed", reason)
+            raise
+        if self._digests is None:
+            self.trained()
+        self._run.finish("finished", "done", *(self._digests or ()))
+
+
+def _fingerprints(trainer: Any) -> dict[str, Any]:
+    """Returns what identifies the data: digests of arrays, the kind and length of other streams."""
+    prints: dict[str, Any] = {}
+    for kind, stream in (("train", trainer.train_stream), ("validation", trainer.validation_stream)):
+        if isinstance(stream, ArrayStream):
+            prints[kind] = fingerprint(stream.arrays)
+        elif stream is not None:
+            prints[kind] = {"kind": type(stream).__name__, "batches_per_epoch": stream.batches_per_epoch}
+    return prints
