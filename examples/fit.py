@@ -57,11 +57,10 @@ history = es.fit(
     verbose=False,
 )
 
-for epoch, loss, accuracy in zip(
-    history.epoch, history.history["loss"], history.history["val_accuracy"], strict=True
-):
-    print(f"epoch {epoch + 1}: loss {loss:.4f}, validation accuracy {accuracy:.4f}")
+logged = history.history  # of the epochs that this call has run
+for i, epoch in enumerate(history.epoch):
+    print(f"epoch {epoch + 1}: loss {logged['loss'][i]:.4f}, validation accuracy {logged['val_accuracy'][i]:.4f}")
 
 run = json.loads((Path(args.model_dir) / "run.json").read_text())
 print(f"accuracy: {run['metrics']['validation']['accuracy']:.4f}")
-print(f"{run['status']} at step {run['step']}, {len(run['attempts'])} attempts; exported to {args.model_dir}/export")
+print(f"{run['status']} at step {run['step']}, attempts: {len(run['attempts'])}; exported to {args.model_dir}/export")

@@ -45,7 +45,7 @@ class GanTask(es.Task):
         return points.astype("float32")
 
     def train_step(self, inputs, model, optimizer, metrics):
-        noise = keras.random.normal((len(inputs), self.latent), seed=self.noise)
+        noise = keras.random.normal((ops.shape(inputs)[0], self.latent), seed=self.noise)
 
         def critic_loss():
             real, fake = self.critic(inputs), self.critic(model(noise))

@@ -18,7 +18,7 @@ import typer
 from everstep.cli.commands import COMMANDS, app, load
 from everstep.cli.spelling import normalised
 from everstep.config import apply, get_exp_config, load_entry_points
-from tests.test_structure import LEVEL, edges, modules, part
+from test_structure import LEVEL, edges, modules, part
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "everstep"
@@ -50,7 +50,7 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.backend
-@pytest.mark.filterwarnings("default")
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras, saving a model
 @pytest.mark.parametrize("page", [p for p in PAGES if any(b.kind == "python" for b in blocks(p))], ids=name_of)
 def test_code_runs(page, tmp_path, monkeypatch):
     """A page is one program, in a directory of its own; `text output` after a block is what it prints."""
@@ -119,8 +119,8 @@ def test_overrides_fit():
     """Values that a command sets exist in the experiment that it names."""
     load_entry_points()
     for _, (command, *words) in commands():
-        pairs = [word.removeprefix("--params_override=") for word in words if re.match(r"(--params_override=)?\w+\.", word)]
-        names = [word.removeprefix("--experiment=") for word in words if re.fullmatch(r"(--experiment=)?mnist/\w+", word)]
+        names = [m[1] for word in words if (m := re.fullmatch(r"(?:--experiment=)?(mnist/\w+)", word))]
+        pairs = [m[1] for word in words if (m := re.fullmatch(r"(?:--params_override=)?(\w+\..*=.*)", word))]
         if names and command in ("train", "eval", "config"):
             apply(get_exp_config(names[0]), overrides=pairs).validate()
 
@@ -132,8 +132,8 @@ def test_every_command_has_its_page():
 
 def test_make_targets_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-    named = {name for page in LINKED for name in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text("utf-8"), re.MULTILINE)}
-    assert named and named <= targets
+    texts = "\n".join(page.read_text("utf-8") for page in LINKED)
+    assert {"demo", "test"} <= set(re.findall(r"(?:^|`)make ([a-z-]+)", texts, re.MULTILINE)) <= targets
 
 
 # -- links -----------------------------------------------------------------------------------------------------------
@@ -186,9 +186,9 @@ def definitions(path: Path) -> set[str]:
             found.add(node.name)
         elif isinstance(node, ast.ClassDef):
             inner = list(ast.walk(node))
-            found |= {node.name}
-            found |= {f"{node.name}.{n.name}" for n in inner if isinstance(n, ast.FunctionDef)}
-            found |= {f"{node.name}.{n.attr}" for n in inner if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
+            names = [n.name for n in inner if isinstance(n, ast.FunctionDef)]
+            names += [n.attr for n in inner if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
+            found |= {node.name, *(f"{node.name}.{name}" for name in names)}
     return found
 
 
@@ -208,11 +208,11 @@ def test_orders_that_matter_exist():
 
 def test_parts_are_as_drawn():
     drawn = {_part(name): set(map(_part, imports.split())) for name, _, imports in rows("Parts")}
-    assert [part for part in drawn] == sorted(drawn, key=lambda p: LEVEL[p]), "the table is in the order of LINES"
+    assert list(drawn) == sorted(drawn, key=lambda p: LEVEL[p]), "the table is in the order of LINES"
     assert set(drawn) == {part(module) for module in modules() if module != "everstep"}
     for importer, name in edges():
         own, other = part(importer), part(name)
-        if own != other and other not in UNIVERSAL:
+        if own != other and other not in UNIVERSAL and drawn[own] != {"any"}:
             assert other in drawn[own], f"docs/architecture.md, Parts: {own} imports {other} ({importer}: {name})"
 
 

@@ -228,7 +228,7 @@ def test_every_todo_has_an_issue():
 
 
 def test_public_names():
-    assert PUBLIC_NAMES == everstep.__all__
+    assert everstep.__all__ == PUBLIC_NAMES
     assert all(callable(getattr(everstep, name)) for name in PUBLIC_NAMES)
     with pytest.raises(AttributeError, match="trian"):
         everstep.trian  # noqa: B018

@@ -58,6 +58,8 @@ _WHERE = {
 __all__ = sorted(_WHERE)
 __version__ = "0.1.0"
 
+importlib.import_module("everstep.engine.backend").choose_what_is_there()
+
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:

@@ -204,9 +204,5 @@ def _text(params: ExperimentConfig, experiment: str) -> str:
 
 
 def _export(trainer: Trainer, directory: Path, say: Callable[[str], None]) -> None:
-    stream = trainer.validation_stream or trainer.train_stream
-    if stream is None:
-        return
-    stream.restore({"epoch": 0, "batch": 0})
-    sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(stream.peek())[0])
+    sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(trainer.example)[0])
     export_all(trainer.model, directory / "export", sample, say)

@@ -122,6 +122,8 @@ def adapt_loss_scaling(optimizer: Any) -> None:
             return
         known = optimizer.inner_optimizer._trainable_variables
         variables = list(trainable_variables) if trainable_variables is not None else list(known)
+        if not optimizer.built:
+            optimizer.build(variables)
         held = optimizer.variables
         new, slots = optimizer.stateless_apply([v.value for v in held], list(grads), [v.value for v in variables])
         for variable, value in zip([*variables, *held], [*new, *slots], strict=True):

@@ -119,10 +119,12 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
     temporary = _temporary_name(target)
     try:
         yield temporary
-        if temporary.is_dir():
-            remove_directory(target)
+        before = _temporary_name(target)
+        if temporary.is_dir() and target.is_dir():
+            os.rename(target, before)  # a directory cannot be replaced in one move; the old one stays till the end
         os.replace(temporary, target)
         _sync_directory(target.parent)
+        _remove(before)
     finally:
         _remove(temporary)
 

@@ -3,6 +3,7 @@ import pytest
 from everstep.engine.backend import create_engine
 from everstep.testing import engines, models
 from everstep.testing.engines.running import check_same_bits_for_every_split
+from everstep.testing.engines.state import OPTIMIZERS, check_every_optimizer_has_keys
 
 pytestmark = pytest.mark.backend
 
@@ -15,3 +16,8 @@ def test_engine(check):
 @pytest.mark.parametrize("kind", models.MODELS)
 def test_same_bits_for_every_split(kind):
     check_same_bits_for_every_split(create_engine, kind)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_has_keys(name):
+    check_every_optimizer_has_keys(create_engine, name)

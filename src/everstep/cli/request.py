@@ -116,7 +116,10 @@ def _given_names(words: Sequence[str], option: str | None) -> list[tuple[str, st
 
 def _one_name(names: Sequence[tuple[str, str]]) -> str:
     if not names:
-        raise UsageError("no experiment is named; `everstep experiments` lists them")
+        raise UsageError(
+            "no experiment is named, on the command line or in a stored config.yaml (runs of everstep.fit name none); "
+            "`everstep experiments` lists them"
+        )
     (name, origin), *others = names
     for other, elsewhere in others:
         if other != name:

@@ -23,6 +23,12 @@ def installed() -> list[str]:
     return [name for name in _ENGINES if importlib.util.find_spec(name) is not None]
 
 
+def choose_what_is_there() -> None:
+    """Makes Keras use JAX where TensorFlow, its own choice, is not installed; a choice of the user's stands."""
+    if "keras" not in sys.modules and "tensorflow" not in installed():
+        os.environ.setdefault("KERAS_BACKEND", "jax")
+
+
 def select(name: str | None) -> str:
     """Decides on the backend of this process and tells Keras; call it before anything imports Keras.
 

@@ -68,16 +68,16 @@ class Engine(abc.ABC):
           UsageError: A step has no loss, creates variables, uses some that nobody holds, or draws unseeded numbers.
         """
         batch = validation_batch if train_batch is None else train_batch
-        metrics = {kind: self._metrics(kind) for kind in ("train", "validation")}
+        own = {kind: self.task.build_metrics(training=kind == "train") for kind in ("train", "validation")}
         with explain(self.task), watch_variables() as watched:
             self._build_model(batch)
             self._build_optimizers()
             built = len(watched.created)
-            scalars = self._probe_steps(train_batch, validation_batch, metrics)
+            scalars = self._probe_steps(train_batch, validation_batch, own)
             if any(variable.trainable for variable in watched.created[built:]):  # an optimizer may wait for them
-                scalars = self._probe_steps(train_batch, validation_batch, metrics)
+                scalars = self._probe_steps(train_batch, validation_batch, own)
         for kind, names in scalars.items():
-            self.windows[kind] = Window(names, metrics[kind], self.task.window)
+            self.windows[kind] = Window(names, self._metrics(kind, own), self.task.window(kind))
             self.windows[kind].reset()
         self.variables = states.collect(self._owners())
         states.check_held(self.variables, watched.all)
@@ -85,31 +85,33 @@ class Engine(abc.ABC):
         self._compile()
         self.pull()
 
-    def _metrics(self, kind: str) -> list[keras.Metric]:
-        own = self.task.build_metrics(training=kind == "train")
-        return [*own, *(compiled_step.metrics(self.model) if self.model.compiled else [])]
+    def _metrics(self, kind: str, own: Mapping[str, list[keras.Metric]]) -> list[keras.Metric]:
+        """Returns the task's metrics and the model's, some of which are only there when a step has been traced."""
+        own_steps = self.task.window(kind) == "last"
+        return [*own[kind], *(compiled_step.metrics(self.model, own_steps) if self.model.compiled else [])]
 
     def _build_model(self, batch: Batch) -> None:
-        if not self.model.built:
+        if not self.model.built and type(self.model).call is not keras.Model.call:
             features = unpack(batch)[0]
             self._trace(lambda x: {"y": self.task.inference_step(x, self.model)}, features)
 
     def _build_optimizers(self) -> None:
-        if self.optimizer is not None and not self.optimizer.built:
+        if self.optimizer is not None and not self.optimizer.built and self.model.built:
             self.optimizer.build(self.model.trainable_variables)
-        for holder in (self.optimizer, *vars(self.task).values()):
+        for holder in nest.flatten([self.optimizer, *vars(self.task).values()]):
             adapt_loss_scaling(holder)
 
     def _probe_steps(
-        self, train_batch: Batch | None, validation_batch: Batch | None, metrics: Mapping[str, list]
+        self, train_batch: Batch | None, validation_batch: Batch | None, own: Mapping[str, list]
     ) -> dict[str, list[str]]:
         """Traces both steps once, to learn which scalars they return; what they build lazily now exists."""
         scalars: dict[str, list[str]] = {}
         if train_batch is not None:
-            shapes = self._trace(lambda b: self._user_step(b, metrics["train"]), train_batch)
+            shapes = self._trace(lambda b: self._user_step(b, self._metrics("train", own)), train_batch)
             scalars["train"] = _scalars(shapes, self.task)
         if validation_batch is not None:
-            shapes = self._trace(lambda b: self._user_validation(b, metrics["validation"]), validation_batch)
+            metrics = self._metrics("validation", own)
+            shapes = self._trace(lambda b: self._user_validation(b, metrics), validation_batch)
             scalars["validation"] = [name for name, shape in shapes.items() if shape == ()]
         return scalars
 
@@ -125,11 +127,10 @@ class Engine(abc.ABC):
 
     def _user_step(self, batch: Batch, metrics: Sequence[keras.Metric]) -> dict[str, Any]:
         forget_scaled()
-        logs = self.task.train_step(batch, self.model, self.optimizer, metrics)
-        return dict(logs or {})
+        return _logs(self.task.train_step(batch, self.model, self.optimizer, metrics), self.task, "train_step")
 
     def _user_validation(self, batch: Batch, metrics: Sequence[keras.Metric]) -> dict[str, Any]:
-        return dict(self.task.validation_step(batch, self.model, metrics) or {})
+        return _logs(self.task.validation_step(batch, self.model, metrics), self.task, "validation_step")
 
     def _train_step(self, batch: Batch) -> None:
         """One training step, from batch to sums."""
@@ -201,7 +202,8 @@ class Engine(abc.ABC):
         with self._untouched_training_window():
             self.reset("validation")
             while n < 0 or done < n:
-                piece = feed.take(n - done if n >= 0 else WHOLE)
+                # outputs come back to the host from single steps only
+                piece = feed.take(1 if self.task.aggregates else n - done if n >= 0 else WHOLE)
                 if piece is None:
                     break
                 outputs = self._validate(piece)
@@ -321,6 +323,14 @@ def floats(logs: Mapping[str, Any]) -> Logs:
         array = np.asarray(value, dtype=np.float64)
         flat |= {name: float(array)} if array.ndim == 0 else {f"{name}/{i}": float(v) for i, v in enumerate(array.flat)}
     return flat
+
+
+def _logs(logs: Any, task: Task, step: str) -> dict[str, Any]:
+    if logs is not None and not isinstance(logs, Mapping):
+        raise UsageError(
+            f"{type(task).__name__}.{step} returned {type(logs).__name__}, not a dict: return {{self.loss: loss}}"
+        )
+    return dict(logs or {})
 
 
 def _size(batch: Batch) -> int:

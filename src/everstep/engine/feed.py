@@ -36,7 +36,7 @@ class Piece:
 def on_host(leaf: Any) -> np.ndarray:
     """Returns an array in the form in which it goes to a device: float64 becomes Keras's float type."""
     array = np.asarray(leaf)
-    if array.dtype.kind not in "fiub" and not keras.backend.is_float_dtype(array.dtype.name):
+    if array.dtype.kind not in "fiub" and "float" not in array.dtype.name:
         raise UsageError(f"a batch holds an array of dtype {array.dtype}, which cannot go to the device")
     return array.astype(keras.config.floatx()) if array.dtype == np.float64 else array
 
@@ -95,8 +95,11 @@ class Feed:
         """Returns the next piece of at most `n` batches, or None when the data has ended.
 
         Raises:
+          UsageError: The feed is closed.
           Exception: What reading or checking the next batch raised; it can be tried again.
         """
+        if self._closed.is_set():
+            raise UsageError("the feed is closed: open another one, or restore a position")
         self._start()
         piece = self._next() if self._rest is None else self._cut(self._rest, n)
         if piece is None:
@@ -118,7 +121,7 @@ class Feed:
             self._thread = None
 
     def _start(self) -> None:
-        if self._thread is None and not self._closed.is_set():
+        if self._thread is None:
             self._thread = threading.Thread(target=self._read, name="everstep-feed", daemon=True)
             self._thread.start()
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -12,32 +12,40 @@ from everstep.errors import UsageError
 
 @dataclasses.dataclass
 class Watched:
-    """The variables that were created or read meanwhile."""
+    """The variables that were created, read or assigned meanwhile."""
 
     created: list[keras.Variable] = dataclasses.field(default_factory=list)
-    read: dict[int, keras.Variable] = dataclasses.field(default_factory=dict)
+    touched: dict[int, keras.Variable] = dataclasses.field(default_factory=dict)
 
     @property
     def all(self) -> list[keras.Variable]:
-        """Both."""
-        return [*self.created, *self.read.values()]
+        """All of them."""
+        return [*self.created, *self.touched.values()]
 
 
 @contextlib.contextmanager
 def watch_variables() -> Iterator[Watched]:
-    """Yields a record of the variables that are created and read meanwhile."""
+    """Yields a record of the variables that are created, read and assigned meanwhile."""
     watched = Watched()
-    init, value = keras.Variable.__init__, keras.Variable.value
+    init, value, assign = _explained_init(), keras.Variable.value, keras.Variable.assign
 
     def watched_init(self: keras.Variable, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
         watched.created.append(self)
 
     def watched_value(self: keras.Variable) -> Any:
-        watched.read[id(self)] = self
+        watched.touched[id(self)] = self
         return value.fget(self)
 
-    with _replaced("__init__", watched_init), _replaced("value", property(watched_value)):
+    def watched_assign(self: keras.Variable, new: Any) -> Any:
+        watched.touched[id(self)] = self
+        return assign(self, new)
+
+    with (
+        _replaced("__init__", watched_init),
+        _replaced("value", property(watched_value)),
+        _replaced("assign", watched_assign),
+    ):
         yield watched
 
 
@@ -47,7 +55,7 @@ def no_new_variables() -> Iterator[None]:
 
     In a compiled step a new variable would leak: made at tracing, held by nobody, and made anew at the next one.
     """
-    init = keras.Variable.__init__
+    init = _explained_init()
 
     def refuse(self: keras.Variable, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
@@ -69,9 +77,22 @@ def explain(task: Any) -> Iterator[None]:
                 f"{type(task).__name__} draws unseeded random numbers inside a step: keep "
                 "`self.seed = keras.random.SeedGenerator(1)` in the task and pass `seed=self.seed` to keras.random"
             ) from error
-        if "attempting to create a variable while in a stateless scope" in text:
-            raise _created_inside("keras.Variable(…)") from error
         raise
+
+
+def _explained_init() -> Callable[..., None]:
+    """Returns the constructor of variables with better words where a backend refuses one while it traces."""
+    init = keras.Variable.__init__
+
+    def explained(self: keras.Variable, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except ValueError as error:
+            if "while in a stateless scope" in str(error) or "could not be lifted" in str(error):
+                raise _created_inside(self.path) from error
+            raise
+
+    return explained
 
 
 def _created_inside(name: str) -> UsageError:

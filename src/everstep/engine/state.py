@@ -6,6 +6,7 @@ whose they are, and two optimizers or metrics may share a name. A key here is a 
 The same program gives the same keys in every process and on every backend.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -124,7 +125,13 @@ class _Role:
     def _add_object(self, owner: Any, below: str) -> None:
         for variable in _variables(owner):
             if id(variable) not in self.names:
-                self._add_variable(variable, f"{self.role}/{below}{self._path(owner, variable)}")
+                key = f"{self.role}/{below}{self._path(owner, variable)}"
+                self._add_variable(variable, self._free(key) if isinstance(owner, keras.Optimizer) else key)
+
+    def _free(self, key: str) -> str:
+        """Numbers slots of one name, as Adafactor has them, in the order in which the optimizer made them."""
+        names = itertools.chain([key], (f"{key}_{number}" for number in itertools.count(1)))
+        return next(name for name in names if name not in self.keyed)
 
     def _add_variable(self, variable: keras.Variable, key: str) -> None:
         key = key.rstrip("/")

@@ -16,7 +16,7 @@ from typing import Any
 from everstep.checkpoint.checkpointer import Checkpointer, NoopCheckpointer
 from everstep.errors import TrainingError, UsageError
 from everstep.loop.windows import Windows
-from everstep.tracking.tracker import NoopTracker, Tracker
+from everstep.tracking.tracker import NoopTracker, Tracker, plain
 from everstep.types import Logs
 
 Action = Callable[[Mapping[str, Any]], None]
@@ -68,6 +68,8 @@ class Controller:
         self.train_actions, self.eval_actions = list(train_actions), list(eval_actions)
         self._trained = trained
         self.stopped = ""  # why training is to end before its time
+        self._target = 0
+        self._told: dict[str, Any] = {"reason": "", "target": 0}  # what made an earlier attempt stop on its way
         self._saved_step = 0
         self._evaluated: dict[str, Any] = {"step": -1, "logs": {}}
 
@@ -112,11 +114,11 @@ class Controller:
         if steps < 1 and steps != -1:
             raise UsageError(f"trainer.validation_steps: received {steps}, must be at least 1, or -1 for the whole set")
         begin = time.perf_counter()
-        logs = self.evaluator.evaluate(steps) or {}
+        logs = dict(self.evaluator.evaluate(steps) or {})
         logs["eval_seconds"] = round(time.perf_counter() - begin, 3)
         self._act(self.eval_actions, logs)
         self.tracker.log(self.step, logs, "validation")
-        self._evaluated = {"step": self.step, "logs": logs}
+        self._evaluated = {"step": self.step, "logs": plain(logs)}
         return logs
 
     def evaluate_continuously(
@@ -160,11 +162,12 @@ class Controller:
     def save_checkpoint(self) -> None:
         """Saves now, unless this very step is saved."""
         self._require("trainer", "save_checkpoint")
-        if self.checkpointer.latest() == self.step:
+        if isinstance(self.checkpointer, NoopCheckpointer) or self.checkpointer.latest() == self.step:
             return
         self.tracker.flush()  # what was logged up to a committed step must not be lost
         state, meta = self.trainer.state()
-        self.checkpointer.save(self.step, state, {**meta, "evaluated": self._evaluated})
+        told = {"reason": self.stopped, "target": self._target}
+        self.checkpointer.save(self.step, state, {**meta, "evaluated": self._evaluated, "stopped": told})
         self._saved_step = self.step
 
     def restore_checkpoint(self, step: int | None = None) -> int | None:
@@ -174,6 +177,7 @@ class Controller:
         state, meta = self.checkpointer.restore(step)
         (self.trainer or self.evaluator).restore(state, meta)
         self._evaluated = meta.get("evaluated", self._evaluated)
+        self._told = meta.get("stopped", self._told)
         self._saved_step = self.step
         return self.step
 
@@ -189,6 +193,8 @@ class Controller:
     ) -> Logs:
         self._require("trainer", "train")
         logs: Logs = {}
+        self._target = target
+        self._is_over(target)
         if evaluation_due() and 0 < self.step != self._evaluated["step"]:
             self.evaluate(eval_steps)  # was due when an earlier attempt ended
         while self.step < target and not self.stopped:
@@ -203,6 +209,12 @@ class Controller:
             if self._save_due() or (save_at_end and ending):
                 self.save_checkpoint()
         return logs
+
+    def _is_over(self, target: int) -> bool:
+        """Whether nothing is left to train: done, or told to stop on the way there, be it in an earlier attempt."""
+        if self._told["reason"] and target <= self._told["target"]:
+            self.stopped = self._told["reason"]
+        return self.step >= target or bool(self.stopped)
 
     def _train_window(self, windows: Windows, end: int) -> Logs:
         begin, first = time.perf_counter(), self.step

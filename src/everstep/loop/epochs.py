@@ -26,12 +26,12 @@ class EpochController(Controller):
         self.eval_actions.append(self._after_evaluation)
 
     def _train_until(self, target: int, *args: Any, **kwargs: Any) -> Logs:
-        if self.step >= target:
+        if self._is_over(target):
             return {}
         self._watch_steps()
+        self._watch_evaluation()
         self.trainer.engine.push()
-        self.callbacks.begin(self.step // self.callbacks.steps)
-        self.callbacks.begin_batch(self.step % self.callbacks.steps)
+        self.callbacks.begin(*divmod(self.step, self.callbacks.steps))
         self.trainer.engine.pull()
         return super()._train_until(target, *args, **kwargs)
 
@@ -43,6 +43,24 @@ class EpochController(Controller):
         self.trainer.step_by_step()
         report = self.trainer.after_call
         self.trainer.after_call = lambda step: report(step) and self._after_step(step)
+
+    def _watch_evaluation(self) -> None:
+        if not self.callbacks.single_evaluations:
+            return
+        names = ", ".join(self.callbacks.single_evaluations)
+        logger.warning("evaluating in single steps: %s wants to be called at every batch", names)
+        self.trainer.around_validation = self._before_evaluation_step, self._after_evaluation_step
+
+    def _before_evaluation_step(self, done: int) -> None:
+        self.trainer.engine.push()
+        self.callbacks.begin_test_batch(done)
+        self.trainer.engine.pull()
+
+    def _after_evaluation_step(self, done: int) -> bool:
+        self.trainer.engine.push()
+        self.callbacks.end_test_batch(done - 1, self.trainer.engine.read("validation"))
+        self.trainer.engine.pull()
+        return True
 
     def _after_step(self, step: int) -> bool:
         """Shows one step to the callbacks; False ends the epoch here, as Keras would."""

@@ -38,6 +38,7 @@ class KerasCallbacks:
         self.list = keras.callbacks.CallbackList(
             list(callbacks), add_history=True, model=model, epochs=epochs, steps=steps, verbose=0
         )
+        self.history.on_train_begin()  # it has its list of epochs also where there is nothing left to train
         self._logs: Logs = {}
         self._epoch = 0
 
@@ -49,17 +50,21 @@ class KerasCallbacks:
     @property
     def single_steps(self) -> list[str]:
         """The user's callbacks that want to be called at every training batch, by class name."""
-        return [
-            type(c).__name__
-            for c in self.list.callbacks
-            if _wants(c, _TRAIN_HOOKS) and not _is_keras_own(c, _TRAIN_HOOKS)
-        ]
+        return self._watching(_TRAIN_HOOKS)
 
-    def begin(self, epoch: int) -> None:
+    @property
+    def single_evaluations(self) -> list[str]:
+        """Those that want to be called at every validation batch."""
+        return self._watching(_TEST_HOOKS)
+
+    def _watching(self, hooks: Sequence[str]) -> list[str]:
+        return [type(c).__name__ for c in self.list.callbacks if _wants(c, hooks) and not _is_keras_own(c, hooks)]
+
+    def begin(self, epoch: int, batch: int) -> None:
         """Before the first step of an attempt."""
         self.model.stop_training = False
         self.list.on_train_begin()
-        self._begin_epoch(epoch)
+        self._begin_epoch(epoch, batch)
 
     def begin_batch(self, index: int) -> None:
         """Before a single training step."""
@@ -68,6 +73,14 @@ class KerasCallbacks:
     def end_batch(self, index: int, logs: Mapping[str, float]) -> None:
         """After a single training step."""
         self._call(_TRAIN_HOOKS[1], index, _training(logs), own=False)
+
+    def begin_test_batch(self, index: int) -> None:
+        """Before a single validation step."""
+        self._call(_TEST_HOOKS[0], index, {}, own=False)
+
+    def end_test_batch(self, index: int, logs: Mapping[str, float]) -> None:
+        """After a single validation step."""
+        self._call(_TEST_HOOKS[1], index, _renamed(logs, "validation_loss"), own=False)
 
     def after_training(self, logs: Mapping[str, Any]) -> None:
         """After an epoch's training: a train action."""
@@ -88,13 +101,15 @@ class KerasCallbacks:
         self._logs |= {f"val_{name}": value for name, value in validation.items()}
         self._end_epoch()
 
-    def _begin_epoch(self, epoch: int) -> None:
+    def _begin_epoch(self, epoch: int, batch: int = 0) -> None:
         self._epoch = epoch
         self.list.on_epoch_begin(epoch)
+        self.begin_batch(batch)
 
     def _end_epoch(self) -> None:
         self.list.on_epoch_end(self._epoch, self._logs)
         if self.model.stop_training or self._epoch + 1 >= self.epochs:
+            self.model.optimizer.finalize_variable_values(self.model.trainable_variables)  # Keras's own averages
             self.list.on_train_end(self._logs)
         else:
             self._begin_epoch(self._epoch + 1)

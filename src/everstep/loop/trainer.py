@@ -3,6 +3,7 @@
 When to train, evaluate and save is the controller's business; how a step runs, the engine's.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from everstep.data.arrays import ArrayStream
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine.backend import create_engine
-from everstep.engine.feed import Feed
+from everstep.engine.feed import Feed, Piece
 from everstep.errors import TrainingError, UsageError
 from everstep.task.task import Task
 from everstep.types import Batch, Logs, State
@@ -52,12 +53,16 @@ class Trainer:
         self._checked: set[int] = set()
         self.window_open = False  # whether the next step belongs to a window that has begun
         self.after_call: Callable[[int], bool] = lambda step: True
+        # Called with the batches done before and after each validation batch, which is then a call of its own.
+        self.around_validation: tuple[Callable[[int], None], Callable[[int], bool]] | None = None
         self.train_stream = self._stream(config.task.train_data, train_dataset, True) if train else None
         self.validation_stream = (
             self._stream(config.task.validation_data, validation_dataset, False) if evaluate else None
         )
         self.engine = create_engine(task, model, optimizer, enable_xla=config.runtime.enable_xla)
-        self.engine.build(_first(self.train_stream), _first(self.validation_stream))
+        train_batch, validation_batch = _first(self.train_stream), _first(self.validation_stream)
+        self.example = train_batch if validation_batch is None else validation_batch
+        self.engine.build(train_batch, validation_batch)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
 
     def train(self, num_steps: int) -> Logs:
@@ -86,12 +91,23 @@ class Trainer:
         if self.validation_stream is None:
             raise UsageError("this trainer was made to train only: Trainer(…, evaluate=True)")
         self.validation_stream.restore({"epoch": 0, "batch": 0})
-        feed = self._feed(self.validation_stream, single=self.task.aggregates)
+        before, after = self.around_validation or (None, None)
+        feed = self._feed(self.validation_stream, single=self.task.aggregates or after is not None)
+        if before is not None:
+            _announce_batches(feed, before)
         try:
-            logs, self.evaluated_batches = self.engine.evaluate(feed, num_steps)
+            logs, self.evaluated_batches = self.engine.evaluate(feed, num_steps, after)
         finally:
             feed.close()
         return _named(logs, self.task.loss, "validation_loss")
+
+    @property
+    def epoch(self) -> int:
+        """Epochs of the training data done so far."""
+        if self._train_feed is None or self.train_stream is None:
+            return 0
+        position = self._train_feed.state()
+        return int(position["epoch"]) + int(position["batch"] == self.train_stream.batches_per_epoch)
 
     def state(self) -> tuple[State, dict[str, Any]]:
         """Returns what must resume together: every variable, and the step and data position."""
@@ -140,6 +156,19 @@ def _first(stream: Stream | None) -> Batch | None:
         return stream.peek()
     except StopIteration:
         raise UsageError("a dataset is empty: it has no batch at all") from None
+
+
+def _announce_batches(feed: Feed, before: Callable[[int], None]) -> None:
+    """Makes a feed call `before` whenever it hands out a batch, with the number of those before it."""
+    take, counter = feed.take, itertools.count()
+
+    def announced(n: int) -> Piece | None:
+        piece = take(n)
+        if piece is not None:
+            before(next(counter))
+        return piece
+
+    feed.take = announced  # type: ignore[method-assign]
 
 
 def _named(logs: Logs, loss: str, name: str) -> Logs:

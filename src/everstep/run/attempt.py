@@ -18,6 +18,7 @@ class Attempt(Tracker):
         self._run, self._trainer = run, trainer
         self._metrics: dict[str, Mapping[str, float]] = {}
         self._digests: tuple[str, str] | None = None
+        self._found = run.step, (run.record["digest"], run.record["weights_digest"])
 
     def start(self, step: int) -> None:
         """Nothing to cut: the record has only the newest logs."""
@@ -28,8 +29,7 @@ class Attempt(Tracker):
 
     def flush(self) -> None:
         """Writes the record."""
-        state = self._trainer.state()[1]["stream"]
-        self._run.update(self._trainer.global_step, int(state.get("epoch", 0)), self._metrics)
+        self._run.update(self._trainer.global_step, self._trainer.epoch, self._metrics)
 
     def close(self) -> None:
         """Writes the record."""
@@ -52,6 +52,9 @@ class Attempt(Tracker):
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             self._run.finish("interrupted" if interrupted else "failed", reason)
             raise
+        step, digests = self._found
+        if self._digests is None and step == self._trainer.global_step and all(digests):
+            self._digests = digests  # nothing was trained since they were taken
         if self._digests is None:
             self.trained()
         self._run.finish("finished", "done", *(self._digests or ()))

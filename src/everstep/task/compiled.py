@@ -41,7 +41,6 @@ class CompiledTask(Task):
         self._model, self._train_data, self._validation_data = model, train_data, validation_data
         self._own_train = _Override.of(model, "train_step")
         self._own_test = _Override.of(model, "test_step")
-        self.window = "last" if self._own_train or self._own_test else "mean"
 
     def build_model(self) -> keras.Model:
         """Returns the model."""
@@ -50,6 +49,10 @@ class CompiledTask(Task):
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
         """Returns the data handed over, for training or for evaluation."""
         return self._train_data if params.is_training else self._validation_data
+
+    def window(self, kind: str) -> str:
+        """Returns `last` for a model's own steps: they return what its metrics have come to."""
+        return "last" if (self._own_train if kind == "train" else self._own_test) else "mean"
 
     def train_step(
         self, inputs: Batch, model: keras.Model, optimizer: keras.Optimizer, metrics: Sequence[keras.Metric]
@@ -97,6 +100,7 @@ class _Override:
     def __call__(self, inputs: Batch) -> dict[str, Any]:
         if not self._stateless:
             return dict(self._step(inputs))
+        self._model._symbolic_build(data_batch=inputs)  # as Keras does: the lists below are to be whole
         groups = self._groups()
         logs, state = self._step(tuple([v.value for v in group] for group in groups), inputs)
         for group, values in zip(groups, state, strict=True):

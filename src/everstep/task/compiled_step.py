@@ -33,6 +33,6 @@ def call(model: keras.Model, x: Any, training: bool) -> Any:
     return model(x, training=training) if model._call_has_training_arg else model(x)
 
 
-def metrics(model: keras.Model) -> list[keras.Metric]:
-    """Returns the metrics a compiled model reports beside its loss."""
-    return [m for m in model.metrics if m.name != "loss"]
+def metrics(model: keras.Model, own_steps: bool) -> list[keras.Metric]:
+    """Returns the metrics of a compiled model; the mean of its loss is one where its own steps keep it."""
+    return [m for m in model.metrics if own_steps or m.name != "loss"]

@@ -49,8 +49,6 @@ class Task(abc.ABC):
 
     loss = "loss"
     """The key under which every `train_step` returns its loss."""
-    window = "mean"
-    """How a window of steps reports the scalars a step returned: their `mean` over samples, or the `last`."""
 
     def __init__(self, params: Any = None, logging_dir: str | None = None, name: str | None = None) -> None:
         self._task_config = params
@@ -158,6 +156,13 @@ class Task(abc.ABC):
         path = getattr(self.task_config, "init_checkpoint", "")
         if path:
             load_weights(model, path)
+
+    def window(self, kind: str) -> str:
+        """Returns how a window of `train` or `validation` steps reports their scalars.
+
+        `mean` is over samples; `last` is for steps that return what their metrics have come to so far.
+        """
+        return "mean"
 
     def check_batch(self, inputs: Batch) -> None:  # noqa: B027  # optional
         """Looks at data on the host before it reaches the device; raises UsageError if it cannot be right.

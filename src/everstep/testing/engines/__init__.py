@@ -9,11 +9,15 @@ Each check takes what makes the engine from a task, a model and an optimizer, an
 
 from collections.abc import Callable
 
-from everstep.testing.engines import running, steps
+from everstep.testing.engines import evaluation, precision, refusals, running, state, steps
 from everstep.testing.tasks import Make
 
 CHECKS: list[Callable[[Make], None]] = [
     *running.CHECKS,
     *steps.CHECKS,
+    *state.CHECKS,
+    *refusals.CHECKS,
+    *precision.CHECKS,
+    *evaluation.CHECKS,
 ]
 """Every check of the contract."""

@@ -279,6 +279,33 @@ def check_born_late(make: Make) -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
+def check_model_without_call(make: Make) -> None:
+    """A model that is only a holder of others is trained by a step that calls those."""
+
+    class Pair(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = layers.Dense(4, "tanh"), layers.Dense(1)
+
+    class Own(Regression):
+        def inference_step(self, inputs: Any, model: Any) -> Any:
+            return model.second(model.first(inputs))
+
+        def train_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Any) -> Any:
+            x, y = inputs
+            variables = model.trainable_variables
+            loss, grads = everstep.value_and_grad(lambda: self.build_losses(y, self.inference_step(x, model)), variables)
+            optimizer.apply(grads, variables)
+            return {"loss": loss}
+
+    data = models.samples(models.linear(), 40)
+    with running(make, Own(), seeded(Pair), data=data) as rig:
+        before = rig.evaluate(data)["loss"]
+        rig.run(40)
+        assert rig.evaluate(data)["loss"] < before
+        assert "optimizer/model/dense_1/kernel/momentum" in rig.engine.state()
+
+
 def check_gradients_can_be_changed(make: Make) -> None:
     """Gradients are dense arrays that a step may change, those of an Embedding included."""
 
@@ -314,5 +341,6 @@ CHECKS = [
     check_averages_weights,
     check_conditional_assignments,
     check_born_late,
+    check_model_without_call,
     check_gradients_can_be_changed,
 ]

@@ -1,0 +1,144 @@
+"""Evaluation: every sample once, outputs on the host, and training as it was."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from everstep.data.arrays import ArrayStream
+from everstep.testing import models
+from everstep.testing.tasks import Make, Regression, opened, running, seeded
+from everstep.types import Logs
+
+
+class Gathering(Regression):
+    """Gathers the outputs of every validation step on the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+        self.states: list[Any] = []
+
+    def validation_step(self, inputs: Any, model: Any, metrics: Any) -> Any:
+        outputs = self.inference_step(inputs[0], model)
+        return {"outputs": outputs, "labels": inputs[1]}
+
+    def aggregate_logs(self, state: Any, step_outputs: Any) -> Any:
+        self.states.append(state)
+        self.seen.append(step_outputs)
+        return len(self.seen)
+
+    def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: Any = None) -> Logs:
+        return {"steps": aggregated_logs}
+
+
+def check_counts_every_sample_once(make: Make) -> None:
+    """Loss and metrics over a set with a short last batch are those of all its samples, however it is cut."""
+    model = seeded(models.linear)
+    x, y = models.samples(model, 480)
+    error = x[:43] @ np.full((4, 1), 0.5, "float32") - y[:43]
+    with running(make, Regression(), model, data=(x, y), long_calls=True) as rig:
+        for batch_size in (4, 43, 1):
+            logs = rig.evaluate((x[:43], y[:43]), batch_size)
+            assert set(logs) == {"loss", "mae"}
+            np.testing.assert_allclose(logs["loss"], np.mean(error**2), rtol=1e-5)
+            np.testing.assert_allclose(logs["mae"], np.mean(np.abs(error)), rtol=1e-5)
+        few = rig.evaluate((x[:43], y[:43]), 4, n=3)
+        np.testing.assert_allclose(few["loss"], np.mean(error[:12] ** 2), rtol=1e-5)
+
+
+def check_leaves_training_as_it_was(make: Make) -> None:
+    """An evaluation in the middle of a window changes no bit of the state, nor what comes after."""
+    ended = []
+    for look in (False, True):
+        with running(make, Regression(), seeded(models.cnn)) as rig:
+            rig.run(3)
+            if look:
+                before = rig.digest()
+                assert rig.evaluate(models.samples(rig.engine.model, 10)) != rig.engine.read("train")
+                assert rig.digest() == before
+            rig.run(3)
+            ended.append((rig.digest(), rig.engine.read("train")))
+    assert ended[0] == ended[1]
+
+
+def check_leaves_compiled_metrics_as_they_were(make: Make) -> None:
+    """A compiled model has one set of metrics: evaluation borrows it and gives it back."""
+
+    def build() -> keras.Model:
+        model = models.plain_mlp()
+        model.compile("sgd", "mse", metrics=["mae"], weighted_metrics=["mse"])
+        return model
+
+    model = seeded(build)
+    with running(make, Regression(), model, model.optimizer) as rig:
+        rig.run(3)
+        before, logs = rig.digest(), rig.engine.read("train")
+        first = rig.evaluate(models.samples(model, 10, seed=5))
+        assert rig.evaluate(models.samples(model, 10, seed=5)) == first
+        assert set(first) == {"loss", "mae", "mse"}
+        assert (rig.digest(), rig.engine.read("train")) == (before, logs)
+
+
+def check_gathers_outputs_on_the_host(make: Make) -> None:
+    """`aggregate_logs` gets each step's outputs as 1-tuples of arrays, and the first time None."""
+    task, model = Gathering(), seeded(models.linear)
+    x, y = models.samples(model, 480)
+    with running(make, task, model, data=(x, y), long_calls=True) as rig:
+        rig.run(2)
+        for _ in range(2):
+            task.seen.clear()
+            logs = rig.evaluate((x[:43], y[:43]), 4)
+            assert logs["steps"] == 11 == len(task.seen)
+            assert all(isinstance(v, tuple) and len(v) == 1 for step in task.seen for v in step.values())
+            assert all(isinstance(v[0], np.ndarray) for step in task.seen for v in step.values())
+            np.testing.assert_array_equal(np.concatenate([step["labels"][0] for step in task.seen]), y[:43])
+            expected = x[:43] @ rig.value("model/dense/kernel")
+            np.testing.assert_allclose(
+                np.concatenate([step["outputs"][0] for step in task.seen]), expected, rtol=1e-4, atol=1e-6
+            )
+    assert task.states[:3] == [None, 1, 2]
+    assert task.states[11] is None
+
+
+def check_needs_no_loss(make: Make) -> None:
+    """A validation step may return nothing, or further scalars, averaged over samples."""
+
+    class Quiet(Regression):
+        def validation_step(self, inputs: Any, model: Any, metrics: Any) -> Any:
+            self.process_metrics(metrics, inputs[1], model(inputs[0]))
+
+    class Talking(Quiet):
+        def validation_step(self, inputs: Any, model: Any, metrics: Any) -> Any:
+            return {"target": ops.mean(inputs[1]), "raw": inputs[1]}
+
+    model = seeded(models.linear)
+    x, y = models.samples(model, 10)
+    with running(make, Quiet(), model) as rig:
+        assert set(rig.evaluate((x, y))) == {"mae"}
+    with running(make, Talking(), model) as rig:
+        np.testing.assert_allclose(rig.evaluate((x, y))["target"], y.mean(), rtol=1e-4)
+
+
+def check_evaluates_alone(make: Make) -> None:
+    """Without training data and optimizer an engine evaluates; the model is built on the validation batch."""
+    data = models.samples(models.plain_mlp(), 10)
+    engine = make(Regression(), seeded(models.LateModel), None)
+    engine.build(None, (data[0][:4], data[1][:4]))
+    for _ in range(2):
+        with opened(engine, ArrayStream(data, 4)) as feed:
+            logs, batches = engine.evaluate(feed)
+        assert set(logs) == {"loss", "mae"}
+        assert batches == 3
+    assert not [key for key in engine.state() if not key.startswith("model/")]
+
+
+CHECKS = [
+    check_counts_every_sample_once,
+    check_leaves_training_as_it_was,
+    check_leaves_compiled_metrics_as_they_were,
+    check_gathers_outputs_on_the_host,
+    check_needs_no_loss,
+    check_evaluates_alone,
+]

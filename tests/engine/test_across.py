@@ -1,0 +1,56 @@
+"""One task on two backends: the same keys, a state that goes from one to the other, and the same learning."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from everstep.testing import models
+
+SCRIPT = Path(__file__).with_name("across.py")
+
+
+def trained(backend, out, *given):
+    environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    result = subprocess.run(
+        [sys.executable, SCRIPT, out, *given], capture_output=True, text=True, env=environment, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    with np.load(out) as arrays:
+        return dict(arrays)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("across")
+    tensorflow = trained("tensorflow", folder / "tensorflow.npz")
+    return tensorflow, trained("jax", folder / "jax.npz", folder / "tensorflow.npz")
+
+
+def test_same_keys_shapes_and_types(both):
+    for one, other in (both, both[::-1]):
+        assert {k: (v.shape, v.dtype) for k, v in one.items()} == {k: (v.shape, v.dtype) for k, v in other.items()}
+    assert len([key for key in both[0] if key.startswith("held|")]) > 30
+
+
+def test_a_state_goes_from_one_to_the_other(both):
+    starts = [key for key in both[0] if "|before|" in key]
+    for key in starts:
+        np.testing.assert_array_equal(both[0][key], both[1][key], err_msg=key)
+
+
+@pytest.mark.parametrize("kind", models.MODELS)
+def test_same_losses_over_a_hundred_steps(both, kind):
+    losses = both[0][f"{kind}|losses"]
+    assert len(losses) == 100
+    np.testing.assert_allclose(losses, both[1][f"{kind}|losses"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", models.MODELS)
+def test_counters_agree_exactly(both, kind):
+    for key, value in both[0].items():
+        if key.startswith(f"{kind}|after") and value.dtype == np.int64:
+            np.testing.assert_array_equal(value, both[1][key], err_msg=key)

@@ -1,0 +1,40 @@
+import keras
+import pytest
+
+from everstep.engine import backend
+from everstep.errors import UsageError
+
+CURRENT = keras.backend.backend()
+OTHER = {"tensorflow": "jax", "jax": "tensorflow"}[CURRENT]
+
+pytestmark = pytest.mark.backend
+
+
+def test_the_backend_that_keras_has_is_kept():
+    assert backend.select(None) == CURRENT
+    assert backend.select(CURRENT) == CURRENT
+
+
+def test_another_one_than_keras_has_is_refused():
+    with pytest.raises(UsageError, match=f"asked for '{OTHER}'.*loaded with '{CURRENT}'.*KERAS_BACKEND={OTHER}"):
+        backend.select(OTHER)
+
+
+def test_an_unknown_one_is_refused_with_the_nearest():
+    with pytest.raises(UsageError, match="did you mean 'tensorflow'"):
+        backend.select("tensorflw")
+
+
+def test_one_that_is_not_installed_names_the_extra(monkeypatch):
+    monkeypatch.setattr(backend, "installed", lambda: [])
+    with pytest.raises(UsageError, match=rf"everstep\[{CURRENT}\]"):
+        backend.select(CURRENT)
+
+
+def test_the_seed_decides_the_weights():
+    weights = []
+    for seed in (3, 3, 4):
+        backend.prepare(seed)
+        weights.append(keras.layers.Dense(2).build((None, 3)) or keras.random.normal((2,), seed=keras.random.SeedGenerator()))
+    numbers = [keras.ops.convert_to_numpy(w).tolist() for w in weights]
+    assert numbers[0] == numbers[1] != numbers[2]

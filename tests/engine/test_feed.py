@@ -1,0 +1,132 @@
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from everstep.data.arrays import ArrayStream
+from everstep.data.iterables import IterableStream
+from everstep.engine.feed import Feed, on_host
+from everstep.errors import UsageError
+
+
+def numbers(count=20, repeat=False):
+    return ArrayStream(np.arange(count), 1, repeat=repeat)
+
+
+def taken(feed, *lengths):
+    pieces = [feed.take(n) for n in lengths]
+    return [piece.placed.ravel().tolist() for piece in pieces]
+
+
+@pytest.fixture
+def opened():
+    feeds = []
+
+    def open_feed(stream, length=lambda window, left: left, check=None):
+        feeds.append(Feed(stream, lambda data: data, length, check))
+        return feeds[-1]
+
+    yield open_feed
+    for feed in feeds:
+        feed.close()
+
+
+def test_position_is_of_what_was_taken(opened):
+    feed = opened(numbers())
+    assert feed.state() == {"epoch": 0, "batch": 0}
+    feed.expect(3)
+    assert taken(feed, 3) == [[0, 1, 2]]
+    time.sleep(0.05)  # for the thread to read ahead
+    assert feed.state() == {"epoch": 0, "batch": 3}
+
+
+def test_a_piece_is_never_longer_than_asked(opened):
+    feed = opened(numbers())
+    feed.expect(10)
+    assert taken(feed, 4, 2, 4) == [[0, 1, 2, 3], [4, 5], [6, 7, 8, 9]]
+    assert feed.state() == {"epoch": 0, "batch": 10}
+
+
+def test_restoring_drops_what_was_read_ahead(opened):
+    feed = opened(numbers())
+    feed.expect(5)
+    taken(feed, 5, 2)
+    feed.restore({"epoch": 0, "batch": 2})
+    feed.expect(2)
+    assert taken(feed, 2) == [[2, 3]]
+
+
+def test_the_end_stays_the_end(opened):
+    feed = opened(numbers(3))
+    feed.expect(5)
+    assert taken(feed, 5) == [[0, 1, 2]]
+    assert feed.take(5) is None
+    assert feed.take(5) is None
+    feed.restore({"epoch": 0, "batch": 1})
+    feed.expect(5)
+    assert taken(feed, 5) == [[1, 2]]
+
+
+def test_an_error_comes_after_the_batches_before_it_and_can_be_retried(opened):
+    failures = [OSError("first"), OSError("second")]
+
+    def source():
+        yield np.array([0])
+        yield np.array([1])
+        if failures:
+            raise failures.pop(0)
+        yield np.array([2])
+
+    feed = opened(IterableStream(source), length=lambda window, left: 1)
+    assert taken(feed, 1, 1) == [[0], [1]]
+    for message in ("first", "second"):
+        with pytest.raises(OSError, match=message):
+            feed.take(1)
+        assert feed.state() == {"epoch": 0, "batch": 2}
+    assert taken(feed, 1) == [[2]]
+
+
+def test_each_block_is_checked_once_before_it_is_taken(opened):
+    seen = []
+
+    def check(data):
+        seen.extend(data.ravel().tolist())
+        if 7 in seen:
+            raise UsageError("seven")
+
+    feed = opened(numbers(), length=lambda window, left: min(left, 3), check=check)
+    feed.expect(6)
+    assert taken(feed, 3, 3) == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(UsageError, match="seven"):
+        feed.take(3)
+    assert feed.state() == {"epoch": 0, "batch": 6}
+    assert seen[:9] == list(range(9))
+
+
+def test_closing_ends_the_thread():
+    def mine():
+        return [thread for thread in threading.enumerate() if thread.name == "everstep-feed"]
+
+    before = len(mine())
+    feed = Feed(numbers(repeat=True), lambda data: data, lambda window, left: 1)
+    feed.take(1)
+    assert len(mine()) == before + 1
+    feed.close()
+    feed.close()
+    assert len(mine()) == before
+    with pytest.raises(UsageError, match="closed"):
+        feed.take(1)
+
+
+@pytest.mark.parametrize(
+    ("given", "placed"), [("float64", "float32"), ("float16", "float16"), ("int64", "int64"), ("uint8", "uint8"), ("bool", "bool")]
+)
+def test_types_on_the_way_to_the_device(given, placed):
+    assert on_host(np.zeros(3, given)).dtype == placed
+
+
+@pytest.mark.parametrize("array", [np.array(["a"]), np.array([None]), np.array(["2026-01-01"], "datetime64[D]")])
+def test_types_no_device_takes(array):
+    with pytest.raises(UsageError, match="dtype"):
+        on_host(array)

@@ -1,0 +1,57 @@
+import pytest
+
+from everstep.engine.pace import BYTES_PER_CALL, LENGTHS, Pace
+
+
+def quick(lengths=LENGTHS, seconds=1e-4):
+    pace = Pace(lengths)
+    while pace.measuring:
+        pace.took(seconds)
+    return pace
+
+
+def plan(pace, window):
+    left, calls = window, []
+    while left:
+        calls.append(pace.length(window, left))
+        left -= calls[-1]
+    return calls
+
+
+def test_single_steps_until_one_was_timed():
+    pace = Pace()
+    assert plan(pace, 5) == [1] * 5
+    pace.took(5.0)  # the first one compiles
+    assert pace.measuring
+    pace.took(1e-3)
+    assert not pace.measuring
+    assert plan(pace, 120) == [100, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("window", "calls"), [(123, [100, 10, 10, 1, 1, 1]), (100, [100]), (10, [10]), (9, [1] * 9), (300, [100] * 3)]
+)
+def test_fixed_lengths(window, calls):
+    assert plan(quick(), window) == calls
+
+
+def test_a_length_that_serves_no_whole_window_is_left_out():
+    assert quick().length(300, 10) == 1
+
+
+def test_any_length_where_length_is_data():
+    assert plan(quick(None), 123) == [100, 23]
+
+
+def test_a_call_holds_a_second_at_most():
+    assert max(plan(quick(seconds=0.05), 100)) == 10
+    assert max(plan(quick(seconds=2.0), 100)) == 1
+    assert max(plan(quick(None, seconds=0.05), 100)) == 20
+
+
+def test_a_call_holds_what_fits_in_memory():
+    pace = quick()
+    pace.batch_of(BYTES_PER_CALL // 50)
+    assert max(plan(pace, 100)) == 10
+    pace.batch_of(BYTES_PER_CALL * 2)
+    assert max(plan(pace, 100)) == 1

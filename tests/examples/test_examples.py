@@ -1,0 +1,114 @@
+"""Every example runs, as a user would run it, and shows what it promises."""
+
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import nbclient
+import nbformat
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, model_dir: Path) -> str:
+    """Runs an example on the backend of this process; returns what it prints."""
+    command = [
+        sys.executable,
+        str(EXAMPLES / name),
+        "--backend",
+        keras.backend.backend(),
+        "--model-dir",
+        str(model_dir),
+    ]
+    environment = {k: v for k, v in os.environ.items() if k != "KERAS_BACKEND"}
+    done = subprocess.run(command, cwd=model_dir.parent, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def numbers(pattern: str, text: str) -> list[float]:
+    """Returns every number that follows the words of `pattern`."""
+    return [float(found) for found in re.findall(pattern + r"[: ]+(-?\d+\.\d+|nan|inf)", text)]
+
+
+@pytest.mark.backend
+def test_custom_step(tmp_path):
+    printed = run("custom_step.py", tmp_path / "run")
+    losses, norms = numbers("loss", printed), numbers("gradient norm", printed)
+    assert len(losses) == len(norms) == 6
+    assert losses[-1] < losses[0]
+    assert all(0 < norm < 10 for norm in norms)
+    assert numbers("accuracy of the teacher", printed)[0] > 0.93
+
+
+@pytest.mark.backend
+def test_gan(tmp_path):
+    printed = run("gan.py", tmp_path / "run")
+    for name in ("generator loss", "critic loss"):
+        losses = numbers(name, printed)
+        assert len(losses) == 6
+        assert all(map(math.isfinite, losses))
+    means = numbers("generated mean", printed)
+    assert abs(means[-1] - 2) < 0.3
+    assert abs(means[-1] - 2) < abs(means[0] - 2)
+    assert abs(numbers("final mean", printed)[0] - 2) < 0.3
+
+
+def test_gan_source_knows_no_backend():
+    source = (EXAMPLES / "gan.py").read_text().partition('"""\n\nimport')[2]
+    assert not re.search(r"tensorflow|jax|torch|keras\.backend|keras\.config", source)
+
+
+@pytest.mark.backend
+def test_fit(tmp_path):
+    printed = run("fit.py", tmp_path / "run")
+    losses = numbers("loss", printed)
+    assert len(losses) == 4
+    assert losses[-1] < losses[0] / 2
+    accuracy = numbers(r"(?m)^accuracy", printed)
+    assert accuracy[0] > 0.9
+    assert {p.name for p in (tmp_path / "run" / "export").iterdir()} >= {"model.keras"}
+
+
+@pytest.mark.full
+@pytest.mark.backend
+def test_fit_again(tmp_path):
+    printed, again = run("fit.py", tmp_path / "run"), run("fit.py", tmp_path / "run")
+    assert not numbers("loss", again)
+    assert numbers(r"(?m)^accuracy", again) == numbers(r"(?m)^accuracy", printed)
+    assert "finished at step 628, attempts: 2" in again
+
+
+@pytest.mark.filterwarnings("default")  # of the machinery that runs notebooks
+def test_notebook(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", keras.backend.backend())
+    notebook = nbformat.read(EXAMPLES / "fit.ipynb", as_version=4)
+    assert not [cell for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")]
+    client = nbclient.NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    )
+    client.execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    text = "".join(output.get("text", "") for output in outputs)
+    assert f"backend: {keras.backend.backend()}" in text
+    assert numbers("accuracy", text)[0] > 0.9
+    assert [output for output in outputs if "image/png" in output.get("data", {})]
+    assert (tmp_path / "runs" / "fit-notebook" / "run.json").is_file()
+
+
+def test_notebook_makes_the_calls_of_the_script():
+    notebook = nbformat.read(EXAMPLES / "fit.ipynb", as_version=4)
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    script = (EXAMPLES / "fit.py").read_text()
+    for part in (r"model = keras.*?\n\)\n", r"model\.compile.*?\n", r"callbacks=\[.*?\n    \],"):
+        assert re.search(part, script, re.DOTALL)[0].strip() in code
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_examples_are_short(path):
+    assert len(path.read_text().splitlines()) <= 120

@@ -1,0 +1,92 @@
+"""A trainer that only counts, a checkpointer in memory, and a task that trains in no time."""
+
+import keras
+import numpy as np
+
+import everstep as es
+from everstep.checkpoint.checkpointer import Checkpointer
+from everstep.testing import models
+from everstep.testing.tasks import Regression
+
+
+class Counter:
+    """All that a controller needs: `train`, `evaluate` and `global_step`."""
+
+    def __init__(self, speed=1):
+        self.global_step, self.speed = 0, speed
+        self.events = []
+
+    def train(self, num_steps):
+        self.events.append(f"train {num_steps}")
+        self.global_step += num_steps * self.speed
+        return {"training_loss": 1 / self.global_step}
+
+    def evaluate(self, num_steps):
+        self.events.append(f"evaluate {self.global_step}")
+        return {"validation_loss": float(self.global_step)}
+
+
+class SavedCounter(Counter):
+    """One that can be saved, too."""
+
+    def state(self):
+        self.events.append(f"save {self.global_step}")
+        return {"steps": np.array(self.global_step)}, {"step": self.global_step}
+
+    def restore(self, state, meta):
+        self.global_step = meta["step"]
+
+
+class MemoryCheckpointer(Checkpointer):
+    def __init__(self):
+        self.saved = {}
+
+    def save(self, step, state, meta):
+        self.saved[step] = state, meta
+
+    def restore(self, step=None):
+        return self.saved[max(self.saved) if step is None else step]
+
+    def steps(self):
+        return sorted(self.saved)
+
+    def close(self):
+        pass
+
+
+class TinyTask(Regression):
+    """44 samples in 5 full batches an epoch; 13 to evaluate, the last one by itself."""
+
+    def build_model(self):
+        return models.mlp()
+
+    def build_inputs(self, params, input_context=None):
+        x, y = models.samples(models.plain_mlp(), 57)
+        return (x[:44], y[:44]) if params.is_training else (x[44:], y[44:])
+
+
+def tiny_params(**trainer):
+    """Returns an experiment of 12 steps: loops of 4, evaluated and saved every 8."""
+    optimizer = {
+        "optimizer": {"type": "adam"},
+        "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.01}},
+    }
+    every = {"steps_per_loop": 4, "validation_interval": 8, "checkpoint_interval": 8}
+    return es.ExperimentConfig(
+        task=es.TaskConfig(
+            train_data=es.DataConfig(global_batch_size=8, is_training=True),
+            validation_data=es.DataConfig(global_batch_size=4, is_training=False),
+        ),
+        trainer=es.TrainerConfig({"train_steps": 12, **every, "optimizer_config": optimizer, **trainer}),
+    )
+
+
+def run(mode, model_dir, task=None, params=None, **kwargs):
+    """Runs the tiny task, quietly and without exporting it; keywords of the trainer's section go there."""
+    fields = {name: kwargs.pop(name) for name in list(kwargs) if hasattr(es.TrainerConfig(), name)}
+    task, params = task or TinyTask(), params or tiny_params(**fields)
+    return es.run_experiment(None, task, mode, params, model_dir, **{"export": False, "verbose": False, **kwargs})
+
+
+def weights(model):
+    return np.concatenate([keras.ops.convert_to_numpy(v).ravel() for v in model.trainable_variables])

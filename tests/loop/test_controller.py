@@ -1,0 +1,254 @@
+"""The outer loop, driven by a trainer that only counts."""
+
+import logging
+import math
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from everstep.errors import TrainingError, UsageError
+from everstep.loop.controller import Controller
+from everstep.tracking.tracker import MemoryTracker
+
+from .samples import Counter, MemoryCheckpointer, SavedCounter
+
+
+def control(trainer, **kwargs):
+    return Controller(trainer=trainer, evaluator=trainer, **{"steps_per_loop": 5, **kwargs})
+
+
+def test_train_and_evaluate_are_all_a_trainer_needs():
+    trainer = Counter()
+    assert control(trainer).train_and_evaluate(10)["validation_loss"] == 10
+    assert trainer.events == ["train 5", "train 5", "evaluate 10"]
+
+
+def test_train_steps_are_absolute():
+    trainer = Counter()
+    controller = control(trainer)
+    assert controller.train(12)["training_loss"] == 1 / 12
+    assert controller.train(12) == {}
+    controller.train(17)
+    assert trainer.events == ["train 5", "train 5", "train 2", "train 3", "train 2"]
+
+
+def test_evaluations_cut_the_loops():
+    trainer = Counter()
+    logs = control(trainer).train_and_evaluate(17, eval_interval=7)
+    trained = ["train 5", "train 2", "evaluate 7", "train 5", "train 2", "evaluate 14", "train 3", "evaluate 17"]
+    assert trainer.events == trained
+    assert logs["validation_loss"] == 17
+
+
+def test_evaluates_once_where_interval_and_end_meet():
+    trainer = Counter()
+    control(trainer).train_and_evaluate(10, eval_interval=10)
+    assert trainer.events.count("evaluate 10") == 1
+
+
+@pytest.mark.parametrize(
+    ("interval", "saved"),
+    [(0, [23]), (5, [5, 10, 15, 20, 23]), (7, [10, 15, 23]), (10, [10, 20, 23]), (12, [15, 23]), (100, [23])],
+)
+def test_saves_at_the_first_loops_end_after_each_multiple(interval, saved):
+    checkpointer = MemoryCheckpointer()
+    control(SavedCounter(), checkpointer=checkpointer, checkpoint_interval=interval).train(23)
+    assert checkpointer.steps() == saved
+
+
+def test_no_save_at_completion_unless_asked():
+    checkpointer = MemoryCheckpointer()
+    control(SavedCounter(), checkpointer=checkpointer).train(10, checkpoint_at_completion=False)
+    assert checkpointer.steps() == []
+
+
+def test_order_log_act_evaluate_act_save():
+    trainer, tracker = SavedCounter(), MemoryTracker()
+    events = trainer.events
+
+    def logged(kind):
+        return len([point for point in tracker.points if point.kind == kind])
+
+    controller = control(
+        trainer,
+        checkpointer=MemoryCheckpointer(),
+        tracker=tracker,
+        train_actions=[lambda logs: events.append(f"act on {logs['training_loss']}, logged {logged('train')}")],
+        eval_actions=[lambda logs: events.append(f"act on {logs['validation_loss']}")],
+        trained=lambda: events.append("trained"),
+    )
+    controller.train_and_evaluate(5)
+    acted = ["act on 0.2, logged 1", "trained", "evaluate 5", "act on 5.0", "save 5"]
+    assert events == ["train 5", *acted]
+
+
+def test_actions_may_add_to_the_evaluations_logs():
+    tracker = MemoryTracker()
+    controller = control(Counter(), tracker=tracker, eval_actions=[lambda logs: logs.update(best=np.float32(3))])
+    assert controller.evaluate()["best"] == 3
+    assert tracker.points[-1].logs["best"] == 3
+
+
+def test_saved_evaluations_are_plain_numbers():
+    checkpointer = MemoryCheckpointer()
+    actions = [lambda logs: logs.update(best=np.float32(3), worst=np.array(math.nan))]
+    control(SavedCounter(), checkpointer=checkpointer, eval_actions=actions).train_and_evaluate(5)
+    saved = checkpointer.restore()[1]["evaluated"]
+    assert saved["step"] == 5
+    assert all(type(value) is float for value in saved["logs"].values())
+
+
+def test_resume_goes_on_and_repeats_nothing():
+    checkpointer = MemoryCheckpointer()
+    control(SavedCounter(), checkpointer=checkpointer).train_and_evaluate(8, eval_interval=4)
+    trainer = SavedCounter()
+    controller = control(trainer, checkpointer=checkpointer)
+    assert controller.restore_checkpoint() == 8
+    logs = controller.train_and_evaluate(12, eval_interval=4)
+    assert trainer.events == ["train 4", "evaluate 12", "save 12"]
+    assert logs["validation_loss"] == 12
+
+
+def test_finished_run_again_returns_its_evaluation():
+    checkpointer = MemoryCheckpointer()
+    first = control(SavedCounter(), checkpointer=checkpointer).train_and_evaluate(8)
+    trainer = SavedCounter()
+    controller = control(trainer, checkpointer=checkpointer)
+    controller.restore_checkpoint()
+    assert controller.train_and_evaluate(8) == first
+    assert trainer.events == []
+
+
+def test_finished_run_that_was_never_evaluated_is():
+    checkpointer = MemoryCheckpointer()
+    control(SavedCounter(), checkpointer=checkpointer).train(8)
+    trainer = SavedCounter()
+    controller = control(trainer, checkpointer=checkpointer)
+    controller.restore_checkpoint()
+    assert controller.train_and_evaluate(8)["validation_loss"] == 8
+    assert trainer.events == ["evaluate 8"]
+
+
+def test_nothing_to_restore():
+    assert control(SavedCounter(), checkpointer=MemoryCheckpointer()).restore_checkpoint() is None
+    with pytest.raises(UsageError, match="keeps no checkpoints"):
+        control(SavedCounter()).restore_checkpoint(3)
+
+
+def test_stop_ends_with_what_belongs_to_the_step():
+    trainer, checkpointer = SavedCounter(), MemoryCheckpointer()
+    controller = control(trainer, checkpointer=checkpointer)
+    controller.train_actions.append(lambda logs: trainer.global_step == 10 and controller.stop("enough"))
+    assert controller.train_and_evaluate(50)["validation_loss"] == 10
+    assert trainer.events == ["train 5", "train 5", "evaluate 10", "save 10"]
+    assert controller.stopped == "enough"
+
+
+def test_stopped_run_stays_stopped_until_its_target_moves():
+    checkpointer = MemoryCheckpointer()
+    first = control(SavedCounter(), checkpointer=checkpointer)
+    first.train_actions.append(lambda logs: first.stop("enough"))
+    logs = first.train_and_evaluate(50)
+    trainer = SavedCounter()
+    again = control(trainer, checkpointer=checkpointer)
+    again.restore_checkpoint()
+    assert again.train_and_evaluate(50) == logs
+    assert trainer.events == []
+    further = control(trainer, checkpointer=checkpointer)
+    further.restore_checkpoint()
+    assert further.train_and_evaluate(60)["validation_loss"] == 60
+
+
+def test_summary_interval():
+    tracker = MemoryTracker()
+    control(Counter(), tracker=tracker, summary_interval=10).train(25)
+    assert [point.step for point in tracker.points] == [10, 20]
+    assert set(tracker.points[0].logs) == {"training_loss", "steps_per_second"}
+
+
+def test_loops_as_a_function_of_the_step():
+    trainer = Counter()
+    control(trainer, steps_per_loop=lambda step: 1 if step < 2 else 4).train(10)
+    assert trainer.events == ["train 1", "train 1", "train 4", "train 4"]
+
+
+def test_trainer_that_moves_otherwise_is_told(caplog):
+    with caplog.at_level(logging.WARNING):
+        control(Counter(speed=2)).train(10)
+    assert "train(5) moved the step from 0 to 10" in caplog.text
+
+
+def test_logs_may_be_none():
+    trainer = Counter()
+    trainer.train = lambda n: setattr(trainer, "global_step", trainer.global_step + n)
+    trainer.evaluate = lambda n: None
+    assert set(control(trainer).train_and_evaluate(5)) == {"eval_seconds"}
+
+
+@pytest.mark.parametrize("steps", [0, -2])
+def test_evaluation_steps(steps):
+    with pytest.raises(UsageError, match=rf"validation_steps: received {steps}"):
+        control(Counter()).evaluate(steps)
+
+
+def test_missing_part_is_named():
+    with pytest.raises(UsageError, match=r"train needs a trainer: Controller\(trainer="):
+        Controller(evaluator=Counter()).train(5)
+    with pytest.raises(UsageError, match=r"evaluate needs a evaluator: Controller\(evaluator="):
+        Controller(trainer=Counter()).evaluate()
+
+
+# -- evaluating what another process trains ----------------------------------------------------------------------------
+
+
+def watch(checkpointer, **kwargs):
+    evaluator = SavedCounter()
+    controller = Controller(evaluator=evaluator, checkpointer=checkpointer)
+    done = kwargs.pop("until", math.inf)
+    logs = controller.evaluate_continuously(timeout_fn=lambda: controller.step >= done, poll=0.01, **kwargs)
+    return evaluator.events, logs
+
+
+def saved(*steps):
+    checkpointer = MemoryCheckpointer()
+    for step in steps:
+        checkpointer.save(step, {}, {"step": step})
+    return checkpointer
+
+
+def test_continuous_evaluation_takes_the_newest_and_ends_at_train_steps():
+    events, logs = watch(saved(5, 10, 15), until=15, timeout=60)
+    assert events == ["evaluate 15"]
+    assert logs["validation_loss"] == 15
+
+
+def test_continuous_evaluation_sees_each_new_checkpoint():
+    checkpointer = saved(5)
+
+    def train():
+        for step in (10, 15):
+            time.sleep(0.2)
+            checkpointer.save(step, {}, {"step": step})
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    events, logs = watch(checkpointer, until=15, timeout=60)
+    thread.join()
+    assert events == ["evaluate 5", "evaluate 10", "evaluate 15"]
+    assert logs["validation_loss"] == 15
+
+
+def test_continuous_evaluation_gives_up_on_a_dead_trainer(caplog):
+    begin = time.monotonic()
+    events, logs = watch(saved(5), until=100, timeout=0.3)
+    assert time.monotonic() - begin < 5
+    assert events == ["evaluate 5"]
+    assert logs["validation_loss"] == 5
+    assert "no new checkpoint" in caplog.text
+
+
+def test_continuous_evaluation_without_any_checkpoint():
+    with pytest.raises(TrainingError, match="no checkpoint appeared"):
+        watch(MemoryCheckpointer(), timeout=0.1)

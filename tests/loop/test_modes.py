@@ -1,0 +1,256 @@
+"""`run_experiment`: the modes, what resumes, and what belongs to a step."""
+
+import csv
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import everstep as es
+from everstep.errors import TrainingError, UsageError
+from everstep.experiment import create_trainer
+
+from .samples import TinyTask, run, tiny_params, weights
+
+pytestmark = pytest.mark.backend
+
+TIMES = ("steps_per_second", "eval_seconds")
+
+
+def record(model_dir):
+    return json.loads((model_dir / "run.json").read_text())
+
+
+def history(model_dir):
+    with (model_dir / "history.csv").open() as file:
+        return [{name: cell for name, cell in row.items() if name not in TIMES} for row in csv.DictReader(file)]
+
+
+def checkpoints(model_dir):
+    return sorted(int(path.name) for path in (model_dir / "checkpoints").iterdir() if path.name.isdigit())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A train_and_eval run that was never interrupted: its directory, model and logs."""
+    model_dir = tmp_path_factory.mktemp("finished") / "run"
+    return model_dir, *run("train_and_eval", model_dir)
+
+
+def test_train_and_eval(finished):
+    model_dir, _, logs = finished
+    assert set(logs) == {"validation_loss", "mae", "eval_seconds"}
+    rows = history(model_dir)
+    assert [row["step"] for row in rows] == ["4", "8", "12"]
+    assert [bool(row["validation_loss"]) for row in rows] == [False, True, True]
+    assert checkpoints(model_dir) == [8, 12]
+    assert record(model_dir)["status"] == "finished"
+
+
+def test_finished_run_again(finished):
+    model_dir, model, logs = finished
+    before = record(model_dir)
+    again, same = run("train_and_eval", model_dir)
+    assert same == logs
+    assert np.array_equal(weights(again), weights(model))
+    after = record(model_dir)
+    assert (after["digest"], after["weights_digest"]) == (before["digest"], before["weights_digest"])
+    assert after["metrics"] == before["metrics"]
+    assert [attempt["from_step"] for attempt in after["attempts"]] == [0, 12]
+
+
+def test_eval(finished):
+    model_dir, _, logs = finished
+    before = (model_dir / "run.json").read_bytes()
+    alone = run("eval", model_dir)[1]
+    assert alone["validation_loss"] == logs["validation_loss"]
+    assert (model_dir / "run.json").read_bytes() == before
+
+
+def test_continuous_eval_of_a_finished_run(finished):
+    model_dir, _, logs = finished
+    assert run("continuous_eval", model_dir)[1]["validation_loss"] == logs["validation_loss"]
+
+
+def test_continuous_eval_gives_up_on_a_dead_trainer(finished):
+    model_dir, _, logs = finished
+    given_up = run("continuous_eval", model_dir, train_steps=100, continuous_eval_timeout=1)[1]
+    assert given_up["validation_loss"] == logs["validation_loss"]
+
+
+def test_interrupted_run_ends_in_the_same_bits(finished, tmp_path):
+    model_dir, model, logs = finished
+    interrupted = tmp_path / "run"
+    trainer = create_trainer(tiny_params(), TinyTask(), train=True, evaluate=True)
+
+    def interrupt(logs):
+        if trainer.global_step == 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run("train_and_eval", interrupted, trainer=trainer, train_actions=[interrupt])
+    assert record(interrupted)["status"] == "interrupted"
+    assert checkpoints(interrupted) == [8]
+    resumed, same = run("train_and_eval", interrupted)
+    assert np.array_equal(weights(resumed), weights(model))
+    assert same["validation_loss"] == logs["validation_loss"]
+    assert record(interrupted)["digest"] == record(model_dir)["digest"]
+    assert history(interrupted) == history(model_dir)
+    assert [attempt["from_step"] for attempt in record(interrupted)["attempts"]] == [0, 8]
+
+
+def test_run_made_longer_ends_in_the_same_bits(finished, tmp_path):
+    """Also where the first part ended inside a window: it stays open."""
+    model_dir, model, _ = finished
+    run("train", tmp_path / "run", train_steps=6)
+    resumed, logs = run("train", tmp_path / "run")
+    assert np.array_equal(weights(resumed), weights(model))
+    assert record(tmp_path / "run")["digest"] == record(model_dir)["digest"]
+    assert logs["training_loss"] == float(history(model_dir)[-1]["training_loss"])
+    assert float(history(tmp_path / "run")[-2]["training_loss"]) == float(history(model_dir)[1]["training_loss"])
+
+
+def test_train_saves_at_the_end_and_evaluates_nothing(tmp_path):
+    _, logs = run("train", tmp_path / "run", checkpoint_interval=0, save_summary=False)
+    assert "training_loss" in logs
+    assert "validation_loss" not in logs
+    assert checkpoints(tmp_path / "run") == [12]
+    assert not list(tmp_path.rglob("*tfevents*"))
+    assert not (tmp_path / "run" / "history.csv").exists()
+
+
+@pytest.mark.parametrize("how", [{"mode": "train_and_post_eval"}, {"mode": "train", "run_post_eval": True}])
+def test_post_eval(how, finished, tmp_path):
+    how = dict(how)
+    mode = how.pop("mode")
+    first = run(mode, tmp_path / "run", **how)[1]
+    assert first["validation_loss"] == finished[2]["validation_loss"]
+    again = run(mode, tmp_path / "run", **how)[1]
+    assert again["validation_loss"] == first["validation_loss"]
+
+
+def test_eval_without_checkpoint_leaves_nothing(tmp_path):
+    with pytest.raises(UsageError, match="no checkpoint to evaluate in"):
+        run("eval", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_continuous_eval_without_checkpoint(tmp_path):
+    with pytest.raises(TrainingError, match="no checkpoint appeared within 1 seconds"):
+        run("continuous_eval", tmp_path / "run", continuous_eval_timeout=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_that_ends_fails_the_run_and_keeps_it(tmp_path):
+    params = tiny_params()
+    params.override({"task": {"train_data": {"repeat": False}}})
+    with pytest.raises(TrainingError, match="ended after step 5 of 12"):
+        run("train", tmp_path / "run", params=params)
+    found = record(tmp_path / "run")
+    assert (found["status"], found["step"]) == ("failed", 5)
+    assert found["attempts"][0]["reason"].startswith("TrainingError: the training data ended after step 5")
+
+
+def test_actions_see_and_change_weights(tmp_path):
+    """On every backend: also where the state is not in the Keras objects while steps run."""
+    trainer = create_trainer(tiny_params(), TinyTask(), train=True, evaluate=True)
+    kernel, rate = trainer.model.layers[0].kernel, trainer.optimizer.learning_rate
+    seen = []
+
+    def act(logs):
+        seen.append(np.array(keras.ops.convert_to_numpy(kernel)))
+        if trainer.global_step == 8:
+            kernel.assign(np.zeros(kernel.shape))
+            rate.assign(0.0)
+
+    run("train", tmp_path / "run", trainer=trainer, train_actions=[act])
+    assert not np.array_equal(seen[0], seen[1])
+    assert not seen[2].any()  # with a learning rate of nothing, what was set stays
+    assert not keras.ops.convert_to_numpy(kernel).any()
+
+
+def test_stop_from_an_action(tmp_path):
+    controllers = []
+
+    class Mine(es.Controller):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            controllers.append(self)
+            self.eval_actions.append(lambda logs: self.stop("good enough"))
+
+    logs = run("train_and_eval", tmp_path / "run", controller_cls=Mine)[1]
+    assert controllers[0].step == 8
+    assert checkpoints(tmp_path / "run") == [8]
+    assert record(tmp_path / "run")["status"] == "finished"
+    again = run("train_and_eval", tmp_path / "run")[1]
+    assert record(tmp_path / "run")["step"] == 8
+    assert again["validation_loss"] == logs["validation_loss"]
+
+
+def test_initial_weights_only_for_a_fresh_run(tmp_path):
+    called = []
+
+    def zeros(model):
+        called.append(model)
+        for variable in model.trainable_variables:
+            variable.assign(np.zeros(variable.shape))
+
+    run("train", tmp_path / "run", init_fn=zeros, train_steps=4)
+    run("train", tmp_path / "run", init_fn=zeros, train_steps=8)
+    assert len(called) == 1
+    first = history(tmp_path / "run")[0]["training_loss"]
+    _, targets = TinyTask().build_inputs(tiny_params().task.train_data)
+    assert float(first) == pytest.approx(np.mean(targets**2), rel=0.5)  # what zeros predict
+
+
+def test_summary_interval(tmp_path):
+    run("train", tmp_path / "run", train_steps=12, steps_per_loop=2, summary_interval=6, checkpoint_interval=0)
+    assert [row["step"] for row in history(tmp_path / "run")] == ["6", "12"]
+
+
+def test_mixed_precision_while_it_runs(tmp_path):
+    before = keras.config.dtype_policy()
+    params = tiny_params(train_steps=2)
+    params.override({"runtime": {"mixed_precision_dtype": "bfloat16"}})
+    model, _ = run("train", tmp_path / "run", params=params)
+    assert {layer.compute_dtype for layer in model.layers} == {"bfloat16"}
+    assert {str(variable.dtype) for variable in model.trainable_variables} == {"float32"}
+    assert keras.config.dtype_policy() == before
+
+
+@pytest.mark.parametrize(
+    ("mode", "model_dir", "params", "message"),
+    [
+        ("trian", "run", {}, "unknown mode 'trian'.*'train'"),
+        ("train_and_validate", "run", {}, "unknown mode"),
+        ("train", None, {}, "model_dir: received None"),
+        ("train", "", {}, "model_dir: received ''"),
+        ("train", "run", {"train_steps": 0}, "train_steps.*at least 1"),
+        ("train", "run", {"validation_steps": 0}, "validation_steps"),
+        ("train", "run", {"summary_interval": 3}, "multiple of steps_per_loop"),
+    ],
+)
+def test_bad_requests_leave_nothing(mode, model_dir, params, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        run(mode, model_dir, **params)
+    assert not list(tmp_path.iterdir())
+
+
+def test_several_replicas_are_refused(tmp_path):
+    class Strategy:
+        num_replicas_in_sync = 2
+
+    with pytest.raises(UsageError, match="distribution_strategy"):
+        es.run_experiment(Strategy(), TinyTask(), "train", tiny_params(), tmp_path / "run")
+
+
+def test_run_that_ran_no_step_leaves_nothing(tmp_path):
+    class NoLoss(TinyTask):
+        def build_losses(self, *args, **kwargs):
+            raise ValueError("no such loss")
+
+    with pytest.raises(ValueError, match="no such loss"):
+        run("train", tmp_path / "run", task=NoLoss())
+    assert not (tmp_path / "run").exists()

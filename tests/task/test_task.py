@@ -1,0 +1,152 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import everstep
+from everstep.engine.config import RuntimeConfig
+from everstep.engine.backend import create_engine
+from everstep.errors import UsageError
+from everstep.optim import OptimizationConfig
+from everstep.task.classification import ClassificationTask
+from everstep.task.config import TaskConfig
+from everstep.task.task import unpack
+from everstep.testing import models
+from everstep.testing.tasks import Regression, running, seeded
+
+pytestmark = pytest.mark.backend
+
+SGD = {"optimizer": {"type": "sgd"}, "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.1}}}
+
+
+class Minimal(everstep.Task):
+    def build_inputs(self, params, input_context=None):
+        return None
+
+
+class Initialized(Regression):
+    def __init__(self, path):
+        super().__init__()
+        self._task_config = TaskConfig(init_checkpoint=str(path))
+
+
+def test_build_inputs_alone_must_be_written():
+    with pytest.raises(TypeError, match="build_inputs"):
+        everstep.Task()
+    assert Minimal().build_metrics() == []
+    with pytest.raises(UsageError, match="write build_model"):
+        Minimal().build_model()
+
+
+def test_what_a_task_was_made_from():
+    config = TaskConfig()
+    task = Minimal(config, logging_dir="logs", name="mine")
+    assert (task.task_config, task.logging_dir, task.name) == (config, "logs", "mine")
+    assert (Minimal().logging_dir, Minimal().name) == ("", "Minimal")
+    with pytest.raises(AttributeError):
+        task.task_config = None
+
+
+def test_losses_of_the_model_are_the_default_loss():
+    assert float(Minimal().build_losses(None, None, aux_losses=[np.array(1.0), np.array([2.0, 3.0])])) == 6
+    for nothing in (None, []):
+        with pytest.raises(UsageError, match="has no loss"):
+            Minimal().build_losses(None, None, aux_losses=nothing)
+
+
+def test_unpack():
+    assert unpack({"a": 1}) == ({"a": 1}, {"a": 1}, None)
+    assert unpack(("x",)) == ("x", "x", None)
+    assert unpack(("x", "y")) == ("x", "y", None)
+    assert unpack(["x", "y", "w"]) == ("x", "y", "w")
+
+
+def test_initial_weights_come_from_a_file(tmp_path):
+    source = seeded(models.mlp, 5)
+    source.save_weights(tmp_path / "a.weights.h5")
+    source.save(tmp_path / "a.keras")
+    for name in ("a.weights.h5", "a.keras"):
+        model = seeded(models.mlp, 6)
+        Initialized(tmp_path / name).initialize(model)
+        for one, other in zip(model.get_weights(), source.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
+    untouched = model.get_weights()
+    Initialized("").initialize(model)
+    np.testing.assert_array_equal(model.get_weights()[0], untouched[0])
+
+
+def test_initial_weights_that_cannot_be_had(tmp_path):
+    (tmp_path / "a.txt").write_text("")
+    models.cnn().save_weights(tmp_path / "other.weights.h5")
+    for name, message in [("none.keras", "no such file"), ("a.txt", "expected"), ("other.weights.h5", "does not fit")]:
+        with pytest.raises(UsageError, match=f"task.init_checkpoint.*{message}"):
+            Initialized(tmp_path / name).initialize(models.mlp())
+
+
+def test_initialized_weights_are_where_training_starts(tmp_path):
+    source = seeded(models.linear)
+    source.set_weights([np.full((4, 1), 3.0)])
+    source.save_weights(tmp_path / "a.weights.h5")
+    task, model = Initialized(tmp_path / "a.weights.h5"), seeded(models.linear)
+    with running(create_engine, task, model, keras.optimizers.SGD(0.0)) as rig:
+        rig.engine.push()
+        task.initialize(model)
+        rig.engine.pull()
+        rig.run(1)
+        np.testing.assert_array_equal(rig.value("model/dense/kernel"), np.full((4, 1), 3.0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "expected"),
+    [("float32", None, None), ("bfloat16", 4.0, None), ("float16", None, 2.0**15), ("float16", 64.0, 64.0)],
+)
+def test_float16_brings_loss_scaling(dtype, scale, expected):
+    runtime = RuntimeConfig(mixed_precision_dtype=dtype, loss_scale=scale)
+    optimizer = everstep.Task.create_optimizer(OptimizationConfig(SGD), runtime)
+    if expected is None:
+        assert isinstance(optimizer, keras.optimizers.SGD)
+    else:
+        assert optimizer.initial_scale == expected
+        assert isinstance(optimizer.inner_optimizer, keras.optimizers.SGD)
+
+
+@pytest.mark.parametrize("scale", ["dynamic", 128.0])
+def test_float16_learns_with_the_optimizer_of_the_task(scale):
+    runtime = RuntimeConfig(mixed_precision_dtype="float16", loss_scale=scale)
+    optimizer = everstep.Task.create_optimizer(OptimizationConfig(SGD), runtime)
+    layers = [keras.layers.Dense(8, "tanh", dtype="mixed_float16"), keras.layers.Dense(1, dtype="mixed_float16")]
+    model = seeded(lambda: keras.Sequential([keras.Input((4,)), *layers]))
+    with running(create_engine, Regression(), model, optimizer) as rig:
+        rig.run(3)
+        first = rig.engine.read("train")["loss"]
+        rig.engine.reset("train")
+        rig.run(30)
+        assert rig.engine.read("train")["loss"] < first
+        assert scale == "dynamic" or rig.value("dynamic_scale") == scale
+
+
+class Three(ClassificationTask):
+    num_classes = 3
+
+    def build_inputs(self, params, input_context=None):
+        return None
+
+
+def test_classification_is_cross_entropy_and_accuracy():
+    logits, labels = np.array([[4.0, 0, 0], [0, 4, 0]], "float32"), np.array([0, 2])
+    losses = -np.log(np.exp([4.0, 0.0]) / (np.exp(4.0) + 2))
+    assert float(Three().build_losses(labels, logits)) == pytest.approx(losses.mean(), rel=1e-5)
+    assert float(Three().build_losses(labels, logits, aux_losses=[ops.ones((2,))])) == pytest.approx(losses.mean() + 2)
+    weighted = Three().build_losses(labels, logits, sample_weight=np.array([1, 0]))
+    assert float(weighted) == pytest.approx(losses[0] / 2, rel=1e-5)
+    model = seeded(lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]))
+    x = np.random.default_rng(0).normal(size=(40, 4))
+    with running(create_engine, Three(), model, data=(x, x[:, :3].argmax(1))) as rig:
+        rig.run(100)
+        assert rig.evaluate((x, x[:, :3].argmax(1)))["accuracy"] > 0.5
+
+
+def test_labels_out_of_range_are_refused_on_the_host():
+    Three().check_batch((np.zeros((2, 4)), np.array([0, 2])))
+    with pytest.raises(UsageError, match="3"):
+        Three().check_batch((np.zeros((2, 4)), np.array([0, 3])))
