@@ -56,7 +56,7 @@ def run_experiment(
         model, logs = everstep.run_experiment(None, task, "train_and_eval", params, "runs/mlp")
 
     Args:
-      distribution_strategy: None: one device.
+      distribution_strategy: A `tf.distribute` strategy, on TensorFlow; None for one device.
       task: The task.
       mode: One of `train`, `eval`, `train_and_eval`, `train_and_post_eval`, `continuous_eval`.
       params: The experiment's configuration.
@@ -85,7 +85,8 @@ def run_experiment(
     post_eval = run_post_eval or mode == "train_and_post_eval"
     directory = Path(model_dir)
     run = Run.open(directory, experiment or task.name, keras.backend.backend())
-    with _nothing_left(run), precision(params.runtime.mixed_precision_dtype), contextlib.ExitStack() as stack:
+    scope = contextlib.nullcontext() if distribution_strategy is None else distribution_strategy.scope()
+    with _nothing_left(run), scope, precision(params.runtime.mixed_precision_dtype), contextlib.ExitStack() as stack:
         if training:
             storage.prepare_directory(directory)
         trainer = trainer or create_trainer(params, task, train=training, evaluate="eval" in mode or post_eval)
@@ -147,8 +148,8 @@ def _check(mode: str, params: ExperimentConfig, model_dir: Any, strategy: Any) -
     check_mode(mode)
     if not model_dir:
         raise UsageError(f"model_dir: received {model_dir!r}; name a directory for the run")
-    if getattr(strategy, "num_replicas_in_sync", 1) != 1:
-        raise UsageError(f"distribution_strategy: received {strategy!r}; pass None to train on one device")
+    if strategy is not None and not hasattr(strategy, "scope"):
+        raise UsageError(f"distribution_strategy: received {strategy!r}; expected a tf.distribute strategy, or None")
     params.validate()
     backend.select(params.runtime.backend)
 

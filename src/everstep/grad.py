@@ -6,7 +6,9 @@ an engine, to the variables themselves. Both functions therefore work in a compi
 in each other.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -34,7 +36,7 @@ def value_and_grad(
         the gradients are then of the scaled loss, as its `apply` expects; the loss returned is not scaled.
 
     Returns:
-      What `loss_fn` returned, and the list of gradients in the order of `variables`.
+      What `loss_fn` returned, and the list of gradients, dense, in the order of `variables`.
     """
     backend = keras.backend.backend()
     if backend not in _VALUE_AND_GRAD:
@@ -85,6 +87,20 @@ class ChainedScope(keras.StatelessScope):
         """Records an assignment."""
         self.assigned[id(update[0])] = update[0]
         super().add_update(update)
+
+
+# The share of the global batch that this replica's thread works on; 1 where there is one replica.
+_replica = threading.local()
+
+
+@contextlib.contextmanager
+def share_of_batch(share: float) -> Iterator[None]:
+    """Weighs the losses of a step by its share of the global batch: gradients are summed over the replicas."""
+    _replica.share = share
+    try:
+        yield
+    finally:
+        del _replica.share
 
 
 # Optimizers that had a loss scaled for them since `forget_scaled`: a loss-scaling `apply` checks it.
@@ -145,9 +161,11 @@ def _tensorflow_value_and_grad(loss_fn: Callable[[], Any], variables: list, opti
 
     with tf.GradientTape() as tape:
         loss, value = _split(loss_fn())
-        scaled = _scale(loss, optimizer)
+        scaled = _scale(loss, optimizer) * getattr(_replica, "share", 1.0)
     gradients = tape.gradient(scaled, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return value, gradients
+    # An embedding's gradient comes as slices, one per token. Keras's optimizers would square the slices of a repeated
+    # token one by one, where the gradient is their sum.
+    return value, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
 def _jax_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: Any) -> tuple[Any, list]:

@@ -35,6 +35,8 @@ def test_the_seed_decides_the_weights():
     weights = []
     for seed in (3, 3, 4):
         backend.prepare(seed)
-        weights.append(keras.layers.Dense(2).build((None, 3)) or keras.random.normal((2,), seed=keras.random.SeedGenerator()))
+        weights.append(
+            keras.layers.Dense(2).build((None, 3)) or keras.random.normal((2,), seed=keras.random.SeedGenerator())
+        )
     numbers = [keras.ops.convert_to_numpy(w).tolist() for w in weights]
     assert numbers[0] == numbers[1] != numbers[2]

@@ -120,7 +120,8 @@ def test_closing_ends_the_thread():
 
 
 @pytest.mark.parametrize(
-    ("given", "placed"), [("float64", "float32"), ("float16", "float16"), ("int64", "int64"), ("uint8", "uint8"), ("bool", "bool")]
+    ("given", "placed"),
+    [("float64", "float32"), ("float16", "float16"), ("int64", "int64"), ("uint8", "uint8"), ("bool", "bool")],
 )
 def test_types_on_the_way_to_the_device(given, placed):
     assert on_host(np.zeros(3, given)).dtype == placed

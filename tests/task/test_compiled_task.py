@@ -63,7 +63,9 @@ def test_same_numbers_as_fit(weighted):
             logs = rig.engine.read("train")
             for name, values in history.history.items():
                 assert logs[name] == pytest.approx(values[epoch], rel=1e-5)
-        evaluated = fitted.evaluate(*data[:2], 4, sample_weight=data[2] if weighted else None, verbose=0, return_dict=True)
+        evaluated = fitted.evaluate(
+            *data[:2], 4, sample_weight=data[2] if weighted else None, verbose=0, return_dict=True
+        )
         assert rig.evaluate(data) == pytest.approx(evaluated, rel=1e-4)
         rig.engine.push()
     for one, other in zip(ours.get_weights(), fitted.get_weights(), strict=True):
@@ -186,7 +188,11 @@ class StatelessStep(keras.Model):
         logs, new = {}, []
         for metric in self.metrics:
             own = variables[len(new) : len(new) + len(metric.variables)]
-            own = metric.stateless_update_state(own, loss) if metric.name == "loss" else metric.stateless_update_state(own, y, y_pred)
+            own = (
+                metric.stateless_update_state(own, loss)
+                if metric.name == "loss"
+                else metric.stateless_update_state(own, y, y_pred)
+            )
             result = metric.stateless_result(own)
             logs |= result if isinstance(result, dict) else {metric.name: result}
             new += own

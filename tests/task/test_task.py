@@ -4,8 +4,8 @@ import pytest
 from keras import ops
 
 import everstep
-from everstep.engine.config import RuntimeConfig
 from everstep.engine.backend import create_engine
+from everstep.engine.config import RuntimeConfig
 from everstep.errors import UsageError
 from everstep.optim import OptimizationConfig
 from everstep.task.classification import ClassificationTask

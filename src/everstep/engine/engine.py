@@ -134,17 +134,25 @@ class Engine(abc.ABC):
 
     def _train_step(self, batch: Batch) -> None:
         """One training step, from batch to sums."""
+        window = self.windows["train"]
         with explain(self.task), no_new_variables():
-            window = self.windows["train"]
-            window.add(self._user_step(batch, window.metrics), _size(batch))
+            self._on_devices(lambda part: window.add(self._user_step(part, window.metrics), _size(part)), batch)
 
     def _validation_step(self, batch: Batch) -> dict[str, Any]:
         """One validation step; returns its outputs, of which most tasks need only the sums."""
+        window = self.windows["validation"]
+
+        def step(part: Batch) -> dict[str, Any]:
+            outputs = self._user_validation(part, window.metrics)
+            window.add(outputs, _size(part))
+            return outputs
+
         with explain(self.task), no_new_variables():
-            window = self.windows["validation"]
-            outputs = self._user_validation(batch, window.metrics)
-            window.add(outputs, _size(batch))
-        return outputs
+            return self._on_devices(step, batch)
+
+    def _on_devices(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
+        """Runs a step on the devices of this process: on the one there is, unless the backend has several."""
+        return step(batch)
 
     def _read(self, kind: str) -> dict[str, Any]:
         """What a window has to say."""

@@ -1,5 +1,6 @@
 """The TensorFlow engine: the Keras variables are the state, and n steps are one loop inside a `tf.function`."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from everstep.data import nest
 from everstep.engine.engine import Engine, floats
 from everstep.engine.feed import Piece, on_host
 from everstep.engine.pace import Pace
+from everstep.engine.replicas import Replicas
 from everstep.types import Batch, Logs
 
 
@@ -20,10 +22,12 @@ class TensorFlowEngine(Engine):
         super().__init__(*args, **kwargs)
         # The number of steps is data here: any length runs in the one compiled loop.
         self.pace = Pace(lengths=None)
+        self._replicas = Replicas()
 
     def describe(self) -> dict[str, Any]:
         """Returns how steps are run, for the run's record."""
-        return {"device": "gpu" if _has_gpu() else "cpu", "loop": "while", "xla": bool(self._xla)}
+        device = "gpu" if _has_gpu() else "cpu"
+        return {"device": device, "loop": "while", "xla": bool(self._xla), "replicas": self._replicas.count}
 
     @property
     def _xla(self) -> bool | None:
@@ -34,12 +38,12 @@ class TensorFlowEngine(Engine):
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
         # A bare graph: a tf.function would trace twice, and refuse what only the second pass creates.
         with tf.__internal__.FuncGraph("trace").as_default():
-            outputs = step(nest.map_leaves(_placeholder, batch))
-        return {name: _shape(value) for name, value in outputs.items()}
+            outputs = self._on_devices(step, nest.map_leaves(_placeholder, batch))
+        return {name: _shape(self._replicas.parts(value)[0]) for name, value in outputs.items()}
 
     def _compile(self) -> None:
         self._loops: dict[Any, Any] = {}
-        self._reader = _function(self._read)
+        self._readers = {kind: _function(functools.partial(self._read, kind)) for kind in self.windows}
 
     def _loop(self, kind: str, data: Any) -> Any:
         """Returns the compiled loop for batches of these shapes; the number of batches is left open."""
@@ -47,9 +51,8 @@ class TensorFlowEngine(Engine):
         key = (kind, *((tuple(s.shape[1:]), s.dtype) for s in nest.flatten(spec)))
         if key not in self._loops:
             step = self._train_step if kind == "train" else self._validation_step
-            self._loops[key] = tf.function(
-                lambda block: self._many(step, block), jit_compile=self._xla
-            ).get_concrete_function(spec)
+            loop = _function(lambda block: self._many(step, block), jit_compile=self._xla)
+            self._loops[key] = loop.get_concrete_function(spec)
         return self._loops[key]
 
     def _many(self, step: Callable[[Batch], Any], block: Any) -> None:
@@ -61,6 +64,9 @@ class TensorFlowEngine(Engine):
             return (index + 1,)
 
         tf.while_loop(lambda index: index < count, one, (tf.constant(0),), parallel_iterations=1)
+
+    def _on_devices(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
+        return self._replicas.run(step, batch)
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -76,8 +82,7 @@ class TensorFlowEngine(Engine):
             self._call("validation", piece)
             return {}
         batch = nest.map_leaves(lambda leaf: leaf[0], piece.placed)
-        outputs = self._single_validation(batch)
-        return {name: (value.numpy(),) for name, value in outputs.items()}
+        return self._replicas.results(self._single_validation(batch))
 
     def _call(self, kind: str, piece: Piece) -> None:
         self._loop(kind, piece.placed)(*nest.flatten(piece.placed))
@@ -93,7 +98,8 @@ class TensorFlowEngine(Engine):
 
     def read(self, kind: str) -> Logs:
         """Returns the logs of the open window."""
-        return floats({name: value.numpy() for name, value in self._reader(kind).items()})
+        reader = self._readers[kind].get_concrete_function()
+        return floats({name: value.numpy() for name, value in reader().items()})
 
     def reset(self, kind: str) -> None:
         """Opens the next window."""

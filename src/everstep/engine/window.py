@@ -65,7 +65,9 @@ class Window:
 
 
 def _zero(name: str) -> keras.Variable:
-    return keras.Variable(0.0, dtype="float32", trainable=False, name=name)
+    # Each replica adds to its own, and the sum is read.
+    sums = {"aggregation": "sum", "synchronization": "on_read"}
+    return keras.Variable(0.0, dtype="float32", trainable=False, name=name, **sums)
 
 
 def _refuse_duplicates(names: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
 """Small tasks for tests, and a rig that runs one on an engine.
 
-    with running(create_engine, Regression(), models.mlp()) as rig:
-        rig.run(100)
-        assert rig.engine.read("train")["loss"] < 1
+with running(create_engine, Regression(), models.mlp()) as rig:
+    rig.run(100)
+    assert rig.engine.read("train")["loss"] < 1
 """
 
 import contextlib

@@ -15,9 +15,7 @@ from everstep.testing.tasks import Make, Regression, Scripted, running, seeded
 
 def half(dtype: str = "mixed_float16") -> keras.Model:
     """A model that computes in half precision and keeps its variables in float32."""
-    return keras.Sequential(
-        [keras.Input((4,)), layers.Dense(8, "tanh", dtype=dtype), layers.Dense(1, dtype=dtype)]
-    )
+    return keras.Sequential([keras.Input((4,)), layers.Dense(8, "tanh", dtype=dtype), layers.Dense(1, dtype=dtype)])
 
 
 def check_float16_learns(make: Make) -> None:
@@ -66,8 +64,8 @@ def check_scaled_loss_is_logged_unscaled(make: Make) -> None:
             rig.run(5)
             losses.append(rig.engine.read("train")["loss"])
             kernels.append(rig.value("model/dense/kernel"))
-    np.testing.assert_allclose(*losses, rtol=1e-5)
-    np.testing.assert_allclose(*kernels, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    np.testing.assert_allclose(kernels[0], kernels[1], rtol=1e-4, atol=1e-6)
 
 
 def check_unscaled_gradients_are_refused(make: Make) -> None:
@@ -95,7 +93,9 @@ def check_scales_in_task_attributes(make: Make) -> None:
         logs = Regression.train_step(task, inputs, model, optimizer, metrics)
         for own in (task.own, *task.more):
             loss, grads = everstep.value_and_grad(
-                lambda: task.build_losses(inputs[1], task.second(inputs[0])), task.second.trainable_variables, optimizer=own
+                lambda: task.build_losses(inputs[1], task.second(inputs[0])),
+                task.second.trainable_variables,
+                optimizer=own,
             )
             own.apply(grads, task.second.trainable_variables)
         return {**logs, "second": loss}

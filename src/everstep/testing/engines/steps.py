@@ -194,7 +194,7 @@ def check_accumulates_gradients(make: Make) -> None:
         with running(make, Regression(), model, optimizer, models.samples(model, 80), batch_size) as rig:
             rig.run(10 if steps else 5)
             kernels.append(rig.value("model/dense/kernel"))
-    np.testing.assert_allclose(*kernels, rtol=1e-5)
+    np.testing.assert_allclose(kernels[0], kernels[1], rtol=1e-5)
 
 
 def check_averages_weights(make: Make) -> None:
@@ -249,6 +249,9 @@ def check_born_late(make: Make) -> None:
     """Models, metrics and optimizers that build themselves on their first input are there before the first step."""
 
     class Late(Regression):
+        second: Any
+        second_optimizer: Any
+
         def build_metrics(self, training: bool = True) -> list[keras.Metric]:
             return [keras.metrics.R2Score(name="r2"), keras.metrics.MeanSquaredError(name="mse")]
 
@@ -294,7 +297,9 @@ def check_model_without_call(make: Make) -> None:
         def train_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Any) -> Any:
             x, y = inputs
             variables = model.trainable_variables
-            loss, grads = everstep.value_and_grad(lambda: self.build_losses(y, self.inference_step(x, model)), variables)
+            loss, grads = everstep.value_and_grad(
+                lambda: self.build_losses(y, self.inference_step(x, model)), variables
+            )
             optimizer.apply(grads, variables)
             return {"loss": loss}
 
@@ -309,6 +314,10 @@ def check_model_without_call(make: Make) -> None:
 def check_gradients_can_be_changed(make: Make) -> None:
     """Gradients are dense arrays that a step may change, those of an Embedding included."""
 
+    def tokens() -> keras.Model:
+        inputs = [keras.Input((6,), dtype="int32"), layers.Embedding(models.VOCABULARY, 4)]
+        return keras.Sequential([*inputs, layers.GlobalAveragePooling1D(), layers.Dense(1)])
+
     def step(task: Any, inputs: Any, model: Any, optimizer: Any, metrics: Any) -> dict[str, Any]:
         loss, grads = everstep.value_and_grad(
             lambda: task.build_losses(inputs[1], model(inputs[0])), model.trainable_variables
@@ -317,11 +326,23 @@ def check_gradients_can_be_changed(make: Make) -> None:
         optimizer.apply([ops.zeros_like(g) for g in grads], model.trainable_variables)
         return {"loss": loss, "norm": norm}
 
-    with running(make, Scripted(step), seeded(models.transformer), keras.optimizers.SGD(0.1)) as rig:
+    with running(make, Scripted(step), seeded(tokens), keras.optimizers.SGD(0.1)) as rig:
         start = rig.value("embedding/embeddings")
         rig.run(2)
         assert rig.engine.read("train")["norm"] > 0
         np.testing.assert_array_equal(rig.value("embedding/embeddings"), start)
+
+
+def check_repeated_tokens_add_up(make: Make) -> None:
+    """The gradient of an embedding row is the sum over its uses, also where an optimizer squares it."""
+    embedding = layers.Embedding(3, 1, embeddings_initializer="ones")
+    model = seeded(lambda: keras.Sequential([keras.Input((4,), dtype="int32"), embedding, layers.Flatten()]))
+    tokens = np.array([[0, 0, 0, 1]], "int32")
+    optimizer = keras.optimizers.Adam(0.1, beta_2=0.5)
+    with running(make, Regression(), model, optimizer, (tokens, np.zeros((1, 4), "float32")), 1) as rig:
+        rig.run(1)
+        gradient = np.array([[1.5], [0.5], [0.0]])  # of the mean of four squares
+        np.testing.assert_allclose(rig.value("embeddings/velocity"), 0.5 * gradient**2, rtol=1e-6)
 
 
 def _average(rig: Rig) -> np.ndarray:
@@ -343,4 +364,5 @@ CHECKS = [
     check_born_late,
     check_model_without_call,
     check_gradients_can_be_changed,
+    check_repeated_tokens_add_up,
 ]
