@@ -1,6 +1,7 @@
 """One backend per process: `pytest --backend jax -m backend` repeats on JAX what depends on the backend."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -17,3 +18,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if backend:
         os.environ["KERAS_BACKEND"] = backend  # before any test module imports Keras
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    _keep_compiled_programs(config.rootpath / ".pytest_cache" / "compiled")
+
+
+def _keep_compiled_programs(folder: Path) -> None:
+    """Most of the time on JAX goes into compiling the same small programs: XLA keeps them from run to run."""
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")

@@ -13,11 +13,9 @@ import everstep as es
 import everstep.zoo
 from everstep.cli.request import Request, resolve
 from everstep.errors import UsageError
-from loop.samples import TinyTask, run, share_compilations, tiny_params
+from loop.samples import TinyTask, run, tiny_params
 
 pytestmark = pytest.mark.backend
-
-share_compilations()
 
 RECORD = {"id", "experiment", "backend", "status", "step", "epoch", "attempts", "metrics", "digest", "weights_digest"}
 RECORD |= {"code", "environment", "data"}

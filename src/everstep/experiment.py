@@ -117,7 +117,7 @@ def run_experiment(
                 logs = _run_mode(controller, mode, params, post_eval)
             trainer.close()
             if training and export:
-                _export(trainer, directory, say)
+                _export(trainer, directory)
         return trainer.model, logs
 
 
@@ -204,6 +204,6 @@ def _text(params: ExperimentConfig, experiment: str) -> str:
     return (f"experiment: {experiment}\n" if experiment else "") + resolved.to_yaml()
 
 
-def _export(trainer: Trainer, directory: Path, say: Callable[[str], None]) -> None:
+def _export(trainer: Trainer, directory: Path) -> None:
     sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(trainer.example)[0])
-    export_all(trainer.model, directory / "export", sample, say)
+    export_all(trainer.model, directory / "export", sample)

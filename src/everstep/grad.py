@@ -60,10 +60,15 @@ def cond(predicate: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]
 
     Returns:
       What the chosen function returned.
+
+    Raises:
+      UsageError: The functions do not return the same structure and types.
     """
-    if keras.backend.backend() == "jax":
-        return _jax_cond(predicate, true_fn, false_fn)
-    return keras.ops.cond(predicate, true_fn, false_fn)
+    run = _jax_cond if keras.backend.backend() == "jax" else keras.ops.cond
+    try:
+        return run(predicate, true_fn, false_fn)
+    except (AssertionError, TypeError) as error:  # what the backends raise where the functions differ
+        raise UsageError(f"everstep.cond: both functions must return the same structure and types: {error}") from error
 
 
 class ChainedScope(keras.StatelessScope):

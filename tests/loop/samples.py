@@ -1,11 +1,5 @@
 """A trainer that only counts, a checkpointer in memory, and a task that trains in no time."""
 
-import atexit
-import functools
-import shutil
-import tempfile
-
-import jax
 import keras
 import numpy as np
 
@@ -13,16 +7,6 @@ import everstep as es
 from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.testing import models
 from everstep.testing.tasks import Regression
-
-
-@functools.cache
-def share_compilations():
-    """Lets JAX compile a program once for all tests: most of them train the same few models."""
-    folder = tempfile.mkdtemp(prefix="everstep-compiled-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    jax.config.update("jax_compilation_cache_dir", folder)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 class Counter:

@@ -11,11 +11,9 @@ import everstep as es
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment import create_trainer
 
-from .samples import TinyTask, run, share_compilations, tiny_params, weights
+from .samples import TinyTask, run, tiny_params, weights
 
 pytestmark = pytest.mark.backend
-
-share_compilations()
 
 TIMES = ("steps_per_second", "eval_seconds")
 

@@ -7,11 +7,9 @@ from everstep.errors import TrainingError, UsageError
 from everstep.experiment import create_trainer
 from everstep.loop.trainer import Trainer
 
-from .samples import TinyTask, share_compilations, tiny_params, weights
+from .samples import TinyTask, tiny_params, weights
 
 pytestmark = pytest.mark.backend
-
-share_compilations()
 
 
 class Weighted(TinyTask):

@@ -47,9 +47,7 @@ class Config(Node):
     default_params: dataclasses.InitVar[Mapping[str, Any] | None] = None
     restrictions: dataclasses.InitVar[Sequence[str] | None] = None
 
-    def __post_init__(
-        self, default_params: Mapping[str, Any] | None, restrictions: Sequence[str] | None
-    ) -> None:
+    def __post_init__(self, default_params: Mapping[str, Any] | None, restrictions: Sequence[str] | None) -> None:
         field_types(type(self))  # finds a forgotten decorator, even where no field is ever set
         object.__setattr__(self, "_restrictions", tuple(restrictions or ()))
         if default_params is not None:

@@ -38,9 +38,7 @@ class Layer:
     tree: Mapping[str, Any]
 
 
-def apply(
-    config: AnyConfig, files: Iterable[str | os.PathLike[str]] = (), overrides: Iterable[str] = ()
-) -> AnyConfig:
+def apply(config: AnyConfig, files: Iterable[str | os.PathLike[str]] = (), overrides: Iterable[str] = ()) -> AnyConfig:
     """Returns a copy of `config` with the files in order and then the overrides applied.
 
     Args:

@@ -109,9 +109,7 @@ def _common_length(arrays: Any) -> int:
     lengths = {path or "the array": len(leaf) for path, leaf in leaves}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{path}: {length}" for path, length in lengths.items())
-        raise UsageError(
-            f"the arrays have different numbers of samples ({listed}); the first axis must agree"
-        )
+        raise UsageError(f"the arrays have different numbers of samples ({listed}); the first axis must agree")
     if not lengths or not next(iter(lengths.values())):
         raise UsageError("the arrays are empty: there is nothing to read")
     return next(iter(lengths.values()))
@@ -120,9 +118,7 @@ def _common_length(arrays: Any) -> int:
 def _check_leaf(path: str, leaf: np.ndarray) -> None:
     name = f"array {path}".strip()
     if leaf.ndim == 0:
-        raise UsageError(
-            f"{name} is the single value {leaf.item()!r}: arrays need the samples along their first axis"
-        )
+        raise UsageError(f"{name} is the single value {leaf.item()!r}: arrays need the samples along their first axis")
     if leaf.dtype == object:
         raise UsageError(
             f"{name} holds Python objects (dtype object), often rows of different lengths: pad them, or "

@@ -48,6 +48,4 @@ class DataConfig(Config):
         least = {"global_batch_size": 1, "shuffle_buffer_size": 0}
         low = {name: bound for name, bound in least.items() if getattr(self, name) < bound}
         if low:
-            raise ConfigError(
-                [Problem(n, f"received {getattr(self, n)}, must be at least {low[n]}") for n in low]
-            )
+            raise ConfigError([Problem(n, f"received {getattr(self, n)}, must be at least {low[n]}") for n in low])

@@ -45,9 +45,7 @@ class IterableStream(Stream):
       UsageError: A one-shot iterator is to repeat, or the batch size is not positive.
     """
 
-    def __init__(
-        self, source: Source, *, repeat: bool = False, batch_size: int | None = None, seed: int | None = None
-    ):
+    def __init__(self, source: Source, *, repeat: bool = False, batch_size: int | None = None, seed: int | None = None):
         if batch_size is not None and batch_size < 1:
             raise UsageError(f"batch_size is {batch_size}; it must be at least 1")
         self._source, self._batch_size, self._seed = source, batch_size, seed

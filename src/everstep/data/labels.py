@@ -20,9 +20,7 @@ def check_labels(labels: Any, num_classes: int, where: str) -> None:
     """
     values = np.asarray(labels)
     if not (np.issubdtype(values.dtype, np.number) or values.dtype == bool):
-        raise UsageError(
-            f"{where} are of type {values.dtype}; class labels must be whole numbers, so encode them"
-        )
+        raise UsageError(f"{where} are of type {values.dtype}; class labels must be whole numbers, so encode them")
     if np.iscomplexobj(values):
         raise UsageError(f"{where} are complex numbers; class labels must be whole numbers")
     bad = _bad(values, num_classes)

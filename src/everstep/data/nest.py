@@ -70,8 +70,7 @@ def _stack_leaves(leaves: Sequence[Any]) -> np.ndarray:
     shapes = {np.shape(leaf) for leaf in leaves}
     if len(shapes) > 1:
         raise UsageError(
-            f"cannot stack arrays of different shapes: {', '.join(map(str, sorted(shapes)))}; pad them to "
-            "one shape"
+            f"cannot stack arrays of different shapes: {', '.join(map(str, sorted(shapes)))}; pad them to one shape"
         )
     return np.stack(leaves)
 

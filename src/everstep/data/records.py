@@ -114,9 +114,7 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
     listed = [patterns] if isinstance(patterns, str) else list(patterns)
     globs = [part.strip() for entry in listed for part in entry.split(",") if part.strip()]
     if not globs:
-        raise UsageError(
-            "no record files are named: set input_path to a path or a glob such as 'data/*.tfrecord'"
-        )
+        raise UsageError("no record files are named: set input_path to a path or a glob such as 'data/*.tfrecord'")
     found: set[str] = set()
     for pattern in globs:
         matches = tf.io.gfile.glob(pattern)

@@ -50,6 +50,11 @@ class Stream(abc.ABC):
         return self._repeat
 
     @property
+    def endless(self) -> bool:
+        """Whether reading on never comes to an end."""
+        return self._repeat
+
+    @property
     def batches_per_epoch(self) -> int | None:
         """The number of batches in an epoch, None if it is not known beforehand."""
         return self._batches_per_epoch
@@ -104,9 +109,7 @@ class Stream(abc.ABC):
     def _checked(self, state: StreamState) -> Position:
         numbers = [state.get("epoch"), state.get("batch")]
         if set(state) != {"epoch", "batch"} or not all(isinstance(n, int) and n >= 0 for n in numbers):
-            raise UsageError(
-                f"{dict(state)!r} is no stream position; expected {{'epoch': int, 'batch': int}}"
-            )
+            raise UsageError(f"{dict(state)!r} is no stream position; expected {{'epoch': int, 'batch': int}}")
         position = Position(**state)
         if self._batches_per_epoch is not None and position.batch > self._batches_per_epoch:
             raise ended_early(position.batch)

@@ -55,8 +55,14 @@ class TFDataStream(Stream):
         size = int(dataset.cardinality())
         super().__init__(repeat=repeat, batches_per_epoch=size if size >= 0 else None)
         self._dataset = dataset
+        self._infinite = size == -1
         self._passes = 0
         self._live: _Pass | None = None
+
+    @property
+    def endless(self) -> bool:
+        """Whether the dataset repeats itself, or is repeated here."""
+        return self._infinite or super().endless
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Returns the epoch's batches from that batch on, going on with the running pass where it can."""

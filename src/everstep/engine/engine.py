@@ -199,8 +199,22 @@ class Engine(abc.ABC):
         self.wait()
         self.pace.took(time.perf_counter() - begin)
 
-    def evaluate(self, feed: Feed, n: int = -1, after_call: Callable[[int], bool] | None = None) -> tuple[Logs, int]:
+    def evaluate(
+        self,
+        feed: Feed,
+        n: int = -1,
+        global_step: int = 0,
+        before_call: Callable[[int], None] | None = None,
+        after_call: Callable[[int], bool] | None = None,
+    ) -> tuple[Logs, int]:
         """Evaluates the next `n` batches, or all of them; training's own sums stay as they are.
+
+        Args:
+          feed: Where they come from.
+          n: How many; -1 for all.
+          global_step: Steps trained so far, for `reduce_aggregated_logs`.
+          before_call: Called before each compiled call with the batches done.
+          after_call: Called after each; False ends the evaluation early.
 
         Returns:
           The logs, and the batches evaluated.
@@ -214,6 +228,8 @@ class Engine(abc.ABC):
                 piece = feed.take(1 if self.task.aggregates else n - done if n >= 0 else WHOLE)
                 if piece is None:
                     break
+                if before_call is not None:
+                    before_call(done)
                 outputs = self._validate(piece)
                 if self.task.aggregates:
                     gathered = self.task.aggregate_logs(gathered, outputs)
@@ -222,7 +238,7 @@ class Engine(abc.ABC):
                     break
             logs = self.read("validation")
         if gathered is not None:
-            logs.update(self.task.reduce_aggregated_logs(gathered))
+            logs.update(self.task.reduce_aggregated_logs(gathered, global_step))
         return logs, done
 
     @contextlib.contextmanager

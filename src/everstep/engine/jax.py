@@ -51,10 +51,11 @@ class JaxEngine(Engine):
         self._values: list[Any] = [None] * len(self._held)
         self._shown: list[Any] = [None] * len(self._held)
         self._pending: deque[Any] = deque()
+        self._names: dict[str, list[str]] = {}
         self._zeros: dict[str, dict[int, np.ndarray]] = {}
         self._train_many = jax.jit(self._loop(self._train_step), donate_argnums=0)
         self._validate_many = jax.jit(self._loop(self._validation_step), donate_argnums=0)
-        self._read_all = jax.jit(self._pure(self._read), static_argnums=1)
+        self._read_all = jax.jit(self._pure(self._read_values), static_argnums=1)
 
     def _pure(self, fn: Callable[..., Any]) -> Callable[..., tuple[list, Any]]:
         """Makes stateful Keras code a function of the state."""
@@ -104,7 +105,14 @@ class JaxEngine(Engine):
 
     def read(self, kind: str) -> Logs:
         """Returns the logs of the open window."""
-        return floats(jax.device_get(self._read_all(self._values, kind)[1]))
+        values = jax.device_get(self._read_all(self._values, kind)[1])
+        return floats(dict(zip(self._names[kind], values, strict=True)))
+
+    def _read_values(self, kind: str) -> list[Any]:
+        """The values of `_read` alone: names in a compiled function's result would come back sorted."""
+        logs = self._read(kind)
+        self._names[kind] = list(logs)
+        return list(logs.values())
 
     def reset(self, kind: str) -> None:
         """Opens the next window."""

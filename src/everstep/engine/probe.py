@@ -78,6 +78,13 @@ def explain(task: Any) -> Iterator[None]:
                 "`self.seed = keras.random.SeedGenerator(1)` in the task and pass `seed=self.seed` to keras.random"
             ) from error
         raise
+    except TypeError as error:
+        if "bool" in str(error) and ("symbolic" in str(error) or "traced array" in str(error)):
+            raise UsageError(
+                f"{type(task).__name__} decides in Python on a value that is known only when the step runs: "
+                "use everstep.cond(predicate, true_fn, false_fn), or keras.ops.where"
+            ) from error
+        raise
 
 
 def _explained_init() -> Callable[..., None]:

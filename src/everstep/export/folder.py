@@ -1,6 +1,6 @@
 """A run's `export/` folder: every form the model can be served in, or a word on why not."""
 
-from collections.abc import Callable
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,13 @@ from everstep.errors import TrainingError, UsageError
 from everstep.export.keras_file import export_keras
 from everstep.export.saved_model import export_saved_model
 
+logger = logging.getLogger(__name__)
 
-def export_all(model: keras.Model, directory: Path, sample: Any, say: Callable[[str], None]) -> list[Path]:
+
+def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
     """Writes `model.keras` and `saved_model/`, each loaded back and compared; returns what was written.
 
-    A form that this model or this machine cannot have is said, and does not fail the run.
+    A form that this model or this machine cannot have is a warning, and does not fail the run.
     """
     forms = (("model.keras", export_keras), ("saved_model", export_saved_model))
     written = []
@@ -23,5 +25,5 @@ def export_all(model: keras.Model, directory: Path, sample: Any, say: Callable[[
             write(model, directory / name, sample)
             written.append(directory / name)
         except (UsageError, TrainingError, NotImplementedError, TypeError, ValueError) as error:
-            say(f"not exported as {name}: {error}")
+            logger.warning("not exported as %s: %s", name, error)
     return written

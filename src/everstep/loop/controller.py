@@ -4,7 +4,7 @@ while step < train_steps:
     train the window          trainer.train
     log it                    tracker.log
     act                       train_actions
-    evaluate, log, act        at multiples of the interval, and at the end
+    evaluate, act, log        at multiples of the interval, and at the end
     save                      after everything that belongs to the step
 """
 
@@ -146,7 +146,12 @@ class Controller:
             if newest is None or newest == seen:
                 time.sleep(poll)
                 continue
-            self.restore_checkpoint(newest)
+            try:
+                self.restore_checkpoint(newest)
+            except (UsageError, FileNotFoundError):
+                if newest in self.checkpointer.steps():
+                    raise
+                continue  # the trainer has pruned it meanwhile; there is a newer one
             self.evaluate(steps)
             self.tracker.flush()
             seen, since = newest, time.monotonic()

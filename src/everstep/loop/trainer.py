@@ -3,7 +3,6 @@
 When to train, evaluate and save is the controller's business; how a step runs, the engine's.
 """
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from everstep.data.arrays import ArrayStream
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine.backend import create_engine
-from everstep.engine.feed import Feed, Piece
+from everstep.engine.feed import Feed
 from everstep.errors import TrainingError, UsageError
 from everstep.task.task import Task
 from everstep.types import Batch, Logs, State
@@ -59,6 +58,8 @@ class Trainer:
         self.validation_stream = (
             self._stream(config.task.validation_data, validation_dataset, False) if evaluate else None
         )
+        if self.validation_stream is not None:
+            _require_end(self.validation_stream, config.trainer.validation_steps)
         self.engine = create_engine(task, model, optimizer, enable_xla=config.runtime.enable_xla)
         train_batch, validation_batch = _first(self.train_stream), _first(self.validation_stream)
         self.example = train_batch if validation_batch is None else validation_batch
@@ -69,15 +70,19 @@ class Trainer:
         """Trains `num_steps` steps, the rest of the open window or a new one; returns the window's logs.
 
         Raises:
-          TrainingError: The training data ended before.
+          TrainingError: The training data ended before, or something in it is wrong.
         """
         if self._train_feed is None:
             raise UsageError("this trainer was made to evaluate only: Trainer(…, train=True)")
         if not self.window_open:
             self.engine.reset("train")
         begin, self._stopped = self.global_step, False
-        done = self.engine.run(self._train_feed, num_steps, lambda done: self._go_on(begin + done))
-        self.global_step = begin + done
+        try:
+            done = self.engine.run(self._train_feed, num_steps, lambda done: self._go_on(begin + done))
+        except UsageError as error:
+            if self.global_step == 0:
+                raise
+            raise TrainingError(f"after step {self.global_step}: {error}") from error
         self.window_open = done < num_steps
         if done < num_steps and not self._stopped:
             raise TrainingError(
@@ -90,13 +95,12 @@ class Trainer:
         """Evaluates `num_steps` batches, or with -1 the whole validation set, every sample once."""
         if self.validation_stream is None:
             raise UsageError("this trainer was made to train only: Trainer(…, evaluate=True)")
+        _require_end(self.validation_stream, num_steps)
         self.validation_stream.restore({"epoch": 0, "batch": 0})
         before, after = self.around_validation or (None, None)
         feed = self._feed(self.validation_stream, single=self.task.aggregates or after is not None)
-        if before is not None:
-            _announce_batches(feed, before)
         try:
-            logs, self.evaluated_batches = self.engine.evaluate(feed, num_steps, after)
+            logs, self.evaluated_batches = self.engine.evaluate(feed, num_steps, self.global_step, before, after)
         finally:
             feed.close()
         return _named(logs, self.task.loss, "validation_loss")
@@ -133,10 +137,13 @@ class Trainer:
         self.engine.push()
 
     def _go_on(self, step: int) -> bool:
+        self.global_step = step
         self._stopped = not self.after_call(step)
         return not self._stopped
 
     def _stream(self, params: Any, dataset: Any, training: bool) -> Stream:
+        if params.is_training is None:
+            params = params.replace(is_training=training)
         source = dataset if dataset is not None else self.task.build_inputs(params, None)
         return make_stream(source, params, training=training, seed=self.config.runtime.seed)
 
@@ -158,17 +165,12 @@ def _first(stream: Stream | None) -> Batch | None:
         raise UsageError("a dataset is empty: it has no batch at all") from None
 
 
-def _announce_batches(feed: Feed, before: Callable[[int], None]) -> None:
-    """Makes a feed call `before` whenever it hands out a batch, with the number of those before it."""
-    take, counter = feed.take, itertools.count()
-
-    def announced(n: int) -> Piece | None:
-        piece = take(n)
-        if piece is not None:
-            before(next(counter))
-        return piece
-
-    feed.take = announced  # type: ignore[method-assign]
+def _require_end(stream: Stream, num_steps: int) -> None:
+    if num_steps < 0 and stream.endless:
+        raise UsageError(
+            f"trainer.validation_steps: received {num_steps}, the whole validation set, but its data never ends: "
+            "set the number of batches, or do not repeat the data"
+        )
 
 
 def _named(logs: Logs, loss: str, name: str) -> Logs:

@@ -62,9 +62,7 @@ def _made(table: dict[str, _Entry], config: OneOfConfig, path: str, **arguments:
     if config.type is None:
         raise UsageError(f"{path}.type: nothing is selected; choose one of {', '.join(sorted(table))}")
     if config.type not in table:
-        raise UsageError(
-            f"{path}.type: {config.type!r} cannot be built; choose one of {', '.join(sorted(table))}"
-        )
+        raise UsageError(f"{path}.type: {config.type!r} cannot be built; choose one of {', '.join(sorted(table))}")
     path = f"{path}.{config.type}"
     entry, branch = table[config.type], config.get()
     _require(branch, entry.required, path)

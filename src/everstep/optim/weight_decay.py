@@ -15,9 +15,7 @@ class SelectiveAdamW(keras.optimizers.AdamW):
     searched in the whole path (`encoder/layer_norm/bias`), so that a layer can be named as well.
     """
 
-    def __init__(
-        self, *args: Any, include: Sequence[str] = (), exclude: Sequence[str] = (), **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, include: Sequence[str] = (), exclude: Sequence[str] = (), **kwargs: Any) -> None:
         """Takes AdamW's arguments and the two lists of regular expressions."""
         kwargs.setdefault("name", "adamw")  # its slots are AdamW's, and are saved under the same keys
         super().__init__(*args, **kwargs)

@@ -11,6 +11,7 @@ from everstep.errors import UsageError
 from everstep.run.digest import digest
 from everstep.testing import models
 from everstep.testing.tasks import Make, Regression, Scripted, running, seeded
+from everstep.types import State
 
 MLP_KEYS = {
     "model/dense/bias",
@@ -65,7 +66,7 @@ def many_parts() -> keras.Model:
 
 def check_keys_do_not_depend_on_chance(make: Make) -> None:
     """A second build in one process has the same keys, and the first one's state fits it."""
-    states = []
+    states: list[State] = []
     for _ in range(2):
         _use_up_names()
         with running(make, holding_much(), seeded(many_parts)) as rig:
@@ -147,7 +148,7 @@ def check_load_is_strict(make: Make) -> None:
         state["model/dense_9/bias"] = np.zeros(3, "float32")
         state["model/dense/kernel"] = np.zeros((4, 9), "float32")
         state["model/dense_1/kernel"] = np.zeros((8, 1), "float64")
-        state["optimizer/iteration"] = np.float32(1)
+        state["optimizer/iteration"] = np.array(1, "float32")
         state["model/dense_1/bias"] = np.full(1, 77, "float32")  # this one fits
         with pytest.raises(UsageError) as error:
             rig.engine.load(state)

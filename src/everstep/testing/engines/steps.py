@@ -135,7 +135,9 @@ def check_inputs_without_labels(make: Make) -> None:
     """`x` alone is its own label, as an autoencoder wants it; so is a dict of arrays to its own losses."""
 
     class Own(Regression):
-        def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Any:
+        def build_losses(
+            self, labels: Any, model_outputs: Any, aux_losses: Any = None, sample_weight: Any = None
+        ) -> Any:
             return ops.mean(ops.square(labels["x"] - model_outputs)) + ops.mean(labels["z"])
 
         def build_metrics(self, training: bool = True) -> list[keras.Metric]:
