@@ -181,10 +181,15 @@ class Engine(abc.ABC):
         done = 0
         feed.expect(n)
         while done < n:
+            position = feed.state()
             piece = feed.take(n - done)
             if piece is None:
                 break
-            self._timed(piece)
+            try:
+                self._timed(piece)
+            except BaseException:
+                feed.restore(position)  # batches that were not learned from are still to come
+                raise
             done += piece.count
             if after_call is not None and not after_call(done):
                 break

@@ -148,7 +148,7 @@ def check_survives_a_data_error(make: Make) -> None:
 
 
 def check_survives_a_step_error(make: Make) -> None:
-    """A batch that cannot be computed leaves the state as after the step before; good batches go on."""
+    """A batch that cannot be computed leaves state and position as after the step before; behind it, all goes on."""
     model = seeded(models.mlp)
     good = _batches(model, 12)
     bad = (good[0][0][:, :3], good[0][1])
@@ -157,6 +157,8 @@ def check_survives_a_step_error(make: Make) -> None:
         with pytest.raises(ValueError, match="incompatible"):
             rig.run(12)
         assert rig.value("iteration") == 5
+        assert rig.feed.state() == {"epoch": 0, "batch": 5}
+        rig.feed.restore({"epoch": 0, "batch": 6})
         rig.run(7)
         disturbed = rig.digest()
     with running(make, Regression(), seeded(models.mlp), data=IterableStream(lambda: good)) as straight:
