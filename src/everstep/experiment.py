@@ -24,6 +24,7 @@ from everstep.loop.trainer import Trainer
 from everstep.run.attempt import Attempt
 from everstep.run.record import Run
 from everstep.task.task import Task, unpack
+from everstep.tracking.background import BackgroundTracker
 from everstep.tracking.console import ConsoleTracker
 from everstep.tracking.history import HistoryTracker
 from everstep.tracking.tensorboard import TensorBoardTracker
@@ -158,10 +159,12 @@ def _sinks(
     directory: Path, params: ExperimentConfig, console: Tracker, record: Tracker | None, training: bool, save: bool
 ) -> list[Tracker]:
     sinks: list[Tracker] = [console]
+    files: list[Tracker] = []
     if save:
-        sinks.append(TensorBoardTracker(directory, params.trainer.validation_summary_subdir))
+        files.append(TensorBoardTracker(directory, params.trainer.validation_summary_subdir))
     if save and training:  # an evaluation job beside the trainer must not write the same file
-        sinks.append(HistoryTracker(directory / "history.csv"))
+        files.append(HistoryTracker(directory / "history.csv"))
+    sinks.append(BackgroundTracker(MultiTracker(files)))
     return [*sinks, record] if record else sinks
 
 

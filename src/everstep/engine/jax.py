@@ -53,8 +53,9 @@ class JaxEngine(Engine):
         self._pending: deque[Any] = deque()
         self._names: dict[str, list[str]] = {}
         self._zeros: dict[str, dict[int, np.ndarray]] = {}
-        self._train_many = jax.jit(self._loop(self._train_step), donate_argnums=0)
-        self._validate_many = jax.jit(self._loop(self._validation_step), donate_argnums=0)
+        self._logs: dict[str, list[Any]] = {}  # of the last call, as long as nothing else has changed the state
+        self._train_many = jax.jit(self._loop("train", self._train_step), donate_argnums=0)
+        self._validate_many = jax.jit(self._loop("validation", self._validation_step), donate_argnums=0)
         self._read_all = jax.jit(self._pure(self._read_values), static_argnums=1)
 
     def _pure(self, fn: Callable[..., Any]) -> Callable[..., tuple[list, Any]]:
@@ -67,9 +68,12 @@ class JaxEngine(Engine):
 
         return pure
 
-    def _loop(self, step: Callable[[Batch], Any]) -> Callable[[list, Any], tuple[list, Any, Any]]:
-        """Returns a function that runs a step on every batch of a block; a single one's outputs come back."""
-        one = self._pure(step)
+    def _loop(self, kind: str, step: Callable[[Batch], Any]) -> Callable[[list, Any], tuple[list, Any, Any]]:
+        """Returns a function that runs a step on every batch of a block, and then reads the window's logs.
+
+        The outputs of a step come back where it is a single one.
+        """
+        one, read = self._pure(step), self._pure(self._read_values)
 
         def many(values: list, block: Any) -> tuple[list, Any, Any]:
             self.compilations += 1
@@ -78,7 +82,7 @@ class JaxEngine(Engine):
                 values, outputs = one(values, nest.map_leaves(lambda leaf: leaf[0], block))
             else:
                 values, _ = jax.lax.scan(lambda state, batch: (one(state, batch)[0], None), values, block)
-            return values, jax.numpy.zeros(()), outputs
+            return values, read(values, kind)[1], outputs
 
         return many
 
@@ -89,23 +93,27 @@ class JaxEngine(Engine):
         return jax.device_put(nest.map_leaves(on_host, data))
 
     def _train(self, piece: Piece) -> None:
-        self._values, token, _ = self._train_many(self._values, piece.placed)
-        self._pending.append(token)
+        self._values, logs, _ = self._train_many(self._values, piece.placed)
+        self._logs = {"train": logs}
+        self._pending.append(logs)
         while len(self._pending) > IN_FLIGHT:
-            self._pending.popleft().block_until_ready()
+            jax.block_until_ready(self._pending.popleft())
 
     def _validate(self, piece: Piece) -> dict[str, Any]:
-        self._values, _, outputs = self._validate_many(self._values, piece.placed)
+        self._values, logs, outputs = self._validate_many(self._values, piece.placed)
+        self._logs = {"validation": logs}
         return {name: (np.asarray(value),) for name, value in (outputs or {}).items()}
 
     def wait(self) -> None:
         """Waits until the steps handed to the device are done."""
         while self._pending:
-            self._pending.popleft().block_until_ready()
+            jax.block_until_ready(self._pending.popleft())
 
     def read(self, kind: str) -> Logs:
         """Returns the logs of the open window."""
-        values = jax.device_get(self._read_all(self._values, kind)[1])
+        if kind not in self._logs:
+            self._logs[kind] = self._read_all(self._values, kind)[1]
+        values = jax.device_get(self._logs[kind])
         return floats(dict(zip(self._names[kind], values, strict=True)))
 
     def _read_values(self, kind: str) -> list[Any]:
@@ -123,6 +131,7 @@ class JaxEngine(Engine):
             self._zeros[kind] = {i: np.array(value) for i, value in new.items()}
         for position, value in self._zeros[kind].items():
             self._values[position] = value
+        self._logs = {}
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -141,6 +150,7 @@ class JaxEngine(Engine):
             if variable.value is not self._shown[position]:
                 self._shown[position] = variable.value
                 self._values[position] = jax.numpy.array(variable.value, copy=True)
+                self._logs = {}
 
     def _get(self, keys: Sequence[str]) -> dict[str, Any]:
         values = jax.device_get([self._values[self._positions[key]] for key in keys])
@@ -149,6 +159,7 @@ class JaxEngine(Engine):
     def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
         for key in keys:
             self._values[self._positions[key]] = values[key]
+        self._logs = {}
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
