@@ -96,7 +96,8 @@ def run_experiment(
         stack.callback(checkpointer.close)
         console = ConsoleTracker(params.trainer.train_steps, None if verbose else io.StringIO())
         record = Attempt(run, trainer) if training else None
-        tracker = MultiTracker(_sinks(directory, params, console, record, training, save_summary))
+        sinks = _sinks(directory, params, console, record, training, save_summary)
+        tracker = BackgroundTracker(MultiTracker(sinks))
         controller = controller_cls(
             trainer=trainer if training else None,
             evaluator=trainer,
@@ -159,12 +160,10 @@ def _sinks(
     directory: Path, params: ExperimentConfig, console: Tracker, record: Tracker | None, training: bool, save: bool
 ) -> list[Tracker]:
     sinks: list[Tracker] = [console]
-    files: list[Tracker] = []
     if save:
-        files.append(TensorBoardTracker(directory, params.trainer.validation_summary_subdir))
+        sinks.append(TensorBoardTracker(directory, params.trainer.validation_summary_subdir))
     if save and training:  # an evaluation job beside the trainer must not write the same file
-        files.append(HistoryTracker(directory / "history.csv"))
-    sinks.append(BackgroundTracker(MultiTracker(files)))
+        sinks.append(HistoryTracker(directory / "history.csv"))
     return [*sinks, record] if record else sinks
 
 

@@ -163,9 +163,7 @@ import absl.logging
 absl.logging.info("the user's own")
 print(*{"keras", "tensorflow"} & set(sys.modules))
 """
-    result = subprocess.run(
-        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True
-    )
+    result = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     lines = [line for line in result.stderr.splitlines() if "jax._src" not in line]
     assert lines == ["INFO:absl:the user's own"]
     assert result.stdout.strip() == ""

@@ -97,9 +97,7 @@ def test_every_problem_names_its_origin(tmp_path: pathlib.Path):
     assert len(lines) == 4
     assert lines[0].startswith("trainer.train_stpes: unknown key (received 1); did you mean 'train_steps'")
     assert lines[0].endswith(f"(from {path})")
-    assert lines[2] == (
-        "trainer.rate: received 'fast' (str), expected float (from override 'trainer.rate=fast')"
-    )
+    assert lines[2] == ("trainer.rate: received 'fast' (str), expected float (from override 'trainer.rate=fast')")
     assert "from override 'trainer.nane=1'" in lines[3]
 
 

@@ -43,10 +43,7 @@ class Points:
         self.loaders = loaders
 
     def __call__(self, group: str) -> list[object]:
-        return [
-            type("Point", (), {"name": n, "value": n, "load": staticmethod(f)})
-            for n, f in self.loaders.items()
-        ]
+        return [type("Point", (), {"name": n, "value": n, "load": staticmethod(f)}) for n, f in self.loaders.items()]
 
 
 @pytest.fixture(autouse=True)

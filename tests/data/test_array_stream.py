@@ -35,9 +35,7 @@ def test_any_blocks_from_any_position_are_the_epochs_batches(samples, batch, see
         stream.restore({"epoch": epoch, "batch": position})
         for size in sizes:
             block = stream.block(size)
-            read += [
-                row for row, state in zip(block.data, block.states, strict=True) if state["epoch"] == epoch
-            ]
+            read += [row for row, state in zip(block.data, block.states, strict=True) if state["epoch"] == epoch]
         rest = expected[position : position + len(read)]
         assert all(np.array_equal(a, b) for a, b in zip(read, rest, strict=True))
 
@@ -46,9 +44,7 @@ def test_any_blocks_from_any_position_are_the_epochs_batches(samples, batch, see
 @hypothesis.settings(deadline=None)
 def test_epoch_length(samples, batch, drop):
     if drop and batch > samples:
-        with pytest.raises(
-            UsageError, match=f"a batch of {batch} is larger than the dataset of {samples} samples"
-        ):
+        with pytest.raises(UsageError, match=f"a batch of {batch} is larger than the dataset of {samples} samples"):
             ArrayStream(np.zeros(samples), batch, drop_remainder=True)
         return
     stream = ArrayStream(np.zeros(samples), batch, drop_remainder=drop)

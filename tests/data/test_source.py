@@ -38,10 +38,7 @@ def test_config_decides_over_the_caller():
 
 
 def test_seed_is_the_configs_or_the_runs():
-    first = [
-        next(stream(Y, training=True, run_seed=s, **c)).tolist()
-        for s, c in [(1, {}), (2, {}), (2, {"seed": 1})]
-    ]
+    first = [next(stream(Y, training=True, run_seed=s, **c)).tolist() for s, c in [(1, {}), (2, {}), (2, {"seed": 1})]]
     assert first[0] == first[2] != first[1]
 
 

@@ -40,9 +40,7 @@ def dataset(**shuffle):
 
 def make_arrays(shuffle, drop=False):
     arrays = {"id": IDS, "row": (ROWS, None)}
-    return lambda repeat: ArrayStream(
-        arrays, BATCH, shuffle=shuffle, seed=5, repeat=repeat, drop_remainder=drop
-    )
+    return lambda repeat: ArrayStream(arrays, BATCH, shuffle=shuffle, seed=5, repeat=repeat, drop_remainder=drop)
 
 
 def make_records(files, buffer):
@@ -66,9 +64,7 @@ def factories(record_files):
             dataset(seed=5, reshuffle_each_iteration=False), repeat=repeat
         ),
         "tf.data shuffled": lambda repeat: TFDataStream(dataset(seed=5), repeat=repeat),
-        "tf.data unknown length": lambda repeat: TFDataStream(
-            dataset().filter(lambda batch: True), repeat=repeat
-        ),
+        "tf.data unknown length": lambda repeat: TFDataStream(dataset().filter(lambda batch: True), repeat=repeat),
         "tf.data cached shuffle": lambda repeat: TFDataStream(dataset(seed=5).cache(), repeat=repeat),
         "records": make_records(record_files, 0),
         "records shuffled": make_records(record_files, 5),

@@ -78,9 +78,7 @@ def test_a_batch_that_failed_is_read_again():
 
 def test_gpus_are_hidden_from_other_backends(monkeypatch):
     hidden = []
-    monkeypatch.setattr(
-        tf.config, "set_visible_devices", lambda devices, kind: hidden.append((devices, kind))
-    )
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda devices, kind: hidden.append((devices, kind)))
     monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
     load_tensorflow("a test")
     assert hidden == []

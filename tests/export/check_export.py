@@ -72,9 +72,7 @@ def check_optimizer_stays_behind():
     export_saved_model(model, ROOT / "saved_model", X)
     loaded = tf.saved_model.load(str(ROOT / "saved_model"))
     assert len(loaded.variables) == len(model.variables)
-    names = [
-        name for name, _ in tf.train.list_variables(str(ROOT / "saved_model" / "variables" / "variables"))
-    ]
+    names = [name for name, _ in tf.train.list_variables(str(ROOT / "saved_model" / "variables" / "variables"))]
     assert not [name for name in names if "optimizer" in name or "momentum" in name]
     assert loaded.serve(tf.constant(X[:1])).shape == (1, 3)
 

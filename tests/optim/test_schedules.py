@@ -43,9 +43,7 @@ def cosine(initial: float = 1.0, steps: int = 100, **more: Any) -> dict[str, Any
 def test_linear_warmup_ends_on_an_unshifted_schedule():
     warmup = {"type": "linear", "linear": {"warmup_steps": 10}}
     expected = [0.0, 0.48776413, 0.97552826, 0.5, 0.0]
-    assert rates([0, 5, 10, 50, 100], learning_rate=cosine(), warmup=warmup) == pytest.approx(
-        expected, abs=1e-6
-    )
+    assert rates([0, 5, 10, 50, 100], learning_rate=cosine(), warmup=warmup) == pytest.approx(expected, abs=1e-6)
 
 
 def test_linear_warmup_starts_where_it_is_told():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from everstep.tracking.background import BackgroundTracker
 from everstep.tracking.history import HistoryTracker
 from everstep.tracking.tensorboard import TensorBoardTracker
 from everstep.tracking.tracker import MemoryTracker, MultiTracker, Tracker
@@ -24,9 +25,7 @@ def merged(points):
 def read_history(directory):
     path = directory / "history.csv"
     rows = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
-    return merged(
-        (int(row["step"]), k, float(v)) for row in rows for k, v in row.items() if v and k != "step"
-    )
+    return merged((int(row["step"]), k, float(v)) for row in rows for k, v in row.items() if v and k != "step")
 
 
 def read_tensorboard(directory):
@@ -48,9 +47,7 @@ class Case:
 
 def memory_case(directory):
     tracker = MemoryTracker()
-    return Case(
-        lambda: tracker, lambda: merged((p.step, k, v) for p in tracker.points for k, v in p.logs.items())
-    )
+    return Case(lambda: tracker, lambda: merged((p.step, k, v) for p in tracker.points for k, v in p.logs.items()))
 
 
 def history_case(directory):
@@ -71,9 +68,14 @@ def multi_case(directory):
     return Case(make, read)
 
 
-@pytest.fixture(
-    params=[memory_case, history_case, tensorboard_case, multi_case], ids=lambda make: make.__name__
-)
+def background_case(directory):
+    return Case(lambda: BackgroundTracker(HistoryTracker(directory / "history.csv")), lambda: read_history(directory))
+
+
+CASES = [memory_case, history_case, tensorboard_case, multi_case, background_case]
+
+
+@pytest.fixture(params=CASES, ids=lambda make: make.__name__)
 def case(request, tmp_path):
     return request.param(tmp_path)
 

@@ -324,6 +324,11 @@ class Engine(abc.ABC):
     def read(self, kind: str) -> Logs:
         """Returns the logs of the open window `train` or `validation`."""
 
+    def read_later(self, kind: str) -> Callable[[], Logs]:
+        """Returns a function that returns the logs as they are now, whatever is run meanwhile."""
+        logs = self.read(kind)
+        return lambda: logs
+
     @abc.abstractmethod
     def reset(self, kind: str) -> None:
         """Opens the next window."""

@@ -111,10 +111,14 @@ class JaxEngine(Engine):
 
     def read(self, kind: str) -> Logs:
         """Returns the logs of the open window."""
+        return self.read_later(kind)()
+
+    def read_later(self, kind: str) -> Callable[[], Logs]:
+        """Returns a function that waits for the steps handed over so far, and returns their logs."""
         if kind not in self._logs:
             self._logs[kind] = self._read_all(self._values, kind)[1]
-        values = jax.device_get(self._logs[kind])
-        return floats(dict(zip(self._names[kind], values, strict=True)))
+        names, values = self._names[kind], self._logs[kind]
+        return lambda: floats(dict(zip(names, jax.device_get(values), strict=True)))
 
     def _read_values(self, kind: str) -> list[Any]:
         """The values of `_read` alone: names in a compiled function's result would come back sorted."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from everstep.checkpoint.checkpointer import Checkpointer, NoopCheckpointer
 from everstep.errors import TrainingError, UsageError
+from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.windows import Windows
 from everstep.tracking.tracker import NoopTracker, Tracker, plain
 from everstep.types import Logs
@@ -71,6 +72,7 @@ class Controller:
         self._target = 0
         self._told: dict[str, Any] = {"reason": "", "target": 0}  # what made an earlier attempt stop on its way
         self._saved_step = 0
+        self._window_done = 0.0  # when the last window was over
         self._evaluated: dict[str, Any] = {"step": -1, "logs": {}}
 
     @property
@@ -197,7 +199,7 @@ class Controller:
         save_at_end: bool = True,
     ) -> Logs:
         self._require("trainer", "train")
-        logs: Logs = {}
+        logs: Mapping[str, float] = {}
         self._target = target
         self._is_over(target)
         if evaluation_due() and 0 < self.step != self._evaluated["step"]:
@@ -209,11 +211,12 @@ class Controller:
             if ending:
                 self._trained()
             if evaluation_due():
+                logs = dict(logs)  # the window is over before the evaluation's time begins
                 self.evaluate(eval_steps)
             # Saved last: what a checkpoint holds is done, all of it, and is never done again.
             if self._save_due() or (save_at_end and ending):
                 self.save_checkpoint()
-        return logs
+        return dict(logs)
 
     def _is_over(self, target: int) -> bool:
         """Whether nothing is left to train: done, or told to stop on the way there, be it in an earlier attempt."""
@@ -221,22 +224,28 @@ class Controller:
             self.stopped = self._told["reason"]
         return self.step >= target or bool(self.stopped)
 
-    def _train_window(self, windows: Windows, end: int) -> Logs:
+    def _train_window(self, windows: Windows, end: int) -> Mapping[str, float]:
         begin, first = time.perf_counter(), self.step
         self.trainer.window_open = not windows.ends_at(first)
-        logs = dict(self.trainer.train(end - first) or {})
+        trained = self.trainer.train(end - first)
         if self.step != end and not self.stopped:
             logger.warning("trainer.train(%d) moved the step from %d to %d", end - first, first, self.step)
-        logs["steps_per_second"] = (self.step - first) / max(time.perf_counter() - begin, 1e-9)
+        steps = self.step - first
+        logs = LazyLogs(lambda: self._timed(dict(trained or {}), steps, begin))
         if not self.summary_interval or self.step % self.summary_interval == 0:
             self.tracker.log(self.step, logs, "train")
         return logs
+
+    def _timed(self, logs: Logs, steps: int, begin: float) -> Logs:
+        """Adds the rate; a window begins when it is handed over, or when the one before it is done."""
+        begin, self._window_done = max(begin, self._window_done), time.perf_counter()
+        return {**logs, "steps_per_second": steps / max(self._window_done - begin, 1e-9)}
 
     def _save_due(self) -> bool:
         interval = self.checkpoint_interval
         return bool(interval) and self.step // interval > self._saved_step // interval
 
-    def _act(self, actions: list[Action], logs: Logs) -> None:
+    def _act(self, actions: list[Action], logs: Mapping[str, float]) -> None:
         if not actions:
             return
         engine = getattr(self.trainer or self.evaluator, "engine", None)

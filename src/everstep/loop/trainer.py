@@ -3,7 +3,7 @@
 When to train, evaluate and save is the controller's business; how a step runs, the engine's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -14,6 +14,7 @@ from everstep.data.stream import Stream
 from everstep.engine.backend import create_engine
 from everstep.engine.feed import Feed
 from everstep.errors import TrainingError, UsageError
+from everstep.loop.lazy_logs import LazyLogs
 from everstep.task.task import Task
 from everstep.types import Batch, Logs, State
 
@@ -66,8 +67,10 @@ class Trainer:
         self.engine.build(train_batch, validation_batch)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
 
-    def train(self, num_steps: int) -> Logs:
+    def train(self, num_steps: int) -> Mapping[str, float]:
         """Trains `num_steps` steps, the rest of the open window or a new one; returns the window's logs.
+
+        The device may still be at work when it returns; looking at the logs waits for it.
 
         Raises:
           TrainingError: The training data ended before, or something in it is wrong.
@@ -89,7 +92,8 @@ class Trainer:
                 f"the training data ended after step {self.global_step} of {self.config.trainer.train_steps}: repeat "
                 "it (dataset.repeat(), or task.train_data.repeat=true) or lower trainer.train_steps"
             )
-        return _named(self.engine.read("train"), self.task.loss, "training_loss")
+        read = self.engine.read_later("train")
+        return LazyLogs(lambda: _named(read(), self.task.loss, "training_loss"))
 
     def evaluate(self, num_steps: int = -1) -> Logs:
         """Evaluates `num_steps` batches, or with -1 the whole validation set, every sample once."""

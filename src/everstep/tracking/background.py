@@ -29,9 +29,8 @@ class BackgroundTracker(Tracker):
         self._wait()
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
-        """Hands the numbers over."""
-        kept = dict(logs)  # the caller goes on with its own
-        self._hand_over(lambda: self._tracker.log(step, kept, kind))
+        """Hands the numbers over; nobody may change them any more."""
+        self._hand_over(lambda: self._tracker.log(step, logs, kind))
 
     def flush(self) -> None:
         """Waits until everything is written."""
