@@ -21,16 +21,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 from everstep.data import nest
 from everstep.data.stream import Stream
 from everstep.engine import state as states
 from everstep.engine.feed import Feed, Piece
+from everstep.engine.logs import checked_logs, scalar_names
 from everstep.engine.pace import Pace
 from everstep.engine.probe import explain, no_new_variables, watch_variables
 from everstep.engine.window import Window
-from everstep.errors import UsageError
 from everstep.grad import adapt_loss_scaling, forget_scaled
 from everstep.task import compiled_step
 from everstep.task.task import Task, unpack
@@ -108,7 +107,7 @@ class Engine(abc.ABC):
         scalars: dict[str, list[str]] = {}
         if train_batch is not None:
             shapes = self._trace(lambda b: self._user_step(b, self._metrics("train", own)), train_batch)
-            scalars["train"] = _scalars(shapes, self.task)
+            scalars["train"] = scalar_names(shapes, self.task)
         if validation_batch is not None:
             metrics = self._metrics("validation", own)
             shapes = self._trace(lambda b: self._user_validation(b, metrics), validation_batch)
@@ -127,10 +126,10 @@ class Engine(abc.ABC):
 
     def _user_step(self, batch: Batch, metrics: Sequence[keras.Metric]) -> dict[str, Any]:
         forget_scaled()
-        return _logs(self.task.train_step(batch, self.model, self.optimizer, metrics), self.task, "train_step")
+        return checked_logs(self.task.train_step(batch, self.model, self.optimizer, metrics), self.task, "train_step")
 
     def _user_validation(self, batch: Batch, metrics: Sequence[keras.Metric]) -> dict[str, Any]:
-        return _logs(self.task.validation_step(batch, self.model, metrics), self.task, "validation_step")
+        return checked_logs(self.task.validation_step(batch, self.model, metrics), self.task, "validation_step")
 
     def _train_step(self, batch: Batch) -> None:
         """One training step, from batch to sums."""
@@ -350,37 +349,5 @@ class Engine(abc.ABC):
         """Replaces some variables."""
 
 
-def floats(logs: Mapping[str, Any]) -> Logs:
-    """Returns host numbers; a metric with several results gives `name/0`, `name/1`, …"""
-    flat: Logs = {}
-    for name, value in logs.items():
-        array = np.asarray(value, dtype=np.float64)
-        flat |= {name: float(array)} if array.ndim == 0 else {f"{name}/{i}": float(v) for i, v in enumerate(array.flat)}
-    return flat
-
-
-def _logs(logs: Any, task: Task, step: str) -> dict[str, Any]:
-    if logs is not None and not isinstance(logs, Mapping):
-        raise UsageError(
-            f"{type(task).__name__}.{step} returned {type(logs).__name__}, not a dict: return {{self.loss: loss}}"
-        )
-    return dict(logs or {})
-
-
 def _size(batch: Batch) -> int:
     return int(nest.flatten(batch)[0].shape[0])
-
-
-def _scalars(shapes: Mapping[str, tuple], task: Task) -> list[str]:
-    if task.loss not in shapes:
-        raise UsageError(
-            f"{type(task).__name__}.train_step returned no {task.loss!r} (it returned {sorted(shapes) or 'nothing'}): "
-            "return {self.loss: loss}"
-        )
-    wrong = {name: shape for name, shape in shapes.items() if shape != ()}
-    if wrong:
-        raise UsageError(
-            f"{type(task).__name__}.train_step returned {', '.join(f'{n!r} of shape {s}' for n, s in wrong.items())}: "
-            "return scalars, for example keras.ops.mean(value)"
-        )
-    return list(shapes)

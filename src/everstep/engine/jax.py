@@ -13,8 +13,9 @@ import jax
 import numpy as np
 
 from everstep.data import nest
-from everstep.engine.engine import Engine, floats
+from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece, on_host
+from everstep.engine.logs import floats
 from everstep.engine.pace import Pace
 from everstep.grad import ChainedScope
 from everstep.types import Batch, Logs

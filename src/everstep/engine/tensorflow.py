@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from everstep.data import nest
-from everstep.engine.engine import Engine, floats
+from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece, on_host
+from everstep.engine.logs import floats
 from everstep.engine.pace import Pace
 from everstep.engine.replicas import Replicas
 from everstep.types import Batch, Logs
