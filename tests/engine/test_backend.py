@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import keras
 import pytest
 
@@ -40,3 +44,12 @@ def test_the_seed_decides_the_weights():
         )
     numbers = [keras.ops.convert_to_numpy(w).tolist() for w in weights]
     assert numbers[0] == numbers[1] != numbers[2]
+
+
+@pytest.mark.parametrize("given", [None, "--xla_gpu_deterministic_ops=false"])
+def test_jax_computes_the_same_bits_on_a_gpu_unless_told_otherwise(given):
+    environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "KERAS_BACKEND")}
+    environment |= {} if given is None else {"XLA_FLAGS": given}
+    code = "from everstep.engine import backend; backend.select('jax'); import os; print(os.environ['XLA_FLAGS'])"
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == (given or "--xla_gpu_deterministic_ops=true")

@@ -17,6 +17,8 @@ _ENGINES = {
     "jax": ("everstep.engine.jax", "JaxEngine"),
 }
 
+_DETERMINISTIC = "xla_gpu_deterministic_ops"
+
 
 def installed() -> list[str]:
     """Returns the backends that can be used here, the default one first."""
@@ -60,10 +62,14 @@ def select(name: str | None) -> str:
 
 
 def _share_devices(name: str) -> None:
-    """Leaves the accelerators to the one backend that computes."""
+    """Leaves the accelerators to the one backend that computes, and asks it for the same bits every time."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if name != "jax":
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
+        return
+    flags = os.environ.get("XLA_FLAGS", "")
+    if _DETERMINISTIC not in flags:  # on a GPU the gradient of an embedding depends on chance otherwise
+        os.environ["XLA_FLAGS"] = f"{flags} --{_DETERMINISTIC}=true".strip()
 
 
 def prepare(seed: int) -> None:
