@@ -52,7 +52,7 @@ def test_model_gardens_command_line_on_tensorflow(shell: Any, tmp_path: Path) ->
 
 
 BAD = {
-    "mode": (["train", "tiny/line", "--mode=trian", "--model-dir=D"], 2, "--mode: unknown mode 'trian'"),
+    "mode": (["train", "tiny/line", "--mode=trian", "--model-dir=D"], 2, "mode: unknown mode 'trian'"),
     "empty": (["train", "tiny/line", "--mode=eval", "--model-dir=D"], 2, "there is no checkpoint to evaluate in 'D'"),
     "failed": (["train", "tiny/line", "task.units=3", "--model-dir=D"], 1, "cannot fit 3 outputs"),
 }
