@@ -70,8 +70,8 @@ class Timed(Controller):
 
     ends: list[tuple[int, float]] = []
 
-    def _timed(self, logs: Any, steps: int, begin: float) -> Any:
-        logs = super()._timed(logs, steps, begin)
+    def _timed(self, logs: Any, steps: int, *times: float) -> Any:
+        logs = super()._timed(logs, steps, *times)
         self.ends.append((sum(n for n, _ in self.ends[-1:]) + steps, time.perf_counter()))
         return logs
 

@@ -16,9 +16,10 @@ from everstep.zoo.mnist_data import load_mnist
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--backend", choices=backend.installed(), help="default: KERAS_BACKEND, else what is installed")
-parser.add_argument("--model-dir", default="runs/custom-step", help="the run directory; a second run resumes there")
+parser.add_argument("--model-dir", help="by default runs/custom-step-BACKEND; a second run resumes there")
 args = parser.parse_args()
-backend.select(args.backend)  # before anything imports Keras
+name = backend.select(args.backend)  # before anything imports Keras
+model_dir = args.model_dir or f"runs/custom-step-{name}"
 
 import keras  # noqa: E402
 from keras import layers, ops  # noqa: E402
@@ -96,6 +97,6 @@ def report(logs):
 
 task = TeacherTask(params.task)
 _, logs = es.run_experiment(
-    None, task, "train_and_eval", params, args.model_dir, train_actions=[report], export=False, verbose=False
+    None, task, "train_and_eval", params, model_dir, train_actions=[report], export=False, verbose=False
 )
 print(f"accuracy of the teacher: {logs['accuracy']:.4f}")

@@ -17,10 +17,11 @@ from everstep.zoo.mnist_data import load_mnist
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--backend", choices=backend.installed(), help="default: KERAS_BACKEND, else what is installed")
-parser.add_argument("--model-dir", default="runs/fit", help="the run directory; a second run resumes there")
+parser.add_argument("--model-dir", help="the run directory, by default runs/fit-BACKEND; a second run resumes there")
 parser.add_argument("--epochs", type=int, default=4)
 args = parser.parse_args()
-backend.select(args.backend)  # before anything imports Keras
+name = backend.select(args.backend)  # before anything imports Keras
+model_dir = args.model_dir or f"runs/fit-{name}"
 
 import keras  # noqa: E402
 from keras import layers  # noqa: E402
@@ -53,7 +54,7 @@ history = es.fit(
         keras.callbacks.ReduceLROnPlateau(patience=1),
         keras.callbacks.EarlyStopping(monitor="val_accuracy", patience=2, restore_best_weights=True),
     ],
-    model_dir=args.model_dir,
+    model_dir=model_dir,
     verbose=False,
 )
 
@@ -61,6 +62,6 @@ logged = history.history  # of the epochs that this call has run
 for i, epoch in enumerate(history.epoch):
     print(f"epoch {epoch + 1}: loss {logged['loss'][i]:.4f}, validation accuracy {logged['val_accuracy'][i]:.4f}")
 
-run = json.loads((Path(args.model_dir) / "run.json").read_text())
+run = json.loads((Path(model_dir) / "run.json").read_text())
 print(f"accuracy: {run['metrics']['validation']['accuracy']:.4f}")
-print(f"{run['status']} at step {run['step']}, attempts: {len(run['attempts'])}; exported to {args.model_dir}/export")
+print(f"{run['status']} at step {run['step']}, attempts: {len(run['attempts'])}; exported to {model_dir}/export")

@@ -15,9 +15,10 @@ from everstep.engine import backend
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--backend", choices=backend.installed(), help="default: KERAS_BACKEND, else what is installed")
-parser.add_argument("--model-dir", default="runs/gan", help="the run directory; a second run resumes there")
+parser.add_argument("--model-dir", help="the run directory, by default runs/gan-BACKEND; a second run resumes there")
 args = parser.parse_args()
-backend.select(args.backend)  # before anything imports Keras
+name = backend.select(args.backend)  # before anything imports Keras
+model_dir = args.model_dir or f"runs/gan-{name}"
 
 import keras  # noqa: E402
 from keras import layers, ops  # noqa: E402
@@ -95,7 +96,7 @@ def report(logs):
 
 task = GanTask(params.task)
 generator, _ = es.run_experiment(
-    None, task, "train", params, args.model_dir, train_actions=[report], export=False, verbose=False
+    None, task, "train", params, model_dir, train_actions=[report], export=False, verbose=False
 )
 points = generator(keras.random.normal((4096, GanTask.latent), seed=2))
 print(f"final mean: {float(ops.mean(points)):.3f} (the data's is 2.0)")

@@ -110,6 +110,8 @@ def run_experiment(
             eval_actions=eval_actions,
             trained=record.trained if record else lambda: None,
         )
+        if training:
+            _check_same(run, keras.backend.backend())
         _start(controller, trainer, mode, init_fn or task.initialize, directory)
         announce(trainer, say)
         with record.recorded(_text(params, experiment)) if record else contextlib.nullcontext():
@@ -150,10 +152,22 @@ def _check(mode: str, params: ExperimentConfig, model_dir: Any, strategy: Any) -
     check_mode(mode)
     if not model_dir:
         raise UsageError(f"model_dir: received {model_dir!r}; name a directory for the run")
+    if "://" in str(model_dir):
+        raise UsageError(f"model_dir: received {model_dir!r}, but runs live in local directories only: name one")
     if strategy is not None and not hasattr(strategy, "scope"):
         raise UsageError(f"distribution_strategy: received {strategy!r}; expected a tf.distribute strategy, or None")
     params.validate()
     backend.select(params.runtime.backend)
+
+
+def _check_same(run: Run, backend_name: str) -> None:
+    """Refuses to go on with a run on another backend: the same seed draws other numbers there."""
+    before = run.before
+    if before.get("step") and before.get("backend") not in (None, backend_name):
+        raise UsageError(
+            f"runtime.backend: {str(run.directory)!r} was trained on {before['backend']!r} to step {before['step']}, "
+            f"but the backend is {backend_name!r}: go on with the former, or name another directory"
+        )
 
 
 def _sinks(

@@ -14,7 +14,7 @@ class Checkpointer(abc.ABC):
     before the first step. State and meta belong together: what must resume together is saved together.
 
     Example:
-      checkpointer.save(100, engine.pull(), {"epoch": 1, "stream": stream.state()})
+      checkpointer.save(100, engine.state(), {"epoch": 1, "stream": stream.state()})
       state, meta = checkpointer.restore()
     """
 

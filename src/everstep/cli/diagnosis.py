@@ -20,8 +20,8 @@ from everstep.engine import backend
 from everstep.errors import UsageError
 
 _PACKAGES = (
-    *("everstep", "keras", "jax", "jaxlib", "tensorflow", "torch", "numpy", "orbax-checkpoint", "hydra-core"),
-    *("omegaconf", "pydantic", "typer", "rich", "tensorboard", "mlflow", "mlflow-skinny"),
+    *("everstep", "keras", "jax", "jaxlib", "tensorflow", "torch", "numpy", "orbax-checkpoint"),
+    *("pydantic", "typer", "rich", "tensorboard", "mlflow", "mlflow-skinny"),
 )
 _PROBE = "import json, keras; print(json.dumps(keras.distribution.list_devices()))"
 _PROBE_SECONDS = 120.0

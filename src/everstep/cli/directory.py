@@ -16,6 +16,8 @@ def run_directory(model_dir: str | None, resolved: Resolved) -> Path:
     """
     if model_dir == "":
         raise UsageError("--model-dir: received '', name a directory for the run")
+    if model_dir and "://" in model_dir:
+        raise UsageError(f"--model-dir: received {model_dir!r}, but runs live in local directories only: name one")
     directory = default_directory(resolved) if model_dir is None else Path(model_dir)
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     try:

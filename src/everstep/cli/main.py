@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _report(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
+        print("everstep: interrupted; the same command goes on from the newest checkpoint", file=sys.stderr)
         return 130
     expected = isinstance(error, UsageError | TrainingError)
     text = str(error) if expected else _command_line_mistake(error)

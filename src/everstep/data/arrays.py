@@ -124,7 +124,7 @@ def _common_length(arrays: Any) -> int:
         listed = ", ".join(f"{path}: {length}" for path, length in lengths.items())
         raise UsageError(f"the arrays have different numbers of samples ({listed}); the first axis must agree")
     if not lengths or not next(iter(lengths.values())):
-        raise UsageError("the arrays are empty: there is nothing to read")
+        raise UsageError("the arrays are empty: there is no sample to read; give it data")
     return next(iter(lengths.values()))
 
 
@@ -145,6 +145,5 @@ def _check_batch_size(batch_size: int, size: int, drop_remainder: bool) -> None:
     if drop_remainder and batch_size > size:
         raise UsageError(
             f"a batch of {batch_size} is larger than the dataset of {size} samples, and drop_remainder "
-            "leaves nothing: lower task.train_data.global_batch_size or set "
-            "task.train_data.drop_remainder=false"
+            "leaves nothing: lower global_batch_size or set drop_remainder=false"
         )

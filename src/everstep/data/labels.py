@@ -45,6 +45,6 @@ def _out_of_range(values: np.ndarray, bad: np.ndarray, num_classes: int, where: 
     shown = index[0] if len(index) == 1 else index
     return UsageError(
         f"{where} must be whole numbers from 0 to {num_classes - 1}, but {int(bad.sum())} of {values.size} "
-        f"are not; the first is {values[index].item()} at index {shown}: correct the labels, or set "
-        "num_classes to the number of classes there are"
+        f"are not; the first is {values[index].item()} at index {shown}: correct the labels, or "
+        "give the model an output for every class there is"
     )

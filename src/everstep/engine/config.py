@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from everstep.config import Config
+from everstep.config import Config, ConfigError, Problem
 
 
 @dataclasses.dataclass
@@ -20,3 +20,13 @@ class RuntimeConfig(Config):
     """For float16: a fixed scale, or dynamic, which is also what None means."""
     enable_xla: bool = False
     """Compile with XLA on a GPU (TensorFlow; JAX always does)."""
+
+    def validate(self) -> None:
+        """Checks the seed.
+
+        Raises:
+          UsageError: NumPy could not take it.
+        """
+        super().validate()
+        if not 0 <= self.seed < 2**32:
+            raise ConfigError([Problem("seed", f"received {self.seed}, must be from 0 to {2**32 - 1}")])

@@ -16,6 +16,9 @@ def announce(trainer: Trainer, say: Callable[[str], None]) -> None:
             say(f"{kind} batch: {_shapes(stream.peek())}{per_epoch}")
     if trainer.train_stream is not None:
         config = trainer.config.trainer
+        if trainer.global_step >= config.train_steps:
+            say(f"nothing left to train: the run is at step {trainer.global_step} of {config.train_steps}")
+            return
         say(
             f"plan: steps {trainer.global_step} to {config.train_steps}, log every {config.steps_per_loop}, "
             f"evaluate every {config.validation_interval}, save every {config.checkpoint_interval or 'end of training'}"

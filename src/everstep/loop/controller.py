@@ -9,7 +9,9 @@ while step < train_steps:
 """
 
 import logging
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -72,6 +74,8 @@ class Controller:
         self._target = 0
         self._told: dict[str, Any] = {"reason": "", "target": 0}  # what made an earlier attempt stop on its way
         self._saved_step = 0
+        self._warned = False  # that the loss is not finite
+        self._unread: deque[LazyLogs] = deque()
         self._window_done = 0.0  # when the last window was over
         self._evaluated: dict[str, Any] = {"step": -1, "logs": {}}
 
@@ -211,11 +215,12 @@ class Controller:
             if ending:
                 self._trained()
             if evaluation_due():
-                logs = dict(logs)  # the window is over before the evaluation's time begins
+                self._settle()  # the window is over before the evaluation's time begins
                 self.evaluate(eval_steps)
             # Saved last: what a checkpoint holds is done, all of it, and is never done again.
             if self._save_due() or (save_at_end and ending):
                 self.save_checkpoint()
+        self._settle()
         return dict(logs)
 
     def _is_over(self, target: int) -> bool:
@@ -230,16 +235,31 @@ class Controller:
         trained = self.trainer.train(end - first)
         if self.step != end and not self.stopped:
             logger.warning("trainer.train(%d) moved the step from %d to %d", end - first, first, self.step)
-        steps = self.step - first
-        logs = LazyLogs(lambda: self._timed(dict(trained or {}), steps, begin))
+        steps, spent = self.step - first, time.perf_counter() - begin
+        logs = LazyLogs(lambda: self._timed(dict(trained or {}), steps, begin, spent))
+        self._unread.append(logs)
+        if len(self._unread) > 2:  # the device is two windows behind at most
+            len(self._unread.popleft())
         if not self.summary_interval or self.step % self.summary_interval == 0:
             self.tracker.log(self.step, logs, "train")
         return logs
 
-    def _timed(self, logs: Logs, steps: int, begin: float) -> Logs:
-        """Adds the rate; a window begins when it is handed over, or when the one before it is done."""
+    def _settle(self) -> None:
+        """Waits for the windows handed to the device, in their order: each one's time begins where the last ended."""
+        while self._unread:
+            len(self._unread.popleft())
+
+    def _timed(self, logs: Logs, steps: int, begin: float, spent: float) -> Logs:
+        """Adds the rate; a window begins when it is handed over, or when the one before it is done.
+
+        Handing it over took `spent` seconds, and so did the window at least: tiny ones are over before anyone looks.
+        """
         begin, self._window_done = max(begin, self._window_done), time.perf_counter()
-        return {**logs, "steps_per_second": steps / max(self._window_done - begin, 1e-9)}
+        seconds = max(self._window_done - begin, spent, 1e-9)
+        if not self._warned and not math.isfinite(logs.get("training_loss", 0.0)):
+            self._warned = True
+            logger.warning("the training loss is %s", logs["training_loss"])
+        return {**logs, "steps_per_second": steps / seconds}
 
     def _save_due(self) -> bool:
         interval = self.checkpoint_interval

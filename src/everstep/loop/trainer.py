@@ -3,7 +3,8 @@
 When to train, evaluate and save is the controller's business; how a step runs, the engine's.
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -62,7 +63,7 @@ class Trainer:
         if self.validation_stream is not None:
             _require_end(self.validation_stream, config.trainer.validation_steps)
         self.engine = create_engine(task, model, optimizer, enable_xla=config.runtime.enable_xla)
-        train_batch, validation_batch = _first(self.train_stream), _first(self.validation_stream)
+        train_batch, validation_batch = _first(self.train_stream, True), _first(self.validation_stream, False)
         self.example = train_batch if validation_batch is None else validation_batch
         self.engine.build(train_batch, validation_batch)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
@@ -148,25 +149,37 @@ class Trainer:
     def _stream(self, params: Any, dataset: Any, training: bool) -> Stream:
         if params.is_training is None:
             params = params.replace(is_training=training)
-        source = dataset if dataset is not None else self.task.build_inputs(params, None)
-        return make_stream(source, params, training=training, seed=self.config.runtime.seed)
+        with _in_section(training):
+            source = dataset if dataset is not None else self.task.build_inputs(params, None)
+            return make_stream(source, params, training=training, seed=self.config.runtime.seed)
 
     def _feed(self, stream: Stream, single: bool = False) -> Feed:
         if isinstance(stream, ArrayStream):  # all of it can be looked at now, once
             if id(stream) not in self._checked:
-                self.task.check_batch(stream.arrays)
+                with _in_section(stream is self.train_stream):
+                    self.task.check_batch(stream.arrays)
             self._checked.add(id(stream))
             return self.engine.feed(stream, None, single)
         return self.engine.feed(stream, self.task.check_batch, single)
 
 
-def _first(stream: Stream | None) -> Batch | None:
+@contextlib.contextmanager
+def _in_section(training: bool) -> Iterator[None]:
+    """Says in errors which data they are about, by the key of its section."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"task.{'train' if training else 'validation'}_data: {error}") from error
+
+
+def _first(stream: Stream | None, training: bool) -> Batch | None:
     if stream is None:
         return None
-    try:
-        return stream.peek()
-    except StopIteration:
-        raise UsageError("a dataset is empty: it has no batch at all") from None
+    with _in_section(training):
+        try:
+            return stream.peek()
+        except StopIteration:
+            raise UsageError("the dataset is empty: it has no batch at all; give it data") from None
 
 
 def _require_end(stream: Stream, num_steps: int) -> None:

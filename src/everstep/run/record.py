@@ -50,11 +50,13 @@ class Run:
     Attributes:
       directory: The run directory.
       record: What `run.json` says, or will say with the next write.
+      before: What it said when the run was opened; empty for a new one.
     """
 
     def __init__(self, directory: Path, record: Record, clock: Clock = _utc_now) -> None:
         self.directory = directory
         self.record = record
+        self.before: Record = {}
         self._clock = clock
         self._created = [path for path in (directory, *directory.parents) if not path.exists()]
 
@@ -69,8 +71,11 @@ class Run:
           UsageError: There is a `run.json` that cannot be read.
         """
         directory = Path(model_dir)
-        record = read(directory) if (directory / "run.json").exists() else _blank(id=uuid.uuid4().hex)
-        return cls(directory, record | {"experiment": experiment, "backend": backend}, clock)
+        before = read(directory) if (directory / "run.json").exists() else {}
+        record = copy.deepcopy(before) or _blank(id=uuid.uuid4().hex)
+        run = cls(directory, record | {"experiment": experiment, "backend": backend}, clock)
+        run.before = before
+        return run
 
     @property
     def id(self) -> str:

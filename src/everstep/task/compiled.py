@@ -72,9 +72,22 @@ class CompiledTask(Task):
     def check_batch(self, inputs: Batch) -> None:
         """Refuses class labels out of range, where loss and output say how many classes there are."""
         labels, shape = unpack(inputs)[1], getattr(self._model, "output_shape", None)
-        sparse = str(getattr(self._model.loss, "name", self._model.loss)) == "sparse_categorical_crossentropy"
-        if sparse and isinstance(labels, np.ndarray) and isinstance(shape, tuple) and isinstance(shape[-1], int):
+        if (
+            _is_sparse(self._model.loss)
+            and isinstance(labels, np.ndarray)
+            and isinstance(shape, tuple)
+            and isinstance(shape[-1], int)
+        ):
             check_labels(labels, shape[-1], "the labels")
+
+
+def _is_sparse(loss: Any) -> bool:
+    """Whether a loss, in whatever form it was compiled, takes class numbers as labels."""
+    if isinstance(loss, list | tuple) and len(loss) == 1:
+        return _is_sparse(loss[0])
+    names = (loss, getattr(loss, "name", None), getattr(loss, "__name__", None))
+    kind = keras.losses.SparseCategoricalCrossentropy
+    return isinstance(loss, kind) or "sparse_categorical_crossentropy" in [n for n in names if isinstance(n, str)]
 
 
 class _Override:

@@ -1,6 +1,7 @@
 """`Task`: what is learned. The user's class; the loop around it is not its business."""
 
 import abc
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -122,7 +123,7 @@ class Task(abc.ABC):
         features, labels, weight = unpack(inputs)
         if model.compiled:
             return {self.loss: compiled_step.train(features, labels, weight, model, optimizer)}
-        weighted = {} if weight is None else {"sample_weight": weight}
+        weighted = self._weighted(weight)
 
         def loss_fn() -> tuple[Any, Any]:
             outputs = model(features, training=True)
@@ -133,12 +134,24 @@ class Task(abc.ABC):
         self.process_metrics(metrics, labels, outputs, **weighted)
         return {self.loss: loss}
 
+    def _weighted(self, weight: Any) -> dict[str, Any]:
+        """Returns the keyword argument for sample weights, where there are any."""
+        if weight is None:
+            return {}
+        known = inspect.signature(self.build_losses).parameters
+        if "sample_weight" not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+            raise UsageError(
+                f"{type(self).__name__}.build_losses({', '.join(known)}) knows no sample weights, but the batches "
+                "(x, y, weight) have them: add sample_weight=None to its arguments"
+            )
+        return {"sample_weight": weight}
+
     def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]) -> Mapping[str, Any]:
         """Evaluates one batch; a loss is optional here."""
         features, labels, weight = unpack(inputs)
         if model.compiled:
             return {self.loss: compiled_step.validate(features, labels, weight, model)}
-        weighted = {} if weight is None else {"sample_weight": weight}
+        weighted = self._weighted(weight)
         outputs = self.inference_step(features, model)
         loss = self.build_losses(labels, outputs, aux_losses=model.losses, **weighted)
         self.process_metrics(metrics, labels, outputs, **weighted)

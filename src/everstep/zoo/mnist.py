@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, Literal
 
-from everstep.config import Config, register_experiment, register_task
+from everstep.config import Config, ConfigError, Problem, register_experiment, register_task
 from everstep.data.config import DataConfig
 from everstep.experiment_config import ExperimentConfig
 from everstep.loop.config import TrainerConfig
@@ -39,6 +39,23 @@ class MnistConfig(TaskConfig):
         default_factory=lambda: DataConfig(global_batch_size=1000, is_training=False)
     )
     """The standard test split: 10,000 images."""
+
+    def validate(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+          UsageError: One of them cannot be used; names the key.
+        """
+        super().validate()
+        wrong = []
+        if self.num_samples is not None and self.num_samples < 1:
+            wrong.append(Problem("num_samples", f"received {self.num_samples}, must be at least 1"))
+        if self.model.units < 1:
+            wrong.append(Problem("model.units", f"received {self.model.units}, must be at least 1"))
+        if not 0 <= self.model.dropout < 1:
+            wrong.append(Problem("model.dropout", f"received {self.model.dropout}, must be from 0 to below 1"))
+        if wrong:
+            raise ConfigError(wrong)
 
 
 @register_task(MnistConfig)

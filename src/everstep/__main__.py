@@ -1,0 +1,5 @@
+"""`python -m everstep` is `everstep`."""
+
+from everstep.cli.main import main
+
+raise SystemExit(main())
