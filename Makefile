@@ -37,8 +37,8 @@ test-full: lint
 
 # ---- the one place where tests are started: all of them on one backend, then again on the other what depends on it --
 define run_tests
-	$(BIN)/python -m pytest -n 2 --backend tensorflow -m "$(1)" $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -n 2 --backend jax -m "backend and ($(1))" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadscope --backend tensorflow -m "$(1)" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadscope --backend jax -m "backend and ($(1))" $(PYTEST_ARGS)
 endef
 
 lint: $(VENV)/.dev

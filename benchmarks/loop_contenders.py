@@ -56,8 +56,6 @@ def fit() -> float:
 class Task(ClassificationTask):
     """The same model as a task."""
 
-    num_classes = 10
-
     def build_model(self) -> keras.Model:
         return build_model()
 

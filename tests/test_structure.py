@@ -45,6 +45,7 @@ LINES = (
     "bct zoo",
     "launch",
     "cli",
+    "__main__",
     "testing",
 )
 LEVEL = {part: level for level, line in enumerate(LINES) for part in line.split()}

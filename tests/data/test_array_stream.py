@@ -117,5 +117,5 @@ def test_batch_size_must_be_positive():
 
 
 def test_too_large_a_batch_names_the_key():
-    with pytest.raises(UsageError, match=r"task\.train_data\.global_batch_size"):
+    with pytest.raises(UsageError, match="lower global_batch_size"):
         ArrayStream(np.zeros(3), 4, drop_remainder=True)

@@ -18,7 +18,7 @@ def test_good_labels(labels):
     [
         (
             [0, 1, 3, 5],
-            r"the training labels .* 0 to 2, but 2 of 4 are not; the first is 3 at index 2: .*num_classes",
+            r"the training labels .* 0 to 2, but 2 of 4 are not; the first is 3 at index 2: correct the labels",
         ),
         ([-1, 0], "the first is -1 at index 0"),
         ([0.0, 0.5], "the first is 0.5 at index 1"),

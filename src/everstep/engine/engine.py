@@ -56,6 +56,7 @@ class Engine(abc.ABC):
         self.variables: dict[str, keras.Variable] = {}
         self.windows: dict[str, Window] = {}
         self.compilations = 0
+        self._label_classes: set[int] = set()
         self.pace = Pace()
 
     # -- before the first step ---------------------------------------------------------------------------------
@@ -75,6 +76,7 @@ class Engine(abc.ABC):
             scalars = self._probe_steps(train_batch, validation_batch, own)
             if any(variable.trainable for variable in watched.created[built:]):  # an optimizer may wait for them
                 scalars = self._probe_steps(train_batch, validation_batch, own)
+        self.task.label_classes = min(self._label_classes, default=None)
         for kind, names in scalars.items():
             self.windows[kind] = Window(names, self._metrics(kind, own), self.task.window(kind))
             self.windows[kind].reset()

@@ -15,9 +15,11 @@ import numpy as np
 from everstep.data import nest
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece, on_host
+from everstep.engine.labels import watch_sparse_labels
 from everstep.engine.logs import floats
 from everstep.engine.pace import Pace
 from everstep.grad import ChainedScope
+from everstep.task.task import unpack
 from everstep.types import Batch, Logs
 
 IN_FLIGHT = 2  # calls handed to the device and not yet awaited
@@ -39,10 +41,18 @@ class JaxEngine(Engine):
     # -- compiling -------------------------------------------------------------------------------------------------
 
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
-        with ChainedScope():
-            jaxpr, outputs = jax.make_jaxpr(step, return_shape=True)(nest.map_leaves(_abstract, batch))
+        with ChainedScope(), watch_sparse_labels() as seen:
+
+            def traced(data: Any) -> tuple[Any, list]:
+                outputs = step(data)
+                return outputs, [getattr(labelled.target, "primal", labelled.target) for labelled in seen]
+
+            jaxpr, (outputs, _) = jax.make_jaxpr(traced, return_shape=True)(nest.map_leaves(_abstract, batch))
         self._convolves |= "conv_general_dilated" in str(jaxpr)
-        return {name: tuple(value.shape) for name, value in jax.tree.map(lambda leaf: leaf, outputs).items()}
+        for labelled, variable in zip(seen, jaxpr.jaxpr.outvars[len(jaxpr.jaxpr.outvars) - len(seen) :], strict=True):
+            if _source(jaxpr.jaxpr, variable) is _labels(jaxpr.jaxpr, batch):
+                self._label_classes.add(labelled.classes)
+        return {name: tuple(value.shape) for name, value in outputs.items()}
 
     def _compile(self) -> None:
         if self._single:
@@ -165,6 +175,25 @@ class JaxEngine(Engine):
         for key in keys:
             self._values[self._positions[key]] = values[key]
         self._logs = {}
+
+
+def _labels(jaxpr: Any, batch: Batch) -> Any:
+    """Returns the input that a batch's labels are, None where they are not one array."""
+    features, labels, _ = unpack(batch)
+    single = isinstance(batch, tuple | list) and isinstance(labels, np.ndarray)
+    return jaxpr.invars[len(jax.tree.leaves(features))] if single else None
+
+
+def _source(jaxpr: Any, variable: Any) -> Any:
+    """Returns the variable that this one is, but for type and shape."""
+    producers = {id(out): equation for equation in jaxpr.eqns for out in equation.outvars}
+    unchanging = {"convert_element_type", "copy", "reshape", "squeeze", "_squeeze", "_reshape"}
+    while id(variable) in producers:
+        equation = producers[id(variable)]
+        if not {equation.primitive.name, equation.params.get("name")} & unchanging:
+            break
+        variable = equation.invars[0]
+    return variable
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -10,9 +10,11 @@ import tensorflow as tf
 from everstep.data import nest
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece, on_host
+from everstep.engine.labels import watch_sparse_labels
 from everstep.engine.logs import floats
 from everstep.engine.pace import Pace
 from everstep.engine.replicas import Replicas
+from everstep.task.task import unpack
 from everstep.types import Batch, Logs
 
 
@@ -38,8 +40,11 @@ class TensorFlowEngine(Engine):
 
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
         # A bare graph: a tf.function would trace twice, and refuse what only the second pass creates.
-        with tf.__internal__.FuncGraph("trace").as_default():
-            outputs = self._on_devices(step, nest.map_leaves(_placeholder, batch))
+        with tf.__internal__.FuncGraph("trace").as_default(), watch_sparse_labels() as seen:
+            placed = nest.map_leaves(_placeholder, batch)
+            outputs = self._on_devices(step, placed)
+        labels = unpack(placed)[1]
+        self._label_classes |= {labelled.classes for labelled in seen if _source(labelled.target) is labels}
         return {name: _shape(self._replicas.parts(value)[0]) for name, value in outputs.items()}
 
     def _compile(self) -> None:
@@ -129,6 +134,14 @@ def _has_gpu() -> bool:
 def _function(fn: Callable[..., Any], **options: Any) -> Any:
     """Compiles without autograph, as Keras does: `if tensor:` is the error it is on every backend."""
     return tf.function(fn, autograph=False, **options)
+
+
+def _source(tensor: Any) -> Any:
+    """Returns the tensor that this one is, but for type and shape."""
+    unchanging = {"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze"}
+    while isinstance(tensor, tf.Tensor) and tensor.op.type in unchanging:
+        tensor = tensor.op.inputs[0]
+    return tensor
 
 
 def _placeholder(leaf: Any) -> tf.Tensor:

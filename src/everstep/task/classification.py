@@ -6,15 +6,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from everstep.data.labels import check_labels
-from everstep.task.task import Task, unpack
-from everstep.types import Batch
+from everstep.task.task import Task
 
 
 class ClassificationTask(Task):
-    """Tells `num_classes` classes apart; the model returns logits. Write `build_model` and `build_inputs`."""
-
-    num_classes: int
+    """Tells classes apart; the model returns a logit for each. Write `build_model` and `build_inputs`."""
 
     def build_losses(
         self, labels: Any, model_outputs: Any, aux_losses: Sequence[Any] | None = None, sample_weight: Any = None
@@ -27,9 +23,3 @@ class ClassificationTask(Task):
     def build_metrics(self, training: bool = True) -> list[keras.Metric]:
         """Returns accuracy."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
-
-    def check_batch(self, inputs: Batch) -> None:
-        """Refuses labels out of range: a device would compute a finite loss from them."""
-        labels = unpack(inputs)[1]
-        if labels is not None:
-            check_labels(labels, self.num_classes, f"{self.name}: the labels")

@@ -5,12 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
-from everstep.data.labels import check_labels
 from everstep.errors import UsageError
 from everstep.grad import mark_scaled
-from everstep.task.task import Task, unpack
+from everstep.task.task import Task
 from everstep.types import Batch
 
 
@@ -68,26 +66,6 @@ class CompiledTask(Task):
         if self._own_test is None:
             return super().validation_step(inputs, model, metrics)
         return self._own_test(inputs)
-
-    def check_batch(self, inputs: Batch) -> None:
-        """Refuses class labels out of range, where loss and output say how many classes there are."""
-        labels, shape = unpack(inputs)[1], getattr(self._model, "output_shape", None)
-        if (
-            _is_sparse(self._model.loss)
-            and isinstance(labels, np.ndarray)
-            and isinstance(shape, tuple)
-            and isinstance(shape[-1], int)
-        ):
-            check_labels(labels, shape[-1], "the labels")
-
-
-def _is_sparse(loss: Any) -> bool:
-    """Whether a loss, in whatever form it was compiled, takes class numbers as labels."""
-    if isinstance(loss, list | tuple) and len(loss) == 1:
-        return _is_sparse(loss[0])
-    names = (loss, getattr(loss, "name", None), getattr(loss, "__name__", None))
-    kind = keras.losses.SparseCategoricalCrossentropy
-    return isinstance(loss, kind) or "sparse_categorical_crossentropy" in [n for n in names if isinstance(n, str)]
 
 
 class _Override:

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
+from everstep.data.labels import check_labels
 from everstep.errors import UsageError
 from everstep.grad import value_and_grad
 from everstep.optim.build import build as build_optimizer
@@ -50,6 +52,9 @@ class Task(abc.ABC):
 
     loss = "loss"
     """The key under which every `train_step` returns its loss."""
+
+    label_classes: int | None = None
+    """How many classes the labels are from, where the step says so when it is traced; set by the engine."""
 
     def __init__(self, params: Any = None, logging_dir: str | None = None, name: str | None = None) -> None:
         self._task_config = params
@@ -177,12 +182,16 @@ class Task(abc.ABC):
         """
         return "mean"
 
-    def check_batch(self, inputs: Batch) -> None:  # noqa: B027  # optional
+    def check_batch(self, inputs: Batch) -> None:
         """Looks at data on the host before it reaches the device; raises UsageError if it cannot be right.
 
-        Called with a whole array dataset before training, else with each block of batches as it passes; a block
+        By default class labels are checked, where the step hands them to a sparse cross-entropy as they are. Called
+        with a whole array dataset before training, else with each block of batches as it passes; a block
         has its batches stacked along a new first axis.
         """
+        labels = unpack(inputs)[1]
+        if self.label_classes is not None and isinstance(labels, np.ndarray):
+            check_labels(labels, self.label_classes, "the labels")
 
     def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
         """Folds one validation step's outputs, on the host, into `state`; the first state is None.

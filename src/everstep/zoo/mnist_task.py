@@ -13,8 +13,6 @@ from everstep.zoo.mnist_data import load_mnist
 class MnistTask(ClassificationTask):
     """Tells ten digits apart."""
 
-    num_classes = 10
-
     def build_model(self) -> keras.Model:
         """Returns the dense or the convolutional classifier."""
         config = self.task_config.model

@@ -1,0 +1,79 @@
+"""Class labels are checked wherever a step hands them, as they are, to a sparse cross-entropy."""
+
+import keras
+import numpy as np
+import pytest
+
+import everstep
+from everstep.errors import UsageError
+
+pytestmark = pytest.mark.backend
+
+X = np.random.default_rng(0).normal(size=(64, 5)).astype("float32")
+GOOD = np.arange(64, dtype="int32") % 4
+HIGH = np.arange(64, dtype="int32") % 9
+crossentropy = keras.losses.SparseCategoricalCrossentropy
+LOSSES = {
+    "function": lambda y, p: keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y, p, from_logits=True)),
+    "object": lambda y, p: crossentropy(from_logits=True)(y, p),
+    "operation": lambda y, p: keras.ops.mean(keras.ops.sparse_categorical_crossentropy(y, p, from_logits=True)),
+    "from one": lambda y, p: crossentropy(from_logits=True)(y - 1, p),
+    "ignoring": lambda y, p: crossentropy(from_logits=True, ignore_class=-1)(y, p),
+}
+
+
+class Classes(everstep.Task):
+    def __init__(self, labels, loss, stream=False):
+        super().__init__()
+        self.labels, self.loss_fn, self.stream = labels, LOSSES[loss], stream
+
+    def build_model(self):
+        return keras.Sequential([keras.Input((5,)), keras.layers.Dense(4)])
+
+    def build_inputs(self, params, input_context=None):
+        halves = [(X[i : i + 32], self.labels[i : i + 32]) for i in (0, 32)]
+        return (lambda: iter(halves)) if self.stream else (X, self.labels)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return self.loss_fn(labels, model_outputs)
+
+
+def train(task, directory):
+    config = everstep.ExperimentConfig(trainer=everstep.TrainerConfig(train_steps=2, steps_per_loop=2))
+    everstep.run_experiment(None, task, "train", config, directory, export=False, verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("labels", "loss"),
+    [(HIGH, "function"), (HIGH.astype("int64"), "object"), (HIGH[:, None], "operation"), (GOOD - 1, "function")],
+)
+def test_out_of_range(tmp_path, labels, loss):
+    with pytest.raises(UsageError, match="task.train_data: the labels must be whole numbers from 0 to 3"):
+        train(Classes(labels, loss), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_out_of_range_in_a_stream(tmp_path):
+    with pytest.raises(UsageError, match="the first is 4"):
+        train(Classes(HIGH, "function", stream=True), tmp_path / "run")
+
+
+@pytest.mark.parametrize(("labels", "loss"), [(GOOD, "object"), (GOOD + 1, "from one"), (GOOD - 1, "ignoring")])
+def test_labels_that_the_step_puts_right_are_its_business(tmp_path, labels, loss):
+    train(Classes(labels, loss), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        keras.losses.sparse_categorical_crossentropy,
+        crossentropy(from_logits=True, name="mine"),
+        ["sparse_categorical_crossentropy"],
+    ],
+    ids=["function", "renamed", "list"],
+)
+def test_compiled_models_in_whatever_form(loss):
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4)])
+    model.compile("adam", loss)
+    with pytest.raises(UsageError, match="from 0 to 3"):
+        everstep.fit(model, (X, HIGH), verbose=False)
