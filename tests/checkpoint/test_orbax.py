@@ -1,5 +1,6 @@
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from everstep.checkpoint.checkpointer import NoopCheckpointer
 from everstep.checkpoint.orbax import OrbaxCheckpointer
-from everstep.errors import UsageError
+from everstep.errors import TrainingError, UsageError
 
 STATE = {
     "model/dense.1/kernel": np.arange(12, dtype=np.float32).reshape(3, 4) / 7,
@@ -184,5 +185,15 @@ def test_noop_has_nothing():
     checkpointer.save(1, STATE, META)
     assert (checkpointer.steps(), checkpointer.latest()) == ([], None)
     with pytest.raises(UsageError, match="keeps no checkpoints"):
+        checkpointer.restore()
+    checkpointer.close()
+
+
+@pytest.mark.parametrize("part", ["state", "meta"])
+def test_a_damaged_checkpoint_is_named(tmp_path, part):
+    checkpointer = OrbaxCheckpointer(tmp_path)
+    checkpointer.save(3, {"model/w": np.ones(4, "float32")}, {})
+    shutil.rmtree(tmp_path / "3" / part)
+    with pytest.raises(TrainingError, match="3' cannot be read .*move it away"):
         checkpointer.restore()
     checkpointer.close()

@@ -51,16 +51,42 @@ def test_model_gardens_command_line_on_tensorflow(shell: Any, tmp_path: Path) ->
     assert "exported         D/export/saved_model" in done.out
 
 
+def bad(what: str) -> list[str]:
+    return ["train", "tiny/bad", "--mode=train", "--model-dir=D", f"task.what={what}"]
+
+
 BAD = {
     "mode": (["train", "tiny/line", "--mode=trian", "--model-dir=D"], 2, "mode: unknown mode 'trian'"),
     "empty": (["train", "tiny/line", "--mode=eval", "--model-dir=D"], 2, "there is no checkpoint to evaluate in 'D'"),
     "failed": (["train", "tiny/line", "task.units=3", "--model-dir=D"], 1, "cannot fit 3 outputs"),
+    "no_data": (bad("empty"), 2, "task.train_data: the arrays are empty"),
+    "batch": (
+        [*bad(""), "task.train_data.global_batch_size=41"],
+        2,
+        "task.train_data: a batch of 41 is larger than the dataset of 40 samples",
+    ),
+    "labels": (bad("labels"), 2, "task.train_data: the labels must be whole numbers from 0 to 3"),
+    "no_loss": (bad("no loss"), 2, "has no loss: write build_losses"),
+    "no_loss_key": (bad("no loss key"), 2, "BadTask.train_step returned no 'loss'"),
+    "unseeded": (bad("unseeded"), 2, "keras.random"),
+    "variable": (bad("variable"), 2, "variable 'late' is created inside a step"),
+    "validation": (
+        [
+            *bad(""),
+            "--mode=train_and_eval",
+            "task.validation_data.global_batch_size=99",
+            "task.validation_data.drop_remainder=true",
+        ],
+        2,
+        "task.validation_data: a batch of 99 is larger",
+    ),
 }
 
 
-def test_bad_requests_that_only_keras_can_tell(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
+def test_bad_requests_that_only_keras_can_tell(tmp_path: Path, backend: str) -> None:
     here = Path(__file__).parent
-    words = {name: [*case[0], "--import=tiny_experiments", "--backend=jax"] for name, case in BAD.items()}
+    words = {name: [*case[0], "--import=tiny_experiments", f"--backend={backend}"] for name, case in BAD.items()}
     script = f"""if True:
         import sys
         from everstep.cli.main import main

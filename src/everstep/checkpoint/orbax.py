@@ -12,7 +12,7 @@ import numpy as np
 from everstep import storage
 from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.checkpoint.quiet import quiet
-from everstep.errors import UsageError
+from everstep.errors import TrainingError, UsageError
 from everstep.types import State
 
 with quiet():
@@ -55,8 +55,15 @@ class OrbaxCheckpointer(Checkpointer):
         """Returns what was saved under `step`, by default the latest."""
         arguments = ocp.args.Composite(state=ocp.args.PyTreeRestore(), meta=ocp.args.JsonRestore())
         path = self._path(self._existing(step))
-        with quiet():
-            saved = self._orbax.restore(path, args=arguments)
+        try:
+            with quiet():
+                saved = self._orbax.restore(path, args=arguments)
+        except Exception as error:  # whatever Orbax finds: a missing file, a short one, broken JSON
+            reason = str(error).strip().partition("\n")[0]
+            raise TrainingError(
+                f"the checkpoint {str(path)!r} cannot be read ({type(error).__name__}: {reason}): move it away to go "
+                "on from the one before"
+            ) from error
         stored = {key: np.asarray(array) for key, array in saved.state["arrays"].items()}
         empty = {key: _create(**spec) for key, spec in saved.meta["empty"].items()}
         return stored | empty, saved.meta["meta"]
