@@ -49,7 +49,6 @@ def name_of(path: Path) -> str:
 # -- code ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.backend
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras, saving a model
 @pytest.mark.parametrize("page", [p for p in PAGES if any(b.kind == "python" for b in blocks(p))], ids=name_of)
 def test_code_runs(page, tmp_path, monkeypatch):

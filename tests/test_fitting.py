@@ -112,6 +112,7 @@ def test_two_outputs_and_added_losses():
     assert_alike(make, data=(X, {"kind": Y, "sum": X.sum(axis=1, keepdims=True)}), validation_data=None, epochs=2)
 
 
+@pytest.mark.full
 def test_twice_goes_on_from_what_was_learned():
     model, twin = made(), made()
     for _ in range(2):
@@ -134,6 +135,7 @@ def test_early_stopping_and_falling_learning_rate():
     assert ours[1].best_epoch == theirs[1].best_epoch
 
 
+@pytest.mark.full
 def test_model_checkpoint(tmp_path):
     best = callbacks.ModelCheckpoint(tmp_path / "best.keras", monitor="val_loss", save_best_only=True)
     model, _ = our_fit(made(), epochs=2, callbacks=[best])
@@ -227,6 +229,7 @@ def test_epoch_hooks_need_no_single_steps(tmp_path, caplog):
         np.testing.assert_allclose([float(v) for v in row.values()], [float(v) for v in other.values()], rtol=1e-5)
 
 
+@pytest.mark.full
 def test_without_validation_hooks_are_fits():
     (theirs,), (ours,) = assert_alike(watch=lambda: [Recorder()], epochs=2, validation_data=None)
     assert_same_calls(theirs, ours)
@@ -326,6 +329,7 @@ def test_stopped_run_again_does_nothing(tmp_path, no_export):
     assert record(tmp_path / "run")["digest"] == digest
 
 
+@pytest.mark.full
 def test_one_shot_validation_data(tmp_path):
     _, history = our_fit(made(), validation_data=iter([TEST]), epochs=1, model_dir=tmp_path / "run")
     assert history.history["val_loss"]
@@ -338,6 +342,7 @@ def test_without_directory_nothing_is_written(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_order_of_samples_follows_the_seed():
     def losses(seed):
         return es.fit(made(), (X, Y), epochs=2, batch_size=8, seed=seed, verbose=False).history["loss"]
