@@ -106,6 +106,7 @@ def test_seed_changes_the_run(finished, tmp_path):
     assert record(tmp_path / "run")["digest"] != record(finished[0])["digest"]
 
 
+@pytest.mark.full
 def test_digest_does_not_depend_on_what_is_logged_or_saved(finished, tmp_path):
     params = es.get_exp_config("mnist/local")
     params.override({"trainer": {"validation_interval": 60, "checkpoint_interval": 0, "validation_steps": 1}})
@@ -162,6 +163,7 @@ def test_changed_model_is_refused_and_the_run_kept(tmp_path):
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 
+@pytest.mark.full
 def test_random_evaluation_does_not_touch_the_digest(tmp_path):
     """A finished run keeps its digest, whatever evaluations have drawn since the last training step."""
 

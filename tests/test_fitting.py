@@ -80,6 +80,7 @@ def test_class_weight():
     assert_alike(epochs=2, class_weight={0: 0.5, 1: 2.0, 2: 3.0})
 
 
+@pytest.mark.full
 def test_steps_per_epoch_and_validation_steps():
     assert_alike(epochs=4, steps_per_epoch=3, validation_steps=1)
 
@@ -90,6 +91,7 @@ def test_dataset():
     assert_alike(data=dataset, validation_data=tf.data.Dataset.from_tensor_slices(TEST).batch(8), epochs=2)
 
 
+@pytest.mark.full
 def test_generator():
     def batches():
         while True:
@@ -209,6 +211,7 @@ def test_every_hook(caplog):
     assert caplog.text.count("evaluating in single steps: Recorder") == 1
 
 
+@pytest.mark.full
 def test_epoch_hooks_need_no_single_steps(tmp_path, caplog):
     """Between Keras's own: one changes the learning rate, one writes what it is told."""
     paths = [tmp_path / "keras.csv", tmp_path / "everstep.csv"]
@@ -246,6 +249,7 @@ class Warmup(callbacks.Callback):
         bias.assign(bias * 0.9)
 
 
+@pytest.mark.full
 def test_callback_may_change_what_is_trained():
     assert_alike(watch=lambda: [Warmup()], epochs=2)
 
@@ -319,6 +323,7 @@ def test_resumes_to_the_same_bits(kept, tmp_path, no_export):
     assert record(tmp_path / "run")["digest"] == record(model_dir)["digest"]
 
 
+@pytest.mark.full
 def test_stopped_run_again_does_nothing(tmp_path, no_export):
     stop = {"monitor": "loss", "patience": 0, "min_delta": 10, "restore_best_weights": True}
     model, history = our_fit(made(), epochs=9, model_dir=tmp_path / "run", callbacks=[callbacks.EarlyStopping(**stop)])
