@@ -75,10 +75,26 @@ def _run(block: Block, page: Path, module: types.ModuleType) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_blocks_say_what_they_are(page):
     kinds = {block.kind for block in blocks(page)}
-    assert kinds <= {"python", "python notest", "sh", "text output", ""}
+    assert kinds <= {"python", "python notest", "sh", "yaml", "toml", "text output", ""}
     for block in blocks(page):
         if block.kind.startswith("python"):
             ast.parse(block.text)
+
+
+YAML = [(name_of(page), block) for page in PAGES for block in blocks(page) if block.kind == "yaml"]
+TOML = [(name_of(page), block) for page in PAGES for block in blocks(page) if block.kind == "toml"]
+
+
+@pytest.mark.parametrize(("page", "block"), YAML)
+def test_values_are_those_of_an_experiment(page, block, tmp_path, monkeypatch):
+    monkeypatch.setenv("USER", "somebody")
+    (tmp_path / "values.yaml").write_text(block.text)
+    assert apply(get_exp_config("mnist/mlp"), [tmp_path / "values.yaml"]) != get_exp_config("mnist/mlp")
+
+
+@pytest.mark.parametrize(("page", "block"), TOML)
+def test_toml_is_toml(page, block):
+    assert tomllib.loads(block.text)
 
 
 def test_few_blocks_do_not_run():

@@ -26,6 +26,7 @@ PACKAGE = ROOT / "src" / "everstep"
 # each other. Names that do not exist yet have their place already.
 LINES = (
     "errors",
+    "redaction",
     "types",
     "storage",
     "config",

@@ -4,24 +4,31 @@ import contextlib
 import functools
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from everstep import storage
+from everstep import redaction, storage
 from everstep.checkpoint.orbax import OrbaxCheckpointer
+from everstep.config import dialect
+from everstep.config.difference import Change
 from everstep.data import nest
+from everstep.data.source import make_stream
+from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.precision import precision
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, check_mode
 from everstep.export.folder import export_all
 from everstep.loop.announce import announce
+from everstep.loop.config import TrainerConfig
 from everstep.loop.controller import Action, Controller
+from everstep.loop.in_steps import in_steps
 from everstep.loop.trainer import Trainer
 from everstep.run.attempt import Attempt
+from everstep.run.changes import accepted_changes, check_keys
 from everstep.run.record import Run
 from everstep.task.task import Task, unpack
 from everstep.tracking.background import BackgroundTracker
@@ -48,6 +55,8 @@ def run_experiment(
     experiment: str = "",
     export: bool = True,
     verbose: bool = True,
+    allow_change: Sequence[str] = (),
+    header: Mapping[str, Any] | None = None,
 ) -> tuple[keras.Model, Logs]:
     """Trains or evaluates a task as `params` say, in one directory; run again, it resumes.
 
@@ -72,6 +81,9 @@ def run_experiment(
       experiment: The experiment's registered name, for the record.
       export: Whether to export the model when training is done.
       verbose: Whether to tell a person, on standard error, what is going on.
+      allow_change: Keys, such as `runtime.backend`, that a resumed run may change although they alter what it
+        computes; one that holds others covers them.
+      header: What `config.yaml` says beside the values, so that it repeats the run: `experiment`, `imports`, `gin`.
 
     Returns:
       The model, and the logs of the last evaluation (of the last loop in mode `train`).
@@ -85,16 +97,22 @@ def run_experiment(
     training = "train" in mode
     post_eval = run_post_eval or mode == "train_and_post_eval"
     directory = Path(model_dir)
+    stored = params.replace(runtime={"backend": keras.backend.backend()})
+    header = header or ({"experiment": experiment} if experiment else {})
     run = Run.open(directory, experiment or task.name, keras.backend.backend())
     scope = contextlib.nullcontext() if distribution_strategy is None else distribution_strategy.scope()
     with _nothing_left(run), scope, precision(params.runtime.mixed_precision_dtype), contextlib.ExitStack() as stack:
+        checkpointer = OrbaxCheckpointer(directory / "checkpoints", max_to_keep=params.trainer.max_to_keep)
+        stack.callback(checkpointer.close)
+        resuming = training and checkpointer.latest() is not None
+        changes = _changes(directory, stored, allow_change, str(header.get("gin", "")), resuming)
         if training:
             storage.prepare_directory(directory)
         trainer = trainer or create_trainer(params, task, train=training, evaluate="eval" in mode or post_eval)
         stack.callback(trainer.close)
-        checkpointer = OrbaxCheckpointer(directory / "checkpoints", max_to_keep=params.trainer.max_to_keep)
-        stack.callback(checkpointer.close)
-        console = ConsoleTracker(params.trainer.train_steps, None if verbose else io.StringIO())
+        params = params.replace(trainer=_plan(mode, params, task, trainer))
+        trainer.config = params
+        console = ConsoleTracker(params.trainer.train_steps or 0, None if verbose else io.StringIO())
         record = Attempt(run, trainer) if training else None
         sinks = _sinks(directory, params, console, record, training, save_summary)
         tracker = BackgroundTracker(MultiTracker(sinks))
@@ -110,15 +128,15 @@ def run_experiment(
             eval_actions=eval_actions,
             trained=record.trained if record else lambda: None,
         )
-        if training:
-            _check_same(run, keras.backend.backend())
         _start(controller, trainer, mode, init_fn or task.initialize, directory)
+        for change in changes:
+            say(f"resuming with {change}")
         announce(trainer, say)
-        with record.recorded(_text(params, experiment)) if record else contextlib.nullcontext():
+        with record.recorded(_text(stored, header), changes) if record else contextlib.nullcontext():
             with contextlib.closing(tracker):
                 tracker.start(trainer.global_step)
                 trainer.after_call = functools.partial(_report, console)
-                logs = _run_mode(controller, mode, params, post_eval)
+                logs = _run_mode(controller, mode, params.trainer, post_eval)
             trainer.close()
             if training and export:
                 _export(trainer, directory)
@@ -160,14 +178,31 @@ def _check(mode: str, params: ExperimentConfig, model_dir: Any, strategy: Any) -
     backend.select(params.runtime.backend)
 
 
-def _check_same(run: Run, backend_name: str) -> None:
-    """Refuses to go on with a run on another backend: the same seed draws other numbers there."""
-    before = run.before
-    if before.get("step") and before.get("backend") not in (None, backend_name):
-        raise UsageError(
-            f"runtime.backend: {str(run.directory)!r} was trained on {before['backend']!r} to step {before['step']}, "
-            f"but the backend is {backend_name!r}: go on with the former, or name another directory"
-        )
+def _changes(directory: Path, params: ExperimentConfig, allow: Sequence[str], gin: str, resuming: bool) -> list[Change]:
+    """Returns what has changed since the run in the directory was trained; refuses what alters its arithmetic."""
+    allow = [allow] if isinstance(allow, str) else list(allow)
+    if resuming:
+        return accepted_changes(directory, params, allow, gin)
+    check_keys(directory, params, allow)
+    return []
+
+
+def _plan(mode: str, params: ExperimentConfig, task: Task, trainer: Trainer) -> TrainerConfig:
+    """Returns the trainer's section in steps; as it is, where nothing in it that counts steps will be used."""
+    config = params.trainer
+    if "train" not in mode and (mode == "eval" or config.epochs is None):
+        return config
+    stream = _training_data(params, task) if trainer.train_stream is None else trainer.train_stream
+    return in_steps(config, stream.batches_per_epoch)
+
+
+def _training_data(params: ExperimentConfig, task: Task) -> Stream:
+    """Returns the data somebody else trains on: continuous_eval has to know when that one is done."""
+    data = params.task.train_data.replace(is_training=True)
+    try:
+        return make_stream(task.build_inputs(data), data, training=True, seed=params.runtime.seed)
+    except UsageError as error:
+        raise UsageError(f"trainer.epochs: how long they are, task.train_data has to say: {error}") from error
 
 
 def _sinks(
@@ -193,8 +228,8 @@ def _start(controller: Controller, trainer: Trainer, mode: str, initialize: Call
     trainer.engine.pull()
 
 
-def _run_mode(controller: Controller, mode: str, params: ExperimentConfig, post_eval: bool) -> Logs:
-    config = params.trainer
+def _run_mode(controller: Controller, mode: str, config: Any, post_eval: bool) -> Logs:
+    """Does what the mode says; `config` is the trainer's section, in steps."""
     if mode == "eval":
         logs = controller.evaluate(config.validation_steps)
     elif mode == "continuous_eval":
@@ -215,9 +250,9 @@ def _report(console: ConsoleTracker, step: int) -> bool:
     return True
 
 
-def _text(params: ExperimentConfig, experiment: str) -> str:
-    resolved = params.replace(runtime={"backend": keras.backend.backend()})
-    return (f"experiment: {experiment}\n" if experiment else "") + resolved.to_yaml()
+def _text(params: ExperimentConfig, header: Mapping[str, Any]) -> str:
+    """Returns `config.yaml`: what repeats the run, and no secret."""
+    return dialect.dump(redaction.tree(dialect.escaped({**header, **params.as_dict()})))
 
 
 def _export(trainer: Trainer, directory: Path) -> None:

@@ -1,8 +1,11 @@
 """`ExperimentConfig`: task, trainer and runtime; what a registered factory returns. Imports no Keras."""
 
 import dataclasses
+import os
+from collections.abc import Callable
+from typing import Self
 
-from everstep.config import Config
+from everstep.config import Config, apply_layers, get_exp_config, sources
 from everstep.engine.config import RuntimeConfig
 from everstep.errors import UsageError, nearest
 from everstep.loop.config import TrainerConfig
@@ -37,3 +40,45 @@ class ExperimentConfig(Config):
     """How long, with which optimizer, and what happens on the way."""
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
     """Where and how it computes."""
+
+    @classmethod
+    def from_yaml(cls, path: str | os.PathLike[str]) -> Self:
+        """Returns the configuration in a file: of the experiment it names, else of this class.
+
+        A stored `config.yaml` names its experiment, whose registered function knows the classes that a file cannot
+        say; the file's values are laid over what it returns. A module of your own that registers the experiment has
+        to be imported before; what the file says under `imports` and `gin` is left to the command line.
+
+        Raises:
+          UsageError: The file cannot be read, the experiment is not registered, or everything wrong in the values,
+            each with its line.
+        """
+        config = read_experiment(path, otherwise=cls)
+        if not isinstance(config, cls):
+            raise UsageError(f"{path}: expected {cls.__name__}, but its experiment has {type(config).__name__}")
+        return config
+
+
+def read_experiment(path: str | os.PathLike[str], otherwise: Callable[[], ExperimentConfig]) -> ExperimentConfig:
+    """Returns a file's values laid over the experiment that it names, as `ExperimentConfig.from_yaml` does.
+
+    Args:
+      path: The file.
+      otherwise: Makes the config to lay them over where the file names none.
+
+    Raises:
+      UsageError: As `ExperimentConfig.from_yaml`.
+    """
+    found = sources.read([path])
+    named = found.header["experiment"]
+    return apply_layers(_registered(*named[-1]) if named else otherwise(), found.files)
+
+
+def _registered(name: str, origin: str) -> ExperimentConfig:
+    try:
+        config = get_exp_config(name)
+    except UsageError as error:
+        raise UsageError(f"experiment: {error} (from {origin})") from None
+    if not isinstance(config, ExperimentConfig):
+        raise UsageError(f"experiment {name!r} must return an ExperimentConfig, received {type(config).__name__}")
+    return config

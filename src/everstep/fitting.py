@@ -1,6 +1,7 @@
 """`everstep.fit`: `model.fit` on the core, with its guarantees."""
 
 import contextlib
+import dataclasses
 import functools
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,16 @@ from everstep.loop.epochs import EpochController
 from everstep.loop.keras_callbacks import KerasCallbacks
 from everstep.task.compiled import CompiledTask
 from everstep.task.config import TaskConfig
+
+
+@dataclasses.dataclass
+class FitConfig(TaskConfig):
+    """What `fit` is told about the data: a run that goes on has to be told the same."""
+
+    shuffle: bool = True
+    """Whether arrays are shuffled."""
+    class_weight: dict[int, float] | None = None
+    """Weight of each class in the loss."""
 
 
 def fit(
@@ -73,7 +84,11 @@ def fit(
     train = MappedStream(train, class_weighted(class_weight)) if class_weight else train
     validation = None if validation_data is None else _stream(validation_data, batch_size, False, False, seed)
     steps = _steps(train, steps_per_epoch)
-    params = _params(epochs * steps, steps, validation_steps, seed, bool(model_dir))
+    params = ExperimentConfig(
+        task=_task_params(batch_size, shuffle, class_weight),
+        trainer=_trainer_params(epochs * steps, steps, validation_steps, bool(model_dir)),
+        runtime=RuntimeConfig(seed=seed),
+    )
     task = CompiledTask(model, train, validation, params.task)
     callback_list = KerasCallbacks(callbacks, model, epochs, steps, validation is not None)
     with contextlib.ExitStack() as stack:
@@ -93,8 +108,7 @@ def fit(
 
 
 def _stream(data: Any, batch_size: int, training: bool, shuffle: bool, seed: int) -> Stream:
-    config = DataConfig(global_batch_size=batch_size, is_training=training, drop_remainder=False)
-    stream = make_stream(data, config, training=training, seed=seed)
+    stream = make_stream(data, _data_params(batch_size, training), training=training, seed=seed)
     if isinstance(stream, ArrayStream) and stream is not data:
         return ArrayStream(stream.arrays, batch_size, shuffle=shuffle, seed=seed, repeat=training)
     return stream
@@ -109,13 +123,25 @@ def _steps(stream: Stream, steps_per_epoch: int | None) -> int:
     return steps
 
 
-def _params(steps: int, per_epoch: int, validation_steps: int | None, seed: int, keep: bool) -> ExperimentConfig:
-    task = TaskConfig(train_data=DataConfig(is_training=True), validation_data=DataConfig(is_training=False))
-    trainer = TrainerConfig(
+def _task_params(batch_size: int, shuffle: bool, class_weight: Mapping[int, float] | None) -> FitConfig:
+    weights = None if class_weight is None else {int(label): float(w) for label, w in class_weight.items()}
+    return FitConfig(
+        train_data=_data_params(batch_size, True),
+        validation_data=_data_params(batch_size, False),
+        shuffle=shuffle,
+        class_weight=weights,
+    )
+
+
+def _data_params(batch_size: int, training: bool) -> DataConfig:
+    return DataConfig(global_batch_size=batch_size, is_training=training, drop_remainder=False)
+
+
+def _trainer_params(steps: int, per_epoch: int, validation_steps: int | None, keep: bool) -> TrainerConfig:
+    return TrainerConfig(
         train_steps=steps,
         steps_per_loop=per_epoch,
         validation_interval=per_epoch,
         validation_steps=-1 if validation_steps is None else validation_steps,
         checkpoint_interval=per_epoch if keep else 0,
     )
-    return ExperimentConfig(task=task, trainer=trainer, runtime=RuntimeConfig(seed=seed))

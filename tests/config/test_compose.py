@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everstep.config import Config, apply, compose, dialect, parse_override
+from everstep.config import Config, apply, dialect, overrides, parse_override
 from everstep.errors import UsageError
 
 
@@ -75,7 +75,7 @@ def test_any_value_can_be_an_override_in_json(value: Any):
     text = json.dumps(value)
     expected = json.loads(text)
     assert parse_override(f"a.b={text}") == ("a.b", dialect.plain(text) if text[0] not in '["' else expected)
-    layers = compose.parse_overrides(f"a.b={text},c=[1,2]")
+    layers = overrides.parse_overrides(f"a.b={text},c=[1,2]")
     assert [layer.tree for layer in layers] == [{"a": {"b": parse_override(f"a={text}")[1]}}, {"c": [1, 2]}]
 
 
@@ -96,7 +96,7 @@ def test_every_problem_names_its_origin(tmp_path: pathlib.Path):
     lines = str(error.value).splitlines()
     assert len(lines) == 4
     assert lines[0].startswith("trainer.train_stpes: unknown key (received 1); did you mean 'train_steps'")
-    assert lines[0].endswith(f"(from {path})")
+    assert lines[0].endswith(f"(from {path}:1)")
     assert lines[2] == ("trainer.rate: received 'fast' (str), expected float (from override 'trainer.rate=fast')")
     assert "from override 'trainer.nane=1'" in lines[3]
 
@@ -147,7 +147,7 @@ def test_bad_overrides_are_quoted(text: str):
     ],
 )
 def test_several_overrides_in_one_text(text: str, trees: list[Any]):
-    assert [layer.tree for layer in compose.parse_overrides(text)] == trees
+    assert [layer.tree for layer in overrides.parse_overrides(text)] == trees
 
 
 def test_an_override_may_be_a_file(tmp_path: pathlib.Path):
@@ -162,7 +162,7 @@ def test_an_override_may_be_a_file(tmp_path: pathlib.Path):
 @pytest.mark.parametrize("text", ["train_steps", "", "a\x00b"])
 def test_what_is_no_override_is_refused(text: str):
     with pytest.raises(UsageError, match="neither key=value"):
-        compose.parse_overrides(text)
+        overrides.parse_overrides(text)
 
 
 def test_indexed_overrides_build_and_change_lists():

@@ -58,6 +58,7 @@ def test_a_run_from_begin_to_finish(directory):
             "from_step": 0,
             "to_step": 100,
             "reason": "train_steps reached",
+            "changes": [],
         }
     ]
 
@@ -78,6 +79,13 @@ def test_attempts_add_up_and_one_without_an_end_was_killed(directory):
         (40, 40, "SIGTERM"),
         (40, 40, "done"),
     ]
+
+
+def test_an_attempt_says_what_changed(directory):
+    opened(directory).begin(0, "")
+    opened(directory).begin(40, "", changes=[{"key": "trainer.train_steps", "old": 60, "new": 120}])
+    changes = [attempt["changes"] for attempt in read(directory)["attempts"]]
+    assert changes == [[], [{"key": "trainer.train_steps", "old": 60, "new": 120}]]
 
 
 def test_a_new_attempt_forgets_the_old_digest(directory):

@@ -1,5 +1,6 @@
 """`everstep eval`."""
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import typer
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned, json_text, number
-from everstep.cli.request import Request, resolve
+from everstep.cli.request import resolve
 from everstep.cli.running import run
 from everstep.errors import UsageError
 
@@ -19,24 +20,15 @@ ModelDir = Annotated[str | None, typer.Option(metavar="DIR", help="The run direc
 
 
 @app.command(name="eval", epilog="Example: everstep eval runs/mnist-local-5f2c7a90b1 --json")
-def evaluate(
-    target: Target,
-    overrides: options.Overrides = None,
-    model_dir: ModelDir = None,
-    config_file: options.ConfigFiles = None,
-    params_override: options.ParamsOverride = None,
-    backend: options.Backend = None,
-    seed: options.Seed = None,
-    imports: options.Imports = None,
-    json: options.Json = False,
-) -> None:
+@options.takes_request("experiment", "name")
+def evaluate(request: options.Request, target: Target, model_dir: ModelDir = None, json: options.Json = False) -> None:
     """Evaluate the newest checkpoint of a run.
 
     A run directory brings its experiment, configuration and backend with it.
     """
     experiment, directory, stored = _find(target, model_dir)
-    files = [*stored, *(config_file or ())]
-    resolved = resolve(Request(experiment, overrides, None, files, params_override, backend, seed, imports))
+    files = [*stored, *(request.config_files or ())]
+    resolved = resolve(dataclasses.replace(request, experiment=experiment, config_files=files))
     logs = run(resolved, "eval", directory)
     print(json_text(logs) if json else aligned([(name, number(value)) for name, value in logs.items()]))
 

@@ -1,6 +1,10 @@
 """The arguments and options that several commands share, each spelled and explained once."""
 
-from typing import Annotated
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
@@ -16,14 +20,71 @@ ConfigFiles = Annotated[
     list[str] | None,
     typer.Option("--config-file", metavar="FILE", help="YAML, JSON or TOML with values; repeatable."),
 ]
+ConfigDir = Annotated[
+    str | None,
+    typer.Option("--config-dir", metavar="DIR", help="Config groups to choose in: task/model=large."),
+]
+GinFiles = Annotated[
+    list[str] | None, typer.Option("--gin-file", metavar="FILE", help="A file with gin bindings; repeatable.")
+]
+GinParams = Annotated[
+    list[str] | None,
+    typer.Option("--gin-params", metavar="TEXT", help="A binding: TrainerConfig.train_steps = 100; repeatable."),
+]
 ParamsOverride = Annotated[
     list[str] | None,
     typer.Option("--params-override", metavar="TEXT", help="Values: a.b=1,c=2 or {a: {b: 1}}; repeatable."),
 ]
 Backend = Annotated[str | None, typer.Option("--backend", metavar="NAME", help="Sets runtime.backend.")]
-Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Sets runtime.seed.")]
+Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Sets runtime.seed.")]
 Imports = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="MODULE", help="A module that registers experiments; repeatable."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclasses.dataclass
+class Request:
+    """What the user typed to say which experiment, with which values."""
+
+    experiment: Experiment = None  # one with `=` in it is an override
+    overrides: Overrides = None
+    name: ExperimentName = None
+    config_files: ConfigFiles = None
+    config_dir: ConfigDir = None
+    gin_files: GinFiles = None
+    gin_params: GinParams = None
+    params_override: ParamsOverride = None
+    backend: Backend = None
+    seed: Seed = None
+    imports: Imports = None
+
+
+def takes_request(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the arguments and options of a `Request`, which it receives as one, named `request`.
+
+    Args:
+      *without: Fields that the command does not take from its user.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        asked = {field.name: field.type for field in dataclasses.fields(Request) if field.name not in without}
+
+        @functools.wraps(command)
+        def call(**given: Any) -> None:
+            request = Request(**{name: given.pop(name) for name in asked})
+            command(request=request, **given)
+
+        own = [p for p in inspect.signature(command).parameters.values() if p.name != "request"]
+        shared = [_parameter(name, annotation) for name, annotation in asked.items()]
+        parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *shared]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {p.name: p.annotation for p in parameters}
+        return call
+
+    return decorate
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

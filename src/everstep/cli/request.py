@@ -6,43 +6,19 @@ and only those know the experiment that the values are laid over.
 """
 
 import dataclasses
-import importlib
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from everstep.cli.quiet import quiet
-from everstep.config import Layer, apply_layers, get_exp_config, load_file
-from everstep.config.compose import parse_overrides
+from everstep.cli.options import Request
+from everstep.cli.user_modules import import_all
+from everstep.config import Layer, apply_layers, dialect, get_exp_config, sources
+from everstep.config.compose import validate
+from everstep.config.gin import bindings as gin_bindings
+from everstep.config.layer import walk
 from everstep.engine import backend
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig
-
-
-@dataclasses.dataclass
-class Request:
-    """What the user typed.
-
-    Attributes:
-      experiment: The positional argument, if any; one with `=` in it is an override.
-      overrides: `KEY=VALUE` arguments.
-      name: `--experiment`.
-      config_files: `--config-file`.
-      params_override: `--params-override`.
-      backend: `--backend`.
-      seed: `--seed`.
-      imports: `--import`.
-    """
-
-    experiment: str | None = None
-    overrides: Sequence[str] | None = None
-    name: str | None = None
-    config_files: Sequence[str] | None = None
-    params_override: Sequence[str] | None = None
-    backend: str | None = None
-    seed: int | None = None
-    imports: Sequence[str] | None = None
 
 
 @dataclasses.dataclass
@@ -52,12 +28,33 @@ class Resolved:
     Attributes:
       experiment: The experiment's name.
       params: Its configuration, validated, with the backend that was chosen.
-      layers: The values that were laid over the experiment's own, later ones winning.
+      factory: The configuration as the experiment's own function returned it.
+      layers: The values that were laid over it, later ones winning.
+      imports: The modules that were imported for it.
+      gin: The gin bindings in force.
     """
 
     experiment: str
     params: ExperimentConfig
+    factory: ExperimentConfig
     layers: list[Layer]
+    imports: list[str]
+    gin: gin_bindings.GinBindings
+
+    def header(self) -> dict[str, Any]:
+        """Returns what a stored configuration says beside the values, so that it repeats the request."""
+        own = dict(walk(self.factory.as_dict()))
+        said = {
+            "experiment": self.experiment,
+            "imports": self.imports,
+            "gin": self.gin.text(),
+            "added": [path for path in self._edited("add") if path not in own],
+            "dropped": self._edited("drop"),
+        }
+        return {key: value for key, value in said.items() if value}
+
+    def _edited(self, edit: str) -> list[str]:
+        return [path for layer in self.layers if layer.edit == edit for path, _ in walk(layer.tree)]
 
 
 def resolve(request: Request) -> Resolved:
@@ -66,51 +63,27 @@ def resolve(request: Request) -> Resolved:
     Raises:
       UsageError: Something in the request cannot be; nothing was done but to import modules.
     """
-    files, names = _read_files(request.config_files or ())
     words = [*([request.experiment] if request.experiment is not None else []), *(request.overrides or ())]
-    name = _one_name([*_given_names(words, request.name), *names])
-    layers = [*files, *_flags(request), *_overrides(words, request.params_override or ())]
-    chosen = backend.select(_backend_in(layers))
-    import_modules(request.imports or ())
-    return Resolved(name, _composed(name, layers, chosen), layers)
-
-
-def import_modules(names: Iterable[str]) -> None:
-    """Imports the user's modules, from the current directory as well as from installed packages.
-
-    Raises:
-      UsageError: There is no such module.
-    """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    for name in names:
-        if not all(part.isidentifier() for part in name.split(".")):
-            raise UsageError(f"--import: {name!r} is no module name: write package.module, no slash, no .py")
-        try:
-            with quiet():  # it may import a backend
-                importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if not f"{name}.".startswith(f"{error.name}."):
-                raise  # found, but it imports something that is not there
-            raise UsageError(f"--import: no module {name!r} in {os.getcwd()} or in the installed packages") from error
-
-
-def _read_files(paths: Iterable[str]) -> tuple[list[Layer], list[tuple[str, str]]]:
-    """Returns the files' values, and the experiments that files name with where they do."""
-    layers, names = [], []
-    for path in paths:
-        tree = load_file(path)
-        if "experiment" in tree:
-            name = tree.pop("experiment")
-            if not isinstance(name, str) or not name:
-                raise UsageError(f"experiment: expected a name, received {name!r} (from {path})")
-            names.append((name, path))
-        layers.append(Layer(str(path), tree))
-    return layers, names
+    overrides = [*(request.params_override or ()), *_values_in(words)]
+    found = sources.read(request.config_files or (), overrides, request.config_dir)
+    name = _one_name([*_given_names(words, request.name), *found.header["experiment"]])
+    gin = gin_bindings.read(request.gin_files or (), request.gin_params or (), stored=found.header["gin"])
+    flags = _flags(request)
+    ambient, chosen = _choose_backend([*found.files, *_gin_backend(gin), *flags, *found.overrides])
+    imports = import_all(request.imports or (), found.header["imports"])
+    gin.import_modules()
+    factory = _factory(name)
+    if ambient:
+        _require_backend(name, factory, chosen)
+    layers = [*ambient, *found.files, *gin.layers(apply_layers(factory, found.files)), *flags, *found.overrides]
+    params = apply_layers(factory, layers)
+    validate(params, layers)
+    gin.apply()
+    return Resolved(name, params, factory, layers, imports, gin)
 
 
 def _given_names(words: Sequence[str], option: str | None) -> list[tuple[str, str]]:
-    given = [(words[0], "the command line")] if words and "=" not in words[0] else []
+    given = [(words[0], "the command line")] if words and _is_name(words[0]) else []
     return given + ([(option, "--experiment")] if option else [])
 
 
@@ -130,16 +103,39 @@ def _one_name(names: Sequence[tuple[str, str]]) -> str:
 def _flags(request: Request) -> list[Layer]:
     given = {"backend": request.backend, "seed": request.seed}
     return [
-        Layer(f"--{name} {value}", {"runtime": {name: value}}) for name, value in given.items() if value is not None
+        Layer(f"--{name} {text}", {"runtime": {name: dialect.plain(text)}})
+        for name, text in given.items()
+        if text is not None
     ]
 
 
-def _overrides(words: Sequence[str], params_override: Sequence[str]) -> list[Layer]:
-    pairs = words[1:] if words and "=" not in words[0] else words
-    for word in pairs:
-        if "=" not in word:
+def _values_in(words: Sequence[str]) -> list[str]:
+    values = list(words[1:] if words and _is_name(words[0]) else words)
+    for word in values:
+        if _is_name(word):
             raise UsageError(f"unexpected argument {word!r}: write values as key=value, trainer.train_steps=100")
-    return [layer for text in (*params_override, *pairs) for layer in parse_overrides(text)]
+    return values
+
+
+def _is_name(word: str) -> bool:
+    return "=" not in word and not word.startswith("~")
+
+
+def _gin_backend(gin: gin_bindings.GinBindings) -> list[Layer]:
+    name = gin.backend()
+    return [] if name is None else [Layer("gin", _backend_tree(name))]
+
+
+def _backend_tree(name: str) -> dict[str, Any]:
+    return {"runtime": {"backend": name}}
+
+
+def _choose_backend(layers: Sequence[Layer]) -> tuple[list[Layer], str]:
+    """Selects the backend; returns it, and a layer that says where it is from if none of those given does."""
+    named, ambient = _backend_in(layers), os.environ.get("KERAS_BACKEND")
+    chosen = backend.select(named)
+    origin = "KERAS_BACKEND" if ambient else "the backend installed here"
+    return [] if named else [Layer(origin, _backend_tree(chosen))], chosen
 
 
 def _backend_in(layers: Iterable[Layer]) -> str | None:
@@ -152,17 +148,18 @@ def _backend_in(layers: Iterable[Layer]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _composed(name: str, layers: Sequence[Layer], chosen: str) -> ExperimentConfig:
+def _factory(name: str) -> ExperimentConfig:
     own: Any = get_exp_config(name)
     if not isinstance(own, ExperimentConfig):
         received = type(own).__name__
         raise UsageError(f"experiment {name!r} must return an ExperimentConfig, received {received}")
-    params = apply_layers(own, layers)
-    if params.runtime.backend not in (None, chosen):
+    return own
+
+
+def _require_backend(name: str, factory: ExperimentConfig, chosen: str) -> None:
+    asked = factory.runtime.backend
+    if asked not in (None, chosen):
         raise UsageError(
-            f"runtime.backend: experiment {name!r} asks for {params.runtime.backend!r}, but the backend is "
-            f"chosen before an experiment is imported: pass --backend {params.runtime.backend}"
+            f"runtime.backend: experiment {name!r} asks for {asked!r}, but the backend is "
+            f"chosen before an experiment is imported: pass --backend {asked}"
         )
-    params.override({"runtime": {"backend": chosen}})
-    params.validate()
-    return params

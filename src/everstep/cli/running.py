@@ -1,18 +1,22 @@
 """Running a resolved experiment: the first lines of the command line that need Keras."""
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from everstep import redaction, storage
 from everstep.cli.quiet import quiet
 from everstep.cli.request import Resolved
 from everstep.config import get_task
+from everstep.config.gin.bindings import operative_config
 from everstep.engine import backend
 from everstep.experiment_config import check_mode
+from everstep.run.changes import check_keys
 from everstep.types import Logs
 
 
-def run(resolved: Resolved, mode: str, directory: Path, export: bool = True) -> Logs:
+def run(resolved: Resolved, mode: str, directory: Path, export: bool = True, allow_change: Sequence[str] = ()) -> Logs:
     """Makes the task and runs it; returns the last logs.
 
     Raises:
@@ -21,13 +25,33 @@ def run(resolved: Resolved, mode: str, directory: Path, export: bool = True) -> 
     """
     check_mode(mode)
     params = resolved.params
+    check_keys(directory, params, allow_change)
     with quiet():
         experiment = _load_backend(params.runtime.seed)
     task = get_task(params.task, logging_dir=str(directory))
-    _, logs = experiment.run_experiment(
-        None, task, mode, params, directory, experiment=resolved.experiment, export=export
-    )
+    try:
+        _, logs = experiment.run_experiment(
+            None,
+            task,
+            mode,
+            params,
+            directory,
+            experiment=resolved.experiment,
+            export=export,
+            allow_change=allow_change,
+            header=resolved.header(),
+        )
+    finally:
+        if "train" in mode and directory.is_dir():
+            _save_gin(directory)
     return logs
+
+
+def _save_gin(directory: Path) -> None:
+    """Writes what gin configurables were really called with; only known once they were."""
+    text = operative_config()
+    if text is not None:
+        storage.write_text(directory / "operative_config.gin", redaction.text(text))
 
 
 def _load_backend(seed: int) -> Any:

@@ -10,7 +10,7 @@ from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.directory import run_directory
 from everstep.cli.output import aligned, number
-from everstep.cli.request import Request, resolve
+from everstep.cli.request import resolve
 from everstep.cli.running import run
 from everstep.types import Logs
 
@@ -27,31 +27,30 @@ ModelDir = Annotated[
     str | None,
     typer.Option(metavar="DIR", help="The run directory; by default runs/EXPERIMENT-DIGEST."),
 ]
+AllowChange = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY", help="Resume although this key has another value than before; repeatable."),
+]
 NoExport = Annotated[bool, typer.Option("--no-export", help="Do not export the trained model.")]
 
 
 @app.command(epilog="Example: everstep train mnist/mlp trainer.train_steps=500 --backend jax")
+@options.takes_request()
 def train(
-    experiment: options.Experiment = None,
-    overrides: options.Overrides = None,
-    name: options.ExperimentName = None,
+    request: options.Request,
     mode: Mode = "train_and_eval",
     model_dir: ModelDir = None,
-    config_file: options.ConfigFiles = None,
-    params_override: options.ParamsOverride = None,
-    backend: options.Backend = None,
-    seed: options.Seed = None,
-    imports: options.Imports = None,
+    allow_change: AllowChange = None,
     no_export: NoExport = False,
 ) -> None:
     """Train an experiment; run again, it resumes.
 
-    Values come from the experiment, then from files, flags, --params-override and KEY=VALUE; later ones win.
+    Values come from the experiment, then from files, gin bindings, flags, --params-override and KEY=VALUE; later
+    ones win.
     """
-    request = Request(experiment, overrides, name, config_file, params_override, backend, seed, imports)
     resolved = resolve(request)
     directory = run_directory(model_dir, resolved)
-    logs = run(resolved, mode, directory, export=not no_export)
+    logs = run(resolved, mode, directory, export=not no_export, allow_change=allow_change or ())
     print(_where_to_look(directory, logs, exported=mode.startswith("train") and not no_export))
 
 

@@ -1,8 +1,12 @@
 """Configuration: typed dataclasses, files and overrides composed over them, and the registries."""
 
 from everstep.config.base import Config
-from everstep.config.compose import Layer, apply, apply_layers, load_file, parse_override
+from everstep.config.compose import apply, apply_layers
+from everstep.config.files import load_file
+from everstep.config.instantiate import instantiate
+from everstep.config.layer import Layer
 from everstep.config.one_of import OneOfConfig
+from everstep.config.overrides import parse_override
 from everstep.config.problem import ConfigError, Problem
 from everstep.config.registry import (
     experiments,
@@ -24,6 +28,7 @@ __all__ = [
     "experiments",
     "get_exp_config",
     "get_task",
+    "instantiate",
     "load_entry_points",
     "load_file",
     "parse_override",

@@ -7,11 +7,13 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from everstep.config import dialect, restriction
-from everstep.config.checking import field_types
+from everstep.config import dialect, interpolation, restriction
+from everstep.config.checking import field_types, own_annotations
+from everstep.config.layer import Layer
 from everstep.config.merge import Plan
 from everstep.config.node import Node
 from everstep.config.problem import ConfigError, Problem, problems_under
+from everstep.errors import UsageError
 
 
 @dataclasses.dataclass(repr=False)
@@ -52,6 +54,55 @@ class Config(Node):
         object.__setattr__(self, "_restrictions", tuple(restrictions or ()))
         if default_params is not None:
             self.override(default_params, is_strict=False)
+
+    @classmethod
+    def from_yaml(cls, path: str | os.PathLike[str]) -> Self:
+        """Returns the defaults with the values of a file merged over them.
+
+        The file is YAML, or JSON or TOML where its suffix says so. Interpolations in it refer to its own values; in
+        `ExperimentConfig.from_yaml`, to the whole experiment.
+
+        Raises:
+          UsageError: The file cannot be read, or everything wrong in it, each with its line.
+        """
+        return cls._from_layer(interpolation.alone(Layer.from_file(path)))
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike[str]) -> Self:
+        """Is `from_yaml`, which reads JSON too."""
+        return cls.from_yaml(path)
+
+    @classmethod
+    def from_args(cls, *args: Any, **kwargs: Any) -> Self:
+        """Returns a config from values for the fields that this class itself declares, in their order.
+
+            ModelConfig.from_args(32, dropout=0.1)  # units, which comes first, and dropout
+
+        Args:
+          *args: Values by position; fields of base classes have none.
+          **kwargs: Values by name, for any field.
+
+        Raises:
+          UsageError: Too many values, two for one field, or values that do not fit.
+        """
+        names = [name for name in own_annotations(cls) if name in field_types(cls)]
+        if len(args) > len(names):
+            known = f"declares {', '.join(names)}" if names else "declares no field"
+            raise UsageError(f"{cls.__name__}.from_args: received {len(args)} values, but the class {known}")
+        given = dict(zip(names, args, strict=False))
+        twice = [Problem(name, "is given by position and by name") for name in given if name in kwargs]
+        if twice:
+            raise ConfigError(twice, owner=cls.__name__)
+        return cls._from_layer(Layer(f"{cls.__name__}.from_args", given | kwargs))
+
+    @classmethod
+    def _from_layer(cls, layer: Layer) -> Self:
+        try:
+            made: Any = cls._from_mapping(layer.tree)
+            return made
+        except ConfigError as error:
+            problems = [dataclasses.replace(p, origin=layer.origin_of(p.path)) for p in error.problems]
+            raise ConfigError(problems) from None
 
     def override(self, override_params: "Mapping[str, Any] | Config", is_strict: bool = True) -> None:
         """Merges values into this config and the configs it holds, whatever their subclass.
@@ -115,7 +166,7 @@ class Config(Node):
 
     def to_yaml(self) -> str:
         """Returns the config as YAML; overriding the same defaults with it gives the same config."""
-        return dialect.dump(self.as_dict())
+        return dialect.dump(dialect.escaped(self.as_dict()))
 
     def save_yaml(self, path: str | os.PathLike[str]) -> None:
         """Writes `to_yaml()` to a local file."""

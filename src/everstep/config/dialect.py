@@ -8,11 +8,12 @@ repeated key is an error with its line.
 import enum
 import pathlib
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 import yaml
 
+from everstep.config.problem import join
 from everstep.errors import UsageError
 
 _PLAIN = (
@@ -26,6 +27,9 @@ _PLAIN = (
     ),
     ("merge", r"<<", ["<"]),
 )
+
+
+_REFERENCE = re.compile(r"(\\*)\$\{")
 
 
 class Loader(yaml.SafeLoader):
@@ -66,11 +70,23 @@ def load(text: str | bytes) -> Any:
     Raises:
       yaml.YAMLError: Bad syntax, an unsafe tag, a repeated key or a value that holds itself.
     """
+    return load_with_lines(text)[0]
+
+
+def load_with_lines(text: str | bytes) -> tuple[Any, dict[str, int]]:
+    """Returns the value of one YAML document, and the line of each key in it by its path, as in `layers[0].units`.
+
+    Raises:
+      yaml.YAMLError: As `load`.
+    """
     loader = Loader(text)
     try:
         node = loader.get_single_node()
+        if node is None:
+            return None, {}
         _refuse_cycles(node, ())
-        return loader.construct_document(node) if node is not None else None
+        lines = dict(_lines(node, ""))  # before construction, which turns merge keys into copies
+        return loader.construct_document(node), lines
     finally:
         loader.dispose()
 
@@ -98,6 +114,15 @@ def dump(tree: Any) -> str:
         raise UsageError(f"YAML has no form for {value!r} ({type(value).__name__})") from None
 
 
+def escaped(value: Any) -> Any:
+    """Returns a tree as a config file spells it where text holds `${` and means just that: `\\${`."""
+    if isinstance(value, dict):
+        return {key: escaped(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(escaped(item) for item in value)
+    return _REFERENCE.sub(r"\1\1\\${", value) if isinstance(value, str) else value
+
+
 def _refuse_cycles(node: yaml.Node | None, above: tuple[int, ...]) -> None:
     if not isinstance(node, yaml.CollectionNode):
         return
@@ -108,8 +133,22 @@ def _refuse_cycles(node: yaml.Node | None, above: tuple[int, ...]) -> None:
         _refuse_cycles(part, (*above, id(node)))
 
 
+def _lines(node: yaml.Node, path: str) -> Iterator[tuple[str, int]]:
+    if isinstance(node, yaml.SequenceNode):
+        parts = [(f"[{index}]", item, item) for index, item in enumerate(node.value)]
+    elif isinstance(node, yaml.MappingNode):
+        parts = [(str(key.value), key, value) for key, value in node.value]
+    else:
+        return
+    for name, key, value in parts:
+        below = join(path, name)
+        yield below, key.start_mark.line + 1
+        yield from _lines(value, below)
+
+
 def _represent_list(dumper: yaml.SafeDumper, items: Iterable[Any]) -> yaml.Node:
-    values = list(items)
+    # A set has no order of its own, and another one in every process.
+    values = sorted(items, key=repr) if isinstance(items, (set, frozenset)) else list(items)
     is_flat = not any(isinstance(value, (dict, list, tuple)) for value in values)
     return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=is_flat)
 

@@ -1,20 +1,38 @@
-"""Reading a config file: YAML, JSON or TOML, by its suffix."""
+"""Reading a config file: YAML, JSON or TOML, by its suffix; and which line says what."""
 
+import dataclasses
 import json
 import os
 import pathlib
+import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import yaml
 
 from everstep.config import dialect
-from everstep.config.problem import show
+from everstep.config.problem import join, show
 from everstep.errors import UsageError
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 """File names that are taken for config files wherever text could also mean something else."""
+
+_TOML_TABLE = re.compile(r"\s*\[([\w.]+)\]\s*(?:#|$)")
+_TOML_KEY = re.compile(r"\s*([\w.]+)\s*=")
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """What a file says.
+
+    Attributes:
+      tree: Its values.
+      lines: The line of each key by its path, as far as they are known.
+    """
+
+    tree: dict[str, Any]
+    lines: dict[str, int]
 
 
 def load_file(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -26,8 +44,19 @@ def load_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
       UsageError: The file cannot be read or has bad syntax (named with its line), or is not a mapping.
     """
-    read = {".json": _json, ".toml": _toml}.get(pathlib.Path(path).suffix.lower(), dialect.load)
-    return as_tree(_parsed(read, _text(path), str(path)), str(path))
+    return read_file(path).tree
+
+
+def read_file(path: str | os.PathLike[str]) -> Document:
+    """Returns the tree of values in a file as `load_file` does, and where in the file each is.
+
+    Raises:
+      UsageError: As `load_file`.
+    """
+    text, suffix = _text(path), pathlib.Path(path).suffix.lower()
+    read = {".json": _json_with_lines, ".toml": _toml_with_lines}.get(suffix, dialect.load_with_lines)
+    value, lines = _parsed(read, text, str(path))
+    return Document(as_tree(value, str(path)), lines)
 
 
 def load_text(text: str, origin: str) -> Any:
@@ -80,13 +109,32 @@ def _parsed(read: Callable[[str], Any], text: str, origin: str) -> Any:
 
 def _inline(text: str) -> Any:
     try:
-        return _json(text)  # YAML reads most JSON, but not all of its escapes
+        return _json(text)
     except ValueError:
         return dialect.load(text)
 
 
-def _toml(text: str) -> Any:
-    return tomllib.loads(text)
+def _toml_with_lines(text: str) -> tuple[Any, dict[str, int]]:
+    return tomllib.loads(text), dict(_toml_lines(text))
+
+
+def _toml_lines(text: str) -> Iterator[tuple[str, int]]:
+    """Yields plain tables and keys with their lines: where keys are quoted or values nested, the nearest one above."""
+    table = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _TOML_TABLE.match(line):
+            table = header[1]
+            yield table, number
+        elif key := _TOML_KEY.match(line):
+            yield join(table, key[1]), number
+
+
+def _json_with_lines(text: str) -> tuple[Any, dict[str, int]]:
+    value = _json(text)
+    try:
+        return value, dialect.load_with_lines(text)[1]
+    except yaml.YAMLError:  # YAML reads most JSON, but not all of its escapes
+        return value, {}
 
 
 def _json(text: str) -> Any:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from everstep.config.alternatives import given_way
 from everstep.config.node import Node
 from everstep.config.problem import ConfigError, Problem, join, show
 
@@ -34,6 +35,7 @@ class Plan:
                 self._visit_key(node, str(key), value, path)
             except ConfigError as error:
                 self.problems += [problem.under(path) for problem in error.problems]
+        self._clear_alternatives(node, tree, path)
 
     def carry_out(self) -> None:
         """Makes the planned changes.
@@ -70,8 +72,20 @@ class Plan:
         elif _pairs_up(held, value):
             for index, (item, tree) in enumerate(zip(held, value, strict=True)):
                 self.visit(item, tree, f"{where}[{index}]")
+        elif isinstance(held, Mapping) and isinstance(value, Mapping):
+            self._visit_dict(node, name, value, path)
         else:
-            self._edit(node, name, node._convert(name, _merged(held, value)))
+            self._edit(node, name, node._convert(name, value))
+
+    def _visit_dict(self, node: Node, name: str, value: Mapping[str, Any], path: str) -> None:
+        """Plans the changes of a dict; the configs in it keep their class and what is not named."""
+        held = self._held(node, name)
+        inside = [key for key, tree in value.items() if isinstance(held.get(key), Node) and isinstance(tree, Mapping)]
+        for key in inside:
+            self.visit(held[key], value[key], join(join(path, name), str(key)))
+        rest = {key: item for key, item in value.items() if key not in inside}
+        if rest or not inside:
+            self._edit(node, name, node._convert(name, _merged(held, rest)))
 
     def _visit_item(self, node: Node, name: str, index: int, value: Any, path: str) -> None:
         held = self._held(node, name)
@@ -84,6 +98,13 @@ class Plan:
             return
         items[index:] = [value, *items[index + 1 :]]
         self._edit(node, name, node._convert(name, items))
+
+    def _clear_alternatives(self, node: Node, tree: Mapping[str, Any], path: str) -> None:
+        try:
+            for name in given_way(node._alternative_groups(), tree):
+                self._edit(node, name, None)
+        except ConfigError as error:
+            self.problems += [problem.under(path) for problem in error.problems]
 
     def _held(self, node: Node, name: str) -> Any:
         """Returns the value as it will be after the changes planned so far."""

@@ -8,9 +8,13 @@ from typing import Any, ClassVar, get_origin
 import pydantic_core
 from pydantic_core import core_schema
 
+from everstep.config.alternatives import check_declaration, given_way, given_way_in_construction
 from everstep.config.checking import field_types, own_annotations
 from everstep.config.problem import ConfigError, Problem, join, show
 from everstep.errors import UsageError, nearest
+
+BUILD_KEYS = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
+"""What `instantiate` reads; an open config holds them as it holds any key."""
 
 
 class Node:
@@ -18,11 +22,19 @@ class Node:
 
     A subclass is a dataclass. A class that sets `_open` in its own body takes any attribute instead; that
     makes a tree of plain dicts readable with dots.
+
+    What a class says about its fields, in addition to what its base classes say:
+
+    - `_alternatives`: groups of fields of which at most one has a value (see `everstep.config.alternatives`).
+    - `_may_change`: fields that alter nothing in what a run computes, so that a resumed run may change them. One
+      that holds a config covers all of it.
     """
 
     _open = False
     _locked = False
     _restrictions: ClassVar[tuple[str, ...]] = ()
+    _alternatives: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    _may_change: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -32,6 +44,8 @@ class Node:
             default = cls.__dict__.get(name)
             if isinstance(default, (Node, list, dict, set)) and not _is_class_var(annotation):
                 setattr(cls, name, _own_copy(default))
+        _refuse_unknown_names(cls, annotations)
+        check_declaration(cls, cls._alternative_groups())
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> core_schema.CoreSchema:
@@ -55,13 +69,22 @@ class Node:
         rest = {key: value for key, value in tree.items() if key not in required}
         return cls(rest, **{name: tree[name] for name in required})  # type: ignore[call-arg]
 
+    @classmethod
+    def _alternative_groups(cls) -> list[tuple[str, ...]]:
+        return [group for base in cls.__mro__ for group in base.__dict__.get("_alternatives", ())]
+
+    @classmethod
+    def _changeable(cls) -> set[str]:
+        """Returns the fields that a resumed run may change."""
+        return {name for base in cls.__mro__ for name in base.__dict__.get("_may_change", ())}
+
     def _is_open(self) -> bool:
         return "_open" in type(self).__dict__
 
     def _names(self) -> list[str]:
         """Returns the names of the values held: declared fields, then what an open config was given."""
         declared = list(field_types(type(self)))
-        given = [name for name in self.__dict__ if not name.startswith("_")] if self._is_open() else []
+        given = [name for name in self.__dict__ if not _is_private(name)] if self._is_open() else []
         return declared + given
 
     def _children(self, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
@@ -85,22 +108,33 @@ class Node:
         return _opened(type(self), value)
 
     def _require_free(self, name: str, value: Any) -> None:
-        if name.startswith("_") or hasattr(type(self), name):
+        if _is_private(name) or hasattr(type(self), name):
             raise ConfigError([Problem(name, "is a reserved name")])
         if not self._is_open():
             raise ConfigError([self._unknown(name, value)])
 
     def _unknown(self, name: str, value: Any) -> Problem:
         hint = nearest(name, self._names())
+        hint += f"; an override adds it: +{name}=…" if self._is_open() else ""
         return Problem(name, f"unknown key (received {show(value)}); {hint}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._require_unlocked(name)
         try:
             converted = self._convert(name, value)
+            cleared = self._given_way(name, converted)
         except ConfigError as error:
             raise ConfigError(error.problems, owner=type(self).__name__) from None
         object.__setattr__(self, name, converted)
+        for other in cleared:
+            object.__setattr__(self, other, None)
+
+    def _given_way(self, name: str, value: Any) -> list[str]:
+        """Returns the alternatives of `name` that become None when it is set."""
+        groups = self._alternative_groups()
+        if name in self.__dict__:
+            return given_way(groups, {name: value})
+        return given_way_in_construction(type(self), groups, {**self.__dict__, name: value}, name)
 
     def __delattr__(self, name: str) -> None:
         self._require_unlocked(name)
@@ -117,6 +151,10 @@ class Node:
         for _, child in self._children(self._names()):
             child._set_locked(locked)
         object.__setattr__(self, "_locked", locked)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and name not in BUILD_KEYS
 
 
 def nodes_in(value: Any, path: str) -> Iterator[tuple[str, Node]]:
@@ -176,3 +214,11 @@ def _refuse_bad_names(cls: type[Node], annotations: Mapping[str, Any]) -> None:
     for name, annotation in annotations.items():
         if (name in taken or name.startswith("_")) and not _is_class_var(annotation):
             raise UsageError(f"{cls.__qualname__}.{name}: is a reserved name; give the field another one")
+
+
+def _refuse_unknown_names(cls: type[Node], annotations: Mapping[str, Any]) -> None:
+    """Refuses `_alternatives` and `_may_change` that name no field."""
+    fields = set(annotations) | {f.name for base in cls.__mro__[1:] for f in _declared(base)}
+    named = {name for group in cls.__dict__.get("_alternatives", ()) for name in group}
+    for name in sorted((named | set(cls.__dict__.get("_may_change", ()))) - fields):
+        raise UsageError(f"{cls.__qualname__}: there is no field {name!r}; {nearest(name, fields)}")

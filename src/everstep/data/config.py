@@ -1,6 +1,7 @@
 """The data section of a task's configuration."""
 
 import dataclasses
+from typing import ClassVar
 
 from everstep.config import Config
 from everstep.config.problem import ConfigError, Problem
@@ -13,6 +14,8 @@ class DataConfig(Config):
     Fields left at None follow from the use: training data is shuffled, repeated and cut into full batches
     only; evaluation data is read once, in order, to the last sample.
     """
+
+    _may_change: ClassVar[frozenset[str]] = frozenset({"prefetch_buffer_size"})
 
     input_path: str = ""
     """Record files: a path, a glob, or several separated by commas. Empty for tasks that bring data."""

@@ -1,31 +1,78 @@
 """How long to train, and what happens on the way."""
 
 import dataclasses
+import math
+import numbers
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar
+
+import pydantic
 
 from everstep.config import Config, ConfigError, Problem
+from everstep.config.problem import show
 from everstep.optim.config import OptimizationConfig
+
+_EPOCHS = re.compile(r"([0-9]+(?:\.[0-9]+)?) epochs?")
+
+
+def epochs_in(interval: Any) -> float | None:
+    """Returns the epochs that an interval such as `0.5 epochs` is given in; None for one in steps."""
+    match = _EPOCHS.fullmatch(interval) if isinstance(interval, str) else None
+    return float(match[1]) if match else None
+
+
+def _checked_form(value: Any) -> Any:
+    """Returns an interval as it is: what is wrong with it is better said with both of its forms."""
+    whole = isinstance(value, numbers.Integral) or (isinstance(value, float) and value.is_integer())
+    if (whole and not isinstance(value, bool)) or epochs_in(value):
+        return value
+    text = f"received {show(value)} ({type(value).__name__}), expected steps, as 500, or epochs, as '0.5 epochs'"
+    raise ConfigError([Problem("", text)])
+
+
+Interval = Annotated[
+    int | str,
+    pydantic.BeforeValidator(_checked_form),
+    pydantic.WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string", "pattern": f"^{_EPOCHS.pattern}$"}]}),
+]
+"""Steps as a number, or epochs as text: `1 epoch`, `0.5 epochs`. `in_steps` makes steps of both."""
+
+INTERVALS = ("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval")
+"""The fields that may be given in epochs."""
 
 
 @dataclasses.dataclass
 class TrainerConfig(Config):
-    """Steps, intervals and the optimizer. All steps are absolute: a resumed run does not start to count anew."""
+    """Steps, intervals and the optimizer. All steps are absolute: a resumed run does not start to count anew.
+
+    An epoch is as many steps as the training data has batches, where it says how many.
+    """
+
+    _alternatives: ClassVar[tuple[tuple[str, ...], ...]] = (("train_steps", "epochs"),)
+    _may_change: ClassVar[frozenset[str]] = frozenset(
+        {"train_steps", "epochs", *INTERVALS, "max_to_keep", "validation_steps"}
+        | {"validation_summary_subdir", "continuous_eval_timeout"}
+    )
 
     optimizer_config: OptimizationConfig = dataclasses.field(default_factory=OptimizationConfig)
     """Optimizer, learning rate and warm-up."""
-    train_steps: int = 1000
-    """The step at which training is done."""
-    steps_per_loop: int = 100
-    """The logging window: metrics and means are reported, and start anew, after so many steps."""
-    summary_interval: int | None = None
-    """Record training logs only every so many steps, a multiple of steps_per_loop. None: every loop."""
-    checkpoint_interval: int = 1000
+    train_steps: int | None = 1000
+    """The step at which training is done. None where `epochs` says it: setting one clears the other."""
+    epochs: float | None = None
+    """How often training goes through its data, in place of `train_steps`; 2.5 ends in the middle of the third time."""
+    steps_per_loop: Interval = 100
+    """The logging window, in steps or as `1 epoch`: metrics and means are reported, and start anew, after it."""
+    summary_interval: Interval | None = None
+    """Record training logs only this often, a multiple of steps_per_loop. None: every loop."""
+    checkpoint_interval: Interval = 1000
     """Save at the first loop's end at or after each multiple of this. 0: only when training is done."""
     max_to_keep: int = 5
     """How many of the newest checkpoints to keep."""
     validation_steps: int = -1
     """Batches per evaluation; -1 is the whole validation set, every sample once."""
-    validation_interval: int = 1000
-    """Steps between evaluations."""
+    validation_interval: Interval = 1000
+    """Steps between evaluations, or epochs, as `1 epoch`."""
     validation_summary_subdir: str = "validation"
     """Folder of the evaluation's TensorBoard events."""
     continuous_eval_timeout: int = 3600
@@ -38,23 +85,31 @@ class TrainerConfig(Config):
           UsageError: One of them cannot be used; names the key.
         """
         super().validate()
-        least = {
-            "train_steps": 1,
-            "steps_per_loop": 1,
-            "checkpoint_interval": 0,
-            "max_to_keep": 1,
-            "validation_interval": 1,
-        }
-        problems = [
-            Problem(name, f"received {getattr(self, name)}, must be at least {bound}")
-            for name, bound in least.items()
-            if getattr(self, name) < bound
-        ]
-        if self.validation_steps < 1 and self.validation_steps != -1:
-            text = f"received {self.validation_steps}, must be at least 1, or -1 for the whole validation set"
-            problems.append(Problem("validation_steps", text))
-        if self.summary_interval is not None and self.summary_interval % self.steps_per_loop:
-            text = f"received {self.summary_interval}, must be a multiple of steps_per_loop ({self.steps_per_loop})"
-            problems.append(Problem("summary_interval", text))
+        problems = [*_wrong_length(self), *_too_small(self), *wrong_multiples(self)]
         if problems:
             raise ConfigError(problems)
+
+
+def wrong_multiples(config: TrainerConfig) -> Iterator[Problem]:
+    """Yields what is wrong between intervals; those in epochs have to be made steps first."""
+    every, loop = config.summary_interval, config.steps_per_loop
+    if isinstance(every, int) and isinstance(loop, int) and loop > 0 and every % loop:
+        yield Problem("summary_interval", f"received {every}, must be a multiple of steps_per_loop ({loop})")
+
+
+def _wrong_length(config: TrainerConfig) -> Iterator[Problem]:
+    if config.train_steps is None and config.epochs is None:
+        yield Problem("train_steps", "received None, and epochs is None as well: set one of them")
+    if config.epochs is not None and not 0 < config.epochs < math.inf:
+        yield Problem("epochs", f"received {config.epochs}, must be more than 0")
+
+
+def _too_small(config: TrainerConfig) -> Iterator[Problem]:
+    least = {"train_steps": 1, "steps_per_loop": 1, "summary_interval": 0, "checkpoint_interval": 0}
+    for name, bound in {**least, "max_to_keep": 1, "validation_interval": 1}.items():
+        value = getattr(config, name)
+        if isinstance(value, int) and value < bound:
+            yield Problem(name, f"received {value}, must be at least {bound}")
+    if config.validation_steps < 1 and config.validation_steps != -1:
+        text = f"received {config.validation_steps}, must be at least 1, or -1 for the whole validation set"
+        yield Problem("validation_steps", text)

@@ -1,10 +1,12 @@
 """One attempt at a run: how far it is, how it ended, and what its state was when training was done."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from everstep.config.difference import Change
 from everstep.data.arrays import ArrayStream
+from everstep.run.changes import as_records
 from everstep.run.digest import digest, weights_digest
 from everstep.run.environment import fingerprint
 from everstep.run.record import Run
@@ -41,9 +43,15 @@ class Attempt(Tracker):
         self._digests = digest(state), weights_digest(state)
 
     @contextlib.contextmanager
-    def recorded(self, config_text: str) -> Iterator[None]:
-        """Records an attempt and how it ended; one that ran no step leaves nothing behind."""
-        self._run.begin(self._trainer.global_step, config_text, data=_fingerprints(self._trainer))
+    def recorded(self, config_text: str, changes: Iterable[Change] = ()) -> Iterator[None]:
+        """Records an attempt and how it ended; one that ran no step leaves nothing behind.
+
+        Args:
+          config_text: The resolved configuration.
+          changes: What has changed in it since the last attempt.
+        """
+        prints = _fingerprints(self._trainer)
+        self._run.begin(self._trainer.global_step, config_text, data=prints, changes=as_records(changes))
         self._run.record["environment"]["engine"] = self._trainer.engine.describe()
         try:
             yield

@@ -6,7 +6,7 @@ import datetime
 import functools
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,13 +50,11 @@ class Run:
     Attributes:
       directory: The run directory.
       record: What `run.json` says, or will say with the next write.
-      before: What it said when the run was opened; empty for a new one.
     """
 
     def __init__(self, directory: Path, record: Record, clock: Clock = _utc_now) -> None:
         self.directory = directory
         self.record = record
-        self.before: Record = {}
         self._clock = clock
         self._created = [path for path in (directory, *directory.parents) if not path.exists()]
 
@@ -71,11 +69,8 @@ class Run:
           UsageError: There is a `run.json` that cannot be read.
         """
         directory = Path(model_dir)
-        before = read(directory) if (directory / "run.json").exists() else {}
-        record = copy.deepcopy(before) or _blank(id=uuid.uuid4().hex)
-        run = cls(directory, record | {"experiment": experiment, "backend": backend}, clock)
-        run.before = before
-        return run
+        record = read(directory) if (directory / "run.json").exists() else _blank(id=uuid.uuid4().hex)
+        return cls(directory, record | {"experiment": experiment, "backend": backend}, clock)
 
     @property
     def id(self) -> str:
@@ -94,6 +89,7 @@ class Run:
         *,
         code: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
+        changes: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         """Starts an attempt at `step`; an earlier one that never ended was killed.
 
@@ -102,6 +98,7 @@ class Run:
           config_text: The resolved configuration, written to `config.yaml`.
           code: Which code runs; by default that of the working directory.
           data: Fingerprints of the data, where they were taken.
+          changes: What the configuration has changed in since the last attempt: `key`, `old` and `new` of each.
 
         Raises:
           UsageError: The directory cannot be created or written to.
@@ -111,7 +108,7 @@ class Run:
         for attempt in self.record["attempts"]:
             if attempt["ended"] is None:
                 attempt["reason"] = "killed"
-        self.record["attempts"].append(self._attempt(step))
+        self.record["attempts"].append(self._attempt(step) | {"changes": [dict(change) for change in changes]})
         self.record |= {"status": "running", "step": step, "digest": None, "weights_digest": None}
         self.record["code"] = dict(code_version(os.getcwd()) if code is None else code)
         self.record["environment"] = environment()

@@ -1,0 +1,1 @@
+"""Gin bindings, read without running anything; see `bindings`."""

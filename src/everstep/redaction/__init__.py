@@ -1,0 +1,16 @@
+"""Secrets never reach a sink: what a run stores, prints or logs passes through here first.
+
+    redaction.learn(layer.tree)                            # as soon as values are read
+    redaction.remember(value, reference="${secret:NAME}")  # a value that is known to be secret
+    storage.write_text(path, dump(redaction.tree(tree)))   # a tree to store or print
+    print(redaction.text(message))                         # a message for a person
+
+What was learned is known to the whole process. Numbers and booleans are never secret for their name alone, and
+words about vocabularies (`num_tokens`, `cls_token`) and keys of tables (`primary_key`) name no secrets.
+"""
+
+from everstep.redaction.hiding import learn, learn_text, remember, text, tree
+from everstep.redaction.logs import LogFilter, guard_process
+from everstep.redaction.shapes import MARK, is_redacted
+
+__all__ = ["MARK", "LogFilter", "guard_process", "is_redacted", "learn", "learn_text", "remember", "text", "tree"]

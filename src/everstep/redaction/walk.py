@@ -1,0 +1,58 @@
+"""Walking a tree of values, with what the names on the way say about each value."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from everstep.redaction.names import Kind, is_about, kind_of
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_]{1,30}")
+
+Leaf = Callable[[Any, Kind], Any]
+"""Called with a value and what its name says; returns the value for the copy."""
+
+
+def walk(value: Any, leaf: Leaf, kind: Kind = "") -> Any:
+    """Returns a copy of a tree of mappings and sequences, made of what `leaf` returns for keys and values."""
+    if isinstance(value, Mapping):
+        return {_key(key, leaf): walk(item, leaf, _below(value, key, kind)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        pairs = zip((None, *value), value, strict=False)
+        return type(value)([walk(item, leaf, _after(before) or _lasting(kind)) for before, item in pairs])
+    if isinstance(value, set | frozenset):
+        return type(value)(walk(item, leaf, _lasting(kind)) for item in value)
+    return leaf(value, kind)
+
+
+def _key(key: Any, leaf: Leaf) -> Any:
+    """Returns a key for the copy: a plain word is a name, even if it is also somebody's password."""
+    return key if isinstance(key, str) and _PLAIN_NAME.fullmatch(key) else leaf(key, "")
+
+
+def as_text(value: Any) -> str | None:
+    """Returns text, bytes or a path as text; None for any other value."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, str):
+        return str.__str__(value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else None
+
+
+def _below(mapping: Mapping[Any, Any], key: Any, kind: Kind) -> Kind:
+    """Returns what the key says; if it says nothing, what is above it does, except about details."""
+    name = str(key)
+    if name == "value":  # {name: DB_PASSWORD, value: …}
+        name = str(mapping.get("name", mapping.get("key", name)))
+    return kind_of(name) or ("" if is_about(name) else _lasting(kind))
+
+
+def _lasting(kind: Kind) -> Kind:
+    """Returns what a name says about all that is inside: `secrets` much, `token` nothing, for that is one text."""
+    return "secret" if kind == "secret" else ""
+
+
+def _after(before: Any) -> Kind:
+    """Returns what a word of a command line says about the next: `--password`, `db.password=`."""
+    is_name = isinstance(before, str) and (before.startswith("-") or before.endswith("=")) and "=" not in before[:-1]
+    return kind_of(before) if is_name else ""
