@@ -90,14 +90,14 @@ def model_dir(started, tmp_path):
 def test_accepted_changes_are_said_and_recorded(model_dir, capsys):
     capsys.readouterr()
     task = {"validation_data": {"global_batch_size": 3}, "init_checkpoint": "gone.keras"}
-    trainer = {"train_steps": 8, "validation_interval": 2, "max_to_keep": 1}
+    trainer = {"train_steps": 8, "validation_interval": 2, "max_to_keep": 2}
     train(model_dir, changes={"task": task, "trainer": trainer})
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("resuming with ")]
     assert told == [
         "resuming with task.init_checkpoint: '' -> gone.keras",
         "resuming with task.validation_data.global_batch_size: 4 -> 3",
         "resuming with trainer.train_steps: 4 -> 8",
-        "resuming with trainer.max_to_keep: 5 -> 1",
+        "resuming with trainer.max_to_keep: 5 -> 2",
         "resuming with trainer.validation_interval: 8 -> 2",
     ]
     first, second = attempts(model_dir)

@@ -30,7 +30,7 @@ def missing_extra(package: str, extra: str, purpose: str) -> UsageError:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns a hint that names what the user may have meant, or all there is when that is little."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.55)
     if close:
         return f"did you mean {' or '.join(repr(c) for c in close)}?"
     if not names:

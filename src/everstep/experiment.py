@@ -10,8 +10,9 @@ from typing import Any
 
 import keras
 
-from everstep import redaction, storage
+from everstep import redaction
 from everstep.checkpoint.orbax import OrbaxCheckpointer
+from everstep.checkpoint.retention import Retention
 from everstep.config import dialect
 from everstep.config.difference import Change
 from everstep.data import nest
@@ -26,14 +27,19 @@ from everstep.loop.announce import announce
 from everstep.loop.config import TrainerConfig
 from everstep.loop.controller import Action, Controller
 from everstep.loop.in_steps import in_steps
+from everstep.loop.recovery import Recovery
 from everstep.loop.trainer import Trainer
 from everstep.run.attempt import Attempt
 from everstep.run.changes import accepted_changes, check_keys
+from everstep.run.goodput import goodput
+from everstep.run.guard import Guard, NoGuard
 from everstep.run.record import Run
 from everstep.task.task import Task, unpack
 from everstep.tracking.background import BackgroundTracker
+from everstep.tracking.config import TrackingConfig
 from everstep.tracking.console import ConsoleTracker
 from everstep.tracking.history import HistoryTracker
+from everstep.tracking.mlflow import MlflowTracker
 from everstep.tracking.tensorboard import TensorBoardTracker
 from everstep.tracking.tracker import MultiTracker, Tracker
 from everstep.types import Logs
@@ -92,7 +98,8 @@ def run_experiment(
       UsageError: The request cannot be carried out; nothing was left behind.
       TrainingError: The run started and failed.
     """
-    say = functools.partial(print, file=sys.stderr) if verbose else lambda line: None
+    redaction.learn(params.as_dict())
+    say = _say if verbose else lambda line: None
     _check(mode, params, model_dir, distribution_strategy)
     training = "train" in mode
     post_eval = run_post_eval or mode == "train_and_post_eval"
@@ -101,13 +108,20 @@ def run_experiment(
     header = header or ({"experiment": experiment} if experiment else {})
     run = Run.open(directory, experiment or task.name, keras.backend.backend())
     scope = contextlib.nullcontext() if distribution_strategy is None else distribution_strategy.scope()
-    with _nothing_left(run), scope, precision(params.runtime.mixed_precision_dtype), contextlib.ExitStack() as stack:
-        checkpointer = OrbaxCheckpointer(directory / "checkpoints", max_to_keep=params.trainer.max_to_keep)
+    guard = Guard(directory, params.runtime) if training else contextlib.nullcontext(NoGuard())
+    with (
+        guard as guarded,
+        _nothing_left(run),
+        scope,
+        precision(params.runtime.mixed_precision_dtype),
+        contextlib.ExitStack() as stack,
+    ):
+        checkpointer = OrbaxCheckpointer(directory / "checkpoints", _retention(params.trainer), run.id, training)
         stack.callback(checkpointer.close)
         resuming = training and checkpointer.latest() is not None
         changes = _changes(directory, stored, allow_change, str(header.get("gin", "")), resuming)
         if training:
-            storage.prepare_directory(directory)
+            backend.keep_compiled(str(directory / ".compiled"))
         trainer = trainer or create_trainer(params, task, train=training, evaluate="eval" in mode or post_eval)
         stack.callback(trainer.close)
         params = params.replace(trainer=_plan(mode, params, task, trainer))
@@ -115,6 +129,8 @@ def run_experiment(
         console = ConsoleTracker(params.trainer.train_steps or 0, None if verbose else io.StringIO())
         record = Attempt(run, trainer) if training else None
         sinks = _sinks(directory, params, console, record, training, save_summary)
+        if training and save_summary and params.trainer.tracking.mlflow:
+            sinks.append(_mlflow(run, params.trainer.tracking, stored))
         tracker = BackgroundTracker(MultiTracker(sinks))
         controller = controller_cls(
             trainer=trainer if training else None,
@@ -122,24 +138,33 @@ def run_experiment(
             steps_per_loop=params.trainer.steps_per_loop,
             checkpointer=checkpointer,
             checkpoint_interval=params.trainer.checkpoint_interval,
+            checkpoint_seconds=params.trainer.checkpoint_seconds,
+            save_failure=params.trainer.save_failure,
             tracker=tracker,
             summary_interval=params.trainer.summary_interval,
             train_actions=train_actions,
             eval_actions=eval_actions,
             trained=record.trained if record else lambda: None,
+            recovery=_recovery(params.trainer) if training else None,
+            asked=guarded.asked,
+            went_back=run.again,
         )
         _start(controller, trainer, mode, init_fn or task.initialize, directory)
         for change in changes:
             say(f"resuming with {change}")
         announce(trainer, say)
-        with record.recorded(_text(stored, header), changes) if record else contextlib.nullcontext():
+        with record.recorded(_text(stored, header), changes, guarded.last_beat) if record else contextlib.nullcontext():
             with contextlib.closing(tracker):
                 tracker.start(trainer.global_step)
-                trainer.after_call = functools.partial(_report, console)
+                trainer.after_call = functools.partial(_report, console, guarded, run)
                 logs = _run_mode(controller, mode, params.trainer, post_eval)
             trainer.close()
             if training and export:
                 _export(trainer, directory)
+            if leaving := guarded.asked():  # everything is done and saved, but the caller may have plans
+                raise leaving
+        if training and len(run.record["attempts"]) > 1:
+            say(f"goodput {goodput(run.record)}")
         return trainer.model, logs
 
 
@@ -205,6 +230,35 @@ def _training_data(params: ExperimentConfig, task: Task) -> Stream:
         raise UsageError(f"trainer.epochs: how long they are, task.train_data has to say: {error}") from error
 
 
+def _retention(config: TrainerConfig) -> Retention:
+    return Retention(
+        newest=config.max_to_keep,
+        every_steps=config.keep_steps,
+        every_seconds=config.keep_seconds,
+        best=config.keep_best,
+        metric=config.best_checkpoint_eval_metric,
+        mode=config.best_checkpoint_metric_comp,
+    )
+
+
+def _recovery(config: TrainerConfig) -> Recovery:
+    return Recovery(config.loss_upper_bound, config.recovery_begin_steps, config.recovery_max_trials)
+
+
+def _mlflow(run: Run, config: TrackingConfig, params: ExperimentConfig) -> MlflowTracker:
+    record = run.record
+    tags = {"experiment": record["experiment"], "backend": record["backend"], "attempt": len(record["attempts"]) + 1}
+    return MlflowTracker(
+        run.directory,
+        run.id,
+        config.mlflow_experiment or record["experiment"],
+        config.mlflow_uri or None,
+        params=redaction.tree(params.as_dict()),
+        tags=tags,
+        artifacts=["config.yaml"],
+    )
+
+
 def _sinks(
     directory: Path, params: ExperimentConfig, console: Tracker, record: Tracker | None, training: bool, save: bool
 ) -> list[Tracker]:
@@ -222,6 +276,7 @@ def _start(controller: Controller, trainer: Trainer, mode: str, initialize: Call
         return
     if controller.restore_checkpoint() is not None:
         return
+    controller.checkpointer.require_hope()
     if mode == "eval":
         raise UsageError(f"there is no checkpoint to evaluate in {str(directory)!r}: train first, or check --model-dir")
     initialize(trainer.model)
@@ -245,9 +300,15 @@ def _run_mode(controller: Controller, mode: str, config: Any, post_eval: bool) -
     return logs
 
 
-def _report(console: ConsoleTracker, step: int) -> bool:
+def _report(console: ConsoleTracker, guard: Any, run: Run, step: int) -> bool:
+    """Between two calls of the engine: shows how far it is; returns whether to go on."""
     console.progress(step)
-    return True
+    run.stepped()
+    return bool(guard.go_on(step))
+
+
+def _say(line: str) -> None:
+    print(redaction.text(line), file=sys.stderr)
 
 
 def _text(params: ExperimentConfig, header: Mapping[str, Any]) -> str:

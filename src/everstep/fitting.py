@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from everstep.experiment_config import ExperimentConfig
 from everstep.loop.config import TrainerConfig
 from everstep.loop.epochs import EpochController
 from everstep.loop.keras_callbacks import KerasCallbacks
+from everstep.run.signals import Interrupted
 from everstep.task.compiled import CompiledTask
 from everstep.task.config import TaskConfig
 
@@ -93,8 +95,7 @@ def fit(
     callback_list = KerasCallbacks(callbacks, model, epochs, steps, validation is not None)
     with contextlib.ExitStack() as stack:
         directory = model_dir or stack.enter_context(tempfile.TemporaryDirectory())
-        run_experiment(
-            None,
+        _run(
             task,
             "train" if validation is None else "train_and_eval",
             params,
@@ -105,6 +106,16 @@ def fit(
             verbose=verbose,
         )
     return callback_list.history
+
+
+def _run(task: CompiledTask, mode: str, params: ExperimentConfig, directory: Any, **settings: Any) -> None:
+    """Runs the experiment; a Ctrl-C, which has saved the state, ends as Python's callers expect it to."""
+    try:
+        run_experiment(None, task, mode, params, directory, **settings)
+    except Interrupted as interrupted:
+        if interrupted.exit_code != 128 + signal.SIGINT:
+            raise
+        raise KeyboardInterrupt from interrupted
 
 
 def _stream(data: Any, batch_size: int, training: bool, shuffle: bool, seed: int) -> Stream:

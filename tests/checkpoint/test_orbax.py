@@ -1,6 +1,5 @@
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +11,8 @@ import pytest
 
 from everstep.checkpoint.checkpointer import NoopCheckpointer
 from everstep.checkpoint.orbax import OrbaxCheckpointer
-from everstep.errors import TrainingError, UsageError
+from everstep.checkpoint.retention import Retention
+from everstep.errors import UsageError
 
 STATE = {
     "model/dense.1/kernel": np.arange(12, dtype=np.float32).reshape(3, 4) / 7,
@@ -38,7 +38,7 @@ META = {
 
 @pytest.fixture
 def checkpointer(tmp_path):
-    checkpointer = OrbaxCheckpointer(tmp_path / "checkpoints", max_to_keep=3)
+    checkpointer = OrbaxCheckpointer(tmp_path / "checkpoints", Retention(3))
     yield checkpointer
     checkpointer.close()
 
@@ -65,13 +65,15 @@ def test_layout_and_reading_creates_nothing(checkpointer, tmp_path):
     assert checkpointer.latest() is None
     assert not list(tmp_path.iterdir())
     checkpointer.save(10, STATE, META)
+    checkpointer.wait()
     assert os.listdir(tmp_path / "checkpoints") == ["10"]
-    assert {"state", "meta"} < set(os.listdir(tmp_path / "checkpoints" / "10"))
+    assert {"state", "meta", "manifest.json"} < set(os.listdir(tmp_path / "checkpoints" / "10"))
 
 
 def test_the_newest_are_kept(checkpointer):
     for step in (5, 10, 20, 100, 30):
         checkpointer.save(step, {"a": np.array(step)}, {"step": step})
+    checkpointer.wait()
     assert checkpointer.steps() == [20, 30, 100]
     assert checkpointer.latest() == 100
     assert checkpointer.restore(30)[1] == {"step": 30}
@@ -80,11 +82,13 @@ def test_the_newest_are_kept(checkpointer):
 def test_what_was_just_saved_stays(checkpointer):
     for step in (100, 200, 300, 50):
         checkpointer.save(step, {"a": np.array(step)}, {})
-    assert checkpointer.steps() == [50, 200, 300]
+    checkpointer.wait()
+    assert checkpointer.steps() == [50, 100, 200, 300]
 
 
 def test_a_step_saved_twice_stays_as_it_is(checkpointer, tmp_path):
     checkpointer.save(1, {"a": np.array(1)}, {})
+    checkpointer.wait()
     before = (tmp_path / "checkpoints" / "1").stat().st_mtime_ns
     checkpointer.save(1, {"a": np.array(2)}, {})
     assert checkpointer.restore(1)[0]["a"] == 1
@@ -96,35 +100,39 @@ def test_a_step_that_is_not_there_is_named_with_those_that_are(checkpointer):
         checkpointer.restore()
     for step in (1, 2):
         checkpointer.save(step, {"a": np.array(1)}, {})
+    checkpointer.wait()
     with pytest.raises(UsageError, match=r"no checkpoint of step 7 in .*there are 1, 2"):
         checkpointer.restore(7)
 
 
 def test_another_process_sees_it_and_goes_on(checkpointer, tmp_path):
     checkpointer.save(1, {"a": np.array(1)}, {})
-    other = OrbaxCheckpointer(tmp_path / "checkpoints", max_to_keep=3)
+    checkpointer.wait()
+    other = OrbaxCheckpointer(tmp_path / "checkpoints", Retention(3))
     other.save(2, {"a": np.array(2)}, {})
-    assert checkpointer.latest() == 2
     other.close()
+    assert checkpointer.latest() == 2
 
 
 def test_what_a_kill_left_is_invisible_and_cleared(checkpointer, tmp_path):
     directory = tmp_path / "checkpoints"
     checkpointer.save(1, {"a": np.array(1)}, {})
-    (directory / "2.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
+    checkpointer.wait()
+    (directory / ".everstep-abc-2.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
     (directory / ".everstep-abc-0").mkdir()
     again = OrbaxCheckpointer(directory)
     assert again.steps() == [1]
     again.save(2, {"a": np.array(2)}, {})
-    assert sorted(os.listdir(directory)) == ["1", "2"]
     again.close()
+    assert sorted(os.listdir(directory)) == ["1", "2"]
 
 
 SAVE_FOREVER = """
 import itertools, sys
 import numpy as np
 from everstep.checkpoint.orbax import OrbaxCheckpointer
-checkpointer = OrbaxCheckpointer(sys.argv[1], max_to_keep=2)
+from everstep.checkpoint.retention import Retention
+checkpointer = OrbaxCheckpointer(sys.argv[1], Retention(2))
 first = (checkpointer.latest() or 0) + 1
 for step in itertools.count(first):
     checkpointer.save(step, {f"model/{i}": np.full(50_000, step) for i in range(8)}, {"step": step})
@@ -137,6 +145,7 @@ def test_killed_at_any_moment_every_visible_step_is_whole(tmp_path):
     for attempt in range(3):
         process = subprocess.Popen([sys.executable, "-c", SAVE_FOREVER, directory], stdout=subprocess.PIPE)
         process.stdout.readline()
+        process.stdout.readline()  # so the first one is on disk
         time.sleep(0.02 + 0.025 * attempt)
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -175,25 +184,10 @@ def test_orbax_may_still_warn(checkpointer, caplog):
     assert "careful" in caplog.text
 
 
-def test_at_least_one_is_kept(tmp_path):
-    with pytest.raises(UsageError, match="max_to_keep must be at least 1, got 0"):
-        OrbaxCheckpointer(tmp_path, max_to_keep=0)
-
-
 def test_noop_has_nothing():
     checkpointer = NoopCheckpointer()
     checkpointer.save(1, STATE, META)
     assert (checkpointer.steps(), checkpointer.latest()) == ([], None)
     with pytest.raises(UsageError, match="keeps no checkpoints"):
-        checkpointer.restore()
-    checkpointer.close()
-
-
-@pytest.mark.parametrize("part", ["state", "meta"])
-def test_a_damaged_checkpoint_is_named(tmp_path, part):
-    checkpointer = OrbaxCheckpointer(tmp_path)
-    checkpointer.save(3, {"model/w": np.ones(4, "float32")}, {})
-    shutil.rmtree(tmp_path / "3" / part)
-    with pytest.raises(TrainingError, match="3' cannot be read .*move it away"):
         checkpointer.restore()
     checkpointer.close()

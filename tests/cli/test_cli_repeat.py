@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.backend
 
-OWN = '''
+OWN = """
 import dataclasses
 import gin, keras, numpy as np
 import everstep
@@ -40,7 +40,7 @@ class OwnTask(everstep.Task):
 def line():
     trainer = {"train_steps": 8, "steps_per_loop": 4, "validation_interval": 4, "checkpoint_interval": 4}
     return everstep.ExperimentConfig(task=OwnConfig(), trainer=everstep.TrainerConfig(trainer))
-'''
+"""
 
 
 def record(directory: Path) -> dict[str, Any]:

@@ -96,7 +96,7 @@ WRONG: list[tuple[dict[str, str], list[str], list[str]]] = [
     ),
     # out of range, and against one another
     ({}, [*MLP, "trainer.train_steps=0"], ["trainer.train_steps", "received 0", "at least 1", "train_steps=0'"]),
-    ({"a.yaml": "trainer:\n  max_to_keep: 0"}, A, ["trainer.max_to_keep", "received 0", "at least 1", "a.yaml:2"]),
+    ({"a.yaml": "trainer:\n  max_to_keep: 0"}, A, ["trainer.max_to_keep", "received 0", "at least 2", "a.yaml:2"]),
     ({}, [*MLP, "--seed", "-1"], ["runtime.seed", "received -1", "--seed -1"]),
     ({}, [*MLP, "trainer.validation_steps=0"], ["trainer.validation_steps", "received 0", "-1"]),
     ({}, [*MLP, "task.train_data.global_batch_size=0"], ["task.train_data.global_batch_size", "received 0"]),

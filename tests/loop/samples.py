@@ -41,7 +41,7 @@ class MemoryCheckpointer(Checkpointer):
     def __init__(self):
         self.saved = {}
 
-    def save(self, step, state, meta):
+    def save(self, step, state, meta, metrics=None):
         self.saved[step] = state, meta
 
     def restore(self, step=None):
@@ -49,6 +49,9 @@ class MemoryCheckpointer(Checkpointer):
 
     def steps(self):
         return sorted(self.saved)
+
+    def wait(self):
+        pass
 
     def close(self):
         pass

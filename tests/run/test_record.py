@@ -54,9 +54,11 @@ def test_a_run_from_begin_to_finish(directory):
     assert record["attempts"] == [
         {
             "started": "2030-01-01T00:01:00.000+00:00",
+            "first_step": None,
             "ended": "2030-01-01T00:02:00.000+00:00",
             "from_step": 0,
             "to_step": 100,
+            "steps_again": 0,
             "reason": "train_steps reached",
             "changes": [],
         }

@@ -1,10 +1,15 @@
 """Saving and restoring what a run needs to go on."""
 
 import abc
+from collections.abc import Mapping
 from typing import Any
 
-from everstep.errors import UsageError
+from everstep.errors import TrainingError, UsageError
 from everstep.types import State
+
+
+class SaveError(TrainingError):
+    """A state could not be written; those written before are as good as they were."""
 
 
 class Checkpointer(abc.ABC):
@@ -19,8 +24,26 @@ class Checkpointer(abc.ABC):
     """
 
     @abc.abstractmethod
-    def save(self, step: int, state: State, meta: dict[str, Any]) -> None:
-        """Saves `state` and `meta` (plain JSON values) under `step`; a step already saved stays as it is."""
+    def save(self, step: int, state: State, meta: dict[str, Any], metrics: Mapping[str, Any] | None = None) -> None:
+        """Saves `state` and `meta` (plain JSON values) under `step`; a step already saved stays as it is.
+
+        Args:
+          step: The step.
+          state: Every array by key. It may be written after this returns: nobody may change the arrays.
+          meta: What else must resume with it.
+          metrics: The evaluation that belongs to the step, by which the best are told.
+
+        Raises:
+          SaveError: This save, or one before it that was written meanwhile, failed.
+        """
+
+    @abc.abstractmethod
+    def wait(self) -> None:
+        """Waits until everything saved is durable.
+
+        Raises:
+          SaveError: It could not be written.
+        """
 
     @abc.abstractmethod
     def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
@@ -38,6 +61,14 @@ class Checkpointer(abc.ABC):
         """Returns the last step that can be restored, or None."""
         return max(self.steps(), default=None)
 
+    def require_hope(self) -> None:
+        """Refuses to start anew where there were checkpoints, and all of them are damaged.
+
+        Raises:
+          TrainingError: That is so.
+        """
+        return
+
     @abc.abstractmethod
     def close(self) -> None:
         """Ends saving; closing twice is fine."""
@@ -46,8 +77,11 @@ class Checkpointer(abc.ABC):
 class NoopCheckpointer(Checkpointer):
     """Checkpoints switched off: nothing is saved, there is nothing to restore."""
 
-    def save(self, step: int, state: State, meta: dict[str, Any]) -> None:
+    def save(self, step: int, state: State, meta: dict[str, Any], metrics: Mapping[str, Any] | None = None) -> None:
         """Does nothing."""
+
+    def wait(self) -> None:
+        """Has nothing to wait for."""
 
     def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
         """Raises UsageError."""

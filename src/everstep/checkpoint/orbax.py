@@ -1,133 +1,219 @@
-"""Checkpoints written by Orbax, used directly.
+"""Checkpoints written by Orbax, used directly, in the background.
 
-One directory per step: `state/` holds every array under its flat key, `meta/` one JSON document. Orbax writes
-under a temporary name and renames at the end, so a directory with a number for a name is complete.
+One directory per step: `state/` holds every array under its flat key, `meta/` one JSON document, `manifest.json` the
+digests. All of it is written under a temporary name that is changed at the very end: a directory with a number for a
+name is complete. On reading, every byte is checked; a damaged checkpoint is set aside and the one before it used.
 """
 
+import concurrent.futures
+import logging
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from everstep import storage
-from everstep.checkpoint.checkpointer import Checkpointer
-from everstep.checkpoint.quiet import quiet
+from everstep.checkpoint import arrays, manifest
+from everstep.checkpoint.checkpointer import Checkpointer, SaveError
+from everstep.checkpoint.manifest import Damaged, Manifest
+from everstep.checkpoint.retention import Entry, Retention
 from everstep.errors import TrainingError, UsageError
 from everstep.types import State
 
-with quiet():
-    import orbax.checkpoint as ocp
-
-_UNFINISHED = ".orbax-checkpoint-tmp"
+logger = logging.getLogger(__name__)
 
 
 class OrbaxCheckpointer(Checkpointer):
-    """Keeps the newest `max_to_keep` states in `directory`, one subdirectory per step.
+    """Keeps states in `directory`, one subdirectory per step.
 
-    Arrays come back as NumPy arrays with the bits, shape and dtype they had: they never pass through JAX,
-    which would make int32 of int64. Reading creates nothing.
+    `save` returns as soon as the state is handed over; one save is written at a time, and what it met is raised by
+    the next call. Arrays come back as NumPy arrays with the bits, shape and dtype they had. Reading creates nothing.
 
     Args:
       directory: Usually `<model_dir>/checkpoints`; created by the first save.
-      max_to_keep: How many steps to keep, at least 1.
+      retention: Which steps stay. Only what this run has written is ever removed.
+      run: Id of the run. A checkpoint of another run is refused.
+      repair: Whether damaged checkpoints are set aside; False for those who only look on.
     """
 
-    def __init__(self, directory: storage.PathLike, max_to_keep: int = 5) -> None:
-        if max_to_keep < 1:
-            raise UsageError(f"max_to_keep must be at least 1, got {max_to_keep}")
+    def __init__(
+        self,
+        directory: storage.PathLike,
+        retention: Retention | None = None,
+        run: str = "",
+        repair: bool = True,
+    ) -> None:
         self._directory = Path(directory).absolute()
-        self._max_to_keep = max_to_keep
-        self._saved_before = False
-        with quiet():
-            self._orbax = ocp.Checkpointer(_handler())
+        self._retention = retention or Retention()
+        self._run, self._repair = run, repair
+        self._prepared = False
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "everstep-checkpoint")
+        self._pending: tuple[int, concurrent.futures.Future[None]] | None = None
 
-    def save(self, step: int, state: State, meta: dict[str, Any]) -> None:
-        """Saves under `step`, then removes the steps that are too many."""
+    def save(self, step: int, state: State, meta: dict[str, Any], metrics: Mapping[str, Any] | None = None) -> None:
+        """Hands the state over; nobody may change its arrays any more."""
+        self.wait()
         if step in self.steps():
             return
-        if not self._saved_before:
-            self._prepare()
-        with quiet():
-            self._orbax.save(self._path(step), args=_arguments(state, meta))
-        self._prune(step)
+        record = Manifest(step, self._run, time.time(), dict(metrics or {}), {}, _version())
+        self._pending = step, self._thread.submit(self._write, record, state, meta)
+
+    def wait(self) -> None:
+        """Waits until what was handed over is on disk."""
+        if self._pending is None:
+            return
+        (step, future), self._pending = self._pending, None
+        try:
+            future.result()
+        except Exception as error:  # whatever the disk, the file system or Orbax has to say
+            raise SaveError(_save_message(step, self._directory, error)) from error
 
     def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
-        """Returns what was saved under `step`, by default the latest."""
-        arguments = ocp.args.Composite(state=ocp.args.PyTreeRestore(), meta=ocp.args.JsonRestore())
-        path = self._path(self._existing(step))
-        try:
-            with quiet():
-                saved = self._orbax.restore(path, args=arguments)
-        except Exception as error:  # whatever Orbax finds: a missing file, a short one, broken JSON
-            reason = str(error).strip().partition("\n")[0]
-            raise TrainingError(
-                f"the checkpoint {str(path)!r} cannot be read ({type(error).__name__}: {reason}): move it away to go "
-                "on from the one before"
-            ) from error
-        stored = {key: np.asarray(array) for key, array in saved.state["arrays"].items()}
-        empty = {key: _create(**spec) for key, spec in saved.meta["empty"].items()}
-        return stored | empty, saved.meta["meta"]
+        """Returns what was saved under `step`; by default the newest that is as it was written."""
+        self.wait()
+        if step is not None:
+            return self._restore_only(self._existing(step))
+        damages = []
+        for candidate in reversed(self._candidates()):
+            try:
+                return self._read(candidate)
+            except Damaged as damage:
+                damages.append(self._report(candidate, damage))
+        raise self._nothing_good(damages)
 
     def steps(self) -> list[int]:
         """Returns the complete steps on disk now, whoever wrote them."""
+        return [step for step in self._candidates() if (self._path(step) / manifest.NAME).exists()]
+
+    def close(self) -> None:
+        """Waits for the last save; what it met is raised."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def _write(self, record: Manifest, state: State, meta: dict[str, Any]) -> None:
+        if not self._prepared:
+            storage.prepare_directory(self._directory)
+            self._prepared = True
+        self._clear_away()
+        try:
+            with storage.atomic_path(self._path(record.step)) as temporary:
+                arrays.write(temporary, state, meta)
+                manifest.write(temporary, record)
+        except BaseException:
+            self._clear_away()
+            raise
+        self._prune(record.step)
+
+    def _clear_away(self) -> None:
+        """Removes what a killed process, or a disk that was full, left of a save or a removal."""
+        for entry in self._directory.iterdir():
+            if storage.is_temporary(entry):
+                storage.remove_directory(entry)
+
+    def _prune(self, saved: int) -> None:
+        """Removes the steps that are too many; what others put here is not counted, and stays."""
+        own = [record for step in self.steps() if (record := self._own(step)) is not None]
+        kept = self._retention.kept(Entry(record.step, record.saved, record.metrics) for record in own)
+        for record in own:
+            if record.step not in kept and record.step != saved:
+                storage.remove_directory(self._path(record.step))
+
+    def _own(self, step: int) -> Manifest | None:
+        try:
+            record = manifest.read(self._path(step))
+        except (Damaged, UsageError):
+            return None
+        return record if (record.run, record.step) == (self._run, step) else None
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def _read(self, step: int) -> tuple[State, dict[str, Any]]:
+        """Returns a checkpoint whose every byte is as it was written.
+
+        Raises:
+          Damaged: It is not.
+          UsageError: It is somebody else's.
+        """
+        path = self._path(step)
+        try:
+            record = manifest.verify(path)
+            self._require_own(record, path)
+            return arrays.read(path)
+        except (Damaged, OSError) as error:
+            if not path.exists():  # removed meanwhile, by the run that wrote it
+                raise UsageError(f"the checkpoint {str(path)!r} is gone") from error
+            raise Damaged(str(error)) from error
+
+    def _require_own(self, record: Manifest, path: Path) -> None:
+        if record.step != int(path.name):
+            raise Damaged(f"it is of step {record.step}")
+        if self._run and record.run and record.run != self._run:
+            raise UsageError(
+                f"the checkpoint {str(path)!r} was written by another run ({record.run}, this one is {self._run}): "
+                "move it away, or train in another directory; to start from its weights: task.init_checkpoint"
+            )
+
+    def _restore_only(self, step: int) -> tuple[State, dict[str, Any]]:
+        try:
+            return self._read(step)
+        except Damaged as damage:
+            path = self._path(step)
+            raise TrainingError(f"the checkpoint {str(path)!r} is damaged: {damage}; choose another step") from damage
+
+    def _report(self, step: int, damage: Damaged) -> str:
+        """Sets a damaged checkpoint aside, and says so."""
+        path, aside = self._path(step), self._aside(step)
+        if self._repair:
+            path.rename(aside)
+        where = f"; it is kept as {aside.name}" if self._repair else ""
+        logger.warning("the checkpoint %s is damaged: %s%s; going on from the one before", path, damage, where)
+        return f"{step} ({damage})"
+
+    def _aside(self, step: int) -> Path:
+        names = [f"{step}.damaged", *(f"{step}.damaged-{number}" for number in range(2, 1000))]
+        return next(path for name in names if not (path := self._directory / name).exists())
+
+    def _nothing_good(self, damages: list[str]) -> Exception:
+        kept = sorted(self._directory.glob("*.damaged*")) if self._directory.is_dir() else []
+        if not damages and not kept:
+            return UsageError(f"no checkpoint in {str(self._directory)!r}: there is none")
+        listed = ", ".join(damages) or ", ".join(path.name for path in kept)
+        return TrainingError(
+            f"no checkpoint in {str(self._directory)!r} can be used: {listed}; bring one back from a copy, or remove "
+            "them to start anew"
+        )
+
+    def require_hope(self) -> None:
+        """Refuses to start anew where all checkpoints there were are damaged."""
+        if not self._candidates() and self._directory.is_dir() and any(self._directory.glob("*.damaged*")):
+            raise self._nothing_good([])
+
+    def _candidates(self) -> list[int]:
         if not self._directory.is_dir():
             return []
         return sorted(int(entry.name) for entry in self._directory.iterdir() if entry.name.isdigit())
 
-    def close(self) -> None:
-        """Lets go of orbax."""
-        self._orbax.close()
-
     def _path(self, step: int) -> Path:
         return self._directory / str(step)
 
-    def _existing(self, step: int | None) -> int:
+    def _existing(self, step: int) -> int:
         steps = self.steps()
-        if step is None and steps:
-            return steps[-1]
-        if step is None or step not in steps:
-            wanted = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+        if step not in steps:
             known = f"there are {', '.join(map(str, steps))}" if steps else "there is none"
-            raise UsageError(f"{wanted} in {str(self._directory)!r}: {known}")
+            raise UsageError(f"no checkpoint of step {step} in {str(self._directory)!r}: {known}")
         return step
 
-    def _prepare(self) -> None:
-        """Creates the directory, and clears away what a killed process left of a save or a removal."""
-        storage.prepare_directory(self._directory)
-        for entry in self._directory.iterdir():
-            if entry.name.endswith(_UNFINISHED) or storage.is_temporary(entry):
-                storage.remove_directory(entry)
-        self._saved_before = True
 
-    def _prune(self, saved: int) -> None:
-        # The step just saved stays, also when a run that went back saved it among later ones.
-        others = [step for step in self.steps() if step != saved]
-        for step in others[: max(0, len(others) + 1 - self._max_to_keep)]:
-            storage.remove_directory(self._path(step))
+def _version() -> str:
+    import importlib.metadata
+
+    return importlib.metadata.version("everstep")
 
 
-def _handler() -> "ocp.CompositeCheckpointHandler":
-    # Weights hardly shrink; without compression a save takes about half the time.
-    arrays = ocp.PyTreeCheckpointHandler(use_compression=False)
-    return ocp.CompositeCheckpointHandler(state=arrays, meta=ocp.JsonCheckpointHandler())
-
-
-def _arguments(state: State, meta: dict[str, Any]) -> "ocp.args.Composite":
-    """Returns what orbax is to save, in a form that it takes.
-
-    It refuses arrays without elements, of which there is nothing to store but what they are, and a tree that
-    is empty at the top, hence the one level above the keys.
-    """
-    arrays = {key: np.asarray(array) for key, array in state.items()}
-    empty = {key: _describe(array) for key, array in arrays.items() if array.size == 0}
-    tree = {"arrays": {key: array for key, array in arrays.items() if key not in empty}}
-    document = {"meta": meta, "empty": empty}
-    return ocp.args.Composite(state=ocp.args.PyTreeSave(tree), meta=ocp.args.JsonSave(document))
-
-
-def _describe(array: np.ndarray) -> dict[str, Any]:
-    return {"shape": list(array.shape), "dtype": array.dtype.name}
-
-
-def _create(shape: list[int], dtype: str) -> np.ndarray:
-    return np.empty(shape, np.dtype(dtype))
+def _save_message(step: int, directory: Path, error: Exception) -> str:
+    reason = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0] or type(error).__name__
+    return f"step {step} could not be saved in {str(directory)!r}: {reason}; the checkpoints before it are untouched"

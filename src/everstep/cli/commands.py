@@ -16,6 +16,7 @@ COMMANDS = {
     "experiments": "List the experiments there are.",
     "config": "Print an experiment's resolved configuration.",
     "runs": "List runs, or show one.",
+    "launch": "Run a command; start it again when it dies.",
     "doctor": "Check this machine: backends, extras, disk.",
 }
 """Each command's name, which is also its module's, and the first line of its help."""

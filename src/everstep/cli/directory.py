@@ -3,8 +3,9 @@
 import hashlib
 from pathlib import Path
 
-from everstep import storage
+from everstep import redaction, storage
 from everstep.cli.request import Resolved
+from everstep.config import dialect
 from everstep.errors import UsageError
 
 
@@ -28,6 +29,10 @@ def run_directory(model_dir: str | None, resolved: Resolved) -> Path:
 
 
 def default_directory(resolved: Resolved) -> Path:
-    """Returns `runs/<experiment>-<digest of the configuration>`: the same request finds its run again."""
-    digest = hashlib.sha256(resolved.params.to_yaml().encode()).hexdigest()
+    """Returns `runs/<experiment>-<digest of the configuration>`: the same request finds its run again.
+
+    Secrets do not count: with a new password it is the same run still, and a digest must not help to guess one.
+    """
+    text = dialect.dump(redaction.tree(resolved.params.as_dict()))
+    digest = hashlib.sha256(text.encode()).hexdigest()
     return Path("runs", f"{resolved.experiment.replace('/', '-')}-{digest[:10]}")

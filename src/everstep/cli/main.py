@@ -4,37 +4,52 @@
 traceback means a bug, in everstep or in the user's code, and is never hidden.
 """
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 
 import typer
 
+from everstep import redaction
 from everstep.cli.commands import app
 from everstep.cli.spelling import normalised
 from everstep.errors import TrainingError, UsageError
+from everstep.run.signals import Interrupted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line, by default this process's; returns the exit code."""
     command = typer.main.get_command(app)
     words = normalised(sys.argv[1:] if arguments is None else arguments)
+    _keep_secrets(words)
     try:
         return int(command.main(args=words, prog_name="everstep", standalone_mode=False) or 0)
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, Interrupted) as error:
         return _report(error)
 
 
+def _keep_secrets(words: Sequence[str]) -> None:
+    """Learns the secrets in the command line and in the environment before anything can print or log them."""
+    redaction.guard_process()
+    redaction.learn(words)
+    # A password that is a plain word, as local databases have, would black out every message with that word.
+    redaction.learn({name: value for name, value in os.environ.items() if not value.isalpha()})
+
+
 def _report(error: BaseException) -> int:
+    if isinstance(error, Interrupted):
+        print(f"everstep: {error.reason}: the state is saved; the same command goes on from there", file=sys.stderr)
+        return error.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         print("everstep: interrupted; the same command goes on from the newest checkpoint", file=sys.stderr)
         return 130
     expected = isinstance(error, UsageError | TrainingError)
     text = str(error) if expected else _command_line_mistake(error)
     if not text:
-        traceback.print_exception(error)
+        print(redaction.text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
         return 1
-    print(f"everstep: error: {text}", file=sys.stderr)
+    print(f"everstep: error: {redaction.text(text)}", file=sys.stderr)
     return 1 if isinstance(error, TrainingError) else 2
 
 

@@ -44,7 +44,7 @@ def run(resolved: Resolved, mode: str, directory: Path, export: bool = True, all
     finally:
         if "train" in mode and directory.is_dir():
             _save_gin(directory)
-    return logs
+    return {redaction.text(name): value for name, value in logs.items()}
 
 
 def _save_gin(directory: Path) -> None:

@@ -10,8 +10,10 @@ from typer.core import TyperGroup
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned, json_text, number
-from everstep.errors import UsageError
+from everstep.errors import TrainingError, UsageError
+from everstep.run.goodput import goodput
 from everstep.run.record import find_runs, read
+from everstep.tracking.sync import sync as send_waiting
 
 _HEADER = ("DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "STEP", "ATTEMPTS", "METRICS")
 _SIDE_FIGURES = {"eval_seconds", "steps_per_second", "learning_rate"}
@@ -32,7 +34,7 @@ class RunsGroup(TyperGroup):
 
 app = new_app(
     cls=RunsGroup,
-    subcommand_metavar="[ROOT] | show DIR",
+    subcommand_metavar="[ROOT] | show DIR | sync DIR",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: everstep runs show runs/mnist-local-5f2c7a90b1 --json",
 )
@@ -76,6 +78,16 @@ def show(
         print(_summary(record))
 
 
+@app.command(epilog="Example: everstep runs sync runs/mnist-local-5f2c7a90b1")
+def sync(directory: Directory) -> None:
+    """Send MLflow what it has not got yet of a run's numbers."""
+    read(directory)
+    result = send_waiting(directory)
+    print(f"{result.sent} points sent to {result.server}, {result.waiting} wait")
+    if result.problem:
+        raise TrainingError(f"{result.server} takes no points: {result.problem}")
+
+
 def _row(path: Path, record: Mapping[str, Any]) -> list[str]:
     words = [_word(record[name]) for name in ("experiment", "backend", "status", "step")]
     metrics = " ".join(f"{name}={number(value)}" for name, value in _main_metrics(record["metrics"]))
@@ -94,6 +106,7 @@ def _summary(record: Mapping[str, Any]) -> str:
     rows += [(name, _word(value)) for name, value in record["code"].items() if value is not None]
     for kind, logs in record["metrics"].items():
         rows += [(f"{kind} {name}", number(value)) for name, value in logs.items()]
+    rows += [("goodput", str(goodput(record)))] if record["attempts"] else []
     rows += [(f"attempt {count}", _attempt(one)) for count, one in enumerate(record["attempts"], start=1)]
     return aligned(rows)
 

@@ -1,5 +1,7 @@
 """`everstep train`."""
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +14,7 @@ from everstep.cli.directory import run_directory
 from everstep.cli.output import aligned, number
 from everstep.cli.request import resolve
 from everstep.cli.running import run
+from everstep.launch.supervisor import supervise
 from everstep.types import Logs
 
 app = new_app()
@@ -31,6 +34,7 @@ AllowChange = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY", help="Resume although this key has another value than before; repeatable."),
 ]
+MaxRestarts = Annotated[int, typer.Option(metavar="N", help="Start it again, up to N times, when it dies.")]
 NoExport = Annotated[bool, typer.Option("--no-export", help="Do not export the trained model.")]
 
 
@@ -42,6 +46,7 @@ def train(
     model_dir: ModelDir = None,
     allow_change: AllowChange = None,
     no_export: NoExport = False,
+    max_restarts: MaxRestarts = 0,
 ) -> None:
     """Train an experiment; run again, it resumes.
 
@@ -49,9 +54,23 @@ def train(
     ones win.
     """
     resolved = resolve(request)
+    if max_restarts:
+        raise typer.Exit(supervise(_without_restarts(sys.argv[1:]), max_restarts))
     directory = run_directory(model_dir, resolved)
     logs = run(resolved, mode, directory, export=not no_export, allow_change=allow_change or ())
     print(_where_to_look(directory, logs, exported=mode.startswith("train") and not no_export))
+
+
+def _without_restarts(words: Sequence[str]) -> list[str]:
+    """Returns this very command line as the supervisor is to start it."""
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word.replace("_", "-") == "--max-restarts":
+            next(rest)
+        elif not word.replace("_", "-").startswith("--max-restarts="):
+            kept.append(word)
+    return [sys.executable, "-m", "everstep", *kept]
 
 
 def _where_to_look(directory: Path, logs: Logs, exported: bool) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from everstep import redaction
 from everstep.config import dialect
 from everstep.config.problem import join, show
 from everstep.errors import UsageError
@@ -97,14 +98,19 @@ def _text(path: str | os.PathLike[str]) -> str:
 def _parsed(read: Callable[[str], Any], text: str, origin: str) -> Any:
     try:
         return read(text)
-    except yaml.MarkedYAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
+        redaction.learn_text(text)  # the message may quote a password that looks like syntax, such as !abc
+        raise UsageError(redaction.text(_syntax_error(error, origin))) from None
+
+
+def _syntax_error(error: Exception, origin: str) -> str:
+    if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{origin}{line}: {error.problem or error}") from None
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{origin}, line {error.lineno}: {error.msg}") from None
-    except (yaml.YAMLError, ValueError) as error:  # TOML's message has its own line number
-        raise UsageError(f"{origin}: {error}") from None
+        return f"{origin}{line}: {error.problem or error}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"{origin}, line {error.lineno}: {error.msg}"
+    return f"{origin}: {error}"  # TOML's message has its own line number
 
 
 def _inline(text: str) -> Any:

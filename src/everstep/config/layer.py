@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
+from everstep import redaction
 from everstep.config.files import read_file
 from everstep.config.problem import join
 
@@ -27,6 +28,9 @@ class Layer:
     tree: Mapping[str, Any]
     lines: Mapping[str, int] = dataclasses.field(default_factory=dict)
     edit: Literal["set", "add", "drop"] = "set"
+
+    def __post_init__(self) -> None:
+        redaction.learn(self.tree)  # before any message can quote a value
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> "Layer":

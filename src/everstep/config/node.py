@@ -2,12 +2,14 @@
 
 import copy
 import dataclasses
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, get_origin
 
 import pydantic_core
 from pydantic_core import core_schema
 
+from everstep import redaction
 from everstep.config.alternatives import check_declaration, given_way, given_way_in_construction
 from everstep.config.checking import field_types, own_annotations
 from everstep.config.problem import ConfigError, Problem, join, show
@@ -114,6 +116,8 @@ class Node:
             raise ConfigError([self._unknown(name, value)])
 
     def _unknown(self, name: str, value: Any) -> Problem:
+        for meant in difflib.get_close_matches(name, self._names()):
+            redaction.learn({meant: value})  # after "pasword" there is a password, too
         hint = nearest(name, self._names())
         hint += f"; an override adds it: +{name}=…" if self._is_open() else ""
         return Problem(name, f"unknown key (received {show(value)}); {hint}")

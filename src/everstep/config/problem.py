@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from everstep import redaction
 from everstep.errors import UsageError
 
 
@@ -27,7 +28,7 @@ class Problem:
 
     def __str__(self) -> str:
         line = f"{self.path}: {self.text}" if self.path else self.text
-        return f"{line} (from {self.origin})" if self.origin else line
+        return redaction.text(f"{line} (from {self.origin})" if self.origin else line)
 
 
 class ConfigError(UsageError):
@@ -66,6 +67,6 @@ def join(path: str, key: str) -> str:
 
 
 def show(value: Any, limit: int = 120) -> str:
-    """Returns a value as an error message shows it: its repr, cut when long."""
-    text = repr(value)
+    """Returns a value as an error message shows it: its repr without secrets, cut when long."""
+    text = redaction.text(repr(redaction.tree(value)))
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

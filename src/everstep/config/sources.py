@@ -63,7 +63,8 @@ def read(
     header: dict[str, list[tuple[Any, str]]] = {key: [] for key in HEADER}
     layers = [part for layer in layers for part in (*_edits(layer), _headless(layer, header))]
     sources = Sources(layers, values, header)
-    _know_secrets([*sources.files, *sources.overrides])
+    _refuse_redacted([*sources.files, *sources.overrides])
+    _refuse_redacted([Layer(origin, {"gin": text}) for text, origin in header["gin"]])
     return sources
 
 
@@ -116,11 +117,10 @@ def _checked(key: str, layer: Layer) -> Any:
     return value
 
 
-def _know_secrets(layers: Iterable[Layer]) -> None:
-    """Remembers which values must never be shown, and refuses those that are already blacked out."""
+def _refuse_redacted(layers: Iterable[Layer]) -> None:
+    """Refuses values that were blacked out when the file was stored."""
     problems = []
     for layer in layers:
-        redaction.learn(layer.tree)
         for path, value in walk(layer.tree):
             if redaction.is_redacted(value):
                 text = f"received {value!r}: it was blacked out when the file was stored; give it again: {path}=…"

@@ -86,6 +86,22 @@ def prepare(seed: int) -> None:
             tensorflow.config.set_visible_devices([], "GPU")
 
 
+def keep_compiled(directory: str) -> None:
+    """Keeps compiled programs in a directory, so that the next attempt need not compile them; a user's choice stands.
+
+    Only JAX can: on TensorFlow it does nothing.
+    """
+    jax = sys.modules.get("jax")
+    if os.environ.get("KERAS_BACKEND") != "jax" or os.environ.get("JAX_COMPILATION_CACHE_DIR") or jax is None:
+        return
+    from jax.experimental.compilation_cache import compilation_cache
+
+    jax.config.update("jax_compilation_cache_dir", directory)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    compilation_cache.reset_cache()  # it may have been opened elsewhere, by a run before this one
+
+
 def create_engine(task: Any, model: Any, optimizer: Any = None, **options: Any) -> "Engine":
     """Returns the engine of the backend Keras is loaded with."""
     import keras

@@ -67,6 +67,7 @@ class Feed:
         self._rest: Block | None = None  # of a block that was longer than wanted
         self._ended = False
         self._lock = threading.Lock()
+        self._reading = threading.RLock()  # held by the thread while the stream is being read
         self._queue: queue.Queue[Piece | BaseException | None] = queue.Queue(maxsize=AHEAD)
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -110,6 +111,12 @@ class Feed:
         self._state = piece.block.states[-1]
         return piece
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside the block nothing is read: a source may use the global random generators, and so may the caller."""
+        with self._reading:
+            yield
+
     def close(self) -> None:
         """Stops the thread."""
         self._closed.set()
@@ -151,8 +158,11 @@ class Feed:
             self._put(error)
 
     def _read_pieces(self) -> Iterator[Piece]:
-        while not self._closed.is_set():
-            block = self._stream.block(self._wanted())
+        while self._may_read():
+            try:
+                block = self._stream.block(self._wanted())
+            finally:
+                self._reading.release()
             if block is None:
                 return
             with self._lock:
@@ -161,6 +171,12 @@ class Feed:
             if self._check is not None:
                 self._check(block.data)
             yield from self._pieces(block)
+
+    def _may_read(self) -> bool:
+        while not self._closed.is_set():
+            if self._reading.acquire(timeout=0.1):
+                return True
+        return False
 
     def _wanted(self) -> int:
         with self._lock:

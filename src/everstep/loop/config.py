@@ -5,13 +5,14 @@ import math
 import numbers
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 
 from everstep.config import Config, ConfigError, Problem
 from everstep.config.problem import show
 from everstep.optim.config import OptimizationConfig
+from everstep.tracking.config import TrackingConfig
 
 _EPOCHS = re.compile(r"([0-9]+(?:\.[0-9]+)?) epochs?")
 
@@ -51,8 +52,10 @@ class TrainerConfig(Config):
 
     _alternatives: ClassVar[tuple[tuple[str, ...], ...]] = (("train_steps", "epochs"),)
     _may_change: ClassVar[frozenset[str]] = frozenset(
-        {"train_steps", "epochs", *INTERVALS, "max_to_keep", "validation_steps"}
-        | {"validation_summary_subdir", "continuous_eval_timeout"}
+        {"train_steps", "epochs", *INTERVALS, "checkpoint_seconds", "max_to_keep", "keep_steps", "keep_seconds"}
+        | {"keep_best", "best_checkpoint_eval_metric", "best_checkpoint_metric_comp", "save_failure"}
+        | {"loss_upper_bound", "recovery_begin_steps", "recovery_max_trials"}
+        | {"validation_steps", "validation_summary_subdir", "continuous_eval_timeout", "tracking"}
     )
 
     optimizer_config: OptimizationConfig = dataclasses.field(default_factory=OptimizationConfig)
@@ -66,9 +69,29 @@ class TrainerConfig(Config):
     summary_interval: Interval | None = None
     """Record training logs only this often, a multiple of steps_per_loop. None: every loop."""
     checkpoint_interval: Interval = 1000
-    """Save at the first loop's end at or after each multiple of this. 0: only when training is done."""
+    """Save at the first loop's end at or after each multiple of this. 0: only when training is done or interrupted."""
+    checkpoint_seconds: float | None = None
+    """Save also at the first loop's end after so many seconds without a save."""
     max_to_keep: int = 5
-    """How many of the newest checkpoints to keep."""
+    """How many of the newest checkpoints to keep, at least 2: one of them may be damaged one day."""
+    keep_steps: int | None = None
+    """Keep also, for good, one checkpoint for every so many steps."""
+    keep_seconds: float | None = None
+    """Keep also, for good, one checkpoint for every so many seconds."""
+    keep_best: int = 0
+    """Keep also so many of the best checkpoints by `best_checkpoint_eval_metric`."""
+    best_checkpoint_eval_metric: str = ""
+    """The evaluation metric that tells which checkpoints are the best."""
+    best_checkpoint_metric_comp: Literal["higher", "lower"] = "higher"
+    """Whether a higher or a lower value of that metric is better."""
+    save_failure: Literal["stop", "continue"] = "stop"
+    """What to do when a checkpoint cannot be written: stop the run, or train on and try again at the next one."""
+    loss_upper_bound: float = 1e6
+    """A mean loss above this, over a loop, is treated as one that is not finite."""
+    recovery_begin_steps: int = 0
+    """The step from which on `loss_upper_bound` counts; a loss that is not finite always does."""
+    recovery_max_trials: int = 0
+    """How often to go back to the last good state and leave out what did the harm. 0: stop. -1: train on, unsaved."""
     validation_steps: int = -1
     """Batches per evaluation; -1 is the whole validation set, every sample once."""
     validation_interval: Interval = 1000
@@ -77,6 +100,8 @@ class TrainerConfig(Config):
     """Folder of the evaluation's TensorBoard events."""
     continuous_eval_timeout: int = 3600
     """continuous_eval ends when no new checkpoint has come for so many seconds."""
+    tracking: TrackingConfig = dataclasses.field(default_factory=TrackingConfig)
+    """Where numbers go beside the console, `history.csv` and TensorBoard."""
 
     def validate(self) -> None:
         """Checks the numbers.
@@ -85,7 +110,7 @@ class TrainerConfig(Config):
           UsageError: One of them cannot be used; names the key.
         """
         super().validate()
-        problems = [*_wrong_length(self), *_too_small(self), *wrong_multiples(self)]
+        problems = [*_wrong_length(self), *_too_small(self), *wrong_multiples(self), *_wrong_retention(self)]
         if problems:
             raise ConfigError(problems)
 
@@ -104,12 +129,25 @@ def _wrong_length(config: TrainerConfig) -> Iterator[Problem]:
         yield Problem("epochs", f"received {config.epochs}, must be more than 0")
 
 
+def _wrong_retention(config: TrainerConfig) -> Iterator[Problem]:
+    if config.max_to_keep < 2:
+        reason = "with a single checkpoint there is nothing to fall back on when it is damaged"
+        yield Problem("max_to_keep", f"received {config.max_to_keep}, must be at least 2: {reason}")
+    if config.keep_best and not config.best_checkpoint_eval_metric:
+        yield Problem("keep_best", f"received {config.keep_best}, but best_checkpoint_eval_metric does not say by what")
+
+
 def _too_small(config: TrainerConfig) -> Iterator[Problem]:
     least = {"train_steps": 1, "steps_per_loop": 1, "summary_interval": 0, "checkpoint_interval": 0}
-    for name, bound in {**least, "max_to_keep": 1, "validation_interval": 1}.items():
+    least |= {"validation_interval": 1, "keep_best": 0, "keep_steps": 1, "recovery_max_trials": -1}
+    for name, bound in least.items():
         value = getattr(config, name)
         if isinstance(value, int) and value < bound:
             yield Problem(name, f"received {value}, must be at least {bound}")
+    for name in ("checkpoint_seconds", "keep_seconds", "loss_upper_bound"):
+        value = getattr(config, name)
+        if value is not None and not value > 0:
+            yield Problem(name, f"received {value}, must be more than 0")
     if config.validation_steps < 1 and config.validation_steps != -1:
         text = f"received {config.validation_steps}, must be at least 1, or -1 for the whole validation set"
         yield Problem("validation_steps", text)

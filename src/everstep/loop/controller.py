@@ -6,21 +6,31 @@ while step < train_steps:
     act                       train_actions
     evaluate, act, log        at multiples of the interval, and at the end
     save                      after everything that belongs to the step
+
+Whoever asks the run to end is heard between two calls of the engine: the state is saved as it is, in the middle of a
+window or of its closing, and nothing more is done. The next attempt does the rest.
 """
 
+import functools
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from everstep.checkpoint.checkpointer import Checkpointer, NoopCheckpointer
+from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.errors import TrainingError, UsageError
+from everstep.loop.callback_state import CallbackState, remembering
+from everstep.loop.careful import CarefulSteps
+from everstep.loop.extra_state import ExtraState
+from everstep.loop.following import follow
 from everstep.loop.lazy_logs import LazyLogs
+from everstep.loop.random_state import RandomState
+from everstep.loop.recovery import Recovery
+from everstep.loop.saver import Saver, undisturbed
 from everstep.loop.windows import Windows
 from everstep.tracking.tracker import NoopTracker, Tracker, plain
-from everstep.types import Logs
+from everstep.types import Logs, State
 
 Action = Callable[[Mapping[str, Any]], None]
 """Called with the logs of a loop or an evaluation; may look at the Keras objects and change them."""
@@ -40,12 +50,17 @@ class Controller:
       evaluator: Has `evaluate(num_steps) -> logs`; None to train only.
       steps_per_loop: The logging window, or a function of the step.
       checkpointer: Where to save and restore.
-      checkpoint_interval: Steps between saves; 0 saves only when training is done.
+      checkpoint_interval: Steps between saves; 0 saves only when training is done, or asked to end.
+      checkpoint_seconds: Save also after so many seconds without a save.
+      save_failure: What to do when a save fails: `stop`, or `continue`.
       tracker: Where logs go.
       summary_interval: Log training only at multiples of it; None for every loop.
       train_actions: Run after each loop, before anything is saved.
       eval_actions: Run after each evaluation.
       trained: Called once when the last training step is done, before the closing evaluation.
+      recovery: What to do when the loss or the state goes bad; by default, train on without saving.
+      asked: Returns what to raise, when the state is saved, once somebody has asked the run to end.
+      went_back: Called with the number of steps that will be done again, when training goes back.
     """
 
     def __init__(
@@ -56,25 +71,32 @@ class Controller:
         steps_per_loop: int | Callable[[int], int] = 100,
         checkpointer: Checkpointer | None = None,
         checkpoint_interval: int = 0,
+        checkpoint_seconds: float | None = None,
+        save_failure: Any = "stop",
         tracker: Tracker | None = None,
         summary_interval: int | None = None,
         train_actions: Iterable[Action] = (),
         eval_actions: Iterable[Action] = (),
         trained: Callable[[], None] = lambda: None,
+        recovery: Recovery | None = None,
+        asked: Callable[[], BaseException | None] = lambda: None,
+        went_back: Callable[[int], None] = lambda steps: None,
     ) -> None:
         self.trainer, self.evaluator = trainer, evaluator
         self.steps_per_loop = steps_per_loop
-        self.checkpointer = checkpointer or NoopCheckpointer()
-        self.checkpoint_interval = checkpoint_interval
         self.tracker = tracker or NoopTracker()
         self.summary_interval = summary_interval
         self.train_actions, self.eval_actions = list(train_actions), list(eval_actions)
-        self._trained = trained
+        actions = CallbackState(remembering([*self.train_actions, *self.eval_actions]), "actions")
+        parts: list[ExtraState] = [actions, RandomState()]
+        self.saver = Saver(checkpointer, checkpoint_interval, checkpoint_seconds, save_failure, parts)
+        self.recovery = recovery or Recovery()
+        self._trained, self._asked, self._went_back = trained, asked, went_back
         self.stopped = ""  # why training is to end before its time
         self._target = 0
         self._told: dict[str, Any] = {"reason": "", "target": 0}  # what made an earlier attempt stop on its way
-        self._saved_step = 0
-        self._warned = False  # that the loss is not finite
+        self._unclosed = False  # whether what belongs to the end of the last window is still to be done
+        self._unsaved = ""  # why the last state was not saved
         self._unread: deque[LazyLogs] = deque()
         self._window_done = 0.0  # when the last window was over
         self._evaluated: dict[str, Any] = {"step": -1, "logs": {}}
@@ -83,6 +105,16 @@ class Controller:
     def step(self) -> int:
         """Steps done so far."""
         return int((self.trainer or self.evaluator).global_step)
+
+    @property
+    def last_evaluation(self) -> Logs:
+        """The logs of the last evaluation."""
+        return dict(self._evaluated["logs"])
+
+    @property
+    def checkpointer(self) -> Checkpointer:
+        """Where states are kept."""
+        return self.saver.checkpointer
 
     def stop(self, reason: str) -> None:
         """Ends training after what belongs to the current step; for actions."""
@@ -119,6 +151,7 @@ class Controller:
         self._require("evaluator", "evaluate")
         if steps < 1 and steps != -1:
             raise UsageError(f"trainer.validation_steps: received {steps}, must be at least 1, or -1 for the whole set")
+        self.evaluator.between_calls = self._leave_if_asked
         begin = time.perf_counter()
         logs = dict(self.evaluator.evaluate(steps) or {})
         logs["eval_seconds"] = round(time.perf_counter() - begin, 3)
@@ -146,51 +179,40 @@ class Controller:
           TrainingError: No checkpoint appeared at all.
         """
         self._require("evaluator", "evaluate_continuously")
-        seen, since = None, time.monotonic()
-        while timeout is None or time.monotonic() - since < timeout:
-            newest = self.checkpointer.latest()
-            if newest is None or newest == seen:
-                time.sleep(poll)
-                continue
-            try:
-                self.restore_checkpoint(newest)
-            except (UsageError, FileNotFoundError):
-                if newest in self.checkpointer.steps():
-                    raise
-                continue  # the trainer has pruned it meanwhile; there is a newer one
-            self.evaluate(steps)
-            self.tracker.flush()
-            seen, since = newest, time.monotonic()
-            if timeout_fn():
-                return dict(self._evaluated["logs"])
-        if seen is None:
-            raise TrainingError(f"no checkpoint appeared within {timeout} seconds: is the trainer running?")
-        logger.warning("no new checkpoint for %s seconds after step %d: giving up on the trainer", timeout, self.step)
-        return dict(self._evaluated["logs"])
+        return follow(self, steps, timeout, timeout_fn, poll)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def save_checkpoint(self) -> None:
-        """Saves now, unless this very step is saved."""
+        """Saves now, unless this very step is saved; a state that is not finite never is."""
         self._require("trainer", "save_checkpoint")
-        if isinstance(self.checkpointer, NoopCheckpointer) or self.checkpointer.latest() == self.step:
+        if self.saver.is_off or self.checkpointer.latest() == self.step:
             return
         self.tracker.flush()  # what was logged up to a committed step must not be lost
-        state, meta = self.trainer.state()
-        told = {"reason": self.stopped, "target": self._target}
-        self.checkpointer.save(self.step, state, {**meta, "evaluated": self._evaluated, "stopped": told})
-        self._saved_step = self.step
+        meta = {
+            "evaluated": self._evaluated,
+            "stopped": {"reason": self.stopped, "target": self._target},
+            "unclosed": self._unclosed,
+            "recovery": self.recovery.state(),
+        }
+        metrics = self._evaluated["logs"] if self._evaluated["step"] == self.step else {}
+        self._unsaved = self.saver.save(self.trainer, meta, metrics, self.recovery.judge_state, self._parts())
+        if self._unsaved:
+            self.recovery.alarm = self._unsaved
 
     def restore_checkpoint(self, step: int | None = None) -> int | None:
         """Restores a checkpoint, by default the newest; returns its step, or None if there is none."""
         if step is None and self.checkpointer.latest() is None:
             return None
-        state, meta = self.checkpointer.restore(step)
-        (self.trainer or self.evaluator).restore(state, meta)
+        meta = self.saver.restore(self.trainer or self.evaluator, self.trainer is not None, step)
         self._evaluated = meta.get("evaluated", self._evaluated)
         self._told = meta.get("stopped", self._told)
-        self._saved_step = self.step
+        self._unclosed = meta.get("unclosed", False)
+        self.recovery.restore(meta.get("recovery", {}))
         return self.step
+
+    def _parts(self) -> tuple[State, dict[str, Any]]:
+        return self.saver.collect(self.trainer)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -203,25 +225,114 @@ class Controller:
         save_at_end: bool = True,
     ) -> Logs:
         self._require("trainer", "train")
-        logs: Mapping[str, float] = {}
         self._target = target
-        self._is_over(target)
-        if evaluation_due() and 0 < self.step != self._evaluated["step"]:
-            self.evaluate(eval_steps)  # was due when an earlier attempt ended
-        while self.step < target and not self.stopped:
-            logs = self._train_window(windows, min(windows.end(self.step), target))
-            self._act(self.train_actions, logs)
-            ending = self.step >= target or bool(self.stopped)
-            if ending:
-                self._trained()
-            if evaluation_due():
-                self._settle()  # the window is over before the evaluation's time begins
-                self.evaluate(eval_steps)
-            # Saved last: what a checkpoint holds is done, all of it, and is never done again.
-            if self._save_due() or (save_at_end and ending):
-                self.save_checkpoint()
-        self._settle()
+        over = self._is_over(target)
+        self._begin()
+        close = functools.partial(self._close, target, evaluation_due, eval_steps, save_at_end)
+        try:
+            logs = self._finish_earlier(windows, over, close, evaluation_due, eval_steps)
+            while not self._is_done(target):
+                logs = self._train_window(windows, min(windows.end(self.step), target))
+                self._leave_if_asked()
+                close(logs)
+            self._settle()
+            self.checkpointer.wait()
+        except SystemExit:
+            self._save_on_the_way_out()
+            raise
+        if self._unsaved:
+            raise TrainingError(f"training is done, but its end is not saved: {self._unsaved}")
         return dict(logs)
+
+    def _begin(self) -> None:
+        """Does what comes before the first step of an attempt."""
+        self.saver.put_back()
+        if self.recovery.max_trials > 0 and self.step == 0 and self.checkpointer.latest() is None:
+            self.save_checkpoint()  # there must be a state to go back to
+            self.checkpointer.wait()
+
+    def _finish_earlier(
+        self, windows: Windows, over: bool, close: Callable, evaluation_due: Callable[[], bool], eval_steps: int
+    ) -> Mapping[str, float]:
+        """Does what the attempt before left undone at its last step; returns the logs of that, if any."""
+        if self._unclosed and (windows.ends_at(self.step) or over):
+            logs = self._lazy(self.trainer.window_logs(), 0, time.perf_counter(), 0.0)
+            close(logs)
+            return logs
+        self._unclosed = False
+        if evaluation_due() and 0 < self.step != self._evaluated["step"]:
+            if over:
+                self._trained()
+            self.evaluate(eval_steps)
+        return {}
+
+    def _is_done(self, target: int) -> bool:
+        """Whether nothing is left to train; goes back first where something has gone wrong."""
+        self._leave_if_asked()
+        if self.step >= target or self.stopped:
+            self._settle()
+        if self.recovery.alarm and self.recovery.max_trials >= 0:
+            self._go_back()
+        return self.step >= target or bool(self.stopped)
+
+    def _close(
+        self,
+        target: int,
+        evaluation_due: Callable[[], bool],
+        eval_steps: int,
+        save_at_end: bool,
+        logs: Mapping[str, float],
+    ) -> None:
+        """Does what belongs to the end of a window; stops where something is found to have gone wrong."""
+        if not self.summary_interval or self.step % self.summary_interval == 0:
+            self.tracker.log(self.step, logs, "train")
+        self._act(self.train_actions, logs)
+        self._unclosed = False
+        ending = self.step >= target or bool(self.stopped)
+        evaluating, saving = evaluation_due(), self.saver.is_due(self.step) or (save_at_end and ending)
+        if (ending or evaluating or saving) and self._is_bad():
+            return
+        if ending:
+            self._trained()
+        if evaluating:
+            self.evaluate(eval_steps)
+        # Saved last: what a checkpoint holds is done, all of it, and is never done again.
+        if saving:
+            self.save_checkpoint()
+
+    def _is_bad(self) -> bool:
+        """Waits for the device; returns whether what it has to say is a reason to go back, or to stop."""
+        self._settle()
+        return bool(self.recovery.alarm) and self.recovery.max_trials >= 0
+
+    def _go_back(self) -> None:
+        """Goes back to the last good state, and from there step by step past what went wrong."""
+        reached = self.step
+        self._unread.clear()
+        self.checkpointer.wait()
+        self.recovery.try_again(self.checkpointer.latest())
+        self.restore_checkpoint()
+        self.saver.put_back()
+        self.stopped, self._unsaved = "", ""
+        self._went_back(reached - self.step)
+        self.trainer.careful = CarefulSteps(self.trainer.engine, self.recovery, reached)
+        self.tracker.start(self.step)
+
+    def _leave_if_asked(self) -> None:
+        leaving = self._asked()
+        if leaving is not None:
+            raise leaving
+
+    def _save_on_the_way_out(self) -> None:
+        """Saves for the next attempt, if the run was asked to end and has something good to save."""
+        if self._asked() is None:
+            return
+        self._settle()
+        if self.recovery.alarm:
+            logger.warning("the state of step %d is not saved: %s", self.step, self.recovery.alarm)
+            return
+        self.save_checkpoint()
+        self.checkpointer.wait()
 
     def _is_over(self, target: int) -> bool:
         """Whether nothing is left to train: done, or told to stop on the way there, be it in an earlier attempt."""
@@ -232,16 +343,19 @@ class Controller:
     def _train_window(self, windows: Windows, end: int) -> Mapping[str, float]:
         begin, first = time.perf_counter(), self.step
         self.trainer.window_open = not windows.ends_at(first)
+        self._unclosed = False
         trained = self.trainer.train(end - first)
-        if self.step != end and not self.stopped:
+        self._unclosed = self.step == end
+        if self.step != end and not self.stopped and self._asked() is None:
             logger.warning("trainer.train(%d) moved the step from %d to %d", end - first, first, self.step)
-        steps, spent = self.step - first, time.perf_counter() - begin
-        logs = LazyLogs(lambda: self._timed(dict(trained or {}), steps, begin, spent))
+        return self._lazy(trained, self.step - first, begin, time.perf_counter() - begin)
+
+    def _lazy(self, trained: Any, steps: int, begin: float, spent: float) -> Mapping[str, float]:
+        step = self.step
+        logs = LazyLogs(lambda: self._timed(step, dict(trained or {}), steps, begin, spent))
         self._unread.append(logs)
         if len(self._unread) > 2:  # the device is two windows behind at most
             len(self._unread.popleft())
-        if not self.summary_interval or self.step % self.summary_interval == 0:
-            self.tracker.log(self.step, logs, "train")
         return logs
 
     def _settle(self) -> None:
@@ -249,32 +363,27 @@ class Controller:
         while self._unread:
             len(self._unread.popleft())
 
-    def _timed(self, logs: Logs, steps: int, begin: float, spent: float) -> Logs:
+    def _timed(self, step: int, logs: Logs, steps: int, begin: float, spent: float) -> Logs:
         """Adds the rate; a window begins when it is handed over, or when the one before it is done.
 
         Handing it over took `spent` seconds, and so did the window at least: tiny ones are over before anyone looks.
         """
         begin, self._window_done = max(begin, self._window_done), time.perf_counter()
         seconds = max(self._window_done - begin, spent, 1e-9)
-        if not self._warned and not math.isfinite(logs.get("training_loss", 0.0)):
-            self._warned = True
-            logger.warning("the training loss is %s", logs["training_loss"])
+        self.recovery.watch(step, logs)
         return {**logs, "steps_per_second": steps / seconds}
-
-    def _save_due(self) -> bool:
-        interval = self.checkpoint_interval
-        return bool(interval) and self.step // interval > self._saved_step // interval
 
     def _act(self, actions: list[Action], logs: Mapping[str, float]) -> None:
         if not actions:
             return
         engine = getattr(self.trainer or self.evaluator, "engine", None)
-        if engine is not None:
-            engine.push()
-        for action in actions:
-            action(logs)
-        if engine is not None:
-            engine.pull()
+        with undisturbed(self.trainer or self.evaluator):
+            if engine is not None:
+                engine.push()
+            for action in actions:
+                action(logs)
+            if engine is not None:
+                engine.pull()
 
     def _require(self, attribute: str, method: str) -> None:
         if getattr(self, attribute) is None:

@@ -1,17 +1,21 @@
 """The outer loop of `everstep.fit`: windows are epochs, and Keras callbacks look on."""
 
+import contextlib
 import logging
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from everstep.loop.controller import Controller
-from everstep.loop.keras_callbacks import KerasCallbacks
-from everstep.types import Logs
+from everstep.loop.keras_callbacks import BETWEEN, KerasCallbacks
+from everstep.loop.saver import undisturbed
+from everstep.loop.windows import Windows
+from everstep.types import Logs, State
 
 logger = logging.getLogger(__name__)
 
 
 class EpochController(Controller):
-    """A controller that calls Keras callbacks.
+    """A controller that calls Keras callbacks, and saves what they remember.
 
     Args:
       callbacks: They.
@@ -22,18 +26,48 @@ class EpochController(Controller):
     def __init__(self, *, callbacks: KerasCallbacks, keep: bool, **kwargs: Any) -> None:
         super().__init__(**(kwargs if keep else {**kwargs, "checkpointer": None}))
         self.callbacks = callbacks
+        self._before_evaluation: tuple[State, dict[str, Any]] | None = None
+        self.saver.parts.insert(0, callbacks)
         self.train_actions.append(self._after_training)
         self.eval_actions.append(self._after_evaluation)
 
-    def _train_until(self, target: int, *args: Any, **kwargs: Any) -> Logs:
-        if self._is_over(target):
-            return {}
+    def _begin(self) -> None:
+        """Calls what an attempt begins with; what that changes in a run that goes on is set back, variables too."""
+        if (self.stopped or self.step >= self._target) and self.callbacks.phase == BETWEEN:
+            super()._begin()  # nothing is left to train: no hook is called, and what they know is shown
+            return
         self._watch_steps()
         self._watch_evaluation()
-        self.trainer.engine.push()
-        self.callbacks.begin(*divmod(self.step, self.callbacks.steps))
-        self.trainer.engine.pull()
-        return super()._train_until(target, *args, **kwargs)
+        variables = self.trainer.engine.state() if self.saver.goes_on else None
+        with self._shown():
+            self.callbacks.begin(self.step, going_on=self.saver.goes_on)
+        if variables is not None:
+            self.trainer.engine.load(variables)
+        super()._begin()
+
+    def _train_window(self, windows: Windows, end: int) -> Mapping[str, float]:
+        if self.callbacks.phase == BETWEEN:
+            with self._shown():
+                self.callbacks.begin_epoch(self.step)
+        return super()._train_window(windows, end)
+
+    def evaluate(self, steps: int = -1) -> Logs:
+        """Evaluates once; returns the logs."""
+        if self.callbacks.single_evaluations:
+            self._before_evaluation = super()._parts()
+        return super().evaluate(steps)
+
+    def _parts(self) -> tuple[State, dict[str, Any]]:
+        # An evaluation that is cut short is done again from its first batch: what hooks learned in it does not count.
+        return self._before_evaluation or super()._parts()
+
+    @contextlib.contextmanager
+    def _shown(self) -> Iterator[None]:
+        """Inside the block hooks may look at the Keras objects, and change them."""
+        with undisturbed(self.trainer):
+            self.trainer.engine.push()
+            yield
+            self.trainer.engine.pull()
 
     def _watch_steps(self) -> None:
         if not self.callbacks.single_steps:
@@ -41,8 +75,9 @@ class EpochController(Controller):
         names = ", ".join(self.callbacks.single_steps)
         logger.warning("running single steps: %s wants to be called at every batch", names)
         self.trainer.step_by_step()
-        report = self.trainer.after_call
-        self.trainer.after_call = lambda step: report(step) and self._after_step(step)
+        report: Callable[[int], bool] = self.trainer.after_call
+        # Both, always: whoever ends the run here, the step is done and is shown.
+        self.trainer.after_call = lambda step: all([self._after_step(step), report(step)])
 
     def _watch_evaluation(self) -> None:
         if not self.callbacks.single_evaluations:
@@ -52,24 +87,21 @@ class EpochController(Controller):
         self.trainer.around_validation = self._before_evaluation_step, self._after_evaluation_step
 
     def _before_evaluation_step(self, done: int) -> None:
-        self.trainer.engine.push()
-        self.callbacks.begin_test_batch(done)
-        self.trainer.engine.pull()
+        with self._shown():
+            self.callbacks.begin_test_batch(done)
 
     def _after_evaluation_step(self, done: int) -> bool:
-        self.trainer.engine.push()
-        self.callbacks.end_test_batch(done - 1, self.trainer.engine.read("validation"))
-        self.trainer.engine.pull()
+        with self._shown():
+            self.callbacks.end_test_batch(done - 1, self.trainer.engine.read("validation"))
         return True
 
     def _after_step(self, step: int) -> bool:
         """Shows one step to the callbacks; False ends the epoch here, as Keras would."""
-        engine, steps = self.trainer.engine, self.callbacks.steps
-        engine.push()
-        self.callbacks.end_batch((step - 1) % steps, engine.read("train"))
-        if step % steps and not self.callbacks.model.stop_training:
-            self.callbacks.begin_batch(step % steps)
-        engine.pull()
+        steps = self.callbacks.steps
+        with self._shown():
+            self.callbacks.end_batch((step - 1) % steps, self.trainer.engine.read("train"))
+            if step % steps and not self.callbacks.model.stop_training:
+                self.callbacks.begin_batch(step % steps)
         self._stop_if_told()
         return not self.stopped
 
@@ -78,6 +110,7 @@ class EpochController(Controller):
         self._stop_if_told()
 
     def _after_evaluation(self, logs: Any) -> None:
+        self._before_evaluation = None
         self.callbacks.after_evaluation(logs)
         self._stop_if_told()
 

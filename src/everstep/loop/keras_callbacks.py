@@ -2,21 +2,37 @@
 
 Epoch hooks run exactly when Keras would run them. The batch hooks of Keras's own callbacks run once per loop, on
 that loop's logs; a callback of the user's that has batch hooks makes the engine run single steps, and says so.
+
+What callbacks remember is a part of a run's state. An attempt that goes on calls `on_train_begin`, which resets them,
+and then sets them back. A checkpoint at an epoch's end is taken before the next `on_epoch_begin`, so that each epoch
+begins and ends once, whatever the attempts. One taken inside an epoch is of callbacks that have seen its beginning.
+They see it again, because they may open there what cannot be saved, a clock or a progress bar; what it changes is set
+back.
 """
 
+import contextlib
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
-from everstep.types import Logs
+from everstep.loop.callback_state import CallbackState
+from everstep.loop.plain_values import decode, encode
+from everstep.types import Logs, State
+
+logger = logging.getLogger(__name__)
+
+BETWEEN, TRAINING, TESTING = "between epochs", "training", "testing"
+"""Where callbacks are: `on_epoch_begin` leads from the first to the second, `on_test_begin` to the third, and
+`on_epoch_end` back."""
 
 _TRAIN_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _TEST_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 
 
 class KerasCallbacks:
-    """Calls a list of Keras callbacks from the controller's actions.
+    """Calls a list of Keras callbacks from the controller's actions; a part of the state it saves.
 
     Args:
       callbacks: The user's callbacks; a History is added.
@@ -36,11 +52,12 @@ class KerasCallbacks:
     ) -> None:
         self.model, self.epochs, self.steps, self.validates = model, epochs, steps, validates
         self.list = keras.callbacks.CallbackList(
-            list(callbacks), add_history=True, model=model, epochs=epochs, steps=steps, verbose=0
+            _accepted(callbacks), add_history=True, model=model, epochs=epochs, steps=steps, verbose=0
         )
+        self._state = CallbackState(self.list.callbacks)
         self.history.on_train_begin()  # it has its list of epochs also where there is nothing left to train
+        self.phase, self._epoch = BETWEEN, 0
         self._logs: Logs = {}
-        self._epoch = 0
 
     @property
     def history(self) -> keras.callbacks.History:
@@ -60,11 +77,57 @@ class KerasCallbacks:
     def _watching(self, hooks: Sequence[str]) -> list[str]:
         return [type(c).__name__ for c in self.list.callbacks if _wants(c, hooks) and not _is_keras_own(c, hooks)]
 
-    def begin(self, epoch: int, batch: int) -> None:
-        """Before the first step of an attempt."""
+    # -- the state ---------------------------------------------------------------------------------------------------
+
+    name = "callbacks"
+
+    def get(self) -> tuple[State, dict[str, Any]]:
+        """Returns what they remember and where they are."""
+        arrays, each = self._state.get()
+        stop = bool(self.model.stop_training) and self.phase != BETWEEN  # then it has been obeyed
+        place = {"phase": self.phase, "epoch": self._epoch, "stop": stop}
+        return arrays, {**place, "logs": encode(self._logs, "", {}), "each": each}
+
+    def prepare(self, meta: dict[str, Any]) -> None:
+        """Checks that these are the callbacks that were saved, and learns where they were.
+
+        Raises:
+          UsageError: They are others.
+        """
+        self._state.prepare(meta["each"])
+        self.phase, self._epoch = meta["phase"], meta["epoch"]
+
+    def set(self, arrays: State, meta: dict[str, Any]) -> None:
+        """Goes on from what `get` returned."""
+        self._state.set(arrays, meta["each"])
+        self.phase, self._epoch = meta["phase"], meta["epoch"]
+        self._logs = decode(meta["logs"], {})
+        self.model.stop_training = meta["stop"]
+
+    # -- hooks -------------------------------------------------------------------------------------------------------
+
+    def begin(self, step: int, going_on: bool) -> None:
+        """Before the first step of an attempt; `going_on` when the state will be set next."""
         self.model.stop_training = False
-        self.list.on_train_begin()
-        self._begin_epoch(epoch, batch)
+        with self._state.going_on() if going_on else contextlib.nullcontext():
+            self.list.on_train_begin()
+        self._state.look()
+        if self.phase != BETWEEN:
+            self.list.on_epoch_begin(self._epoch)
+        if self.phase == TRAINING and not self.trained(step):
+            self.begin_batch(step % self.steps)
+        if self.phase == TESTING:
+            self.list.on_test_begin()
+
+    def trained(self, step: int) -> bool:
+        """Whether the epoch that has begun has all its steps."""
+        return step >= (self._epoch + 1) * self.steps
+
+    def begin_epoch(self, step: int) -> None:
+        """Before an epoch's first step, or the first one after a stop inside it."""
+        self._epoch, self.phase = step // self.steps, TRAINING
+        self.list.on_epoch_begin(self._epoch)
+        self.begin_batch(step % self.steps)
 
     def begin_batch(self, index: int) -> None:
         """Before a single training step."""
@@ -87,10 +150,11 @@ class KerasCallbacks:
         self._logs = _training(logs)
         self._call(_TRAIN_HOOKS[0], self.steps - 1, {}, own=True)
         self._call(_TRAIN_HOOKS[1], self.steps - 1, self._logs, own=True)
-        if self.validates:
-            self.list.on_test_begin()
-        else:
+        if not self.validates:
             self._end_epoch()
+            return
+        self.list.on_test_begin()
+        self.phase = TESTING
 
     def after_evaluation(self, logs: Mapping[str, Any]) -> None:
         """After an epoch's evaluation: an eval action."""
@@ -101,24 +165,29 @@ class KerasCallbacks:
         self._logs |= {f"val_{name}": value for name, value in validation.items()}
         self._end_epoch()
 
-    def _begin_epoch(self, epoch: int, batch: int = 0) -> None:
-        self._epoch = epoch
-        self.list.on_epoch_begin(epoch)
-        self.begin_batch(batch)
-
     def _end_epoch(self) -> None:
+        self.phase = BETWEEN
         self.list.on_epoch_end(self._epoch, self._logs)
         if self.model.stop_training or self._epoch + 1 >= self.epochs:
             self.model.optimizer.finalize_variable_values(self.model.trainable_variables)  # Keras's own averages
             self.list.on_train_end(self._logs)
-        else:
-            self._begin_epoch(self._epoch + 1)
 
     def _call(self, hook: str, index: int, logs: Logs, own: bool) -> None:
         hooks = _TEST_HOOKS if hook in _TEST_HOOKS else _TRAIN_HOOKS
         for callback in self.list.callbacks:
             if _wants(callback, hooks) and _is_keras_own(callback, hooks) == own:
                 getattr(callback, hook)(index, logs)
+
+
+def _accepted(callbacks: Sequence[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
+    """Leaves out what would work against the run's own checkpoints, and says so."""
+    refused = [c for c in callbacks if isinstance(c, keras.callbacks.BackupAndRestore)]
+    if refused:
+        logger.warning(
+            "BackupAndRestore is left out: it would put older weights in place of those that fit goes on from; "
+            "fit(…, model_dir=…) resumes by itself"
+        )
+    return [callback for callback in callbacks if callback not in refused]
 
 
 def _wants(callback: keras.callbacks.Callback, hooks: Sequence[str]) -> bool:

@@ -15,6 +15,7 @@ from everstep.data.stream import Stream
 from everstep.engine.backend import create_engine
 from everstep.engine.feed import Feed
 from everstep.errors import TrainingError, UsageError
+from everstep.loop.careful import CarefulSteps
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.task.task import Task
 from everstep.types import Batch, Logs, State
@@ -54,6 +55,8 @@ class Trainer:
         self._checked: set[int] = set()
         self.window_open = False  # whether the next step belongs to a window that has begun
         self.after_call: Callable[[int], bool] = lambda step: True
+        self.careful: CarefulSteps | None = None  # set where training goes over a bad place again
+        self.between_calls: Callable[[], None] = lambda: None  # while it evaluates; may raise
         # Called with the batches done before and after each validation batch, which is then a call of its own.
         self.around_validation: tuple[Callable[[int], None], Callable[[int], bool]] | None = None
         self.train_stream = self._stream(config.task.train_data, train_dataset, True) if train else None
@@ -67,6 +70,7 @@ class Trainer:
         self.example = train_batch if validation_batch is None else validation_batch
         self.engine.build(train_batch, validation_batch)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
+        self._validation_feed: Feed | None = None  # while it evaluates
 
     def train(self, num_steps: int) -> Mapping[str, float]:
         """Trains `num_steps` steps, the rest of the open window or a new one; returns the window's logs.
@@ -80,9 +84,9 @@ class Trainer:
             raise UsageError("this trainer was made to evaluate only: Trainer(…, train=True)")
         if not self.window_open:
             self.engine.reset("train")
-        begin, self._stopped = self.global_step, False
+        self._stopped = False
         try:
-            done = self.engine.run(self._train_feed, num_steps, lambda done: self._go_on(begin + done))
+            done = self._run(self._train_feed, num_steps)
         except UsageError as error:
             if self.global_step == 0:
                 raise
@@ -93,8 +97,21 @@ class Trainer:
                 f"the training data ended after step {self.global_step} of {self.config.trainer.train_steps}: repeat "
                 "it (dataset.repeat(), or task.train_data.repeat=true) or lower trainer.train_steps"
             )
+        return self.window_logs()
+
+    def window_logs(self) -> Mapping[str, float]:
+        """Returns the logs of the open window as it is now; looking at them waits for the device."""
         read = self.engine.read_later("train")
         return LazyLogs(lambda: _named(read(), self.task.loss, "training_loss"))
+
+    def _run(self, feed: Feed, num_steps: int) -> int:
+        begin, careful = self.global_step, self.careful
+        done = careful.run(feed, num_steps, begin, self.window_logs, self._go_on) if careful else 0
+        if careful and self.global_step >= careful.until:
+            self.careful = None
+        if done == num_steps or self._stopped or self.careful:
+            return done
+        return done + self.engine.run(feed, num_steps - done, lambda more: self._go_on(begin + done + more))
 
     def evaluate(self, num_steps: int = -1) -> Logs:
         """Evaluates `num_steps` batches, or with -1 the whole validation set, every sample once."""
@@ -103,11 +120,20 @@ class Trainer:
         _require_end(self.validation_stream, num_steps)
         self.validation_stream.restore({"epoch": 0, "batch": 0})
         before, after = self.around_validation or (None, None)
+
+        def between_calls(done: int) -> bool:
+            self.between_calls()
+            return after is None or after(done)
+
         feed = self._feed(self.validation_stream, single=self.task.aggregates or after is not None)
+        self._validation_feed = feed
         try:
-            logs, self.evaluated_batches = self.engine.evaluate(feed, num_steps, self.global_step, before, after)
+            logs, self.evaluated_batches = self.engine.evaluate(
+                feed, num_steps, self.global_step, before, between_calls
+            )
         finally:
             feed.close()
+            self._validation_feed = None
         return _named(logs, self.task.loss, "validation_loss")
 
     @property
@@ -129,6 +155,15 @@ class Trainer:
         self.global_step = meta["step"]
         if self._train_feed is not None:
             self._train_feed.restore(meta["stream"])
+
+    @contextlib.contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Inside the block no data is read ahead: user code has the global random generators for itself."""
+        with contextlib.ExitStack() as stack:
+            for feed in (self._train_feed, self._validation_feed):
+                if feed is not None:
+                    stack.enter_context(feed.paused())
+            yield
 
     def step_by_step(self) -> None:
         """Makes every step a call of its own, so that `after_call` sees each."""

@@ -9,8 +9,19 @@ What was learned is known to the whole process. Numbers and booleans are never s
 words about vocabularies (`num_tokens`, `cls_token`) and keys of tables (`primary_key`) name no secrets.
 """
 
-from everstep.redaction.hiding import learn, learn_text, remember, text, tree
+from everstep.redaction.hiding import holds_redacted, learn, learn_text, remember, text, tree
 from everstep.redaction.logs import LogFilter, guard_process
 from everstep.redaction.shapes import MARK, is_redacted
 
-__all__ = ["MARK", "LogFilter", "guard_process", "is_redacted", "learn", "learn_text", "remember", "text", "tree"]
+__all__ = [
+    "MARK",
+    "LogFilter",
+    "guard_process",
+    "holds_redacted",
+    "is_redacted",
+    "learn",
+    "learn_text",
+    "remember",
+    "text",
+    "tree",
+]

@@ -62,6 +62,13 @@ def text(text: str) -> str:
     return substitute_spelled(substitute(_memory.replace(text), _mark), _mark)
 
 
+def holds_redacted(tree: Any) -> bool:
+    """Tells whether a value, or one inside it, was taken out of a stored config (see `is_redacted`)."""
+    found: list[bool] = []
+    walk(tree, lambda value, kind: found.append(is_redacted(value)))
+    return any(found)
+
+
 def _learn_leaf(value: Any, kind: Kind) -> Any:
     spelled = as_text(value)
     if spelled is None:

@@ -17,7 +17,7 @@ class LogFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Changes the record in place; lets every record pass."""
-        message = record.getMessage()
+        message = _message(record)
         if (hidden := text(message)) != message:
             record.msg, record.args = hidden, None
         if record.exc_info and not record.exc_text:
@@ -27,6 +27,13 @@ class LogFilter(logging.Filter):
         record.exc_text = record.exc_text and text(record.exc_text)
         record.stack_info = record.stack_info and text(record.stack_info)
         return True
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # arguments that do not fit: logging complains about them when it writes, and shows them
+        return f"{record.msg} {record.args}"
 
 
 def guard_process() -> None:

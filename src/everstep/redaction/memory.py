@@ -28,9 +28,11 @@ class Memory:
 
         Args:
           value: The secret.
-          reference: What to show for it; a reference once known is kept.
+          reference: What to show for it, unless that would show the secret; one that is known is kept.
           given: It was declared a secret, so a config value equal to it is one, however short.
         """
+        if reference and len(value) >= MIN_LENGTH and value in reference:
+            reference = None
         with self._lock:
             known = self._references.get(value)
             self._given |= {value} if given else set()

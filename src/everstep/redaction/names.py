@@ -29,9 +29,7 @@ _PHRASES = {
         "access api auth bearer csrf github gitlab hf hub huggingface jwt oauth private refresh sas secret security "
         "session slack wandb"
     ),
-    "pass": _words(
-        "admin db ftp http login mail mysql pg postgres proxy redis root smtp ssh sudo user"
-    ),  # a forward pass is none
+    "pass": _words("admin db ftp http login mail mysql pg postgres proxy redis root smtp ssh sudo user"),
     "string": {"connection", "conn"},
     "str": {"connection", "conn"},
     "header": {"auth"},
@@ -66,12 +64,13 @@ _VOCABULARY = _words(
 def kind_of(name: str) -> Kind:
     """Returns what a key, a flag or a variable of this name holds.
 
-    kind_of("db.password")   # "secret"
-    kind_of("hub-token")     # "secret"
-    kind_of("token")         # "token": the value has to tell
-    kind_of("cls_token")     # ""
-    kind_of("password_file") # ""
+    Example:
+      kind_of("db.password")  # "secret"; so is "hub-token"
+      kind_of("token")  # "token": the value has to tell
+      kind_of("cls_token")  # "", as for "password_file"
     """
+    if name == "PWD":  # in an environment, the current directory
+        return ""
     words = [word.lower() for word in _WORD.findall(name[-_LONGEST:])]
     kinds = {_kind_at(words, index) for index in range(len(words)) if not _ABOUT.intersection(words[index + 1 :])}
     return "secret" if "secret" in kinds else "token" if "token" in kinds else ""

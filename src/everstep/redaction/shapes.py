@@ -42,7 +42,7 @@ _ASSIGNED = re.compile(rf"{_NAME}[ \t]*=(?!=)[ \t]*"), re.compile(_QUOTED % _BAR
 _SPELLED = (
     # Without quotes a value ends its line or its item: "password: is required" is a sentence.
     (
-        re.compile(rf"{_NAME}\\?[\"']?\s*:[ \t]*(?:(?:unknown key \()?received )?"),
+        re.compile(rf"{_NAME}\\?[\"']?\s*:[ \t]*(?:(?:unknown key \()?received )?\[?"),
         re.compile(rf"{_QUOTED % _BARE}(?(quote)|(?=\s*(?:[,;}}\])#(]|$)))", re.MULTILINE),
     ),
     # In a sentence about an option its name is followed by a plain word.

@@ -40,11 +40,11 @@ def as_text(value: Any) -> str | None:
 
 
 def _below(mapping: Mapping[Any, Any], key: Any, kind: Kind) -> Kind:
-    """Returns what the key says; if it says nothing, what is above it does, except about details."""
+    """Returns what the key says, or what is above it, whichever says more; nothing above counts for details."""
     name = str(key)
     if name == "value":  # {name: DB_PASSWORD, value: …}
         name = str(mapping.get("name", mapping.get("key", name)))
-    return kind_of(name) or ("" if is_about(name) else _lasting(kind))
+    return ("" if is_about(name) else _lasting(kind)) or kind_of(name)
 
 
 def _lasting(kind: Kind) -> Kind:

@@ -4,12 +4,14 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from everstep import redaction
 from everstep.config.difference import Change
 from everstep.data.arrays import ArrayStream
 from everstep.run.changes import as_records
 from everstep.run.digest import digest, weights_digest
 from everstep.run.environment import fingerprint
 from everstep.run.record import Run
+from everstep.run.signals import Interrupted
 from everstep.tracking.tracker import Kind, Tracker
 
 
@@ -43,21 +45,27 @@ class Attempt(Tracker):
         self._digests = digest(state), weights_digest(state)
 
     @contextlib.contextmanager
-    def recorded(self, config_text: str, changes: Iterable[Change] = ()) -> Iterator[None]:
+    def recorded(
+        self, config_text: str, changes: Iterable[Change] = (), beat: tuple[int, float] | None = None
+    ) -> Iterator[None]:
         """Records an attempt and how it ended; one that ran no step leaves nothing behind.
 
         Args:
           config_text: The resolved configuration.
           changes: What has changed in it since the last attempt.
+          beat: The last sign of life of the attempt before.
         """
         prints = _fingerprints(self._trainer)
-        self._run.begin(self._trainer.global_step, config_text, data=prints, changes=as_records(changes))
+        self._run.begin(self._trainer.global_step, config_text, data=prints, changes=as_records(changes), beat=beat)
         self._run.record["environment"]["engine"] = self._trainer.engine.describe()
         try:
             yield
         except BaseException as error:
+            if isinstance(error, Interrupted):
+                self._run.finish("interrupted", error.reason)
+                raise
             interrupted = isinstance(error, KeyboardInterrupt)
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            reason = redaction.text(f"{type(error).__name__}: {error}").splitlines()[0]
             self._run.finish("interrupted" if interrupted else "failed", reason)
             raise
         step, digests = self._found

@@ -40,7 +40,7 @@ def accepted_changes(directory: Path, params: Config, allow_change: Sequence[str
     if trouble and not set(params._names()) <= set(allow_change):
         raise _unknown(directory, trouble, params)
     changes = [_redacted(change) for change in changes_since(tree, params)]
-    changes += [Change("gin", bindings, gin)] if bindings != redaction.text(gin) else []
+    changes += [Change("gin", bindings, gin)] if bindings != redaction.tree(gin) else []
     refused = [c for c in changes if not _may_change(params, c.path) and not key_path.is_below(c.path, allow_change)]
     if refused:
         raise _refused(directory, refused)

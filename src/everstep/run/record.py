@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from everstep import storage
+from everstep import redaction, storage
 from everstep.errors import UsageError
 from everstep.run.environment import code_version, environment
 
@@ -56,6 +56,7 @@ class Run:
         self.directory = directory
         self.record = record
         self._clock = clock
+        self._opened = self._time()
         self._created = [path for path in (directory, *directory.parents) if not path.exists()]
 
     @classmethod
@@ -90,6 +91,7 @@ class Run:
         code: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
         changes: Iterable[Mapping[str, Any]] = (),
+        beat: tuple[int, float] | None = None,
     ) -> None:
         """Starts an attempt at `step`; an earlier one that never ended was killed.
 
@@ -99,6 +101,7 @@ class Run:
           code: Which code runs; by default that of the working directory.
           data: Fingerprints of the data, where they were taken.
           changes: What the configuration has changed in since the last attempt: `key`, `old` and `new` of each.
+          beat: The last sign of life of an earlier attempt: its step, and when that was reached.
 
         Raises:
           UsageError: The directory cannot be created or written to.
@@ -107,13 +110,30 @@ class Run:
         storage.write_text(self.directory / "config.yaml", config_text)
         for attempt in self.record["attempts"]:
             if attempt["ended"] is None:
-                attempt["reason"] = "killed"
+                self._bury(attempt, beat)
         self.record["attempts"].append(self._attempt(step) | {"changes": [dict(change) for change in changes]})
         self.record |= {"status": "running", "step": step, "digest": None, "weights_digest": None}
         self.record["code"] = dict(code_version(os.getcwd()) if code is None else code)
         self.record["environment"] = environment()
         self.record |= {} if data is None else {"data": dict(data)}
         self._write()
+
+    def _bury(self, attempt: Record, beat: tuple[int, float] | None) -> None:
+        """Completes the record of an attempt that had no time to end."""
+        attempt["reason"] = attempt["reason"] or "killed"
+        attempt["ended"] = attempt["started"]
+        if beat is not None and beat[0] >= attempt["from_step"]:
+            attempt["to_step"] = max(attempt["to_step"], beat[0])
+            attempt["ended"] = max(attempt["started"], _spelled(datetime.datetime.fromtimestamp(beat[1], datetime.UTC)))
+
+    def stepped(self) -> None:
+        """Notes when the attempt has done its first steps; with the next write."""
+        attempt = self.record["attempts"][-1]
+        attempt["first_step"] = attempt["first_step"] or self._time()
+
+    def again(self, steps: int) -> None:
+        """Notes steps that the attempt computes a second time because it went back."""
+        self.record["attempts"][-1]["steps_again"] += steps
 
     def update(self, step: int, epoch: int, metrics: Mapping[str, Mapping[str, float]] | None = None) -> None:
         """Records how far the run is; `metrics` replaces the last logs of the kinds it names."""
@@ -149,13 +169,18 @@ class Run:
         return self.step > 0 or any(entry.name.isdigit() and int(entry.name) > 0 for entry in saved)
 
     def _attempt(self, step: int) -> Record:
-        return {"started": self._time(), "ended": None, "from_step": step, "to_step": step, "reason": None}
+        times = {"started": self._opened, "first_step": None, "ended": None}
+        return {**times, "from_step": step, "to_step": step, "steps_again": 0, "reason": None}
 
     def _time(self) -> str:
-        return self._clock().astimezone(datetime.UTC).isoformat(timespec="milliseconds")
+        return _spelled(self._clock())
 
     def _write(self) -> None:
-        storage.write_json(self.directory / "run.json", self.record)
+        storage.write_json(self.directory / "run.json", redaction.tree(self.record))
+
+
+def _spelled(time: datetime.datetime) -> str:
+    return time.astimezone(datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def read(model_dir: storage.PathLike) -> Record:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from everstep import redaction
-from everstep.config import Config, ConfigError
+from everstep.config import Config, ConfigError, dialect
 from everstep.config.defaults import at_default
 from everstep.config.difference import ABSENT, Change, differences
 from everstep.config.problem import join
@@ -31,9 +31,8 @@ def changes_since(tree: Mapping[str, Any], params: Config) -> list[Change]:
 
 def _typed(tree: Mapping[str, Any], params: Config) -> tuple[Config, list[Change]]:
     """Returns the stored values in a copy of `params`, and those that it cannot take."""
-    old, rest = params.replace(), copy.deepcopy(dict(tree))
-    for path in [path for path, value in key_path.leaves(tree) if redaction.is_redacted(value)]:
-        _cut(rest, path)
+    now = params.as_dict()
+    old, rest = params.replace(), copy.deepcopy(_with_secrets(tree, redaction.tree(dialect.escaped(now)), now))
     lost: list[Change] = []
     while True:
         try:
@@ -42,6 +41,23 @@ def _typed(tree: Mapping[str, Any], params: Config) -> tuple[Config, list[Change
         except ConfigError as error:  # one problem at a time: the next one may be inside the same value
             path, value = _cut(rest, error.problems[0].path)
             lost.append(Change(path, value, key_path.find(params.as_dict(), path)))
+
+
+def _with_secrets(stored: Any, shown: Any, now: Any) -> Any:
+    """Returns what is stored with the secrets of today where it has marks or references for them.
+
+    Args:
+      stored: The stored values.
+      shown: Those of today, as they would be stored.
+      now: Those of today.
+    """
+    if stored == shown or redaction.is_redacted(stored):
+        return now
+    if isinstance(stored, Mapping) and isinstance(shown, Mapping):
+        return {key: _with_secrets(v, shown[key], now[key]) if key in now else v for key, v in stored.items()}
+    if isinstance(stored, list) and isinstance(shown, list | tuple) and len(stored) == len(shown):
+        return [_with_secrets(*three) for three in zip(stored, shown, now, strict=True)]
+    return stored
 
 
 def _cut(tree: dict[str, Any], path: str) -> tuple[str, Any]:

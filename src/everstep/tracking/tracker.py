@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
+from everstep import redaction
 from everstep.types import Logs
 
 Kind = Literal["train", "validation"]
@@ -140,8 +141,8 @@ class MemoryTracker(Tracker):
 
 
 def plain(logs: Mapping[str, float]) -> Logs:
-    """Returns the logs as plain floats, whatever kind of scalar the backend made them of."""
-    return {name: float(value) for name, value in logs.items()}
+    """Returns the logs as plain floats, whatever kind of scalar the backend made them of; names without secrets."""
+    return {redaction.text(name): float(value) for name, value in logs.items()}
 
 
 def _failure(act: Callable[[], None]) -> Exception | None:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from everstep import redaction
 from everstep.config import allowed
 from everstep.config.base import Config
 from everstep.config.gin.fields import full_name, is_meant, known_classes, layers, plain_value
@@ -54,6 +55,7 @@ def read(
     for text in params:
         origin = f"--gin-params {show(text)}"
         reader.read_text(text, origin, lambda _, origin=origin: origin, here)  # type: ignore[misc]
+    redaction.learn({binding.key: binding.value for binding in reader.bindings})
     return GinBindings(reader.bindings, reader.contexts)
 
 

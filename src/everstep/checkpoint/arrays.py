@@ -1,0 +1,65 @@
+"""The arrays and the JSON document of one checkpoint, written and read by Orbax."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everstep.checkpoint.manifest import Damaged
+from everstep.checkpoint.quiet import quiet
+from everstep.types import State
+
+with quiet():
+    import orbax.checkpoint as ocp
+
+
+def write(path: Path, state: State, meta: dict[str, Any]) -> None:
+    """Writes a new directory `path`."""
+    with quiet(), ocp.Checkpointer(_handler()) as orbax:
+        orbax.save(path, args=_arguments(state, meta))
+
+
+def read(path: Path) -> tuple[State, dict[str, Any]]:
+    """Returns what `write` was given: the same bits, shapes and dtypes.
+
+    They never pass through JAX, which would make int32 of int64.
+
+    Raises:
+      Damaged: Orbax cannot read it.
+    """
+    arguments = ocp.args.Composite(state=ocp.args.PyTreeRestore(), meta=ocp.args.JsonRestore())
+    try:
+        with quiet(), ocp.Checkpointer(_handler()) as orbax:
+            saved = orbax.restore(path, args=arguments)
+    except Exception as error:  # whatever Orbax finds: a missing file, a short one, broken JSON
+        raise Damaged(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
+    stored = {key: np.asarray(array) for key, array in saved.state["arrays"].items()}
+    empty = {key: _create(**spec) for key, spec in saved.meta["empty"].items()}
+    return stored | empty, saved.meta["meta"]
+
+
+def _handler() -> "ocp.CompositeCheckpointHandler":
+    # Weights hardly shrink; without compression a save takes about half the time.
+    arrays = ocp.PyTreeCheckpointHandler(use_compression=False)
+    return ocp.CompositeCheckpointHandler(state=arrays, meta=ocp.JsonCheckpointHandler())
+
+
+def _arguments(state: State, meta: dict[str, Any]) -> "ocp.args.Composite":
+    """Returns what orbax is to save, in a form that it takes.
+
+    It refuses arrays without elements, of which there is nothing to store but what they are, and a tree that
+    is empty at the top, hence the one level above the keys.
+    """
+    arrays = {key: np.asarray(array) for key, array in state.items()}
+    empty = {key: _describe(array) for key, array in arrays.items() if array.size == 0}
+    tree = {"arrays": {key: array for key, array in arrays.items() if key not in empty}}
+    document = {"meta": meta, "empty": empty}
+    return ocp.args.Composite(state=ocp.args.PyTreeSave(tree), meta=ocp.args.JsonSave(document))
+
+
+def _describe(array: np.ndarray) -> dict[str, Any]:
+    return {"shape": list(array.shape), "dtype": array.dtype.name}
+
+
+def _create(shape: list[int], dtype: str) -> np.ndarray:
+    return np.empty(shape, np.dtype(dtype))

@@ -1,0 +1,123 @@
+"""The manifest of a checkpoint: what was saved, by whom, and a digest of every file.
+
+Orbax notices a short file, but not a flipped bit. A checkpoint here is good when every file of its manifest is there
+with the same bytes, and the manifest itself is as it was written.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from everstep import storage
+from everstep.errors import UsageError
+
+NAME = "manifest.json"
+FORMAT = 1
+"""Raised when older programs could not read what newer ones write."""
+
+
+class Damaged(Exception):
+    """A checkpoint that is not as it was written; the text says in which way."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint says of itself.
+
+    Attributes:
+      step: The step it was saved at.
+      run: Id of the run that saved it.
+      saved: When, in seconds since 1970.
+      metrics: The logs of the last evaluation before it.
+      files: Size and SHA-256 of each file, by its path within the checkpoint.
+      version: The Everstep that wrote it.
+      format: The format of the checkpoint.
+    """
+
+    step: int
+    run: str
+    saved: float
+    metrics: Mapping[str, Any]
+    files: Mapping[str, list[Any]]
+    version: str
+    format: int = FORMAT
+
+
+def write(directory: Path, manifest: Manifest) -> None:
+    """Takes the digests of all files below `directory`, makes them durable, and writes the manifest beside them."""
+    files = {path: _fingerprint(directory / path) for path in _files(directory)}
+    document = dataclasses.asdict(dataclasses.replace(manifest, files=files))
+    storage.write_json(directory / NAME, document | {"digest": _digest(document)})
+
+
+def read(directory: Path) -> Manifest:
+    """Returns the manifest of a checkpoint.
+
+    Raises:
+      Damaged: It is missing, or not as it was written.
+      UsageError: A newer Everstep wrote it.
+    """
+    try:
+        document = json.loads((directory / NAME).read_bytes())
+        digest = document.pop("digest", None)
+    except FileNotFoundError:
+        raise Damaged("it has no manifest") from None
+    except (OSError, ValueError, AttributeError) as error:
+        raise Damaged(f"its manifest cannot be read ({error})") from None
+    if isinstance(document.get("format"), int) and document["format"] > FORMAT:
+        raise UsageError(
+            f"the checkpoint {str(directory)!r} was written by a newer Everstep ({document.get('version')}, format "
+            f"{document['format']}; this one reads up to {FORMAT}): upgrade, or name another directory"
+        )
+    if digest != _digest(document):
+        raise Damaged("its manifest was changed")
+    return Manifest(**document)
+
+
+def verify(directory: Path) -> Manifest:
+    """Checks every file of a checkpoint against its manifest; returns the manifest.
+
+    Raises:
+      Damaged: A file is missing, has other bytes, or is one too many; names it.
+      UsageError: A newer Everstep wrote it.
+    """
+    manifest = read(directory)
+    present = set(_files(directory))
+    if missing := sorted(set(manifest.files) - present):
+        raise Damaged(f"{missing[0]} is missing")
+    if extra := sorted(present - set(manifest.files)):
+        raise Damaged(f"{extra[0]} does not belong to it")
+    for path, (size, sha256) in manifest.files.items():
+        if (directory / path).stat().st_size != size:
+            raise Damaged(f"{path} has {(directory / path).stat().st_size} bytes, not {size}")
+        if _sha256(directory / path) != sha256:
+            raise Damaged(f"{path} has other content than was written")
+    return manifest
+
+
+def _files(directory: Path) -> Iterator[str]:
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = Path(folder, name).relative_to(directory).as_posix()
+            if path != NAME and not storage.is_temporary(path):
+                yield path
+
+
+def _fingerprint(path: Path) -> list[Any]:
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+        return [os.fstat(file.fileno()).st_size, digest]
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,83 @@
+"""Which checkpoints stay: a rule, and nothing but the rule."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from everstep.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A checkpoint as the rule sees it.
+
+    Attributes:
+      step: Its step.
+      saved: When it was saved, in seconds.
+      metrics: The logs of the evaluation that belongs to it.
+    """
+
+    step: int
+    saved: float = 0.0
+    metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Retention:
+    """Keeps the newest, and of the others one every so often, and the best.
+
+    Attributes:
+      newest: How many of the newest stay; at least 2, so that there is one to fall back on.
+      every_steps: Keep also one for every so many steps.
+      every_seconds: Keep also one for every so many seconds.
+      best: How many of the best stay.
+      metric: By which evaluation metric they are the best.
+      mode: Whether a higher or a lower value is better.
+    """
+
+    newest: int = 5
+    every_steps: int | None = None
+    every_seconds: float | None = None
+    best: int = 0
+    metric: str = ""
+    mode: Literal["higher", "lower"] = "higher"
+
+    def __post_init__(self) -> None:
+        if self.newest < 2:
+            raise UsageError(
+                f"max_to_keep: received {self.newest}, must be at least 2: with a single checkpoint there is nothing "
+                "to fall back on when it is damaged"
+            )
+        if self.best and not self.metric:
+            raise UsageError("keep_best needs the name of a metric: best_checkpoint_eval_metric")
+
+    def kept(self, entries: Iterable[Entry]) -> set[int]:
+        """Returns the steps that stay; applied again to what stays, it removes nothing."""
+        ordered = sorted(entries, key=lambda entry: entry.step)
+        kept = {entry.step for entry in ordered[-self.newest :]}
+        if self.every_steps:
+            kept |= _spaced(ordered, lambda entry: entry.step, self.every_steps)
+        if self.every_seconds:
+            kept |= _spaced(ordered, lambda entry: entry.saved, self.every_seconds)
+        return kept | self._best(ordered)
+
+    def _best(self, ordered: Sequence[Entry]) -> set[int]:
+        rated = [(self._rating(entry), entry.step) for entry in ordered]
+        # Of equal ones the older stays; one without a finite value is never among the best.
+        ranked = sorted((rating, step) for rating, step in rated if rating is not None)
+        return {step for _, step in ranked[: self.best]}
+
+    def _rating(self, entry: Entry) -> float | None:
+        value = entry.metrics.get(self.metric)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+        return -value if self.mode == "higher" else value
+
+
+def _spaced(ordered: Sequence[Entry], position: Any, distance: float) -> set[int]:
+    kept: list[Entry] = []
+    for entry in ordered:
+        if not kept or position(entry) - position(kept[-1]) >= distance:
+            kept.append(entry)
+    return {entry.step for entry in kept}

@@ -1,0 +1,128 @@
+"""What is done when training goes wrong: a loss that is not finite or too high, a state that is not finite.
+
+Nothing of the kind is ever saved. With `max_trials` 0 training stops; with n > 0 it goes back to the last good state
+and tries again, step by step, leaving out the batches that do the harm; with -1 it trains on without saving.
+"""
+
+import dataclasses
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from everstep.errors import TrainingError
+from everstep.types import State
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class Recovery:
+    """Judges logs and states, and keeps count.
+
+    Attributes:
+      upper_bound: A mean loss above it is as bad as one that is not finite.
+      begin_steps: The step from which on the bound counts.
+      max_trials: How often to go back; 0 stops at once, -1 never does.
+      alarm: What was found and not dealt with yet.
+      trials: How often training went back, or left out a further batch, over all attempts.
+      skipped: The batches that were left out, over all attempts.
+    """
+
+    upper_bound: float = math.inf
+    begin_steps: int = 0
+    max_trials: int = -1
+    alarm: str = ""
+    trials: int = 0
+    skipped: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    _infinite_from_the_start: frozenset[str] | None = None
+
+    def judge(self, step: int, logs: Mapping[str, float]) -> str:
+        """Returns what is wrong with the logs of a window that ends at `step`; empty if nothing is."""
+        loss = float(logs.get("training_loss", 0.0))
+        if not math.isfinite(loss):
+            return f"the training loss is {loss} at step {step}"
+        if step >= self.begin_steps and loss > self.upper_bound:
+            return (
+                f"the training loss is {loss:.6g} at step {step}, above trainer.loss_upper_bound={self.upper_bound:g}"
+            )
+        return ""
+
+    def judge_state(self, step: int, state: State) -> str:
+        """Returns what in a state is not finite; empty if all is. What was so from the start is meant to be."""
+        infinite = non_finite(state)
+        if self._infinite_from_the_start is None:
+            self._infinite_from_the_start = frozenset(infinite) if step == 0 else frozenset()
+        new = [key for key in infinite if key not in self._infinite_from_the_start]
+        more = f" and {len(new) - 1} more" if len(new) > 1 else ""
+        return f"{new[0]}{more} is not finite after step {step}" if new else ""
+
+    def watch(self, step: int, logs: Mapping[str, float]) -> None:
+        """Raises the alarm if a window's logs are bad."""
+        self.alarm = self.alarm or self.judge(step, logs)
+
+    def try_again(self, good: int | None) -> None:
+        """Counts a return to the last good state.
+
+        Args:
+          good: Its step; None if there is none.
+
+        Raises:
+          TrainingError: There are no trials left.
+        """
+        reason, self.alarm = self.alarm, ""
+        if good is None or self.trials >= self.max_trials:
+            raise TrainingError(f"{reason}; {self._remedy(good)}")
+        self.trials += 1
+        logger.warning("%s: going back to step %d (trial %d of %d)", reason, good, self.trials, self.max_trials)
+
+    def leave_out(self, step: int, position: Mapping[str, Any], reason: str, further: bool) -> None:
+        """Notes a batch that is left out; each further one of a trial counts as one.
+
+        Raises:
+          TrainingError: There are no trials left.
+        """
+        self.trials += further
+        if self.trials > self.max_trials:
+            raise TrainingError(f"{reason}; {self._remedy(None)}")
+        batch = {"step": step, "epoch": position.get("epoch"), "batch": position.get("batch")}
+        self.skipped.append(batch)
+        logger.warning("%s: leaving out batch %s of epoch %s", reason, batch["batch"], batch["epoch"])
+
+    def state(self) -> dict[str, Any]:
+        """Returns what a checkpoint has to remember."""
+        return {
+            "trials": self.trials,
+            "skipped": self.skipped,
+            "infinite": sorted(self._infinite_from_the_start or ()),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues from what `state` returned; trials used up since then stay used up."""
+        self.trials = max(self.trials, int(state.get("trials", 0)))
+        self.skipped = list(state.get("skipped", []))
+        self._infinite_from_the_start = frozenset(state.get("infinite", ()))
+
+    def _remedy(self, good: int | None) -> str:
+        tried = f"after {self.trials} trials, " if self.trials else ""
+        left_out = f" (left out so far: {_listed(self.skipped)})" if self.skipped else ""
+        last = f"the checkpoint of step {good} is the last good one" if good is not None else "nothing bad was saved"
+        advice = "look at the data and the learning rate, or set trainer.recovery_max_trials to leave out batches"
+        return f"{tried}{last}{left_out}; {advice}"
+
+
+def non_finite(state: State) -> list[str]:
+    """Returns the keys of the arrays that hold NaN or an infinity."""
+    return [key for key, array in state.items() if not _is_finite(np.asarray(array))]
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    if array.dtype.kind in "biuUS" or array.size == 0:
+        return True
+    return bool(np.isfinite(array).all())
+
+
+def _listed(skipped: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"batch {batch['batch']} of epoch {batch['epoch']}" for batch in skipped)

@@ -1,0 +1,154 @@
+"""Signals that ask a run to end: each sets a flag, and the loop looks at the flag when it can save.
+
+Nothing is ever saved inside a handler: the state may be in the middle of a step there.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from everstep.errors import UsageError, nearest
+
+_ALWAYS = (signal.SIGTERM, signal.SIGINT)
+# What schedulers send to announce the end. SIGTERM among them: then it, too, ends with the requeue exit code.
+_NAMES = ("HUP", "QUIT", "USR1", "USR2", "ALRM", "XCPU", "PWR", "TERM")
+_EXTRA = {name: getattr(signal, f"SIG{name}") for name in _NAMES if hasattr(signal, f"SIG{name}")}
+
+
+class Interrupted(SystemExit):
+    """The run was asked to end, and has saved its state: the same command goes on from there.
+
+    It is no `Exception`, so a user's `except Exception` does not take it for a failure; and where nobody catches it,
+    Python ends with its exit code and without a traceback.
+
+    Attributes:
+      reason: Who asked: `SIGTERM`, or a preemption notice in words.
+      exit_code: What the process should exit with.
+    """
+
+    def __init__(self, reason: str, exit_code: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.exit_code = exit_code
+        self.code = exit_code  # what Python itself looks at
+
+
+class Signals:
+    """While the block runs, SIGTERM and SIGINT set a flag instead of ending the process.
+
+    Example:
+      with Signals(extra=["USR1"], requeue_exit_code=85) as signals:
+          ...
+          if signals.reason:
+              save()
+              raise signals.interrupted()
+
+    The first one counts. A further one, sent by somebody impatient, changes nothing; it only says how to end the
+    process at once. Outside the main thread Python cannot handle signals: the block then changes nothing.
+
+    Args:
+      extra: Names of further signals, such as `USR1` or `SIGUSR2`.
+      requeue_exit_code: What a run ends with after one of those, or after a preemption notice, so that a scheduler
+        starts it again; None: 128 + the signal's number, for a notice that of SIGTERM.
+
+    Attributes:
+      received: The number of the signal that asked the run to end, or None.
+      reason: Its name, or what a preemption notice said; None as long as nobody asked.
+
+    Raises:
+      UsageError: There is no such signal, or the exit code means something else.
+    """
+
+    def __init__(self, extra: Iterable[str] = (), requeue_exit_code: int | None = None) -> None:
+        self.received: int | None = None
+        self.reason: str | None = None
+        self._extra = frozenset(signal_number(name) for name in extra)
+        self._requeue_exit_code = _checked(requeue_exit_code)
+        self._former: dict[int, Any] = {}
+
+    def request(self, reason: str) -> None:
+        """Asks the run to end, for `reason`: what a preemption watcher calls, from its own thread."""
+        if self.reason is None:
+            self.reason = reason
+
+    def interrupted(self) -> Interrupted:
+        """Returns what to raise when the state is saved."""
+        return Interrupted(self.reason or "nobody asked", self._exit_code())
+
+    def __enter__(self) -> "Signals":
+        if threading.current_thread() is threading.main_thread():
+            _active.append(self)
+            for number in {*_ALWAYS, *self._extra}:
+                self._former[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self in _active:
+            _active.remove(self)
+            self._restore()
+
+    def _handle(self, number: int, frame: object) -> None:
+        if self.reason is None:
+            self.received, self.reason = number, signal.Signals(number).name
+        else:
+            _say(
+                f"everstep: {signal.Signals(number).name}: the state is being saved already ({self.reason}); "
+                f"kill -9 {os.getpid()} ends it at once, and the newest checkpoint stays good"
+            )
+
+    def _restore(self) -> None:
+        for number, former in self._former.items():
+            signal.signal(number, signal.SIG_DFL if former is None else former)  # None: not Python's, so out of reach
+
+    def _exit_code(self) -> int:
+        usual = 128 + (signal.SIGTERM if self.received is None else self.received)
+        asked_to_requeue = self.received is None or self.received in self._extra
+        return self._requeue_exit_code if asked_to_requeue and self._requeue_exit_code is not None else usual
+
+
+_active: list[Signals] = []
+
+
+def _restore_in_fork() -> None:
+    """A data worker has nothing to save, and must end when it is told to.
+
+    But a Ctrl-C at the terminal reaches it too, and the run needs its workers till it has saved.
+    """
+    for signals in reversed(_active):
+        signals._restore()
+    if _active:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _active.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restore_in_fork)
+
+
+def signal_number(name: str) -> int:
+    """Returns the number of a signal that may ask a run to end: `USR1`, `SIGUSR1` and `usr1` are one.
+
+    Raises:
+      UsageError: There is none of that name, or it has another job.
+    """
+    short = str(name).strip().upper().removeprefix("SIG")
+    if short not in _EXTRA:
+        raise UsageError(f"received {name!r}, which is no signal to end a run with: {nearest(short, _EXTRA)}")
+    return int(_EXTRA[short])
+
+
+def _checked(exit_code: int | None) -> int | None:
+    if exit_code is not None and not 3 <= exit_code <= 255:
+        raise UsageError(
+            f"the requeue exit code must be from 3 to 255 (0 is done, 1 failed, 2 bad input): received {exit_code}"
+        )
+    return exit_code
+
+
+def _say(line: str) -> None:
+    """Writes past Python's buffers: the handler may have interrupted a write to them."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{line}\n".encode(errors="replace"))

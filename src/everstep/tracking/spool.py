@@ -1,0 +1,218 @@
+"""A file in the run directory that takes every record at once, whatever the server it is meant for does.
+
+`MODEL_DIR/spool/<name>.jsonl` has one JSON record per line, oldest first, each stamped with the time when it was
+logged. It is only ever appended to. A sender reads behind the writer and remembers how far it got (`sender.py`).
+
+    {"time": 1731689012345, "type": "metrics", "step": 100, "kind": "train", "values": {"loss": 0.25}}
+    {"time": …, "type": "params", "values": {"trainer.train_steps": "1000"}}
+    {"time": …, "type": "tags", "values": {"backend": "jax"}}
+    {"time": …, "type": "artifact", "path": "config.yaml"}
+    {"time": …, "type": "status", "status": "finished"}
+    {"time": …, "type": "target", …}                        where the records are meant to go
+"""
+
+import dataclasses
+import json
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from everstep import storage
+from everstep.tracking.tracker import Kind
+
+Record = dict[str, Any]
+"""One line of a spool."""
+
+logger = logging.getLogger(__name__)
+
+_CHUNK = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Records as they stand one after the other in the file.
+
+    Attributes:
+      records: The records.
+      end: The offset of the next one.
+      full: Whether that is as many as are read at once: there may be more.
+    """
+
+    records: list[Record]
+    end: int
+    full: bool = False
+
+
+class Spool:
+    """The writing end, and what a reader needs.
+
+    A record reaches the file in one unbuffered write, without waiting for the disk: it survives the process, and
+    costs microseconds. What the disk does not take (it is full, say) waits in memory and goes with the next record;
+    nothing is raised, because a record is not worth a run.
+
+    Args:
+      directory: The folder of the spools; created when there is something to write.
+      name: What the spool is called; the name of its file.
+      clock: Seconds since the epoch.
+
+    Attributes:
+      path: The file.
+    """
+
+    def __init__(self, directory: storage.PathLike, name: str, clock: Callable[[], float] = time.time) -> None:
+        self.path = Path(directory) / f"{name}.jsonl"
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._descriptor: int | None = None
+        self._unwritten: list[bytes] = []
+        self._seen: dict[tuple[Kind, int], set[str]] = {}
+        self._params: dict[str, str] = {}
+
+    def open(self) -> None:
+        """Cuts a last line that a kill left unfinished, and learns what earlier attempts have recorded."""
+        self.close()
+        self._seen, self._params = {}, {}
+        try:
+            if self.path.exists():
+                os.truncate(self.path, _whole_lines(self.path))
+            for record in self.records():
+                self._learn(record)
+        except OSError as error:
+            logger.warning("cannot read all of %s (%s): points in it may be recorded twice", self.path, error.strerror)
+
+    def metrics(self, step: int, values: Mapping[str, float], kind: Kind) -> None:
+        """Records numbers of a step, except those that the spool has already.
+
+        A resumed run computes the steps since its checkpoint again, to the same numbers; each must arrive once.
+        """
+        with self._lock:
+            seen = self._seen.get((kind, step), set())
+            new = {name: _spelled(value) for name, value in values.items() if name not in seen}
+            if new:
+                self.append({"type": "metrics", "step": int(step), "kind": kind, "values": new})
+
+    def params(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Records the parameters that the spool does not have yet.
+
+        Returns:
+          Those that it has with another value: a parameter is recorded once.
+        """
+        with self._lock:
+            if new := {name: value for name, value in values.items() if name not in self._params}:
+                self.append({"type": "params", "values": new})
+            return {name: value for name, value in values.items() if self._params[name] != value}
+
+    def append(self, record: Record) -> None:
+        """Stamps a record and writes it; raises nothing, waits for nobody."""
+        line = json.dumps({"time": int(self._clock() * 1000), **record}, allow_nan=False) + "\n"
+        with self._lock:
+            self._learn(record)
+            self._unwritten.append(line.encode("utf-8"))
+            self._write()
+
+    def flush(self) -> None:
+        """Tries once more what the disk has not taken."""
+        with self._lock:
+            self._write()
+
+    def close(self) -> None:
+        """Lets go of the file; the next record opens it again."""
+        with self._lock:
+            self._write()
+            if self._unwritten:
+                logger.warning("%s: %d records were not written", self.path, len(self._unwritten))
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+
+    def read(self, offset: int) -> Batch:
+        """Returns the next records from `offset` on; none when there are no more."""
+        if not self.path.exists():
+            return Batch([], offset)
+        with open(self.path, "rb") as file:
+            file.seek(offset)
+            data = file.read(_CHUNK)
+            while b"\n" not in data and (more := file.read(_CHUNK)):
+                data += more
+        whole = data[: data.rfind(b"\n") + 1]
+        return Batch(list(_parsed(whole.splitlines(), self.path)), offset + len(whole), len(data) >= _CHUNK)
+
+    def records(self, offset: int = 0) -> Iterator[Record]:
+        """Yields every record from `offset` on."""
+        while (batch := self.read(offset)).end > offset:
+            yield from batch.records
+            offset = batch.end
+
+    def holds(self, offset: int) -> bool:
+        """Returns whether a record ends at `offset`: false of a position in some other file of this name."""
+        if offset == 0 or not self.path.exists():
+            return offset == 0
+        with open(self.path, "rb") as file:
+            file.seek(offset - 1)
+            return file.read(1) == b"\n"
+
+    def _learn(self, record: Record) -> None:
+        if record["type"] == "metrics":
+            self._seen.setdefault((record["kind"], record["step"]), set()).update(record["values"])
+        elif record["type"] == "params":
+            self._params.update(record["values"])
+
+    def _write(self) -> None:
+        if not self._unwritten:
+            return
+        try:
+            self._append_to_file(b"".join(self._unwritten))
+        except OSError as error:
+            if len(self._unwritten) == 1:
+                logger.warning("cannot write to %s (%s); its records wait in memory", self.path, error.strerror)
+        else:
+            self._unwritten.clear()
+
+    def _append_to_file(self, data: bytes) -> None:
+        if self._descriptor is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        size = os.fstat(self._descriptor).st_size
+        try:
+            if os.write(self._descriptor, data) < len(data):
+                raise OSError(None, "the disk took only a part")
+        except OSError:
+            os.ftruncate(self._descriptor, size)  # a half line would spoil the next one
+            raise
+
+
+def point_count(records: Iterable[Record]) -> int:
+    """Returns how many numbers there are in the records."""
+    return sum(len(record["values"]) for record in records if record["type"] == "metrics")
+
+
+def _spelled(value: float) -> float | str:
+    """Returns a number as strict JSON can say it: NaN and the infinities by name (`float` reads them back)."""
+    return value if math.isfinite(value) else json.dumps(value)
+
+
+def _parsed(lines: Iterable[bytes], path: Path) -> Iterator[Record]:
+    for line in lines:
+        try:
+            record = json.loads(line)
+            yield {"type": record["type"], "time": int(record["time"]), **record}
+        except (ValueError, TypeError, KeyError):
+            logger.warning("%s has a line that is no record; left out: %.80r", path, line)
+
+
+def _whole_lines(path: Path) -> int:
+    """Returns the length of the file up to the end of its last whole line."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        while size > 0:
+            start = max(0, size - _CHUNK)
+            file.seek(start)
+            if (newline := file.read(size - start).rfind(b"\n")) >= 0:
+                return start + newline + 1
+            size = start
+    return 0

@@ -1,0 +1,155 @@
+"""Damaged, foreign and newer checkpoints: found, told, kept aside, and never loaded."""
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from everstep.checkpoint import manifest
+from everstep.checkpoint.checkpointer import SaveError
+from everstep.checkpoint.orbax import OrbaxCheckpointer
+from everstep.checkpoint.retention import Retention
+from everstep.errors import TrainingError, UsageError
+
+
+def state(step: int) -> dict[str, np.ndarray]:
+    return {f"model/{i}": np.random.default_rng([step, i]).random(2000, dtype="float32") for i in range(3)}
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """Checkpoints of the steps 10, 20 and 30 of one run."""
+    checkpointer = OrbaxCheckpointer(tmp_path / "checkpoints", run="mine")
+    for step in (10, 20, 30):
+        checkpointer.save(step, state(step), {"step": step})
+    checkpointer.close()
+    return tmp_path / "checkpoints"
+
+
+def restored(directory: Path, **kwargs) -> int:
+    checkpointer = OrbaxCheckpointer(directory, run="mine", **kwargs)
+    found, meta = checkpointer.restore()
+    checkpointer.close()
+    expected = state(meta["step"])
+    assert all(np.array_equal(found[key], expected[key]) for key in expected)
+    return meta["step"]
+
+
+def files(checkpoint: Path) -> list[Path]:
+    return sorted(path for path in checkpoint.rglob("*") if path.is_file())
+
+
+def flip(path: Path, choice: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    position = choice.randrange(len(data))
+    data[position] ^= 1 << choice.randrange(8)
+    path.write_bytes(data)
+
+
+def damage(checkpoint: Path, kind: str, seed: int) -> None:
+    choice = random.Random(seed)
+    path = choice.choice([path for path in files(checkpoint) if path.stat().st_size])
+    if kind == "flip":
+        flip(path, choice)
+    elif kind == "truncate":
+        path.write_bytes(path.read_bytes()[: choice.randrange(path.stat().st_size)])
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "missing":
+        path.unlink()
+    elif kind == "extra":
+        (path.parent / "stray").write_text("x")
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["flip", "truncate", "empty", "missing", "extra"])
+def test_every_damage_is_found_and_the_one_before_is_used(saved, kind, seed, caplog):
+    damage(saved / "30", kind, seed)
+    before = {path.relative_to(saved / "30"): path.read_bytes() for path in files(saved / "30")}
+    assert restored(saved) == 20
+    assert "30 is damaged" in caplog.text
+    aside = saved / "30.damaged"
+    assert {path.relative_to(aside): path.read_bytes() for path in files(aside)} == before
+    assert restored(saved) == 20
+
+
+def test_two_damaged_ones_in_a_row(saved):
+    damage(saved / "30", "flip", 0)
+    damage(saved / "20", "missing", 0)
+    assert restored(saved) == 10
+    assert sorted(os.listdir(saved)) == ["10", "20.damaged", "30.damaged"]
+
+
+def test_when_all_are_damaged_nothing_starts_anew(saved):
+    for step in (10, 20, 30):
+        damage(saved / str(step), "flip", step)
+    with pytest.raises(TrainingError, match="no checkpoint in .* can be used: 30 .*20 .*10 .*bring one back"):
+        restored(saved)
+    with pytest.raises(TrainingError, match="10.damaged, 20.damaged, 30.damaged"):
+        restored(saved)
+    checkpointer = OrbaxCheckpointer(saved)
+    with pytest.raises(TrainingError, match="bring one back"):
+        checkpointer.require_hope()
+    checkpointer.close()
+
+
+def test_who_only_looks_on_moves_nothing(saved):
+    damage(saved / "30", "flip", 0)
+    assert restored(saved, repair=False) == 20
+    assert sorted(os.listdir(saved)) == ["10", "20", "30"]
+
+
+def test_a_step_asked_for_by_name_is_not_replaced_by_another(saved):
+    damage(saved / "20", "flip", 0)
+    checkpointer = OrbaxCheckpointer(saved)
+    with pytest.raises(TrainingError, match=r"20' is damaged: .*choose another step"):
+        checkpointer.restore(20)
+    checkpointer.close()
+
+
+def test_a_checkpoint_of_another_run_is_refused(saved):
+    checkpointer = OrbaxCheckpointer(saved, run="yours")
+    with pytest.raises(UsageError, match=r"30' was written by another run \(mine, this one is yours\): move it away"):
+        checkpointer.restore()
+    checkpointer.close()
+    assert sorted(os.listdir(saved)) == ["10", "20", "30"]
+
+
+def test_a_checkpoint_of_a_newer_program_is_refused(saved):
+    path = saved / "30" / manifest.NAME
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {"format": 99, "version": "9.9"}))
+    with pytest.raises(UsageError, match=r"written by a newer Everstep \(9.9, format 99; this one reads up to 1\)"):
+        restored(saved)
+    assert sorted(os.listdir(saved)) == ["10", "20", "30"]
+
+
+def test_a_checkpoint_under_another_number_is_no_checkpoint(saved):
+    (saved / "30").rename(saved / "40")
+    assert restored(saved) == 20
+
+
+def test_what_others_put_there_stays(saved):
+    shutil.copytree(saved / "10", saved / "10-copy")
+    other = OrbaxCheckpointer(saved, Retention(2), run="yours")
+    (saved / "5").mkdir()
+    (saved / "note.txt").write_text("keep me")
+    for step in (40, 50, 60, 70):
+        other.save(step, state(step), {})
+    other.close()
+    assert sorted(os.listdir(saved)) == ["10", "10-copy", "20", "30", "5", "60", "70", "note.txt"]
+
+
+def test_a_failed_save_is_told_by_the_next_call_and_harms_nothing(saved):
+    checkpointer = OrbaxCheckpointer(saved, run="mine")
+    checkpointer.save(40, state(40), {"bad": object()})
+    with pytest.raises(SaveError, match=r"step 40 could not be saved in .*; the checkpoints before it are untouched"):
+        checkpointer.save(50, state(50), {"step": 50})
+    checkpointer.save(50, state(50), {"step": 50})
+    checkpointer.close()
+    assert restored(saved) == 50
+    assert sorted(os.listdir(saved)) == ["10", "20", "30", "50"]

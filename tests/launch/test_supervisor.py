@@ -1,0 +1,345 @@
+"""Supervision of real processes that crash, kill themselves, hang and finish."""
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from everstep.errors import UsageError
+from everstep.launch import supervisor
+from everstep.launch.supervisor import supervise
+from everstep.run.lock import RunLock
+from everstep.run.record import Run, read
+
+COUNT = """
+import os, pathlib, signal, sys, time
+log = pathlib.Path("starts")
+log.write_text(log.read_text() + "x" if log.exists() else "x")
+number = len(log.read_text())
+"""
+RUN = (
+    COUNT
+    + """
+from everstep.run.heartbeat import Heartbeat
+from everstep.run.supervised import announce
+announce("run", {requeue})
+heart = Heartbeat("run", interval=0)
+"""
+)
+
+
+def child(script, before=COUNT):
+    """A command: `number` is how often it has been started, counted from 1."""
+    return [sys.executable, "-c", before + script]
+
+
+def run_child(script, requeue=None):
+    return child(script, RUN.format(requeue=requeue))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def starts():
+    return len(Path("starts").read_text())
+
+
+def test_done_is_done(capfd):
+    assert supervise(child("print('result'); print('note', file=sys.stderr)"), 3) == 0
+    assert capfd.readouterr() == ("result\n", "note\n")
+    assert starts() == 1
+
+
+def test_bad_input_is_never_tried_again():
+    assert supervise(child("sys.exit(2)"), 3, 0.01) == 2
+    assert starts() == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("sys.exit(1)", "ended with exit code 1; restart"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "was ended by SIGKILL (most often the kernel, because memory ran out"),
+        ("os.abort()", "was ended by SIGABRT (native code gave up"),
+        ("sys.exit(137)", "ended with exit code 137 (SIGKILL: most often the kernel"),
+        ("sys.exit(143)", "ended with exit code 143 (SIGTERM: somebody"),
+    ],
+)
+def test_deaths_are_followed_by_a_restart(capfd, end, words):
+    assert supervise(child(f"if number < 3: {end}"), 5, 0.01) == 0
+    assert starts() == 3
+    said = capfd.readouterr().err
+    assert f"everstep: the command {words}" in said
+    assert "restart 2 of 5 in 0.02 s" in said
+
+
+@pytest.mark.parametrize(("end", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)])
+def test_restarts_are_counted(capfd, end, code):
+    assert supervise(child(end), 1, 0.01) == code
+    assert starts() == 2
+    assert "giving up: it may be restarted 1 times, and was" in capfd.readouterr().err
+    assert supervise(child(end), 0, 0.01) == code
+    assert starts() == 3
+
+
+def test_a_crash_loop_ends_with_the_diagnosis(capfd):
+    script = """
+heart.beat(number + 20)
+os.makedirs("run/checkpoints/20", exist_ok=True)
+print("\\x1b[1mstep 1\\rstep 2\\rstep 21\\x1b[0m", "boom: 3 is no number", sep="\\n", file=sys.stderr, flush=True)
+os.kill(os.getpid(), 9 if number > 1 else 6)
+"""
+    Path("run").mkdir()
+    assert supervise(run_child(script), 50, 0.01) == 137
+    assert starts() == 4
+    said = capfd.readouterr().err
+    assert said.count("boom") == 5, "four times live, once in the diagnosis"
+    report = said[said.index("giving up") :].splitlines()
+    assert report[0] == "giving up: 3 restarts in a row brought it no further"
+    assert report[1].startswith("  it was ended by SIGKILL (most often the kernel")
+    assert report[1].endswith("at step 24, newest checkpoint: step 20")
+    assert report[2] == "  all its ends: SIGABRT, SIGKILL, SIGKILL, SIGKILL"
+    assert "save more often" in report[3]
+    assert report[-2:] == ["  | step 21", "  | boom: 3 is no number"]
+
+
+def test_a_new_checkpoint_starts_the_count_anew(capfd):
+    script = """
+if number in (3, 6): os.makedirs(f"run/checkpoints/{number}")
+sys.exit(1 if number < 9 else 0)
+"""
+    Path("run").mkdir()
+    assert supervise(run_child(script), 50, 0.01) == 0
+    pauses = [line.split(" in ")[1] for line in capfd.readouterr().err.splitlines()]
+    assert pauses == [f"{seconds} s" for seconds in (0.01, 0.02, 0.01, 0.02, 0.04, 0.01, 0.02, 0.04)]
+
+
+def test_what_was_there_before_is_no_progress():
+    os.makedirs("run/checkpoints/500")
+    assert supervise(run_child("sys.exit(1)"), 50, 0.01) == 1
+    assert starts() == 4
+
+
+@pytest.mark.parametrize(
+    ("backoff", "pauses"), [(1, [1, 2, 4, 8, 16, 32, 60, 60]), (25, [25, 50, 60]), (90, [90, 90]), (0, [0, 0])]
+)
+def test_pauses_double_up_to_a_minute(backoff, pauses):
+    assert [supervisor.pause(backoff, stalls) for stalls in range(len(pauses))] == pauses
+
+
+def test_a_long_life_is_progress_for_a_command_that_tells_nothing(monkeypatch):
+    monkeypatch.setattr(supervisor, "_LONG_LIFE", 0.0)
+    assert supervise(child("sys.exit(1 if number < 7 else 0)"), 50, 0.001) == 0
+
+
+def test_a_request_for_another_machine_is_passed_on():
+    Path("run").mkdir()
+    assert supervise(run_child("sys.exit(85)", requeue=85), 50, 0.01) == 85
+    assert starts() == 1
+
+
+RECORD = """
+from everstep.run.record import Run
+record = Run.open("run", "mnist/mlp", "jax")
+record.begin(0, "", code={{}})
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("os.kill(os.getpid(), 9)", "SIGKILL"),
+        ("os._exit(7)", "exit 7"),
+        ("record.finish('failed', 'ValueError: x'); sys.exit(1)", "ValueError: x"),
+    ],
+)
+def test_the_record_says_why_an_attempt_died(end, reason):
+    supervise(run_child(RECORD.format(end)), 0)
+    [attempt] = read("run")["attempts"]
+    assert attempt["reason"] == reason
+
+
+def test_a_death_before_the_attempt_began_is_not_noted_on_the_one_before():
+    run = Run.open("run", "mnist/mlp", "jax")
+    run.begin(0, "", code={})
+    record = json.loads(Path("run/run.json").read_text())
+    record["attempts"][0]["started"] = "2020-01-01T00:00:00.000+00:00"
+    Path("run/run.json").write_text(json.dumps(record))
+    supervise(run_child("os._exit(7)"), 0)
+    assert [attempt["reason"] for attempt in read("run")["attempts"]] == [None]
+
+
+def test_the_record_of_a_live_run_is_left_alone():
+    with RunLock(Path("run")):
+        supervise(run_child(RECORD.format("os._exit(7)")), 0)
+        assert [attempt["reason"] for attempt in read("run")["attempts"]] == [None]
+
+
+@contextlib.contextmanager
+def supervised(command, max_restarts=5, backoff=0.05, **options):
+    """The supervisor as a process of its own; it has started the command when the file `ready` is there."""
+    arguments = f"{command!r}, {max_restarts}, {backoff}"
+    script = f"import sys; from everstep.launch.supervisor import supervise; sys.exit(supervise({arguments}))"
+    process = subprocess.Popen([sys.executable, "-c", script], **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for(name, text=""):
+    deadline = time.monotonic() + 20
+    while not (Path(name).exists() and text in Path(name).read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return Path(name).read_text()
+
+
+HANG = """
+def note(number, frame):
+    with open("signals", "a") as file: file.write(f"{number} ")
+    if number in (2, 15):
+        time.sleep(0.3)
+        sys.exit(128 + number)
+for number in (1, 2, 10, 12, 15): signal.signal(number, note)
+pathlib.Path("ready").write_text(str(os.getpid()))
+while True: time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_are_passed_on_once_and_the_end_is_awaited(number):
+    with supervised(child(HANG)) as process:
+        wait_for("ready")
+        process.send_signal(signal.SIGUSR1)
+        wait_for("signals", "10 ")
+        process.send_signal(number)
+        assert process.wait(10) == 128 + number
+    assert Path("signals").read_text() == f"10 {int(number)} "
+    assert starts() == 1
+
+
+def test_a_ctrl_c_at_the_terminal_reaches_the_command_once():
+    """The terminal sends it to the foreground group, which the command is not in."""
+    with supervised(child(HANG), process_group=0) as process:
+        wait_for("ready")
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(10) == 130
+    assert Path("signals").read_text() == "2 "
+
+
+def test_a_signal_to_the_command_alone_is_a_death_like_any_other():
+    with supervised(child("if number > 1: sys.exit(0)\n" + HANG)) as process:
+        os.kill(int(wait_for("ready")), signal.SIGTERM)
+        assert process.wait(10) == 0
+    assert starts() == 2
+
+
+def test_a_command_that_dies_of_a_signal_passed_on_is_not_restarted():
+    script = "pathlib.Path('ready').touch(); time.sleep(60)"
+    with supervised(child(script)) as process:
+        wait_for("ready")
+        process.terminate()
+        assert process.wait(10) == 143
+    assert starts() == 1
+
+
+def test_a_signal_in_a_pause_ends_it():
+    with supervised(child("sys.exit(1)"), backoff=60, stderr=subprocess.PIPE, text=True) as process:
+        assert "in 60 s" in process.stderr.readline()
+        process.terminate()
+        assert process.wait(10) == 143
+        process.stderr.close()
+    assert starts() == 1
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored():
+    with supervised(child(HANG), preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:
+        wait_for("ready")
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 143
+    assert Path("signals").read_text() == "15 "
+
+
+def test_what_a_dead_command_left_running_is_ended_before_the_restart(capfd):
+    script = """
+if number > 1:
+    sys.exit(0 if pathlib.Path("saved").exists() else 2)
+import subprocess
+worker = '''
+import signal, sys, pathlib, time
+def save(*_):
+    time.sleep(0.2); pathlib.Path("saved").touch(); sys.exit()
+signal.signal(signal.SIGTERM, save)
+pathlib.Path("working").touch()
+time.sleep(60)
+'''
+subprocess.Popen([sys.executable, "-c", worker])
+while not pathlib.Path("working").exists(): time.sleep(0.01)
+os.kill(os.getpid(), 9)
+"""
+    assert supervise(child(script), 1, 0.01) == 0
+    assert "what the command had left running was ended as well" in capfd.readouterr().err
+
+
+def test_a_command_that_is_done_may_leave_something_running():
+    script = """
+import subprocess
+left = subprocess.Popen(["sleep", "30"], stderr=subprocess.DEVNULL)
+pathlib.Path("left").write_text(str(left.pid))
+"""
+    assert supervise(child(script), 1) == 0
+    os.kill(int(Path("left").read_text()), signal.SIGKILL)  # would fail if it were gone
+
+
+def test_supervision_works_in_a_thread():
+    codes = []
+    thread = threading.Thread(target=lambda: codes.append(supervise(child("sys.exit(number < 2)"), 2, 0.01)))
+    thread.start()
+    thread.join(20)
+    assert codes == [0]
+
+
+def test_on_a_terminal_the_command_has_a_terminal():
+    ours, childs = pty.openpty()
+    script = "sys.exit(0 if os.isatty(2) and os.read(0, 1) == b'' and os.write(2, b'one\\ntwo\\rthree\\n') else 1)"
+    with supervised(child(script), 0, stderr=childs) as process:
+        assert process.wait(20) == 0
+    os.close(childs)
+    text = b""
+    with contextlib.suppress(OSError):
+        while data := os.read(ours, 1000):
+            text += data
+    os.close(ours)
+    assert text == b"one\r\ntwo\rthree\r\n", "the one terminal that is real adds its carriage returns, ours adds none"
+
+
+@pytest.mark.parametrize(
+    ("command", "restarts", "backoff", "words"),
+    [
+        ([], 1, 1.0, "there is no command to run"),
+        (["no-such-program"], 1, 1.0, "cannot start 'no-such-program': No such file"),
+        (["/"], 1, 1.0, "cannot start '/': Permission denied"),
+        (["a\0b"], 1, 1.0, "cannot start"),
+        (["true"], -1, 1.0, "--max-restarts: received -1"),
+        (["true"], 1, -1.0, "--backoff: received -1.0"),
+        (["true"], 1, float("nan"), "--backoff: received nan"),
+    ],
+)
+def test_bad_requests(command, restarts, backoff, words):
+    with pytest.raises(UsageError, match=words):
+        supervise(command, restarts, backoff)

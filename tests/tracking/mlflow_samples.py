@@ -1,0 +1,43 @@
+"""What the tests with a real MLflow server share: points to log, and what must be there in the end."""
+
+import time
+
+from everstep.testing.mlflow_server import points_of, runs_of
+
+
+def train(tracker, steps, pause=0.0005):
+    """Logs two numbers per step and one per tenth; returns the seconds that each call took."""
+    seconds = []
+    for step in steps:
+        began = time.perf_counter()
+        tracker.log(step, {"loss": 1.0 / step, "accuracy": step / 1000}, "train")
+        seconds.append(time.perf_counter() - began)
+        if step % 10 == 0:
+            tracker.log(step, {"loss": 2.0 / step}, "validation")
+        time.sleep(pause)
+    return seconds
+
+
+def expected(steps):
+    points = {("loss", step, 1.0 / step) for step in steps} | {("accuracy", step, step / 1000) for step in steps}
+    return points | {("validation_loss", step, 2.0 / step) for step in steps if step % 10 == 0}
+
+
+def assert_nobody_waited(seconds):
+    assert sorted(seconds)[int(len(seconds) * 0.99)] < 0.05
+
+
+def assert_recorded(uri, name, steps):
+    """Each point is there, once, in the only run there is; returns that run."""
+    (run,) = runs_of(uri, name)
+    points = points_of(uri, run)
+    assert set(points) == expected(steps)
+    assert set(points.values()) == {1}
+    return run
+
+
+def until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)

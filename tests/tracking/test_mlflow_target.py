@@ -1,0 +1,49 @@
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from everstep.errors import UsageError
+from everstep.tracking.mlflow import MlflowTracker
+from everstep.tracking.mlflow_target import without_credentials
+from everstep.tracking.sync import sync
+
+
+def test_credentials_in_addresses():
+    shown = {
+        "http://alice:p@ss@host:5000/x": "http://host:5000/x",
+        "at http://token@host failed": "at http://host failed",
+        "postgresql://a:b@host/db?sslmode=require": "postgresql://host/db?sslmode=require",
+        "mssql://host/db?Password=hunter2&x=1": "mssql://host/db?Password=***&x=1",
+        "sqlite:////data/a@b/mlflow.db": "sqlite:////data/a@b/mlflow.db",
+    }
+    assert {uri: without_credentials(uri) for uri in shown} == shown
+
+
+@pytest.mark.parametrize("uri", ["mlruns", "file:///tmp/mlruns", "./x"])
+def test_mlflow_keeps_no_runs_in_plain_folders(tmp_path, uri):
+    with pytest.raises(UsageError, match="sqlite:///mlflow.db"):
+        MlflowTracker(tmp_path, "id", "experiment", uri)
+
+
+def test_a_missing_package_is_named(tmp_path):
+    code = f"""
+        import importlib.util, sys
+        real = importlib.util.find_spec
+        importlib.util.find_spec = lambda name, *rest: None if name == sys.argv[1] else real(name, *rest)
+        from everstep.tracking.mlflow import MlflowTracker
+        try:
+            MlflowTracker({str(tmp_path / "run")!r}, "id", "experiment", sys.argv[2])
+        except ValueError as error:
+            print(error)
+    """
+    for missing, uri, extra in [("mlflow", "http://127.0.0.1:1", "[mlflow]"), ("alembic", "sqlite:///x.db", "[ui]")]:
+        command = [sys.executable, "-c", textwrap.dedent(code), missing, uri]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert f"pip install 'everstep{extra}'" in done.stdout
+
+
+def test_sync_needs_a_tracked_run(tmp_path):
+    with pytest.raises(UsageError, match="was not tracked with MLflow"):
+        sync(tmp_path)
