@@ -153,6 +153,8 @@ def run_experiment(
         for change in changes:
             say(f"resuming with {change}")
         announce(trainer, say)
+        if training and not (controller.saver.interval or controller.saver.seconds or controller.saver.is_off):
+            say("trainer.checkpoint_interval=0: nothing is saved before training is done, or asked to end")
         with record.recorded(_text(stored, header), changes, guarded.last_beat) if record else contextlib.nullcontext():
             with contextlib.closing(tracker):
                 tracker.start(trainer.global_step)

@@ -155,4 +155,5 @@ def _trainer_params(steps: int, per_epoch: int, validation_steps: int | None, ke
         validation_interval=per_epoch,
         validation_steps=-1 if validation_steps is None else validation_steps,
         checkpoint_interval=per_epoch if keep else 0,
+        recovery_max_trials=-1,  # a callback may want to see it; nothing that is not finite is saved
     )

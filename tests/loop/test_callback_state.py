@@ -290,7 +290,7 @@ def test_protocol_added_since_is_refused():
 
 
 def test_backup_and_restore_is_left_out(tmp_path, caplog):
-    watching = [callbacks.BackupAndRestore(tmp_path / "backup"), Mine()]
+    watching = [[callbacks.BackupAndRestore(tmp_path / "backup"), Mine()]]
     made = KerasCallbacks(watching, model(), epochs=2, steps=3, validates=False)
     assert [type(callback).__name__ for callback in made.list.callbacks] == ["Mine", "History"]
     assert caplog.text.count("BackupAndRestore is left out") == 1

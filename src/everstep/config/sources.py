@@ -122,7 +122,7 @@ def _refuse_redacted(layers: Iterable[Layer]) -> None:
     problems = []
     for layer in layers:
         for path, value in walk(layer.tree):
-            if redaction.is_redacted(value):
+            if redaction.holds_redacted(value):
                 text = f"received {value!r}: it was blacked out when the file was stored; give it again: {path}=…"
                 problems.append(Problem(path, text, layer.origin_of(path)))
     if problems:

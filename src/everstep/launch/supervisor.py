@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from everstep import redaction
 from everstep.errors import UsageError
 from everstep.launch.child import Child
 from everstep.launch.death import Death
@@ -165,4 +166,4 @@ def _diagnosis(why: str, attempt: _Attempt, deaths: Sequence[Death]) -> str:
 
 
 def _say(text: str) -> None:
-    print(f"everstep: {text}", file=sys.stderr, flush=True)
+    print(f"everstep: {redaction.text(text)}", file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from everstep import redaction
 from everstep.loop.plain_values import NotPlainError, decode, encode, fingerprint
 from everstep.types import State
 
@@ -99,7 +100,8 @@ class AttributeState:
                 if self._may_be_state(value):
                     self.unsaved[name] = str(error)
                 continue
-            yield name, encoded, arrays
+            if redaction.tree({name: encoded}) == {name: encoded}:  # a secret is got anew, never saved
+                yield name, encoded, arrays
 
     def _may_be_state(self, value: Any) -> bool:
         if isinstance(value, _NO_MEMORY) or is_keras(type(self.owner)) or _root(type(value)) == "everstep":

@@ -181,13 +181,14 @@ class KerasCallbacks:
 
 def _accepted(callbacks: Sequence[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
     """Leaves out what would work against the run's own checkpoints, and says so."""
-    refused = [c for c in callbacks if isinstance(c, keras.callbacks.BackupAndRestore)]
+    given = keras.tree.flatten(list(callbacks))
+    refused = [callback for callback in given if isinstance(callback, keras.callbacks.BackupAndRestore)]
     if refused:
         logger.warning(
             "BackupAndRestore is left out: it would put older weights in place of those that fit goes on from; "
             "fit(…, model_dir=…) resumes by itself"
         )
-    return [callback for callback in callbacks if callback not in refused]
+    return [callback for callback in given if callback not in refused]
 
 
 def _wants(callback: keras.callbacks.Callback, hooks: Sequence[str]) -> bool:

@@ -95,7 +95,7 @@ class Recovery:
         """Returns what a checkpoint has to remember."""
         return {
             "trials": self.trials,
-            "skipped": self.skipped,
+            "skipped": list(self.skipped),
             "infinite": sorted(self._infinite_from_the_start or ()),
         }
 

@@ -166,7 +166,8 @@ class Run:
         # A checkpoint beyond step 0 proves work, whatever the record has heard of.
         checkpoints = self.directory / "checkpoints"
         saved = checkpoints.iterdir() if checkpoints.is_dir() else ()
-        return self.step > 0 or any(entry.name.isdigit() and int(entry.name) > 0 for entry in saved)
+        computed = any(attempt.get("first_step") for attempt in self.record["attempts"])
+        return self.step > 0 or computed or any(entry.name.isdigit() and int(entry.name) > 0 for entry in saved)
 
     def _attempt(self, step: int) -> Record:
         times = {"started": self._opened, "first_step": None, "ended": None}
