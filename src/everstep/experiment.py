@@ -162,9 +162,9 @@ def run_experiment(
                 logs = _run_mode(controller, mode, params.trainer, post_eval)
             trainer.close()
             if training and export:
+                if leaving := guarded.asked():
+                    raise leaving  # trained and saved; what is left, the next attempt does
                 _export(trainer, directory)
-            if leaving := guarded.asked():  # everything is done and saved, but the caller may have plans
-                raise leaving
         if training and len(run.record["attempts"]) > 1:
             say(f"goodput {goodput(run.record)}")
         return trainer.model, logs
