@@ -122,9 +122,12 @@ class Run:
         """Completes the record of an attempt that had no time to end."""
         attempt["reason"] = attempt["reason"] or "killed"
         attempt["ended"] = attempt["started"]
-        if beat is not None and beat[0] >= attempt["from_step"]:
+        if beat is None:
+            return
+        last = _spelled(datetime.datetime.fromtimestamp(beat[1], datetime.UTC))
+        if last >= attempt["started"]:  # else it is the sign of life of an attempt before that one
             attempt["to_step"] = max(attempt["to_step"], beat[0])
-            attempt["ended"] = max(attempt["started"], _spelled(datetime.datetime.fromtimestamp(beat[1], datetime.UTC)))
+            attempt["ended"] = last
 
     def stepped(self) -> None:
         """Notes when the attempt has done its first steps; with the next write."""
