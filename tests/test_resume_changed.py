@@ -273,5 +273,5 @@ def test_fit_goes_on_with_what_it_was_told_before(tmp_path, monkeypatch):
             fit(tmp_path / "run", epochs=2, **changes)
         assert listed(error) == [line]
     assert files(tmp_path / "run") == before
-    assert fit(tmp_path / "run", epochs=3).epoch == [1, 2]
+    assert fit(tmp_path / "run", epochs=3).epoch == [0, 1, 2]
     assert [change["key"] for change in attempts(tmp_path / "run")[1]["changes"]] == ["trainer.train_steps"]

@@ -162,9 +162,9 @@ def run_experiment(
                 logs = _run_mode(controller, mode, params.trainer, post_eval)
             trainer.close()
             if training and export:
-                if leaving := guarded.asked():
-                    raise leaving  # trained and saved; what is left, the next attempt does
+                _leave_if_asked(guarded)
                 _export(trainer, directory)
+                _leave_if_asked(guarded)
         if training and len(run.record["attempts"]) > 1:
             say(f"goodput {goodput(run.record)}")
         return trainer.model, logs
@@ -307,6 +307,12 @@ def _report(console: ConsoleTracker, guard: Any, run: Run, step: int) -> bool:
     console.progress(step)
     run.stepped()
     return bool(guard.go_on(step))
+
+
+def _leave_if_asked(guard: Any) -> None:
+    """All is trained and saved; what is left to do, the next attempt does."""
+    if leaving := guard.asked():
+        raise leaving
 
 
 def _say(line: str) -> None:

@@ -188,11 +188,12 @@ def test_the_record_of_a_live_run_is_left_alone():
 
 
 @contextlib.contextmanager
-def supervised(command, max_restarts=5, backoff=0.05, **options):
+def supervised(command, max_restarts=5, backoff=0.05, ignoring="", **options):
     """The supervisor as a process of its own; it has started the command when the file `ready` is there."""
     arguments = f"{command!r}, {max_restarts}, {backoff}"
     script = f"import sys; from everstep.launch.supervisor import supervise; sys.exit(supervise({arguments}))"
-    process = subprocess.Popen([sys.executable, "-c", script], **options)
+    trap = ["sh", "-c", f"trap '' {ignoring}; exec \"$@\"", "sh"] if ignoring else []
+    process = subprocess.Popen([*trap, sys.executable, "-c", script], **options)
     try:
         yield process
     finally:
@@ -267,7 +268,7 @@ def test_a_signal_in_a_pause_ends_it():
 
 
 def test_a_hangup_that_nohup_ignores_stays_ignored():
-    with supervised(child(HANG), preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:
+    with supervised(child(HANG), ignoring="HUP") as process:
         wait_for("ready")
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)

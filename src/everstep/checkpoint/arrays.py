@@ -1,5 +1,6 @@
 """The arrays and the JSON document of one checkpoint, written and read by Orbax."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def _arguments(state: State, meta: dict[str, Any]) -> "ocp.args.Composite":
     empty = {key: _describe(array) for key, array in arrays.items() if array.size == 0}
     tree = {"arrays": {key: array for key, array in arrays.items() if key not in empty}}
     document = {"meta": meta, "empty": empty}
+    json.dumps(document)  # what cannot be written is better found before anything is
     return ocp.args.Composite(state=ocp.args.PyTreeSave(tree), meta=ocp.args.JsonSave(document))
 
 

@@ -12,19 +12,19 @@ from collections.abc import Iterator
 import absl.logging
 
 
-class _BelowWarning(logging.Filter):
-    """Drops what orbax says below a warning; other users of absl's logger are not its business."""
+class _NotOrbax(logging.Filter):
+    """Drops what orbax says: errors are raised as well. Other users of absl's logger are not its business."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.WARNING or f"{os.sep}orbax{os.sep}" not in record.pathname
+        return record.levelno >= logging.CRITICAL or f"{os.sep}orbax{os.sep}" not in record.pathname
 
 
-_filter = _BelowWarning()
+_filter = _NotOrbax()
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Within the block orbax is heard from a warning on, and the root logger ends as it began."""
+    """Orbax is not heard, and the root logger ends as it began."""
     absl.logging.get_absl_logger().addFilter(_filter)
     root = logging.getLogger()
     stand_in = logging.lastResort or logging.NullHandler()

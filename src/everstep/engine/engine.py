@@ -227,7 +227,7 @@ class Engine(abc.ABC):
         """
         done, gathered = 0, None
         feed.expect(n if n > 0 else WHOLE)
-        with self._untouched_training_window():
+        with self._untouched_training_window(), self._nothing_drawn_unless_done():
             self.reset("validation")
             while n < 0 or done < n:
                 # outputs come back to the host from single steps only
@@ -258,6 +258,17 @@ class Engine(abc.ABC):
             yield
         finally:
             self._set(shared, before)
+
+    @contextlib.contextmanager
+    def _nothing_drawn_unless_done(self) -> Iterator[None]:
+        """An evaluation that is broken off has not happened: the next one draws the same random numbers."""
+        seeds = [key for key, variable in self.variables.items() if variable.name == "seed_generator_state"]
+        before = self._get(seeds)
+        try:
+            yield
+        except BaseException:
+            self._set(seeds, before)
+            raise
 
     # -- state ---------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ class HistoryTracker(Tracker):
         self._last_step = -1
         self._train_names: set[str] = set()
         self._borrowed: set[str] = set()  # plain names that so far only validation has used
+        self._found: set[str] = set()  # columns of earlier attempts, as long as nobody knows whose they are
 
     def start(self, step: int) -> None:
         """Cuts the rows beyond `step`, and a last line that a kill left unfinished.
@@ -50,11 +51,14 @@ class HistoryTracker(Tracker):
         if (cut := _format(self._columns, kept)) != text and text:
             storage.write_text(self._path, cut)
         self._last_step = max((int(row["step"]) for row in kept), default=-1)
+        self._found = set(self._columns)
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
         """Adds `logs` to the row of `step`."""
         if self._row and int(self._row["step"]) != step:
             self.flush()
+        if kind == "validation":
+            self._learn_owners(logs)
         cells = {self._column(name, kind): repr(value) for name, value in plain(logs).items()}
         self._row = {"step": str(step), **self._row, **cells}
 
@@ -88,6 +92,15 @@ class HistoryTracker(Tracker):
 
     def _rows(self) -> list[Row]:
         return _parse(self._path.read_text("utf-8"))[1] if self._path.exists() else []
+
+    def _learn_owners(self, logs: Mapping[str, float]) -> None:
+        """Learns, at the first evaluation after a start, whose the columns are that were there.
+
+        Where one of its names is new, there was no evaluation before, and all of them are training's.
+        """
+        if any(not {name, f"validation_{name}"} & self._found for name in logs):
+            self._train_names |= self._found
+        self._found = set()
 
     def _column(self, name: str, kind: Kind) -> str:
         """Returns the column of a name; training's claim to the plain name goes before validation's."""

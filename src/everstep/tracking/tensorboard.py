@@ -106,22 +106,24 @@ class EventFile:
     def _write(self, event: Event) -> None:
         event.wall_time = time.time()
         if self._records is None:
-            self._records = self._open()
+            self._records = self._open(event.step)
         self._records.write(event.SerializeToString())
 
-    def _open(self) -> RecordWriter:
+    def _open(self, first: int) -> RecordWriter:
         self._directory.mkdir(parents=True, exist_ok=True)
         file = (self._directory / _file_name()).open("xb")
         records = RecordWriter(file)
-        for event in self._opening():
+        for event in self._opening(first):
             records.write(event.SerializeToString())
         return records
 
-    def _opening(self) -> list[Event]:
+    def _opening(self, first: int) -> list[Event]:
         events = [Event(wall_time=time.time(), file_version="brain.Event:2")]
         if self._purge_step is not None:
             start = SessionLog(status=SessionLog.START)
-            events.append(Event(wall_time=time.time(), step=self._purge_step, session_log=start))
+            # What is done once more at the step restored, a broken evaluation say, replaces what was there.
+            purge_step = min(self._purge_step, first)
+            events.append(Event(wall_time=time.time(), step=purge_step, session_log=start))
             self._purge_step = None
         return events
 

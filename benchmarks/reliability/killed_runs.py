@@ -1,0 +1,158 @@
+"""Whole runs killed at random instants: do they end in the same bits as one that was not?
+
+`python -m benchmarks.reliability.killed_runs` takes about half an hour. Three models on two backends are trained by
+`everstep train`; the process gets SIGKILL at an instant drawn from its whole life (starting, compiling, training,
+saving, evaluating, exporting), and the same command is started again, till it comes to its end. The digest of the
+state (weights, slots, seeds, metrics) must be that of the uninterrupted run, every time.
+"""
+
+import argparse
+import csv
+import dataclasses
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.reliability.process import BACKENDS, Job
+
+MODELS = ("reliability/cnn", "reliability/augmented", "reliability/recurrent")
+KILLS = 50
+
+
+@dataclasses.dataclass
+class Figures:
+    """What came of it.
+
+    Attributes:
+      kills: Processes killed.
+      runs: Runs that came to their end.
+      wrong: What was not as it should be; one line each.
+      at: How far each killed process had come, in words.
+    """
+
+    kills: int = 0
+    runs: int = 0
+    wrong: list[str] = dataclasses.field(default_factory=list)
+    at: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def passed(self) -> bool:
+        """Returns whether nothing was wrong."""
+        return not self.wrong
+
+    def line(self) -> str:
+        """Returns them for people."""
+        at = ", ".join(f"{count} {phase}" for phase, count in sorted(self.at.items()))
+        return (
+            f"kills {self.kills} ({at}), runs that came to their end {self.runs} | states that differ from the "
+            f"uninterrupted run: {len(self.wrong)} | {'passed' if self.passed() else 'NOT PASSED'}"
+        )
+
+
+def measure(folder: Path, experiment: str, backend: str, kills: int, seed: int, *overrides: str) -> Figures:
+    """Kills one experiment that often, and compares all its runs with an uninterrupted one."""
+    choice = random.Random(f"{experiment} {backend} {seed}")
+    whole = Job(experiment, backend, folder / "whole", overrides)
+    life = whole.finish().seconds
+    expected = whole.record()
+    figures = Figures()
+    while figures.kills < kills:
+        job = Job(experiment, backend, folder / f"killed{figures.runs}", overrides)
+        _kill_until_done(job, choice, life, kills, figures)
+        figures.runs += 1
+        wrong = list(differences(job, expected))
+        figures.wrong += [f"{line}; the loss differs from step {first_difference(job, whole)} on" for line in wrong]
+    return figures
+
+
+def _kill_until_done(job: Job, choice: random.Random, life: float, kills: int, figures: Figures) -> None:
+    """Kills a run again and again, at instants of the life that it would have; at last it is left alone."""
+    while figures.kills < kills:
+        process = job.start()
+        if process.ends_within(choice.uniform(0, life)):
+            if process.code:
+                figures.wrong.append(f"{job.experiment} on {job.backend}: exit {process.code}: {process.said()}")
+            return
+        figures.kills += 1
+        phase = phase_of(job, process.pid)
+        process.kill()
+        figures.at[phase] = figures.at.get(phase, 0) + 1
+    job.finish()
+
+
+def phase_of(job: Job, pid: int) -> str:
+    """Returns what a process is at, as far as its directory tells."""
+    if job.holder() != pid:
+        return "starting or ending"
+    if any(_unfinished(job.directory / "export")):
+        return "exporting"
+    if any(_unfinished(job.directory / "checkpoints")):
+        return "saving"
+    return "training or evaluating" if job.newest_checkpoint() else "before the first checkpoint"
+
+
+def _unfinished(folder: Path) -> Iterator[Path]:
+    yield from folder.glob(".everstep-*")
+
+
+def differences(job: Job, expected: dict) -> Iterator[str]:
+    """Yields in what a run differs from the uninterrupted one."""
+    record = job.record()
+    for key in ("status", "step", "epoch", "digest", "weights_digest"):
+        if record[key] != expected[key]:
+            reasons = [(attempt["from_step"], attempt["to_step"], attempt["reason"]) for attempt in record["attempts"]]
+            yield (
+                f"{job.experiment} on {job.backend}: {key} {record[key]!r}, not {expected[key]!r}; attempts: {reasons}"
+            )
+
+
+def first_difference(job: Job, whole: Job) -> int | None:
+    """Returns the first step logged with another training loss; None if there is none."""
+    tables = []
+    for one in (job, whole):
+        with open(one.directory / "history.csv", newline="") as file:
+            tables.append({int(row["step"]): row["training_loss"] for row in csv.DictReader(file)})
+    return next((step for step in sorted(tables[1]) if tables[0].get(step) != tables[1][step]), None)
+
+
+def together(parts: list[Figures]) -> Figures:
+    """Returns the sum of figures."""
+    total = Figures()
+    for part in parts:
+        total.kills, total.runs = total.kills + part.kills, total.runs + part.runs
+        total.wrong += part.wrong
+        for phase, count in part.at.items():
+            total.at[phase] = total.at.get(phase, 0) + count
+    return total
+
+
+def main() -> int:
+    """Prints the figures; returns 0 if the bar was met."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="2 kills per model")
+    parser.add_argument("--backend", choices=BACKENDS, help="only this one")
+    parser.add_argument("--kills", type=int, default=KILLS, help="in all")
+    parser.add_argument("--seed", type=int, default=0, help="decides the instants")
+    given = parser.parse_args()
+    cases = [(model, backend) for backend in BACKENDS if given.backend in (None, backend) for model in MODELS]
+    shares = [(given.kills + number) // len(cases) for number in range(len(cases))]
+    parts = []
+    for (model, backend), kills in zip(cases, shares, strict=True):
+        folder = Path(tempfile.mkdtemp())
+        parts.append(measure(folder, model, backend, 2 if given.small else kills, given.seed))
+        print(f"{model:22s} {backend:11s} {parts[-1].line()}", flush=True)
+        for line in parts[-1].wrong:
+            print(f"  {line}", file=sys.stderr)
+        if parts[-1].passed():
+            shutil.rmtree(folder)
+        else:
+            print(f"  the runs are kept in {folder}", file=sys.stderr)
+    total = together(parts)
+    print(total.line())
+    return 0 if total.passed() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

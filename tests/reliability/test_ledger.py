@@ -1,0 +1,23 @@
+"""An epoch with a kill: every sample exactly once."""
+
+import os
+from pathlib import Path
+
+import pytest
+from benchmarks.reliability import ledger
+
+BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
+
+
+@pytest.mark.backend
+def test_each_sample_is_learned_from_once(tmp_path: Path) -> None:
+    figures = ledger.measure(tmp_path, BACKEND, samples=12_000, kills=1)
+    assert figures.passed(), figures.line()
+    assert (figures.samples, figures.steps, figures.kills) == (12_000, 200, 1)
+
+
+def test_a_repeated_or_missing_sample_does_not_pass() -> None:
+    good = ledger.Figures(samples=120, kills=1, repeated=0, missing=0, steps=2, lost=0)
+    assert good.passed()
+    assert not ledger.Figures(120, 1, repeated=1, missing=0, steps=2, lost=0).passed()
+    assert not ledger.Figures(120, 1, repeated=0, missing=1, steps=2, lost=0).passed()
