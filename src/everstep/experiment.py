@@ -149,6 +149,8 @@ def run_experiment(
             asked=guarded.asked,
             went_back=run.again,
         )
+        if record:
+            controller.saver.parts.append(record)
         _start(controller, trainer, mode, init_fn or task.initialize, directory)
         for change in changes:
             say(f"resuming with {change}")

@@ -13,16 +13,23 @@ from everstep.run.environment import fingerprint
 from everstep.run.record import Run
 from everstep.run.signals import Interrupted
 from everstep.tracking.tracker import Kind, Tracker
+from everstep.types import State
 
 
 class Attempt(Tracker):
-    """Keeps `run.json` up to date: in memory at each log, on disk at each flush."""
+    """Keeps `run.json` up to date: in memory at each log, on disk at each flush.
+
+    It is a part of the state, too: the digests are those of the end of training, before the closing evaluation, which
+    may draw random numbers. An attempt that has only the rest to do could not take them.
+    """
+
+    name = "attempt"
 
     def __init__(self, run: Run, trainer: Any) -> None:
         self._run, self._trainer = run, trainer
         self._metrics: dict[str, Mapping[str, float]] = {}
         self._digests: tuple[str, str] | None = None
-        self._found = run.step, (run.record["digest"], run.record["weights_digest"])
+        self._digested_step = -1
 
     def start(self, step: int) -> None:
         """Nothing to cut: the record has only the newest logs."""
@@ -43,6 +50,20 @@ class Attempt(Tracker):
         """Takes the digests, when the last training step is done."""
         state = self._trainer.engine.state()
         self._digests = digest(state), weights_digest(state)
+        self._digested_step = self._trainer.global_step
+
+    def get(self) -> tuple[State, dict[str, Any]]:
+        """Returns the digests, if they are taken, and of which step they are."""
+        return {}, {"step": self._digested_step, "digests": self._digests} if self._digests else {}
+
+    def prepare(self, meta: Mapping[str, Any]) -> None:
+        """Fits always."""
+
+    def set(self, arrays: State, meta: Mapping[str, Any]) -> None:
+        """Knows the digests again, if they are of the step that was restored."""
+        self._digests, self._digested_step = None, -1
+        if meta and meta["step"] == self._trainer.global_step:
+            self._digests, self._digested_step = tuple(meta["digests"]), meta["step"]
 
     @contextlib.contextmanager
     def recorded(
@@ -68,9 +89,6 @@ class Attempt(Tracker):
             reason = redaction.text(f"{type(error).__name__}: {error}").splitlines()[0]
             self._run.finish("interrupted" if interrupted else "failed", reason)
             raise
-        step, digests = self._found
-        if self._digests is None and step == self._trainer.global_step and all(digests):
-            self._digests = digests  # nothing was trained since they were taken
         if self._digests is None:
             self.trained()
         self._run.finish("finished", "done", *(self._digests or ()))
