@@ -101,7 +101,7 @@ def remove_directory(path: PathLike) -> None:
         os.rename(path, doomed)
     except FileNotFoundError:
         return
-    shutil.rmtree(doomed, ignore_errors=True)
+    _remove(doomed)
 
 
 @contextlib.contextmanager

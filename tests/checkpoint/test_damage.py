@@ -121,11 +121,21 @@ def test_a_checkpoint_of_another_run_is_refused(saved):
 
 def test_a_checkpoint_of_a_newer_program_is_refused(saved):
     path = saved / "30" / manifest.NAME
-    document = json.loads(path.read_text())
-    path.write_text(json.dumps(document | {"format": 99, "version": "9.9"}))
+    document = json.loads(path.read_text()) | {"format": 99, "version": "9.9"}
+    document.pop("digest")
+    path.write_text(manifest._text(document | {"digest": manifest._digest(document)}))
     with pytest.raises(UsageError, match=r"written by a newer Everstep \(9.9, format 99; this one reads up to 1\)"):
         restored(saved)
     assert sorted(os.listdir(saved)) == ["10", "20", "30"]
+
+
+def test_metrics_that_are_not_finite_do_no_harm(tmp_path):
+    checkpointer = OrbaxCheckpointer(tmp_path / "checkpoints", run="mine")
+    metrics = {"a": float("nan"), "b": float("inf"), "c": np.float32(0.5), "d": "text"}
+    checkpointer.save(10, state(10), {"step": 10}, metrics)
+    checkpointer.close()
+    assert restored(tmp_path / "checkpoints") == 10
+    assert manifest.read(tmp_path / "checkpoints" / "10").metrics == {"c": 0.5}
 
 
 def test_a_checkpoint_under_another_number_is_no_checkpoint(saved):

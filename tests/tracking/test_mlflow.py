@@ -162,9 +162,11 @@ def test_killed_and_resumed_from_an_earlier_step(server, make, tmp_path):
         process.send_signal(signal.SIGKILL)
     reached = int((tmp_path / "steps").read_text().split()[-1])
     resumed = make(server.uri)
-    resumed.start(20)
-    train(resumed, range(21, reached + 51), pause=0)
+    earlier = reached // 2
+    resumed.start(earlier)
+    train(resumed, range(earlier + 1, reached + 51), pause=0)
     resumed.close()
+    sync(tmp_path / "run", server.uri)  # what the time for closing was too short for
     assert_recorded(server.uri, tmp_path.name, range(1, reached + 51))
 
 

@@ -51,7 +51,7 @@ def write(directory: Path, manifest: Manifest) -> None:
     """Takes the digests of all files below `directory`, makes them durable, and writes the manifest beside them."""
     files = {path: _fingerprint(directory / path) for path in _files(directory)}
     document = dataclasses.asdict(dataclasses.replace(manifest, files=files))
-    storage.write_json(directory / NAME, document | {"digest": _digest(document)})
+    storage.write_text(directory / NAME, _text(document | {"digest": _digest(document)}))
 
 
 def read(directory: Path) -> Manifest:
@@ -62,19 +62,21 @@ def read(directory: Path) -> Manifest:
       UsageError: A newer Everstep wrote it.
     """
     try:
-        document = json.loads((directory / NAME).read_bytes())
+        data = (directory / NAME).read_bytes()
+        document = json.loads(data)
+        is_whole = data == _text(document).encode()
         digest = document.pop("digest", None)
     except FileNotFoundError:
         raise Damaged("it has no manifest") from None
     except (OSError, ValueError, AttributeError) as error:
         raise Damaged(f"its manifest cannot be read ({error})") from None
-    if isinstance(document.get("format"), int) and document["format"] > FORMAT:
+    if not is_whole or digest != _digest(document):
+        raise Damaged("its manifest was changed")
+    if document["format"] > FORMAT:
         raise UsageError(
             f"the checkpoint {str(directory)!r} was written by a newer Everstep ({document.get('version')}, format "
             f"{document['format']}; this one reads up to {FORMAT}): upgrade, or name another directory"
         )
-    if digest != _digest(document):
-        raise Damaged("its manifest was changed")
     return Manifest(**document)
 
 
@@ -117,6 +119,10 @@ def _fingerprint(path: Path) -> list[Any]:
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
 def _digest(document: Mapping[str, Any]) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from everstep import storage
 from everstep.checkpoint import arrays, manifest
 from everstep.checkpoint.checkpointer import Checkpointer, SaveError
@@ -53,9 +55,12 @@ class OrbaxCheckpointer(Checkpointer):
     def save(self, step: int, state: State, meta: dict[str, Any], metrics: Mapping[str, Any] | None = None) -> None:
         """Hands the state over; nobody may change its arrays any more."""
         self.wait()
-        if step in self.steps():
-            return
-        record = Manifest(step, self._run, time.time(), dict(metrics or {}), {}, _version())
+        try:
+            if step in self.steps():
+                return
+        except OSError as error:
+            raise SaveError(_save_message(step, self._directory, error)) from error
+        record = Manifest(step, self._run, time.time(), _finite(metrics or {}), {}, _version())
         self._pending = step, self._thread.submit(self._write, record, state, meta)
 
     def wait(self) -> None:
@@ -99,6 +104,8 @@ class OrbaxCheckpointer(Checkpointer):
             storage.prepare_directory(self._directory)
             self._prepared = True
         self._clear_away()
+        if self._path(record.step).exists():  # not one of ours, or it would not be saved
+            self._path(record.step).rename(self._aside(record.step))
         try:
             with storage.atomic_path(self._path(record.step)) as temporary:
                 arrays.write(temporary, state, meta)
@@ -208,6 +215,12 @@ class OrbaxCheckpointer(Checkpointer):
         return step
 
 
+def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the metrics by which a checkpoint can be the best."""
+    numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float | np.number)}
+    return {name: float(value) for name, value in numbers.items() if np.isfinite(value)}
+
+
 def _version() -> str:
     import importlib.metadata
 
@@ -216,4 +229,6 @@ def _version() -> str:
 
 def _save_message(step: int, directory: Path, error: Exception) -> str:
     reason = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0] or type(error).__name__
+    known = [text for text in ("No space left on device", "File too large", "Read-only file system") if text in reason]
+    reason = known[0] if known else reason[:200]
     return f"step {step} could not be saved in {str(directory)!r}: {reason}; the checkpoints before it are untouched"

@@ -292,7 +292,8 @@ class Engine(abc.ABC):
         expected = {key: self.variables[key] for key in self._lasting()}
         if only is not None:
             expected = {key: variable for key, variable in expected.items() if key.startswith(only)}
-            state = {key: value for key, value in state.items() if key in expected}
+            # What the task keeps may exist in training alone; the model is the same in both.
+            state = {key: value for key, value in state.items() if key in expected or key.startswith("model/")}
         states.check(expected, state)
         self.push()
         for key, variable in expected.items():
