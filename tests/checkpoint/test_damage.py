@@ -163,3 +163,92 @@ def test_a_failed_save_is_told_by_the_next_call_and_harms_nothing(saved):
     checkpointer.close()
     assert restored(saved) == 50
     assert sorted(os.listdir(saved)) == ["10", "20", "30", "50"]
+
+
+def test_what_cannot_be_read_here_is_not_damaged(saved, monkeypatch):
+    def too_little(*arguments, **settings):
+        raise MemoryError("4 TiB wanted")
+
+    monkeypatch.setattr("orbax.checkpoint.Checkpointer.restore", too_little)
+    with pytest.raises(TrainingError, match=r"30' cannot be read: MemoryError: 4 TiB wanted; it is left as it is"):
+        restored(saved)
+    assert sorted(path.name for path in saved.iterdir()) == ["10", "20", "30"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not stop root")
+def test_what_may_not_be_read_is_not_damaged(saved):
+    (saved / "30" / "manifest.json").chmod(0)
+    with pytest.raises(TrainingError, match=r"30' cannot be read: PermissionError"):
+        restored(saved)
+    assert sorted(path.name for path in saved.iterdir()) == ["10", "20", "30"]
+
+
+@pytest.mark.parametrize("name", ["0040", "²", "40.5", "-3", "notes"])
+def test_other_names_are_nobodys_checkpoint(saved, name):
+    (saved / name).mkdir()
+    assert restored(saved) == 30
+
+
+def test_what_file_managers_leave_behind_is_no_damage(saved):
+    (saved / "30" / ".DS_Store").touch()
+    assert restored(saved) == 30
+
+
+def test_a_manifest_that_is_something_else(saved):
+    (saved / "30" / "manifest.json").write_text("[]\n")
+    assert restored(saved) == 20
+
+
+def test_no_new_start_where_the_only_checkpoint_lost_its_manifest(saved):
+    for step in (10, 20):
+        shutil.rmtree(saved / str(step))
+    (saved / "30" / "manifest.json").unlink()
+    checkpointer = OrbaxCheckpointer(saved, run="mine")
+    assert checkpointer.latest() is None
+    with pytest.raises(TrainingError, match=r"can be used: 30 \(it has no manifest\)"):
+        checkpointer.require_hope()
+    checkpointer.close()
+
+
+def test_a_step_that_is_saved_again(saved):
+    checkpointer = OrbaxCheckpointer(saved, Retention(2, best=1, metric="accuracy"), run="mine")
+    checkpointer.save(30, state(31), {"step": 31}, {"accuracy": 0.5})
+    assert checkpointer.restore()[1] == {"step": 30}
+    checkpointer.save(30, state(31), {"step": 31}, {"accuracy": 0.5}, replace=True)
+    assert checkpointer.restore()[1] == {"step": 31}
+    checkpointer.close()
+    assert sorted(path.name for path in saved.iterdir()) == ["20", "30"]
+    assert manifest.read(saved / "30").metrics == {"accuracy": 0.5}
+
+
+def test_killed_while_a_step_takes_the_place_of_another(saved):
+    """Between two renames there is no directory of that name."""
+    (saved / "30").rename(saved / "30.replaced")
+    (saved / ".everstep-0123456789ab-30").mkdir()
+    assert restored(saved) == 30
+    checkpointer = OrbaxCheckpointer(saved, run="mine")
+    assert checkpointer.steps() == [10, 20, 30]
+    checkpointer.save(30, state(30), {"step": 30}, replace=True)
+    checkpointer.close()
+    assert sorted(path.name for path in saved.iterdir()) == ["10", "20", "30"]
+
+
+def test_meta_alone(saved):
+    checkpointer = OrbaxCheckpointer(saved, run="mine")
+    assert checkpointer.newest_meta() == {"step": 30}
+    shutil.rmtree(saved / "30" / "meta")
+    assert checkpointer.newest_meta() == {"step": 20}
+    checkpointer.close()
+    assert OrbaxCheckpointer(saved / "none").newest_meta() == {}
+
+
+def test_old_ones_that_cannot_be_removed_do_not_spoil_a_save(saved, monkeypatch, caplog):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    checkpointer = OrbaxCheckpointer(saved, Retention(2), run="mine")
+    monkeypatch.setattr("everstep.storage.remove_directory", refuse)
+    checkpointer.save(40, state(40), {"step": 40})
+    checkpointer.close()
+    assert checkpointer.steps() == [10, 20, 30, 40]
+    assert "could not be removed: [Errno 13] Permission denied" in caplog.text

@@ -29,8 +29,9 @@ class Counter:
 class SavedCounter(Counter):
     """One that can be saved, too."""
 
-    def state(self):
-        self.events.append(f"save {self.global_step}")
+    def state(self, into=None):
+        if self.global_step:  # the state before the first step is only looked at
+            self.events.append(f"save {self.global_step}")
         return {"steps": np.array(self.global_step)}, {"step": self.global_step}
 
     def restore(self, state, meta):
@@ -41,7 +42,7 @@ class MemoryCheckpointer(Checkpointer):
     def __init__(self):
         self.saved = {}
 
-    def save(self, step, state, meta, metrics=None):
+    def save(self, step, state, meta, metrics=None, replace=False):
         self.saved[step] = state, meta
 
     def restore(self, step=None):

@@ -1,10 +1,16 @@
 """NaN and spikes: nothing bad is saved, and training goes back, past what did the harm, as often as it may."""
 
+import contextlib
+
 import numpy as np
 import pytest
+from benchmarks.reliability.nan_injection import Spoiled
 
+import everstep as es
 from everstep.errors import TrainingError
+from everstep.experiment import create_trainer
 from everstep.loop.recovery import Recovery, non_finite
+from everstep.run.guard import Guard
 
 
 def test_what_is_bad_about_logs():
@@ -53,3 +59,47 @@ def test_trials_are_remembered():
     again.trials = 4
     again.restore(recovery.state())
     assert again.trials == 4
+
+
+def spoiled_run(trials, loop):
+    params = es.ExperimentConfig(
+        {
+            "trainer": {
+                "train_steps": 30,
+                "steps_per_loop": loop,
+                "checkpoint_interval": 10,
+                "recovery_max_trials": trials,
+                "optimizer_config": {"optimizer": {"type": "sgd"}},
+            },
+            "task": {"train_data": {"global_batch_size": 10}, "validation_data": {"global_batch_size": 10}},
+        }
+    )
+    task = Spoiled(params.task, "loss", 204)
+    trainer = create_trainer(params, task, True, False)
+    return params, task, trainer
+
+
+def test_one_bad_batch_takes_one_trial(tmp_path):
+    """Its logs are still on their way to the trackers when training goes back."""
+    for number in range(3):
+        params, task, trainer = spoiled_run(trials=1, loop=1)
+        es.run_experiment(None, task, "train", params, tmp_path / str(number), trainer=trainer, verbose=False)
+        assert trainer.global_step == 30
+
+
+def test_a_run_that_is_asked_to_end_while_it_takes_care_goes_on_with_it(tmp_path, monkeypatch):
+    """Uninterrupted it takes one trial; so it does in three attempts."""
+    go_on = Guard.go_on
+    for asked in (True, True, False):
+        params, task, trainer = spoiled_run(trials=1, loop=5)
+
+        def ask(guard, step, asked=asked, trainer=trainer):
+            if asked and trainer.careful is not None:
+                guard._signals.request("a notice")
+            return go_on(guard, step)
+
+        monkeypatch.setattr(Guard, "go_on", ask)
+        context = pytest.raises(SystemExit, match="a notice") if asked else contextlib.nullcontext()
+        with context:
+            es.run_experiment(None, task, "train", params, tmp_path / "run", trainer=trainer, verbose=False)
+    assert trainer.global_step == 30

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from everstep.checkpoint.manifest import Damaged
 from everstep.checkpoint.quiet import quiet
 from everstep.types import State
 
@@ -24,19 +23,19 @@ def read(path: Path) -> tuple[State, dict[str, Any]]:
     """Returns what `write` was given: the same bits, shapes and dtypes.
 
     They never pass through JAX, which would make int32 of int64.
-
-    Raises:
-      Damaged: Orbax cannot read it.
     """
     arguments = ocp.args.Composite(state=ocp.args.PyTreeRestore(), meta=ocp.args.JsonRestore())
-    try:
-        with quiet(), ocp.Checkpointer(_handler()) as orbax:
-            saved = orbax.restore(path, args=arguments)
-    except Exception as error:  # whatever Orbax finds: a missing file, a short one, broken JSON
-        raise Damaged(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
+    with quiet(), ocp.Checkpointer(_handler()) as orbax:
+        saved = orbax.restore(path, args=arguments)
     stored = {key: np.asarray(array) for key, array in saved.state["arrays"].items()}
     empty = {key: _create(**spec) for key, spec in saved.meta["empty"].items()}
     return stored | empty, saved.meta["meta"]
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """Returns the meta that `write` was given, alone."""
+    with quiet(), ocp.Checkpointer(_handler()) as orbax:
+        return orbax.restore(path, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta["meta"]
 
 
 def _handler() -> "ocp.CompositeCheckpointHandler":

@@ -24,14 +24,23 @@ class Checkpointer(abc.ABC):
     """
 
     @abc.abstractmethod
-    def save(self, step: int, state: State, meta: dict[str, Any], metrics: Mapping[str, Any] | None = None) -> None:
-        """Saves `state` and `meta` (plain JSON values) under `step`; a step already saved stays as it is.
+    def save(
+        self,
+        step: int,
+        state: State,
+        meta: dict[str, Any],
+        metrics: Mapping[str, Any] | None = None,
+        replace: bool = False,
+    ) -> None:
+        """Saves `state` and `meta` (plain JSON values) under `step`.
 
         Args:
           step: The step.
-          state: Every array by key. It may be written after this returns: nobody may change the arrays.
+          state: Every array by key. It may be written after this returns. Nobody changes the arrays before `wait` has
+            returned; then their memory is used again.
           meta: What else must resume with it.
           metrics: The evaluation that belongs to the step, by which the best are told.
+          replace: Whether it takes the place of what is saved under `step`, which stays as it is otherwise.
 
         Raises:
           SaveError: This save, or one before it that was written meanwhile, failed.
@@ -57,6 +66,10 @@ class Checkpointer(abc.ABC):
     def steps(self) -> list[int]:
         """Returns the steps that can be restored, in order."""
 
+    def newest_meta(self) -> dict[str, Any]:
+        """Returns the meta of the newest step alone; empty if there is none, or it cannot be read."""
+        return self.restore()[1] if self.latest() is not None else {}
+
     def latest(self) -> int | None:
         """Returns the last step that can be restored, or None."""
         return max(self.steps(), default=None)
@@ -77,7 +90,14 @@ class Checkpointer(abc.ABC):
 class NoopCheckpointer(Checkpointer):
     """Checkpoints switched off: nothing is saved, there is nothing to restore."""
 
-    def save(self, step: int, state: State, meta: dict[str, Any], metrics: Mapping[str, Any] | None = None) -> None:
+    def save(
+        self,
+        step: int,
+        state: State,
+        meta: dict[str, Any],
+        metrics: Mapping[str, Any] | None = None,
+        replace: bool = False,
+    ) -> None:
         """Does nothing."""
 
     def wait(self) -> None:

@@ -60,6 +60,7 @@ def read(directory: Path) -> Manifest:
     Raises:
       Damaged: It is missing, or not as it was written.
       UsageError: A newer Everstep wrote it.
+      OSError: It cannot be read.
     """
     try:
         data = (directory / NAME).read_bytes()
@@ -68,7 +69,7 @@ def read(directory: Path) -> Manifest:
         digest = document.pop("digest", None)
     except FileNotFoundError:
         raise Damaged("it has no manifest") from None
-    except (OSError, ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise Damaged(f"its manifest cannot be read ({error})") from None
     if not is_whole or digest != _digest(document):
         raise Damaged("its manifest was changed")
@@ -84,14 +85,16 @@ def verify(directory: Path) -> Manifest:
     """Checks every file of a checkpoint against its manifest; returns the manifest.
 
     Raises:
-      Damaged: A file is missing, has other bytes, or is one too many; names it.
+      Damaged: A file is missing, has other bytes, or is one too many; names it. Hidden ones that file managers and
+        network file systems leave behind do not count.
       UsageError: A newer Everstep wrote it.
+      OSError: Something cannot be read.
     """
     manifest = read(directory)
     present = set(_files(directory))
     if missing := sorted(set(manifest.files) - present):
         raise Damaged(f"{missing[0]} is missing")
-    if extra := sorted(present - set(manifest.files)):
+    if extra := sorted(path for path in present - set(manifest.files) if not Path(path).name.startswith(".")):
         raise Damaged(f"{extra[0]} does not belong to it")
     for path, (size, sha256) in manifest.files.items():
         if (directory / path).stat().st_size != size:

@@ -6,7 +6,10 @@ name is complete. On reading, every byte is checked; a damaged checkpoint is set
 """
 
 import concurrent.futures
+import contextlib
+import errno
 import logging
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +26,9 @@ from everstep.errors import TrainingError, UsageError
 from everstep.types import State
 
 logger = logging.getLogger(__name__)
+
+_REPLACED = ".replaced"
+_NAME = re.compile(rf"(0|[1-9][0-9]*)({re.escape(_REPLACED)})?")
 
 
 class OrbaxCheckpointer(Checkpointer):
@@ -52,11 +58,18 @@ class OrbaxCheckpointer(Checkpointer):
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "everstep-checkpoint")
         self._pending: tuple[int, concurrent.futures.Future[None]] | None = None
 
-    def save(self, step: int, state: State, meta: dict[str, Any], metrics: Mapping[str, Any] | None = None) -> None:
-        """Hands the state over; nobody may change its arrays any more."""
+    def save(
+        self,
+        step: int,
+        state: State,
+        meta: dict[str, Any],
+        metrics: Mapping[str, Any] | None = None,
+        replace: bool = False,
+    ) -> None:
+        """Hands the state over; nobody may change its arrays before `wait` has returned."""
         self.wait()
         try:
-            if step in self.steps():
+            if step in self.steps() and not replace:
                 return
         except OSError as error:
             raise SaveError(_save_message(step, self._directory, error)) from error
@@ -86,6 +99,14 @@ class OrbaxCheckpointer(Checkpointer):
                 damages.append(self._report(candidate, damage))
         raise self._nothing_good(damages)
 
+    def newest_meta(self) -> dict[str, Any]:
+        """Returns the meta of the newest that has one; arrays are not looked at."""
+        self.wait()
+        for step in reversed(self.steps()):
+            with contextlib.suppress(Exception):  # `restore` says what is wrong with it
+                return arrays.read_meta(self._path(step))
+        return {}
+
     def steps(self) -> list[int]:
         """Returns the complete steps on disk now, whoever wrote them."""
         return [step for step in self._candidates() if (self._path(step) / manifest.NAME).exists()]
@@ -104,21 +125,31 @@ class OrbaxCheckpointer(Checkpointer):
             storage.prepare_directory(self._directory)
             self._prepared = True
         self._clear_away()
-        if self._path(record.step).exists():  # not one of ours, or it would not be saved
-            self._path(record.step).rename(self._aside(record.step))
         try:
-            with storage.atomic_path(self._path(record.step)) as temporary:
+            with storage.atomic_path(self._directory / str(record.step)) as temporary:
                 arrays.write(temporary, state, meta)
                 manifest.write(temporary, record)
+                self._make_room(record.step)
         except BaseException:
             self._clear_away()
             raise
-        self._prune(record.step)
+        try:
+            self._clear_away()
+            self._prune(record.step)
+        except OSError as error:  # what was to be saved is saved
+            logger.warning("old checkpoints in %s could not be removed: %s", self._directory, error)
+
+    def _make_room(self, step: int) -> None:
+        """Moves what has the name of a step out of the way; until the name is taken again, it counts in its stead."""
+        path = self._directory / str(step)
+        if path.exists():
+            path.rename(path.with_name(f"{step}{_REPLACED}") if self._own(step) else self._aside(step))
 
     def _clear_away(self) -> None:
         """Removes what a killed process, or a disk that was full, left of a save or a removal."""
         for entry in self._directory.iterdir():
-            if storage.is_temporary(entry):
+            replaced = entry.name.endswith(_REPLACED) and entry.with_name(entry.name.removesuffix(_REPLACED)).exists()
+            if replaced or storage.is_temporary(entry):
                 storage.remove_directory(entry)
 
     def _prune(self, saved: int) -> None:
@@ -132,7 +163,7 @@ class OrbaxCheckpointer(Checkpointer):
     def _own(self, step: int) -> Manifest | None:
         try:
             record = manifest.read(self._path(step))
-        except (Damaged, UsageError):
+        except (Damaged, UsageError, OSError):
             return None
         return record if (record.run, record.step) == (self._run, step) else None
 
@@ -143,25 +174,34 @@ class OrbaxCheckpointer(Checkpointer):
 
         Raises:
           Damaged: It is not.
+          TrainingError: It cannot be read here and now; that says nothing of the checkpoint.
           UsageError: It is somebody else's.
         """
         path = self._path(step)
         try:
-            record = manifest.verify(path)
-            self._require_own(record, path)
+            self._require_own(manifest.verify(path), step)
             return arrays.read(path)
-        except (Damaged, OSError) as error:
+        except UsageError:
+            raise
+        except Exception as error:  # of Orbax whatever it finds: too little memory, a library that does not fit
             if not path.exists():  # removed meanwhile, by the run that wrote it
                 raise UsageError(f"the checkpoint {str(path)!r} is gone") from error
-            raise Damaged(str(error)) from error
+            if isinstance(error, Damaged) or (isinstance(error, OSError) and error.errno == errno.EIO):
+                raise Damaged(_brief(error)) from error
+            raise TrainingError(
+                f"the checkpoint {str(path)!r} cannot be read: {_brief(error)}; it is left as it is: see to that, and "
+                "try again"
+            ) from error
 
-    def _require_own(self, record: Manifest, path: Path) -> None:
-        if record.step != int(path.name):
+    def _require_own(self, record: Manifest, step: int) -> None:
+        path = self._path(step)
+        if record.step != step:
             raise Damaged(f"it is of step {record.step}")
         if self._run and record.run and record.run != self._run:
             raise UsageError(
                 f"the checkpoint {str(path)!r} was written by another run ({record.run}, this one is {self._run}): "
-                "move it away, or train in another directory; to start from its weights: task.init_checkpoint"
+                "move it away, or train in another directory; to start from that run's weights: "
+                "task.init_checkpoint=THAT_RUN/export/model.keras"
             )
 
     def _restore_only(self, step: int) -> tuple[State, dict[str, Any]]:
@@ -196,16 +236,18 @@ class OrbaxCheckpointer(Checkpointer):
 
     def require_hope(self) -> None:
         """Refuses to start anew where all checkpoints there were are damaged."""
-        if not self._candidates() and self._directory.is_dir() and any(self._directory.glob("*.damaged*")):
-            raise self._nothing_good([])
+        without = [f"{step} (it has no manifest)" for step in self._candidates()]
+        if without or (self._directory.is_dir() and any(self._directory.glob("*.damaged*"))):
+            raise self._nothing_good(without)
 
     def _candidates(self) -> list[int]:
         if not self._directory.is_dir():
             return []
-        return sorted(int(entry.name) for entry in self._directory.iterdir() if entry.name.isdigit())
+        return sorted({int(found[1]) for entry in self._directory.iterdir() if (found := _NAME.fullmatch(entry.name))})
 
     def _path(self, step: int) -> Path:
-        return self._directory / str(step)
+        path = self._directory / str(step)
+        return path if path.exists() else path.with_name(f"{step}{_REPLACED}")
 
     def _existing(self, step: int) -> int:
         steps = self.steps()
@@ -225,6 +267,11 @@ def _version() -> str:
     import importlib.metadata
 
     return importlib.metadata.version("everstep")
+
+
+def _brief(error: Exception) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return text if isinstance(error, Damaged) else f"{type(error).__name__}: {text}"
 
 
 def _save_message(step: int, directory: Path, error: Exception) -> str:

@@ -167,9 +167,9 @@ class JaxEngine(Engine):
                 self._values[position] = jax.numpy.array(variable.value, copy=True)
                 self._logs = {}
 
-    def _get(self, keys: Sequence[str]) -> dict[str, Any]:
+    def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
         values = jax.device_get([self._values[self._positions[key]] for key in keys])
-        return {key: np.array(value) for key, value in zip(keys, values, strict=True)}
+        return {key: np.asarray(value) for key, value in zip(keys, values, strict=True)}
 
     def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
         for key in keys:

@@ -43,10 +43,19 @@ def task_owners(task: Any) -> dict[str, Any]:
     return {role: value for role, value in found.items() if _holds_variables(value)}
 
 
-def canonical(value: Any) -> np.ndarray:
-    """Returns a host copy in the stored form: integers as int64 (their width differs between backends)."""
-    array = np.array(keras.ops.convert_to_numpy(value))
-    return array.astype(np.int64) if array.dtype.kind in "iu" else array
+def canonical(value: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
+    """Returns a copy in the stored form: integers as int64 (their width differs between backends).
+
+    Args:
+      value: The array; it may be a view of the device's memory.
+      into: An array that nobody needs any more. Its memory is used again if it fits: that of a new one is given by the
+        system page by page, which takes longer than to copy.
+    """
+    dtype = np.dtype(np.int64) if value.dtype.kind in "iu" else value.dtype
+    if into is None or (into.shape, into.dtype) != (value.shape, dtype):
+        into = np.empty(value.shape, dtype)
+    np.copyto(into, value, casting="unsafe")
+    return into
 
 
 def check(expected: Mapping[str, keras.Variable], given: State) -> None:

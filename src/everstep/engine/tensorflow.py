@@ -119,12 +119,17 @@ class TensorFlowEngine(Engine):
     def pull(self) -> None:
         """Takes the state from the Keras objects; they are it."""
 
-    def _get(self, keys: Sequence[str]) -> dict[str, Any]:
-        return {key: np.array(self.variables[key].numpy()) for key in keys}
+    def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
+        return {key: _view(self.variables[key].value.read_value()) for key in keys}
 
     def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
         for key in keys:
             self.variables[key].assign(values[key])
+
+
+def _view(tensor: tf.Tensor) -> np.ndarray:
+    """Returns a tensor's memory, not copied; a single bfloat16 is the one that NumPy cannot look at in this way."""
+    return np.asarray(tensor if tensor.shape.rank else tensor.numpy())
 
 
 def _has_gpu() -> bool:

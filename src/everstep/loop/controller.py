@@ -11,20 +11,19 @@ Whoever asks the run to end is heard between two calls of the engine: the state 
 window or of its closing, and nothing more is done. The next attempt does the rest.
 """
 
-import functools
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from everstep.checkpoint.checkpointer import Checkpointer
+from everstep.checkpoint.checkpointer import Checkpointer, SaveError
 from everstep.errors import TrainingError, UsageError
 from everstep.loop.callback_state import CallbackState, remembering
 from everstep.loop.careful import CarefulSteps
 from everstep.loop.extra_state import ExtraState
 from everstep.loop.following import follow
-from everstep.loop.lazy_logs import LazyLogs
+from everstep.loop.pending_logs import PendingLogs
+from everstep.loop.plan import Plan
 from everstep.loop.random_state import RandomState
 from everstep.loop.recovery import Recovery
 from everstep.loop.saver import Saver, undisturbed
@@ -94,11 +93,11 @@ class Controller:
         self._trained, self._asked, self._went_back = trained, asked, went_back
         self.stopped = ""  # why training is to end before its time
         self._target = 0
+        self._early_step = -1  # one that was saved before everything that belongs to it was done
         self._told: dict[str, Any] = {"reason": "", "target": 0}  # what made an earlier attempt stop on its way
         self._unclosed = False  # whether what belongs to the end of the last window is still to be done
         self._unsaved = ""  # why the last state was not saved
-        self._unread: deque[LazyLogs] = deque()
-        self._window_done = 0.0  # when the last window was over
+        self._pending = PendingLogs(self.recovery.watch)
         self._evaluated: dict[str, Any] = {"step": -1, "logs": {}}
 
     @property
@@ -124,7 +123,7 @@ class Controller:
 
     def train(self, steps: int, checkpoint_at_completion: bool = True) -> Logs:
         """Trains until `steps` steps are done in all; returns the last window's logs."""
-        return self._train_until(steps, Windows(self.steps_per_loop), save_at_end=checkpoint_at_completion)
+        return self._carry_out(Plan(steps, Windows(self.steps_per_loop), save_at_end=checkpoint_at_completion))
 
     def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None) -> Logs:
         """Trains until `train_steps`, evaluating at multiples of `eval_interval` and at the end.
@@ -139,7 +138,7 @@ class Controller:
             due = bool(eval_interval and self.step % eval_interval == 0)
             return due or self.step >= train_steps or bool(self.stopped)
 
-        self._train_until(train_steps, windows, due, eval_steps)
+        self._carry_out(Plan(train_steps, windows, due, eval_steps))
         return dict(self._evaluated["logs"])
 
     def evaluate(self, steps: int = -1) -> Logs:
@@ -185,18 +184,26 @@ class Controller:
 
     def save_checkpoint(self) -> None:
         """Saves now, unless this very step is saved; a state that is not finite never is."""
+        self._save(early=False)
+
+    def _save(self, early: bool) -> None:
+        """Saves; `early` is a state to which more belongs: the next attempt does that, and saves the step again."""
         self._require("trainer", "save_checkpoint")
-        if self.saver.is_off or self.checkpointer.latest() == self.step:
+        again = self._early_step == self.step and not early
+        if self.saver.is_off or (self.checkpointer.latest() == self.step and not again):
             return
         self.tracker.flush()  # what was logged up to a committed step must not be lost
         meta = {
             "evaluated": self._evaluated,
             "stopped": {"reason": self.stopped, "target": self._target},
             "unclosed": self._unclosed,
-            "recovery": self.recovery.state(),
+            "early": early,
+            "recovery": self.recovery.state(self._careful_until()),
         }
         metrics = self._evaluated["logs"] if self._evaluated["step"] == self.step else {}
-        self._unsaved = self.saver.save(self.trainer, meta, metrics, self.recovery.judge_state, self._parts())
+        judge = self.recovery.judge_state
+        self._unsaved = self.saver.save(self.trainer, meta, metrics, judge, self._parts(), replace=again)
+        self._early_step = self.step if early else -1
         if self._unsaved:
             self.recovery.alarm = self._unsaved
 
@@ -208,34 +215,36 @@ class Controller:
         self._evaluated = meta.get("evaluated", self._evaluated)
         self._told = meta.get("stopped", self._told)
         self._unclosed = meta.get("unclosed", False)
-        self.recovery.restore(meta.get("recovery", {}))
+        self._early_step = self.step if meta.get("early") else -1
+        self._take_care(self.recovery.restore(meta.get("recovery", {})))
         return self.step
+
+    def _careful_until(self) -> int:
+        careful = getattr(self.trainer, "careful", None)
+        return careful.until if careful else 0
+
+    def _take_care(self, until: int) -> None:
+        """Goes on step by step up to a step, past what went wrong there."""
+        if self.trainer is not None and self.step < until:
+            self.trainer.careful = CarefulSteps(self.trainer.engine, self.recovery, until)
 
     def _parts(self) -> tuple[State, dict[str, Any]]:
         return self.saver.collect(self.trainer)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
-    def _train_until(
-        self,
-        target: int,
-        windows: Windows,
-        evaluation_due: Callable[[], bool] = lambda: False,
-        eval_steps: int = -1,
-        save_at_end: bool = True,
-    ) -> Logs:
+    def _carry_out(self, plan: Plan) -> Logs:
         self._require("trainer", "train")
-        self._target = target
-        over = self._is_over(target)
+        self._target = plan.target
+        over = self._is_over(plan.target)
         self._begin()
-        close = functools.partial(self._close, target, evaluation_due, eval_steps, save_at_end)
         try:
-            logs = self._finish_earlier(windows, over, close, evaluation_due, eval_steps)
-            while not self._is_done(target):
-                logs = self._train_window(windows, min(windows.end(self.step), target))
+            logs = self._finish_earlier(plan, over)
+            while not self._is_done(plan.target):
+                logs = self._train_window(plan.windows, min(plan.windows.end(self.step), plan.target))
                 self._leave_if_asked()
-                close(logs)
-            self._settle()
+                self._close(plan, logs)
+            self._pending.settle()
             self.checkpointer.wait()
         except SystemExit:
             self._save_on_the_way_out()
@@ -247,75 +256,76 @@ class Controller:
     def _begin(self) -> None:
         """Does what comes before the first step of an attempt."""
         self.saver.put_back()
-        if self.recovery.max_trials > 0 and self.step == 0 and self.checkpointer.latest() is None:
+        if self.step or self.saver.is_off or self.checkpointer.latest() is not None:
+            return
+        if self.recovery.max_trials > 0:
             self.save_checkpoint()  # there must be a state to go back to
             self.checkpointer.wait()
+        else:
+            self.recovery.judge_state(0, self.trainer.state()[0])  # what is infinite now is meant to be
 
-    def _finish_earlier(
-        self, windows: Windows, over: bool, close: Callable, evaluation_due: Callable[[], bool], eval_steps: int
-    ) -> Mapping[str, float]:
+    def _finish_earlier(self, plan: Plan, over: bool) -> Mapping[str, float]:
         """Does what the attempt before left undone at its last step; returns the logs of that, if any."""
-        if self._unclosed and (windows.ends_at(self.step) or over):
-            logs = self._lazy(self.trainer.window_logs(), 0, time.perf_counter(), 0.0)
-            close(logs)
+        if self._unclosed and (plan.windows.ends_at(self.step) or over):
+            logs = self._pending.add(self.step, self.trainer.window_logs(), 0, time.perf_counter(), 0.0)
+            self._close(plan, logs)
             return logs
         self._unclosed = False
-        if evaluation_due() and 0 < self.step != self._evaluated["step"]:
+        if plan.evaluation_due() and 0 < self.step != self._evaluated["step"]:
             if over:
                 self._trained()
-            self.evaluate(eval_steps)
+            self.evaluate(plan.eval_steps)
+            if self._early_step == self.step:
+                self.save_checkpoint()
         return {}
 
     def _is_done(self, target: int) -> bool:
         """Whether nothing is left to train; goes back first where something has gone wrong."""
         self._leave_if_asked()
         if self.step >= target or self.stopped:
-            self._settle()
+            self._pending.settle()
         if self.recovery.alarm and self.recovery.max_trials >= 0:
             self._go_back()
         return self.step >= target or bool(self.stopped)
 
-    def _close(
-        self,
-        target: int,
-        evaluation_due: Callable[[], bool],
-        eval_steps: int,
-        save_at_end: bool,
-        logs: Mapping[str, float],
-    ) -> None:
+    def _close(self, plan: Plan, logs: Mapping[str, float]) -> None:
         """Does what belongs to the end of a window; stops where something is found to have gone wrong."""
         if not self.summary_interval or self.step % self.summary_interval == 0:
             self.tracker.log(self.step, logs, "train")
         self._act(self.train_actions, logs)
         self._unclosed = False
-        ending = self.step >= target or bool(self.stopped)
-        evaluating, saving = evaluation_due(), self.saver.is_due(self.step) or (save_at_end and ending)
+        ending = self.step >= plan.target or bool(self.stopped)
+        evaluating = plan.evaluation_due()
+        saving = self.saver.is_due(self.step) or (plan.save_at_end and ending) or self._early_step == self.step
         if (ending or evaluating or saving) and self._is_bad():
             return
         if ending:
             self._trained()
         if evaluating:
-            self.evaluate(eval_steps)
+            self.evaluate(plan.eval_steps)
         # Saved last: what a checkpoint holds is done, all of it, and is never done again.
         if saving:
             self.save_checkpoint()
 
     def _is_bad(self) -> bool:
         """Waits for the device; returns whether what it has to say is a reason to go back, or to stop."""
-        self._settle()
+        self._pending.settle()
         return bool(self.recovery.alarm) and self.recovery.max_trials >= 0
 
     def _go_back(self) -> None:
         """Goes back to the last good state, and from there step by step past what went wrong."""
-        reached = self.step
-        self._unread.clear()
+        reached = max(self.step, self._careful_until())
+        # All that is to be said of the steps so far is heard before: said later, it would be taken for new.
+        self._pending.settle()
+        self.tracker.flush()
+        computed = self.step
         self.checkpointer.wait()
         self.recovery.try_again(self.checkpointer.latest())
         self.restore_checkpoint()
         self.saver.put_back()
         self.stopped, self._unsaved = "", ""
-        self._went_back(reached - self.step)
-        self.trainer.careful = CarefulSteps(self.trainer.engine, self.recovery, reached)
+        self._went_back(computed - self.step)
+        self._take_care(reached)
         self.tracker.start(self.step)
 
     def _leave_if_asked(self) -> None:
@@ -327,11 +337,15 @@ class Controller:
         """Saves for the next attempt, if the run was asked to end and has something good to save."""
         if self._asked() is None:
             return
-        self._settle()
-        if self.recovery.alarm:
+        self._pending.settle()
+        if self.recovery.alarm and self.recovery.max_trials >= 0:
             logger.warning("the state of step %d is not saved: %s", self.step, self.recovery.alarm)
             return
-        self.save_checkpoint()
+        try:
+            self.checkpointer.wait()
+        except SaveError as error:  # of an earlier step; this one may do better
+            logger.error("%s", error)
+        self._save(early=True)
         self.checkpointer.wait()
 
     def _is_over(self, target: int) -> bool:
@@ -348,30 +362,7 @@ class Controller:
         self._unclosed = self.step == end
         if self.step != end and not self.stopped and self._asked() is None:
             logger.warning("trainer.train(%d) moved the step from %d to %d", end - first, first, self.step)
-        return self._lazy(trained, self.step - first, begin, time.perf_counter() - begin)
-
-    def _lazy(self, trained: Any, steps: int, begin: float, spent: float) -> Mapping[str, float]:
-        step = self.step
-        logs = LazyLogs(lambda: self._timed(step, dict(trained or {}), steps, begin, spent))
-        self._unread.append(logs)
-        if len(self._unread) > 2:  # the device is two windows behind at most
-            len(self._unread.popleft())
-        return logs
-
-    def _settle(self) -> None:
-        """Waits for the windows handed to the device, in their order: each one's time begins where the last ended."""
-        while self._unread:
-            len(self._unread.popleft())
-
-    def _timed(self, step: int, logs: Logs, steps: int, begin: float, spent: float) -> Logs:
-        """Adds the rate; a window begins when it is handed over, or when the one before it is done.
-
-        Handing it over took `spent` seconds, and so did the window at least: tiny ones are over before anyone looks.
-        """
-        begin, self._window_done = max(begin, self._window_done), time.perf_counter()
-        seconds = max(self._window_done - begin, spent, 1e-9)
-        self.recovery.watch(step, logs)
-        return {**logs, "steps_per_second": steps / seconds}
+        return self._pending.add(self.step, trained, self.step - first, begin, time.perf_counter() - begin)
 
     def _act(self, actions: list[Action], logs: Mapping[str, float]) -> None:
         if not actions:

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from everstep.data import randomness
 from everstep.errors import UsageError
 from everstep.types import State
 
 
 def get() -> dict[str, Any]:
     """Returns the state of both generators as plain JSON values."""
-    version, words, gauss = random.getstate()
-    return {"python": [version, list(words), gauss], "numpy": _listed(np.random.get_state(legacy=False))}
+    (version, words, gauss), numpy = randomness.outside()
+    return {"python": [version, list(words), gauss], "numpy": _listed(numpy)}
 
 
 def set(state: dict[str, Any]) -> None:

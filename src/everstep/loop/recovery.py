@@ -17,6 +17,8 @@ from everstep.types import State
 
 logger = logging.getLogger(__name__)
 
+_PIECE = 1 << 20  # of an array, looked at in one go: what that takes stays in the processor's cache
+
 
 @dataclasses.dataclass
 class Recovery:
@@ -91,19 +93,25 @@ class Recovery:
         self.skipped.append(batch)
         logger.warning("%s: leaving out batch %s of epoch %s", reason, batch["batch"], batch["epoch"])
 
-    def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint has to remember."""
+    def state(self, careful_until: int = 0) -> dict[str, Any]:
+        """Returns what a checkpoint has to remember; up to which step care is taken, among others."""
         return {
             "trials": self.trials,
+            "careful_until": careful_until,
             "skipped": list(self.skipped),
             "infinite": sorted(self._infinite_from_the_start or ()),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from what `state` returned; trials used up since then stay used up."""
+    def restore(self, state: Mapping[str, Any]) -> int:
+        """Continues from what `state` returned; trials used up since then stay used up.
+
+        Returns:
+          The step up to which care is to be taken; 0 for none.
+        """
         self.trials = max(self.trials, int(state.get("trials", 0)))
         self.skipped = list(state.get("skipped", []))
         self._infinite_from_the_start = frozenset(state.get("infinite", ()))
+        return int(state.get("careful_until", 0))
 
     def _remedy(self, good: int | None) -> str:
         tried = f"after {self.trials} trials, " if self.trials else ""
@@ -121,7 +129,8 @@ def non_finite(state: State) -> list[str]:
 def _is_finite(array: np.ndarray) -> bool:
     if array.dtype.kind in "biuUS" or array.size == 0:
         return True
-    return bool(np.isfinite(array).all())
+    flat = array.reshape(-1)
+    return all(np.isfinite(flat[begin : begin + _PIECE]).all() for begin in range(0, flat.size, _PIECE))
 
 
 def _listed(skipped: Sequence[Mapping[str, Any]]) -> str:

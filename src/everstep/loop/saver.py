@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from everstep.checkpoint.checkpointer import Checkpointer, NoopCheckpointer, SaveError
@@ -37,6 +37,7 @@ class Saver:
         self.interval, self.seconds, self.failure = interval, seconds, failure
         self.parts = parts or []
         self.step = 0  # the last one saved or restored
+        self._copied: State | None = None  # of the last save: memory to use again
         self._time = time.monotonic()
         self._to_put_back: tuple[State, dict[str, Any]] | None = None
 
@@ -68,6 +69,7 @@ class Saver:
         metrics: Mapping[str, Any],
         judge: Callable[[int, State], str],
         parts: tuple[State, dict[str, Any]],
+        replace: bool = False,
     ) -> str:
         """Saves a trainer, unless its state is bad.
 
@@ -77,23 +79,33 @@ class Saver:
           metrics: The evaluation that belongs to the step.
           judge: Says what is wrong with a state; empty if nothing is.
           parts: What `collect` returned.
+          replace: Whether the step is saved already, but not all of it.
 
         Returns:
           Why nothing was saved; empty if something was.
         """
         step = trainer.global_step
-        state, own = trainer.state()
-        if reason := judge(step, state):
+        with self._policy():
+            self.checkpointer.wait()  # of what is being written, nothing may change
+        self._copied, own = trainer.state(self._copied)
+        if reason := judge(step, self._copied):
             return reason
         arrays, extra = parts
+        document = {**own, **meta, "extra": extra}
+        with self._policy():
+            self.checkpointer.save(step, {**self._copied, **arrays}, document, metrics, replace)
+        self.step, self._time = step, time.monotonic()
+        return ""
+
+    @contextlib.contextmanager
+    def _policy(self) -> Iterator[None]:
+        """Whether a save that failed, this one or one before it, ends the run."""
         try:
-            self.checkpointer.save(step, {**state, **arrays}, {**own, **meta, "extra": extra}, metrics)
+            yield
         except SaveError as error:
             if self.failure == "stop":
                 raise
             logger.error("%s; training goes on", error)
-        self.step, self._time = step, time.monotonic()
-        return ""
 
     def restore(self, target: Any, trains: bool, step: int | None = None) -> dict[str, Any]:
         """Restores a trainer, and keeps the state of the parts for `put_back`; returns the rest.
