@@ -82,8 +82,9 @@ def test_other_callbacks_are_refused(tmp_path):
     with cutting("nowhere"):
         averaged(averaged_dir, epochs=1)
         before = {path: path.read_bytes() for path in averaged_dir.rglob("*") if path.is_file()}
+        given = {"model_dir": averaged_dir, "epochs": 2, "batch_size": 8, "allow_change": ["task"]}
         with pytest.raises(UsageError, match=r"missing: LearningRateScheduler, .*ModelCheckpoint; unexpected: Asks"):
-            es.fit(made(), DATA, TEST, callbacks=[Noise(), Asks("")], model_dir=averaged_dir, epochs=2, batch_size=8)
+            es.fit(made(), DATA, TEST, callbacks=[Noise(), Asks("")], **given)
     assert {path: path.read_bytes() for path in averaged_dir.rglob("*") if path.is_file()} == before
 
 

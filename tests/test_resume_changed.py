@@ -48,12 +48,22 @@ class WideTask(Regression):
         return X, X.sum(axis=1, keepdims=True)
 
 
-def train(model_dir, mode="train", changes=None, **kwargs):
+class OtherData(WideTask):
+    def __init__(self, count):
+        super().__init__(units=8)
+        self.inputs = np.ones((count, 4), "float32")
+
+    def build_inputs(self, params, input_context=None):
+        return self.inputs, X[:1].sum(axis=1, keepdims=True).repeat(len(self.inputs), axis=0)
+
+
+def train(model_dir, mode="train", changes=None, task=None, **kwargs):
     """Runs an experiment of 4 steps, with some values changed."""
     params = tiny_params(train_steps=4)
     params.task = WideConfig(train_data=params.task.train_data, validation_data=params.task.validation_data)
     params.override(changes or {})
-    return run(mode, model_dir, WideTask(units=params.task.model.units), params, verbose=True, **kwargs)
+    task = task or WideTask(units=params.task.model.units)
+    return run(mode, model_dir, task, params, verbose=True, **kwargs)
 
 
 def files(model_dir):
@@ -144,6 +154,7 @@ def test_allowed_change(model_dir):
     train(model_dir, changes=changes, allow_change=["trainer.optimizer_config"])
     recorded = {change["key"]: change["new"] for change in attempts(model_dir)[1]["changes"]}
     assert recorded == {"trainer.train_steps": 8, RATE_KEY: 0.5}
+    assert OrbaxCheckpointer(model_dir / "checkpoints").restore()[0]["optimizer/learning_rate"] == 0.5
     with pytest.raises(UsageError, match=rf"{RATE_KEY}: 0.5 -> 0.01"):  # it goes on from what it used last
         train(model_dir)
 
@@ -188,25 +199,50 @@ def test_run_without_checkpoint_starts_anew(tmp_path):
     assert stored(tmp_path / "run")["runtime"]["seed"] == 7
 
 
-def test_unknown_configuration(model_dir):
+def test_the_checkpoint_knows_what_it_was_trained_with(model_dir):
+    """Whatever `config.yaml` says: that of an attempt that was killed before its first step, or nothing."""
+    text = (model_dir / "config.yaml").read_text()
+    (model_dir / "config.yaml").write_text(text.replace("seed: 0", "seed: 9"))
+    train(model_dir)
+    assert (attempts(model_dir)[1]["changes"], stored(model_dir)["runtime"]["seed"]) == ([], 0)
     (model_dir / "config.yaml").unlink()
+    with pytest.raises(UsageError) as error:
+        train(model_dir, changes={"runtime": {"seed": 9}})
+    assert listed(error) == ["runtime.seed: 0 -> 9"]
+
+
+def test_other_data_is_refused(model_dir, caplog):
     before = files(model_dir)
-    with pytest.raises(UsageError, match=r"nobody knows what it was trained with .*config.yaml does not exist"):
-        train(model_dir)
+    for count, difference in (
+        (40, r"array 0 was float32\[24, 4\], now it is float32\[40, 4\]"),
+        (24, "has other content"),
+    ):
+        with pytest.raises(UsageError, match=f"was trained on other data: .*{difference}.*--allow-change data"):
+            train(model_dir, task=OtherData(count))
     assert files(model_dir) == before
     longer = {"trainer": {"train_steps": 8}}
-    train(model_dir, changes=longer, allow_change=["task", "trainer", "runtime"])
+    train(model_dir, changes=longer, task=OtherData(24), allow_change=["data"])
+    assert "resuming with other data" in caplog.text
     assert attempts(model_dir)[1]["to_step"] == 8
-    train(model_dir, changes=longer)  # known again
+
+
+def test_other_versions_are_said(model_dir, monkeypatch, caplog):
+    monkeypatch.setattr("everstep.run.sameness.packages", lambda: {"keras": "3.99"})
+    train(model_dir, changes={"trainer": {"train_steps": 8}})
+    assert f"resuming with other versions, so the bits may differ: keras {keras.__version__} -> 3.99" in caplog.text
 
 
 # -- another backend ---------------------------------------------------------------------------------------------------
 
 
-def test_another_backend_is_refused(model_dir):
-    text = (model_dir / "config.yaml").read_text()
-    (model_dir / "config.yaml").write_text(text.replace(f"backend: {keras.backend.backend()}", f"backend: {OTHER}"))
-    before = files(model_dir)
+def test_another_backend_is_refused(model_dir, monkeypatch):
+    before, newest_meta = files(model_dir), OrbaxCheckpointer.newest_meta
+
+    def of_the_other(checkpointer):
+        text = json.dumps(newest_meta(checkpointer))
+        return json.loads(text.replace(f"backend: {keras.backend.backend()}", f"backend: {OTHER}"))
+
+    monkeypatch.setattr(OrbaxCheckpointer, "newest_meta", of_the_other)
     with pytest.raises(UsageError) as error:
         train(model_dir)
     assert listed(error) == [f"runtime.backend: {OTHER} -> {keras.backend.backend()}"]

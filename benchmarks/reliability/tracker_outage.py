@@ -1,13 +1,13 @@
 """A tracking server that is down, dies, stops answering, is slow, or fails, and is back after a while.
 
-`python -m benchmarks.reliability.tracker_outage` takes about five minutes. Per scenario a loop of short steps logs
-three numbers per step to a real `mlflow server`, with the settings of a real run; something goes wrong; in the end it
-is looked up what the server has. The bars: the 99th percentile of what tracking adds to a step is at most 50 ms, every
-point is on the server, none twice, in one run.
+`python -m benchmarks.reliability.tracker_outage` takes about five minutes, with `--small` about two. Per scenario a
+loop of short steps logs three numbers per step to a real `mlflow server`, with the settings of a real run; something
+goes wrong; in the end it is looked up what the server has. The bars: the 99th percentile of what tracking adds to a
+step is at most 50 ms, every point is on the server, none twice, in one run.
 """
 
+import argparse
 import dataclasses
-import functools
 import logging
 import sys
 import tempfile
@@ -21,9 +21,25 @@ from everstep.tracking.mlflow import MlflowTracker
 
 STEP_SECONDS = 0.005
 BAR_SECONDS = 0.050
-OUTAGE_SECONDS = 20.0
-LATENCY = 30.0
 RECOVERY_SECONDS = 180.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """How long a scenario takes, in seconds.
+
+    Attributes:
+      well: Before and after the trouble.
+      outage: With a server that is gone.
+      latency: What a slow server takes for a request.
+    """
+
+    well: float = 5.0
+    outage: float = 20.0
+    latency: float = 30.0
+
+
+SMALL = Times(well=1.0, outage=3.0, latency=4.0)
 
 
 class Loop:
@@ -66,52 +82,52 @@ def _numbers(step: int) -> dict[str, float]:
     return {"loss": 1.0 / step, "accuracy": step / 1e6, "learning_rate": 0.001}
 
 
-Scenario = Callable[[MlflowServer, Proxy, Loop], None]
+Scenario = Callable[[MlflowServer, Proxy, Loop, Times], None]
 
 
-def down_at_the_start(server: MlflowServer, proxy: Proxy, loop: Loop) -> None:
+def down_at_the_start(server: MlflowServer, proxy: Proxy, loop: Loop, times: Times) -> None:
     """The server is started while the run has been training for a while."""
-    loop.run(OUTAGE_SECONDS)
+    loop.run(times.outage)
     server.start()
-    loop.run(5)
+    loop.run(times.well)
 
 
-def dies_and_returns(server: MlflowServer, proxy: Proxy, loop: Loop) -> None:
+def dies_and_returns(server: MlflowServer, proxy: Proxy, loop: Loop, times: Times) -> None:
     """The server is killed in the middle, and started again."""
-    loop.run(5)
+    loop.run(times.well)
     server.kill()
-    loop.run(OUTAGE_SECONDS)
+    loop.run(times.outage)
     server.start()
-    loop.run(5)
+    loop.run(times.well)
 
 
-def stops_answering(server: MlflowServer, proxy: Proxy, loop: Loop) -> None:
+def stops_answering(server: MlflowServer, proxy: Proxy, loop: Loop, times: Times) -> None:
     """The server accepts connections and says nothing (SIGSTOP)."""
-    loop.run(5)
+    loop.run(times.well)
     server.pause()
-    loop.run(OUTAGE_SECONDS)
+    loop.run(times.outage)
     server.resume()
-    loop.run(5)
+    loop.run(times.well)
 
 
-def slow(server: MlflowServer, proxy: Proxy, loop: Loop) -> None:
-    """Every request takes 30 seconds, and is carried out then."""
-    loop.run(5)
-    proxy.delay = LATENCY
-    loop.run(LATENCY + 10)
+def slow(server: MlflowServer, proxy: Proxy, loop: Loop, times: Times) -> None:
+    """Every request takes long, and is carried out then."""
+    loop.run(times.well)
+    proxy.delay = times.latency
+    loop.run(times.latency + 2 * times.well)
     proxy.delay = 0
-    loop.run(5)
+    loop.run(times.well)
 
 
-def fails(server: MlflowServer, proxy: Proxy, loop: Loop) -> None:
+def fails(server: MlflowServer, proxy: Proxy, loop: Loop, times: Times) -> None:
     """Every request is answered with HTTP 500: first without, then after having been carried out."""
-    loop.run(5)
+    loop.run(times.well)
     proxy.fault = "error"
-    loop.run(OUTAGE_SECONDS / 2)
+    loop.run(times.outage / 2)
     proxy.fault = "lose_answers"
-    loop.run(OUTAGE_SECONDS / 2)
+    loop.run(times.outage / 2)
     proxy.fault = "none"
-    loop.run(5)
+    loop.run(times.well)
 
 
 SCENARIOS: tuple[Scenario, ...] = (down_at_the_start, dies_and_returns, stops_answering, slow, fails)
@@ -149,17 +165,30 @@ class Figures:
 
 def main() -> int:
     """Runs all scenarios; returns 0 if every bar was met."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="outages of a few seconds")
+    times = SMALL if parser.parse_args().small else Times()
     logging.basicConfig(format="  %(message)s", level=logging.WARNING)
     undisturbed = percentile([_empty_step() for _ in range(1000)], 0.99)
     print(f"a step of {STEP_SECONDS * 1e3:.0f} ms without tracking: p99 {undisturbed * 1e3:.2f} ms", flush=True)
+    figures = []
     with tempfile.TemporaryDirectory() as folder, memory_folder() as memory:
-        measure_here = functools.partial(measure, undisturbed=undisturbed, folder=Path(folder), memory=memory)
-        figures = [measure_here(scenario) for scenario in SCENARIOS]
+        for scenario in SCENARIOS:
+            figures.append(measure(scenario, undisturbed, Path(folder), memory, times))
+            print(figures[-1].line(), flush=True)
     return 0 if all(one.passed() for one in figures) else 1
 
 
-def measure(scenario: Scenario, undisturbed: float, folder: Path, memory: Path) -> Figures:
-    """Runs one scenario on a server of its own, and prints its figures."""
+def measure(scenario: Scenario, undisturbed: float, folder: Path, memory: Path, times: Times) -> Figures:
+    """Runs one scenario on a server of its own.
+
+    Args:
+      scenario: What happens.
+      undisturbed: What a step without tracking takes.
+      folder: Where the run is.
+      memory: Where the server is.
+      times: How long it takes.
+    """
     (memory / scenario.__name__).mkdir()
     server = MlflowServer(memory / scenario.__name__)
     if scenario is not down_at_the_start:
@@ -167,19 +196,19 @@ def measure(scenario: Scenario, undisturbed: float, folder: Path, memory: Path) 
         server.wait()
     try:
         with Proxy(server.uri) as proxy:
-            figures = _measure(scenario, server, proxy, folder / scenario.__name__, undisturbed)
+            return _measure(scenario, server, proxy, folder / scenario.__name__, undisturbed, times)
     finally:
         server.kill()
-    print(figures.line(), flush=True)
-    return figures
 
 
-def _measure(scenario: Scenario, server: MlflowServer, proxy: Proxy, run: Path, undisturbed: float) -> Figures:
+def _measure(
+    scenario: Scenario, server: MlflowServer, proxy: Proxy, run: Path, undisturbed: float, times: Times
+) -> Figures:
     uri = proxy.uri if scenario in (slow, fails) else server.uri
     tracker = MlflowTracker(run, scenario.__name__, "outage", uri)
     tracker.start(0)
     loop = Loop(tracker)
-    scenario(server, proxy, loop)
+    scenario(server, proxy, loop, times)
     server.wait()
     points, recovery = _until_complete(server.uri, loop)
     tracker.close()

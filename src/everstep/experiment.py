@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 import keras
 
 from everstep import redaction
+from everstep.checkpoint.checkpointer import SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer
-from everstep.checkpoint.retention import Retention
 from everstep.config import dialect
 from everstep.config.difference import Change
 from everstep.data import nest
@@ -26,23 +27,23 @@ from everstep.export.folder import export_all
 from everstep.loop.announce import announce
 from everstep.loop.config import TrainerConfig
 from everstep.loop.controller import Action, Controller
+from everstep.loop.from_config import controller_settings, retention
 from everstep.loop.in_steps import in_steps
-from everstep.loop.recovery import Recovery
+from everstep.loop.learning_rate import LearningRate
 from everstep.loop.trainer import Trainer
 from everstep.run.attempt import Attempt
 from everstep.run.changes import accepted_changes, check_keys
 from everstep.run.goodput import goodput
 from everstep.run.guard import Guard, NoGuard
 from everstep.run.record import Run
+from everstep.run.signals import Interrupted
+from everstep.run.trackers import create_tracker
+from everstep.task.description import constant_rate
 from everstep.task.task import Task, unpack
-from everstep.tracking.background import BackgroundTracker
-from everstep.tracking.config import TrackingConfig
 from everstep.tracking.console import ConsoleTracker
-from everstep.tracking.history import HistoryTracker
-from everstep.tracking.mlflow import MlflowTracker
-from everstep.tracking.tensorboard import TensorBoardTracker
-from everstep.tracking.tracker import MultiTracker, Tracker
 from everstep.types import Logs
+
+logger = logging.getLogger(__name__)
 
 
 def run_experiment(
@@ -101,72 +102,49 @@ def run_experiment(
     redaction.learn(params.as_dict())
     say = _say if verbose else lambda line: None
     _check(mode, params, model_dir, distribution_strategy)
-    training = "train" in mode
-    post_eval = run_post_eval or mode == "train_and_post_eval"
-    directory = Path(model_dir)
+    training, evaluating = "train" in mode, "eval" in mode or run_post_eval
     stored = params.replace(runtime={"backend": keras.backend.backend()})
     header = header or ({"experiment": experiment} if experiment else {})
-    run = Run.open(directory, experiment or task.name, keras.backend.backend())
-    scope = contextlib.nullcontext() if distribution_strategy is None else distribution_strategy.scope()
-    guard = Guard(directory, params.runtime) if training else contextlib.nullcontext(NoGuard())
-    with (
-        guard as guarded,
-        _nothing_left(run),
-        scope,
-        precision(params.runtime.mixed_precision_dtype),
-        contextlib.ExitStack() as stack,
-    ):
-        checkpointer = OrbaxCheckpointer(directory / "checkpoints", _retention(params.trainer), run.id, training)
-        stack.callback(checkpointer.close)
-        resuming = training and checkpointer.latest() is not None
-        changes = _changes(directory, stored, allow_change, str(header.get("gin", "")), resuming)
-        if training:
-            backend.keep_compiled(str(directory / ".compiled"))
-        trainer = trainer or create_trainer(params, task, train=training, evaluate="eval" in mode or post_eval)
+    run = Run.open(model_dir, experiment or task.name, keras.backend.backend())
+    with contextlib.ExitStack() as stack:
+        guard: Any = stack.enter_context(_guarded(run, params)) if training else NoGuard()
+        if distribution_strategy is not None:
+            stack.enter_context(distribution_strategy.scope())
+        stack.enter_context(precision(params.runtime.mixed_precision_dtype))
+        checkpointer = stack.enter_context(_checkpoints(run, params.trainer, training))
+        changes = _changes(checkpointer, run, stored, _listed(allow_change), header) if training else []
+        trainer = trainer or create_trainer(params, task, train=training, evaluate=evaluating)
         stack.callback(trainer.close)
         params = params.replace(trainer=_plan(mode, params, task, trainer))
         trainer.config = params
         console = ConsoleTracker(params.trainer.train_steps or 0, None if verbose else io.StringIO())
-        record = Attempt(run, trainer) if training else None
-        sinks = _sinks(directory, params, console, record, training, save_summary)
-        if training and save_summary and params.trainer.tracking.mlflow:
-            sinks.append(_mlflow(run, params.trainer.tracking, stored))
-        tracker = BackgroundTracker(MultiTracker(sinks))
+        attempt = Attempt(run, trainer, _text(stored, header), _listed(allow_change)) if training else None
+        tracker = create_tracker(run, stored, console, attempt, save_summary)
         controller = controller_cls(
             trainer=trainer if training else None,
             evaluator=trainer,
-            steps_per_loop=params.trainer.steps_per_loop,
             checkpointer=checkpointer,
-            checkpoint_interval=params.trainer.checkpoint_interval,
-            checkpoint_seconds=params.trainer.checkpoint_seconds,
-            save_failure=params.trainer.save_failure,
             tracker=tracker,
-            summary_interval=params.trainer.summary_interval,
             train_actions=train_actions,
             eval_actions=eval_actions,
-            trained=record.trained if record else lambda: None,
-            recovery=_recovery(params.trainer) if training else None,
-            asked=guarded.asked,
+            trained=attempt.trained if attempt else lambda: None,
+            asked=guard.asked,
             went_back=run.again,
+            **controller_settings(params.trainer),
         )
-        if record:
-            controller.saver.parts.append(record)
-        _start(controller, trainer, mode, init_fn or task.initialize, directory)
-        for change in changes:
-            say(f"resuming with {change}")
-        announce(trainer, say)
-        if training and not (controller.saver.interval or controller.saver.seconds or controller.saver.is_off):
-            say("trainer.checkpoint_interval=0: nothing is saved before training is done, or asked to end")
-        with record.recorded(_text(stored, header), changes, guarded.last_beat) if record else contextlib.nullcontext():
-            with contextlib.closing(tracker):
-                tracker.start(trainer.global_step)
-                trainer.after_call = functools.partial(_report, console, guarded, run)
-                logs = _run_mode(controller, mode, params.trainer, post_eval)
+        if attempt:
+            controller.saver.parts += _parts(controller, trainer, attempt)
+        _start(controller, trainer, mode, init_fn or task.initialize, run.directory)
+        _tell(controller, trainer, changes, say)
+        recorded = attempt.recorded(changes, guard.last_beat) if attempt else contextlib.nullcontext()
+        with recorded, contextlib.closing(tracker):
+            tracker.start(trainer.global_step)
+            trainer.after_call = functools.partial(_report, console, guard, run)
+            logs = _run_mode(controller, mode, params.trainer, run_post_eval or mode == "train_and_post_eval")
             trainer.close()
             if training and export:
-                _leave_if_asked(guarded)
-                _export(trainer, directory)
-                _leave_if_asked(guarded)
+                _leave_if_asked(guard)
+                _export(trainer, run.directory)
         if training and len(run.record["attempts"]) > 1:
             say(f"goodput {goodput(run.record)}")
         return trainer.model, logs
@@ -186,13 +164,40 @@ def create_trainer(
 
 
 @contextlib.contextmanager
-def _nothing_left(run: Run) -> Iterator[None]:
-    """Removes the directory again if this attempt created it, failed, and ran no step."""
+def _guarded(run: Run, params: ExperimentConfig) -> Iterator[Guard]:
+    """The directory is this process's alone; removed again if this attempt created it, failed, and ran no step."""
     try:
-        yield
+        with Guard(run.directory, params.runtime) as guard, backend.keep_compiled(str(run.directory / ".compiled")):
+            run.read_again()
+            yield guard
+    except Interrupted:  # what is there helps the next attempt: a compiled program, the run's id
+        raise
     except BaseException:
         run.discard()
         raise
+
+
+@contextlib.contextmanager
+def _checkpoints(run: Run, config: TrainerConfig, training: bool) -> Iterator[OrbaxCheckpointer]:
+    """Closes them at the end; a save that failed does not hide a failure on its way."""
+    checkpointer = OrbaxCheckpointer(run.directory / "checkpoints", retention(config), run.id, training)
+    try:
+        yield checkpointer
+    except BaseException as error:
+        with _logged(SaveError):
+            checkpointer.close()
+        if isinstance(error, Interrupted):
+            error.saved = checkpointer.latest()
+        raise
+    checkpointer.close()
+
+
+@contextlib.contextmanager
+def _logged(kind: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except kind as error:
+        logger.error("%s", error)
 
 
 def _check(mode: str, params: ExperimentConfig, model_dir: Any, strategy: Any) -> None:
@@ -207,13 +212,19 @@ def _check(mode: str, params: ExperimentConfig, model_dir: Any, strategy: Any) -
     backend.select(params.runtime.backend)
 
 
-def _changes(directory: Path, params: ExperimentConfig, allow: Sequence[str], gin: str, resuming: bool) -> list[Change]:
-    """Returns what has changed since the run in the directory was trained; refuses what alters its arithmetic."""
-    allow = [allow] if isinstance(allow, str) else list(allow)
-    if resuming:
-        return accepted_changes(directory, params, allow, gin)
-    check_keys(directory, params, allow)
-    return []
+def _changes(
+    checkpointer: OrbaxCheckpointer, run: Run, params: ExperimentConfig, allow: list[str], header: Mapping[str, Any]
+) -> list[Change]:
+    """Returns what has changed since the newest checkpoint was trained; refuses what alters its arithmetic."""
+    if checkpointer.latest() is None:
+        check_keys(run.directory, params, allow)
+        return []
+    used = checkpointer.newest_meta().get("extra", {}).get(Attempt.name, {}).get("config", "")
+    return accepted_changes(run.directory, params, allow, str(header.get("gin", "")), used)
+
+
+def _listed(keys: str | Sequence[str]) -> list[str]:
+    return [keys] if isinstance(keys, str) else list(keys)
 
 
 def _plan(mode: str, params: ExperimentConfig, task: Task, trainer: Trainer) -> TrainerConfig:
@@ -234,44 +245,10 @@ def _training_data(params: ExperimentConfig, task: Task) -> Stream:
         raise UsageError(f"trainer.epochs: how long they are, task.train_data has to say: {error}") from error
 
 
-def _retention(config: TrainerConfig) -> Retention:
-    return Retention(
-        newest=config.max_to_keep,
-        every_steps=config.keep_steps,
-        every_seconds=config.keep_seconds,
-        best=config.keep_best,
-        metric=config.best_checkpoint_eval_metric,
-        mode=config.best_checkpoint_metric_comp,
-    )
-
-
-def _recovery(config: TrainerConfig) -> Recovery:
-    return Recovery(config.loss_upper_bound, config.recovery_begin_steps, config.recovery_max_trials)
-
-
-def _mlflow(run: Run, config: TrackingConfig, params: ExperimentConfig) -> MlflowTracker:
-    record = run.record
-    tags = {"experiment": record["experiment"], "backend": record["backend"], "attempt": len(record["attempts"]) + 1}
-    return MlflowTracker(
-        run.directory,
-        run.id,
-        config.mlflow_experiment or record["experiment"],
-        config.mlflow_uri or None,
-        params=redaction.tree(params.as_dict()),
-        tags=tags,
-        artifacts=["config.yaml"],
-    )
-
-
-def _sinks(
-    directory: Path, params: ExperimentConfig, console: Tracker, record: Tracker | None, training: bool, save: bool
-) -> list[Tracker]:
-    sinks: list[Tracker] = [console]
-    if save:
-        sinks.append(TensorBoardTracker(directory, params.trainer.validation_summary_subdir))
-    if save and training:  # an evaluation job beside the trainer must not write the same file
-        sinks.append(HistoryTracker(directory / "history.csv"))
-    return [*sinks, record] if record else sinks
+def _parts(controller: Controller, trainer: Trainer, attempt: Attempt) -> list[Any]:
+    """Returns what belongs to a state beside what the controller knows of."""
+    has_rate = any(isinstance(part, LearningRate) for part in controller.saver.parts)
+    return [attempt] if has_rate else [attempt, LearningRate(trainer, constant_rate(trainer.optimizer))]
 
 
 def _start(controller: Controller, trainer: Trainer, mode: str, initialize: Callable, directory: Path) -> None:
@@ -285,6 +262,15 @@ def _start(controller: Controller, trainer: Trainer, mode: str, initialize: Call
         raise UsageError(f"there is no checkpoint to evaluate in {str(directory)!r}: train first, or check --model-dir")
     initialize(trainer.model)
     trainer.engine.pull()
+
+
+def _tell(controller: Controller, trainer: Trainer, changes: Iterable[Change], say: Callable[[str], None]) -> None:
+    for change in changes:
+        say(f"resuming with {change}")
+    saver = controller.saver
+    announce(trainer, say, resumes=not saver.is_off)
+    if controller.trainer is not None and not (saver.interval or saver.seconds or saver.is_off):
+        say("trainer.checkpoint_interval=0: nothing is saved before training is done, or asked to end")
 
 
 def _run_mode(controller: Controller, mode: str, config: Any, post_eval: bool) -> Logs:
@@ -318,7 +304,8 @@ def _leave_if_asked(guard: Any) -> None:
 
 
 def _say(line: str) -> None:
-    print(redaction.text(line), file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody listens any more: no reason to stop
+        print(redaction.text(line), file=sys.stderr)
 
 
 def _text(params: ExperimentConfig, header: Mapping[str, Any]) -> str:

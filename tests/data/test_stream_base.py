@@ -1,3 +1,5 @@
+import time
+
 import numpy as np
 import pytest
 
@@ -88,6 +90,22 @@ def test_split_leaves_no_part_empty(n):
     assert isinstance(block, Block)
     with pytest.raises(ValueError, match="cannot be split"):
         block.split(n)
+
+
+def test_a_block_does_not_wait_for_more_than_a_second_of_reading():
+    def slow():
+        for number in range(9):
+            time.sleep(0.3)
+            yield np.array([number])
+
+    stream, begin = IterableStream(slow), time.monotonic()
+    blocks = [stream.block(100)]
+    assert 1 < time.monotonic() - begin < 2
+    assert blocks[0].count < 6
+    while (block := stream.block(100)) is not None:
+        blocks.append(block)
+    assert np.concatenate([block.data.ravel() for block in blocks]).tolist() == list(range(9))
+    assert [state["batch"] for block in blocks for state in block.states] == list(range(1, 10))
 
 
 def test_states_are_copies():

@@ -1,3 +1,4 @@
+import random
 import threading
 import time
 
@@ -6,7 +7,7 @@ import pytest
 
 from everstep.data.arrays import ArrayStream
 from everstep.data.iterables import IterableStream
-from everstep.engine.feed import Feed, on_host
+from everstep.engine.feed import GRACE_SECONDS, Feed, NobodyWaits, on_host
 from everstep.errors import UsageError
 
 
@@ -23,8 +24,8 @@ def taken(feed, *lengths):
 def opened():
     feeds = []
 
-    def open_feed(stream, length=lambda window, left: left, check=None):
-        feeds.append(Feed(stream, lambda data: data, length, check))
+    def open_feed(stream, length=lambda window, left: left, check=None, may_wait=lambda: True):
+        feeds.append(Feed(stream, lambda data: data, length, check, may_wait))
         return feeds[-1]
 
     yield open_feed
@@ -117,6 +118,151 @@ def test_closing_ends_the_thread():
     assert len(mine()) == before
     with pytest.raises(UsageError, match="closed"):
         feed.take(1)
+
+
+# -- sources that are slow, or do not come back ------------------------------------------------------------------------
+
+
+class Source:
+    """Numbers; the fourth one comes when `goes_on` is set."""
+
+    def __init__(self):
+        self.goes_on = threading.Event()
+        self.asked = threading.Event()
+
+    def __call__(self):
+        for number in range(6):
+            if number == 3:
+                self.asked.set()
+                self.goes_on.wait()
+            yield np.array([number])
+
+    def stuck(self):
+        self.asked.wait()
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def source():
+    source = Source()
+    yield source
+    source.goes_on.set()
+
+
+class Guard:
+    """Says that the run is to end when it was asked `patience` times."""
+
+    def __init__(self, patience=1):
+        self.patience = patience
+
+    def may_wait(self):
+        self.patience -= 1
+        return self.patience > 0
+
+
+def singles(window, left):
+    return 1
+
+
+def test_nobody_waits_for_a_batch_when_the_run_is_to_end(opened, source):
+    feed = opened(IterableStream(source), singles, may_wait=Guard(3).may_wait)
+    assert taken(feed, 1, 1, 1) == [[0], [1], [2]]
+    for _ in range(2):
+        with pytest.raises(NobodyWaits, match="not there yet"):
+            feed.take(1)
+    assert feed.state() == {"epoch": 0, "batch": 3}
+    source.goes_on.set()
+    assert taken(feed, 1) == [[3]]
+
+
+def test_a_batch_that_is_there_is_given_to_whoever_is_about_to_end(opened, source):
+    feed = opened(IterableStream(source), singles, may_wait=lambda: False)
+    with pytest.raises(NobodyWaits):
+        taken(feed, 1, 1, 1, 1)
+    assert feed.state() == {"epoch": 0, "batch": 3}
+
+
+def test_a_pause_waits_for_a_slow_source(opened, source, caplog):
+    feed = opened(IterableStream(source), singles)
+    taken(feed, 1)
+    source.stuck()
+    threading.Timer(GRACE_SECONDS + 0.3, source.goes_on.set).start()
+    with feed.paused():
+        assert source.goes_on.is_set()
+    assert not caplog.records
+
+
+def test_a_pause_does_not_wait_for_ever_when_the_run_is_to_end(opened, source, caplog):
+    feed = opened(IterableStream(source), singles, may_wait=Guard().may_wait)
+    taken(feed, 1)
+    source.stuck()
+    begin = time.monotonic()
+    for _ in range(3):  # it is waited for once, and said once
+        with feed.paused(), feed.paused():
+            assert feed.state() == {"epoch": 0, "batch": 1}
+    feed.close()
+    assert GRACE_SECONDS <= time.monotonic() - begin < GRACE_SECONDS + 2
+    [record] = caplog.records
+    assert "has not answered for 2 s" in record.getMessage()
+
+
+def test_a_source_that_does_not_come_back_gives_back_the_random_numbers(opened, source):
+    feed = opened(IterableStream(source, seed=1), singles, may_wait=Guard().may_wait)
+    np.random.seed(7)
+    random.seed(7)
+    expected = np.random.RandomState(7).random(3).tolist(), random.Random(7).random()
+    taken(feed, 1)
+    source.stuck()
+    with feed.paused():
+        source.goes_on.set()
+        time.sleep(0.1)  # it comes back too late
+        assert (np.random.random(3).tolist(), random.random()) == expected
+    with pytest.raises(NobodyWaits):
+        taken(feed, 1, 1, 1)
+
+
+def test_inside_a_pause_nothing_is_read(opened):
+    """Also where the thread comes for the next block at once."""
+    read = []
+
+    def source():
+        while True:
+            time.sleep(0.02)
+            read.append(len(read))
+            yield np.array([read[-1]])
+
+    feed = opened(IterableStream(source), singles)
+    taken(feed, 1)
+    for _ in range(5):
+        with feed.paused():
+            before = len(read)
+            time.sleep(0.05)
+            assert len(read) == before
+        taken(feed, 1)
+
+
+def test_closing_leaves_a_source_behind_that_does_not_come_back(source, caplog):
+    feed = Feed(IterableStream(source), lambda data: data, singles)
+    taken(feed, 1)
+    source.stuck()
+    begin = time.monotonic()
+    feed.close()
+    feed.close()
+    assert GRACE_SECONDS <= time.monotonic() - begin < GRACE_SECONDS + 1
+    assert len(caplog.records) == 1
+    threading.Timer(0.3, source.goes_on.set).start()
+    feed.restore({"epoch": 0, "batch": 2})  # waits till the stream is free
+    assert taken(feed, 1, 1) == [[2], [3]]
+    feed.close()
+
+
+def test_restoring_a_source_that_does_not_come_back(opened, source):
+    feed = opened(IterableStream(source), singles, may_wait=Guard().may_wait)
+    assert taken(feed, 1, 1) == [[0], [1]]
+    source.stuck()
+    with pytest.raises(NobodyWaits, match="cannot go to another position"):
+        feed.restore({"epoch": 0, "batch": 1})
+    assert feed.state() == {"epoch": 0, "batch": 1}
 
 
 @pytest.mark.parametrize(

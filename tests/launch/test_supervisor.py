@@ -5,13 +5,11 @@ import json
 import os
 import pty
 import signal
-import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from crashing import COUNT, child, starts, supervised
 
 from everstep.errors import UsageError
 from everstep.launch import supervisor
@@ -19,12 +17,6 @@ from everstep.launch.supervisor import supervise
 from everstep.run.lock import RunLock
 from everstep.run.record import Run, read
 
-COUNT = """
-import os, pathlib, signal, sys, time
-log = pathlib.Path("starts")
-log.write_text(log.read_text() + "x" if log.exists() else "x")
-number = len(log.read_text())
-"""
 RUN = (
     COUNT
     + """
@@ -36,23 +28,8 @@ heart = Heartbeat("run", interval=0)
 )
 
 
-def child(script, before=COUNT):
-    """A command: `number` is how often it has been started, counted from 1."""
-    return [sys.executable, "-c", before + script]
-
-
 def run_child(script, requeue=None):
     return child(script, RUN.format(requeue=requeue))
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def starts():
-    return len(Path("starts").read_text())
 
 
 def test_done_is_done(capfd):
@@ -131,6 +108,41 @@ def test_what_was_there_before_is_no_progress():
     assert starts() == 4
 
 
+def test_each_run_of_a_command_is_compared_with_itself():
+    script = """
+from everstep.run.supervised import announce
+name, step = ("a", 10000) if number == 1 else ("b", 1000 * number)
+announce(name)
+os.makedirs(f"{name}/checkpoints/{step}")
+sys.exit(1 if number < 7 else 0)
+"""
+    assert supervise(child(script), 50, 0.01) == 0
+    assert starts() == 7
+
+
+def test_a_run_that_was_brought_to_its_end_is_progress_too():
+    script = """
+from everstep.run.supervised import announce
+if number > 1: os.makedirs(f"fold{number - 1}/checkpoints/9")
+os.makedirs(f"fold{number}")
+announce(f"fold{number}")
+sys.exit(1 if number < 7 else 0)
+"""
+    assert supervise(child(script), 50, 0.01) == 0
+    assert starts() == 7
+
+
+def test_another_run_without_a_checkpoint_is_no_progress():
+    script = """
+from everstep.run.supervised import announce
+announce("ab"[number % 2])
+sys.exit(1)
+"""
+    os.makedirs("a/checkpoints/5")
+    assert supervise(child(script), 50, 0.01) == 1
+    assert starts() == 5, "a restart is not in vain if it is the first to come to a run that has a checkpoint"
+
+
 @pytest.mark.parametrize(
     ("backoff", "pauses"), [(1, [1, 2, 4, 8, 16, 32, 60, 60]), (25, [25, 50, 60]), (90, [90, 90]), (0, [0, 0])]
 )
@@ -185,95 +197,6 @@ def test_the_record_of_a_live_run_is_left_alone():
     with RunLock(Path("run")):
         supervise(run_child(RECORD.format("os._exit(7)")), 0)
         assert [attempt["reason"] for attempt in read("run")["attempts"]] == [None]
-
-
-@contextlib.contextmanager
-def supervised(command, max_restarts=5, backoff=0.05, ignoring="", **options):
-    """The supervisor as a process of its own; it has started the command when the file `ready` is there."""
-    arguments = f"{command!r}, {max_restarts}, {backoff}"
-    script = f"import sys; from everstep.launch.supervisor import supervise; sys.exit(supervise({arguments}))"
-    trap = ["sh", "-c", f"trap '' {ignoring}; exec \"$@\"", "sh"] if ignoring else []
-    process = subprocess.Popen([*trap, sys.executable, "-c", script], **options)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def wait_for(name, text=""):
-    deadline = time.monotonic() + 20
-    while not (Path(name).exists() and text in Path(name).read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return Path(name).read_text()
-
-
-HANG = """
-def note(number, frame):
-    with open("signals", "a") as file: file.write(f"{number} ")
-    if number in (2, 15):
-        time.sleep(0.3)
-        sys.exit(128 + number)
-for number in (1, 2, 10, 12, 15): signal.signal(number, note)
-pathlib.Path("ready").write_text(str(os.getpid()))
-while True: time.sleep(0.01)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_are_passed_on_once_and_the_end_is_awaited(number):
-    with supervised(child(HANG)) as process:
-        wait_for("ready")
-        process.send_signal(signal.SIGUSR1)
-        wait_for("signals", "10 ")
-        process.send_signal(number)
-        assert process.wait(10) == 128 + number
-    assert Path("signals").read_text() == f"10 {int(number)} "
-    assert starts() == 1
-
-
-def test_a_ctrl_c_at_the_terminal_reaches_the_command_once():
-    """The terminal sends it to the foreground group, which the command is not in."""
-    with supervised(child(HANG), process_group=0) as process:
-        wait_for("ready")
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(10) == 130
-    assert Path("signals").read_text() == "2 "
-
-
-def test_a_signal_to_the_command_alone_is_a_death_like_any_other():
-    with supervised(child("if number > 1: sys.exit(0)\n" + HANG)) as process:
-        os.kill(int(wait_for("ready")), signal.SIGTERM)
-        assert process.wait(10) == 0
-    assert starts() == 2
-
-
-def test_a_command_that_dies_of_a_signal_passed_on_is_not_restarted():
-    script = "pathlib.Path('ready').touch(); time.sleep(60)"
-    with supervised(child(script)) as process:
-        wait_for("ready")
-        process.terminate()
-        assert process.wait(10) == 143
-    assert starts() == 1
-
-
-def test_a_signal_in_a_pause_ends_it():
-    with supervised(child("sys.exit(1)"), backoff=60, stderr=subprocess.PIPE, text=True) as process:
-        assert "in 60 s" in process.stderr.readline()
-        process.terminate()
-        assert process.wait(10) == 143
-        process.stderr.close()
-    assert starts() == 1
-
-
-def test_a_hangup_that_nohup_ignores_stays_ignored():
-    with supervised(child(HANG), ignoring="HUP") as process:
-        wait_for("ready")
-        process.send_signal(signal.SIGHUP)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 143
-    assert Path("signals").read_text() == "15 "
 
 
 def test_what_a_dead_command_left_running_is_ended_before_the_restart(capfd):
@@ -344,3 +267,12 @@ def test_on_a_terminal_the_command_has_a_terminal():
 def test_bad_requests(command, restarts, backoff, words):
     with pytest.raises(UsageError, match=words):
         supervise(command, restarts, backoff)
+
+
+def test_a_supervisor_that_nobody_reads_goes_on():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with supervised(child("sys.exit(3 if number < 3 else 0)"), stderr=writer) as process:
+        os.close(writer)
+        assert process.wait(20) == 0
+    assert starts() == 3

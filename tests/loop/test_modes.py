@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import signal
 
 import keras
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import everstep as es
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment import create_trainer
+from everstep.run.signals import Interrupted
 
 from .samples import TinyTask, run, tiny_params, weights
 
@@ -254,3 +257,41 @@ def test_run_that_ran_no_step_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="no such loss"):
         run("train", tmp_path / "run", task=NoLoss())
     assert not (tmp_path / "run").exists()
+
+
+class TrainedElsewhere(TinyTask):
+    """While it is built here, a trainer begins in its directory, and has saved nothing yet."""
+
+    def __init__(self, directory):
+        super().__init__()
+        self.directory = directory
+
+    def build_model(self):
+        (self.directory / "checkpoints" / "0").mkdir(parents=True)
+        return super().build_model()
+
+
+def test_evaluation_leaves_a_trainers_directory_alone(tmp_path):
+    with pytest.raises(TrainingError, match="no checkpoint"):
+        run("continuous_eval", tmp_path / "run", TrainedElsewhere(tmp_path / "run"), continuous_eval_timeout=1)
+    assert (tmp_path / "run" / "checkpoints" / "0").is_dir()
+
+
+class AskedToEnd(TinyTask):
+    """Somebody asks for the end of the run while its model is built."""
+
+    def build_model(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return super().build_model()
+
+
+def test_asked_to_end_before_the_first_step(tmp_path):
+    """Nothing is computed; what is there is kept for the next attempt, the run's id above all."""
+    with pytest.raises(Interrupted) as interrupted:
+        run("train", tmp_path / "run", AskedToEnd())
+    assert (interrupted.value.exit_code, interrupted.value.saved) == (143, 0)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (record["status"], record["step"]) == ("interrupted", 0)
+    run("train", tmp_path / "run")
+    again = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (again["id"], again["step"], len(again["attempts"])) == (record["id"], 12, 2)

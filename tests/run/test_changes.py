@@ -142,7 +142,8 @@ def test_the_message_names_everything_at_once(tmp_path):
         "  task.train_data.global_batch_size: 32 -> 16",
         "  runtime.seed: 0 -> 3",
         "go on with the former values, name another directory, or allow the change: "
-        "--allow-change task.train_data.global_batch_size --allow-change runtime.seed",
+        "--allow-change task.train_data.global_batch_size --allow-change runtime.seed "
+        '(in Python: allow_change=["task.train_data.global_batch_size", "runtime.seed"])',
     ]
     with pytest.raises(UsageError) as error:
         accepted_changes(tmp_path, new, ["task"])

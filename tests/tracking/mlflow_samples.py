@@ -4,6 +4,23 @@ import time
 
 from everstep.testing.mlflow_server import points_of, runs_of
 
+PROGRAM = """
+    import sys, time
+    from everstep.tracking.mlflow import MlflowTracker
+    from everstep.tracking.sender import Pace
+
+    directory, name, uri = sys.argv[1:]
+    tracker = MlflowTracker(directory, name, name, uri, pace=Pace(after_success=0.02))
+    tracker.start(0)
+    for step in range(1, 100_000):
+        tracker.log(step, {"loss": 1.0 / step, "accuracy": step / 1000}, "train")
+        if step % 10 == 0:
+            tracker.log(step, {"loss": 2.0 / step}, "validation")
+        print(step, flush=True)
+        time.sleep(0.002)
+"""
+"""Trains until it is killed, and prints each step: `program DIRECTORY NAME URI`."""
+
 
 def train(tracker, steps, pause=0.0005):
     """Logs two numbers per step and one per tenth; returns the seconds that each call took."""
@@ -41,3 +58,9 @@ def until(condition, seconds=20):
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.02)
+
+
+def arrived(uri, name):
+    """Returns the largest of a run's newest numbers on the server; 0 while there is none."""
+    runs = runs_of(uri, name)
+    return max(runs[0].data.metrics.values(), default=0) if runs else 0

@@ -1,4 +1,6 @@
+import contextlib
 import io
+import os
 import re
 import subprocess
 import sys
@@ -102,3 +104,71 @@ print("rich" in sys.modules)
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
     assert result.stderr == "train | step:     1 | loss: 1\n"
+
+
+@pytest.mark.parametrize("out", ["a pipe without a reader", "a full disk", "a closed file"])
+def test_nobody_to_read_it_is_no_reason_to_stop(out):
+    with broken(out) as stream:
+        tracker = ConsoleTracker(10, stream)
+        tracker.start(0)
+        tracker.progress(1)
+        tracker.log(1, {"loss": 1.0}, "train")
+        tracker.flush()
+        tracker.close()
+        tracker.log(2, {"loss": 1.0}, "train")
+
+
+def test_a_terminal_that_is_gone_is_no_reason_to_stop(clock):
+    ours, theirs = os.openpty()
+    with contextlib.suppress(OSError), open(theirs, "w") as terminal:
+        tracker = ConsoleTracker(10, terminal, clock)
+        tracker.start(0)
+        os.close(ours)
+        with pytest.raises(OSError, match="Input/output error"):
+            print("x", file=terminal, flush=True)
+        for step in (1, 2):
+            clock.now += 1.0
+            tracker.progress(step)
+            tracker.log(step, {"loss": 1.0}, "train")
+        tracker.flush()
+        tracker.close()
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "2> >(exit)"])
+def test_a_process_whose_standard_error_takes_nothing_ends_well(redirection):
+    """Also at its very end, where Python empties what is left in its buffers."""
+    code = """
+import time
+from everstep.tracking.console import ConsoleTracker
+tracker = ConsoleTracker(10)
+tracker.start(0)
+for step in range(20):
+    time.sleep(0.01)
+    tracker.log(step, {"loss": 1.0}, "train")
+tracker.flush()
+tracker.close()
+print("done")
+"""
+    command = ["bash", "-c", f'"$0" -c "$1" {redirection}', sys.executable, code]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+
+
+@contextlib.contextmanager
+def broken(what):
+    """Opens a stream that takes nothing."""
+    if what == "a closed file":
+        yield closed_file()
+        return
+    reader, writer = os.pipe()
+    os.close(reader)
+    with contextlib.suppress(OSError), open(writer if "pipe" in what else "/dev/full", "w") as stream:
+        yield stream
+    if "pipe" not in what:
+        os.close(writer)
+
+
+def closed_file():
+    stream = io.StringIO()
+    stream.close()
+    return stream

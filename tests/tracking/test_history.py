@@ -1,9 +1,12 @@
+import contextlib
 import math
 
 import pytest
 
 from everstep.errors import UsageError
 from everstep.tracking.history import HistoryTracker
+
+from .disks import files_of_at_most
 
 
 @pytest.fixture
@@ -100,3 +103,66 @@ def test_a_foreign_file_is_refused_and_kept(path):
     with pytest.raises(UsageError, match=r"history\.csv' is no history"):
         started(path)
     assert path.read_text() == "epoch,loss\n1,2\n"
+
+
+def test_a_disk_that_takes_a_part_of_a_row_gets_all_of_it_later(path):
+    tracker = started(path)
+    tracker.log(1, {"loss": 1.0}, "train")
+    tracker.flush()
+    tracker.log(2, {"loss": 2.0}, "train")
+    with files_of_at_most(path.stat().st_size + 3):
+        with pytest.raises(OSError, match="File too large"):
+            tracker.flush()
+        assert path.read_text() == "step,loss\n1,1.0\n"
+        with pytest.raises(OSError, match="File too large"):
+            tracker.log(3, {"loss": 3.0}, "train")
+    tracker.flush()
+    assert path.read_text() == "step,loss\n1,1.0\n2,2.0\n3,3.0\n"
+
+
+def test_new_columns_and_names_wait_for_the_disk_too(path):
+    tracker = started(path)
+    tracker.log(1, {"accuracy": 0.1}, "validation")
+    tracker.flush()
+    with files_of_at_most(4):
+        for step in (2, 3):
+            with pytest.raises(OSError, match="File too large"):
+                tracker.log(step, {"accuracy": step / 2, "loss": 1.0}, "train")
+        with pytest.raises(OSError, match="File too large"):
+            tracker.flush()
+    tracker.log(4, {"accuracy": 2.0}, "train")
+    tracker.log(4, {"accuracy": 0.4}, "validation")
+    tracker.close()
+    assert path.read_text() == ("step,validation_accuracy,accuracy,loss\n1,0.1,,\n2,,1.0,1.0\n3,,1.5,1.0\n4,0.4,2.0,\n")
+
+
+def test_going_back_on_a_full_disk_keeps_what_waits_and_cuts_the_rest_later(path):
+    tracker = started(path)
+    for step in (1, 2, 3):
+        tracker.log(step, {"loss": 1.0}, "train")
+    tracker.flush()
+    with files_of_at_most(4):
+        for step in (4, 5):
+            with contextlib.suppress(OSError):
+                tracker.log(step, {"loss": 1.0}, "train")
+        with pytest.raises(OSError, match="File too large"):
+            tracker.start(2)
+    tracker.log(5, {"loss": 0.5}, "train")
+    tracker.close()
+    assert path.read_text() == "step,loss\n1,1.0\n2,1.0\n5,0.5\n"
+
+
+def test_rows_that_are_none_are_left_out_with_a_warning(path, caplog):
+    path.write_text("step,loss\n10,1.0\n20,1.030,2.0\n,7.0\nx,1.0\n40,1.0,5,6\n50,0.5\n")
+    tracker = started(path, 50)
+    tracker.log(60, {"loss": 0.25}, "train")
+    tracker.close()
+    assert path.read_text() == "step,loss\n10,1.0\n50,0.5\n60,0.25\n"
+    (warning,) = caplog.messages
+    assert "4 lines that are no rows of a history are left out" in warning
+
+
+def test_a_file_that_cannot_be_read_is_named(path):
+    path.mkdir()
+    with pytest.raises(UsageError, match=r"cannot read '.*history\.csv': Is a directory"):
+        started(path)

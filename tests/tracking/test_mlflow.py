@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from everstep import storage
+from everstep.cli.main import main
 from everstep.errors import UsageError
 from everstep.testing.mlflow_server import MlflowServer, client_of, memory_folder, runs_of
 from everstep.testing.proxy import Proxy, free_port
@@ -22,7 +25,7 @@ from everstep.tracking.mlflow import MlflowTracker
 from everstep.tracking.sender import Pace
 from everstep.tracking.sync import sync
 
-from .mlflow_samples import assert_nobody_waited, assert_recorded, train, until
+from .mlflow_samples import PROGRAM, arrived, assert_nobody_waited, assert_recorded, train, until
 
 QUICK = Pace(after_success=0.02, after_failure=0.05, longest=0.2)
 # MLflow's database code under the newest SQLAlchemy; it is not ours to change.
@@ -70,11 +73,6 @@ def make(tmp_path):
             return tracker
 
         yield make_one
-
-
-def arrived(uri, name):
-    runs = runs_of(uri, name)
-    return max(runs[0].data.metrics.values(), default=0) if runs else 0
 
 
 def test_down_at_the_start(starting, make, tmp_path, caplog):
@@ -138,23 +136,6 @@ def test_slow(proxy, make, tmp_path):
     assert_recorded(proxy.uri, tmp_path.name, range(1, 251))
 
 
-PROGRAM = """
-    import sys, time
-    from everstep.tracking.mlflow import MlflowTracker
-    from everstep.tracking.sender import Pace
-
-    directory, name, uri = sys.argv[1:]
-    tracker = MlflowTracker(directory, name, name, uri, pace=Pace(after_success=0.02))
-    tracker.start(0)
-    for step in range(1, 100_000):
-        tracker.log(step, {"loss": 1.0 / step, "accuracy": step / 1000}, "train")
-        if step % 10 == 0:
-            tracker.log(step, {"loss": 2.0 / step}, "validation")
-        print(step, flush=True)
-        time.sleep(0.002)
-"""
-
-
 def test_killed_and_resumed_from_an_earlier_step(server, make, tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path / "run"), tmp_path.name, server.uri]
     with open(tmp_path / "steps", "w") as out, subprocess.Popen(command, stdout=out) as process:
@@ -203,6 +184,21 @@ def test_a_later_attempt_continues_the_run(server, make, tmp_path):
     assert run.info.status == "FINISHED"
 
 
+def test_going_back_within_an_attempt_goes_on_with_the_run(server, make, tmp_path):
+    tracker = make(server.uri, params={"steps": 30}, tags={"attempt": 1})
+    tracker.start(0)
+    train(tracker, range(1, 21))
+    began = time.monotonic()
+    tracker.start(10)
+    assert time.monotonic() - began < 0.05
+    train(tracker, range(11, 31))
+    tracker.close()
+    assert assert_recorded(server.uri, tmp_path.name, range(1, 31)).info.status == "FINISHED"
+    lines = (tmp_path / "run" / "spool" / "mlflow.jsonl").read_text().splitlines()
+    kinds = [record.get("status", record["type"]) for record in map(json.loads, lines)]
+    assert [kind for kind in kinds if kind != "metrics"] == ["target", "params", "tags", "running", "finished"]
+
+
 def test_every_number_arrives(server, make, tmp_path):
     tracker = make(server.uri)
     tracker.start(0)
@@ -229,6 +225,24 @@ def test_what_the_server_refuses_for_good_does_not_hold_up_the_rest(server, make
     refused = [json.loads(line)["refused"] for line in lines]
     assert [one.get("key") or one["path"] for one in refused] == ["key7", "missing.yaml"]
     assert len(caplog.records) == 1
+
+
+def test_what_is_refused_does_not_count_as_sent_and_is_told(proxy, make, tmp_path, capsys):
+    proxy.fault = "refuse"
+    tracker = make(proxy.uri)
+    tracker.start(0)
+    tracker.log(11, {"early": 1.0}, "train")
+    train(tracker, range(1, 11))
+    tracker.close()
+    proxy.fault = "none"
+    spool = tmp_path / "run" / "spool" / "mlflow.jsonl"
+    spool.write_text(re.sub(r'"time": \d+(.*"early")', r'"time": -5\1', spool.read_text()))  # no time for a server
+    storage.write_json(tmp_path / "run" / "run.json", {"id": tmp_path.name})
+    assert main(["runs", "sync", str(tmp_path / "run")]) == 0
+    sent, refused = capsys.readouterr().out.splitlines()
+    assert sent == f"21 points sent to {proxy.uri}, 0 wait"
+    assert refused == f"1 entries refused for good: {tmp_path}/run/spool/mlflow.refused.jsonl says why"
+    assert_recorded(proxy.uri, tmp_path.name, range(1, 11))
 
 
 def test_files_are_kept_with_the_run(server, make, tmp_path):
@@ -269,7 +283,7 @@ def test_a_run_that_the_server_does_not_know_gets_everything_again(server, make,
     assert_recorded(server.uri, tmp_path.name, range(1, 31))
 
 
-def test_what_is_left_is_told_and_sent_later(proxy, make, tmp_path, caplog):
+def test_what_is_left_is_told_and_sent_later(proxy, make, tmp_path, caplog, monkeypatch):
     proxy.fault = "refuse"
     for attempt, steps in ((1, range(1, 61)), (2, range(41, 101))):
         tracker = make(proxy.uri, tags={"attempt": attempt})
@@ -282,6 +296,7 @@ def test_what_is_left_is_told_and_sent_later(proxy, make, tmp_path, caplog):
     assert (down.sent, down.waiting, down.remote_id) == (0, 210, None)
     assert "refused" in down.problem
     proxy.fault = "none"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # what other runs use
     result = sync(tmp_path / "run")
     assert (result.sent, result.waiting, result.problem) == (210, 0, None)
     run = assert_recorded(proxy.uri, tmp_path.name, range(1, 101))

@@ -6,7 +6,7 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.tracking.mlflow import MlflowTracker
-from everstep.tracking.mlflow_target import without_credentials
+from everstep.tracking.mlflow_target import Target, without_credentials
 from everstep.tracking.sync import sync
 
 
@@ -19,6 +19,23 @@ def test_credentials_in_addresses():
         "sqlite:////data/a@b/mlflow.db": "sqlite:////data/a@b/mlflow.db",
     }
     assert {uri: without_credentials(uri) for uri in shown} == shown
+
+
+@pytest.mark.parametrize(
+    ("variable", "used"),
+    [
+        ("", "http://one:5000"),
+        ("http://two:5000", "http://one:5000"),
+        ("http://alice:secret-of-two@two:5000", "http://one:5000"),
+        ("http://alice:secret-of-one@one:5000", "http://alice:secret-of-one@one:5000"),
+    ],
+)
+def test_a_run_is_sent_where_it_belongs(monkeypatch, variable, used):
+    """The variable may be that of other runs; where it names the same place, it has the credentials."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
+    records = [Target("http://bob:former-secret@one:5000", "id", "experiment", "name").record()]
+    assert Target.recorded(records).uri == used
+    assert Target.recorded(records, "http://three:5000").uri == "http://three:5000"
 
 
 @pytest.mark.parametrize("uri", ["mlruns", "file:///tmp/mlruns", "./x"])

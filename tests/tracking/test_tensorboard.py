@@ -1,9 +1,12 @@
 import subprocess
 import sys
 
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from everstep.tracking.tensorboard import TensorBoardTracker
+
+from .disks import files_of_at_most
 
 
 def scalars(directory, tag="loss"):
@@ -68,3 +71,49 @@ print(*{{"tensorflow", "keras", "jax"}} & set(sys.modules))
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""
     assert scalars(tmp_path / "train") == [(6, 1.0)]
+
+
+def test_what_a_full_disk_does_not_take_is_written_later(tmp_path):
+    tracker = TensorBoardTracker(tmp_path)
+    tracker.start(0)
+    tracker.log(1, {"loss": 1.0}, "train")
+    tracker.flush()
+    (file,) = (tmp_path / "train").iterdir()
+    size = file.stat().st_size
+    with files_of_at_most(size + 10):
+        for step in range(2, 400):  # far more than any buffer of a file holds
+            tracker.log(step, {"loss": 1.0 / step, "another": 1.0}, "train")
+        tracker.log(399, {"loss": 5.0}, "validation")
+        with pytest.raises(OSError, match="File too large"):
+            tracker.flush()
+        assert file.stat().st_size == size
+        with pytest.raises(OSError, match="File too large"):
+            tracker.flush()
+    tracker.close()
+    assert [step for step, _ in scalars(tmp_path / "train")] == list(range(1, 400))
+    assert scalars(tmp_path / "validation") == [(399, 5.0)]
+
+
+def test_a_folder_that_cannot_be_made_is_tried_again(tmp_path):
+    (tmp_path / "train").write_text("in the way")
+    tracker = TensorBoardTracker(tmp_path)
+    tracker.start(0)
+    with pytest.raises(FileExistsError):
+        tracker.log(1, {"loss": 1.0}, "train")
+    (tmp_path / "train").unlink()
+    tracker.log(2, {"loss": 0.5}, "train")
+    tracker.close()
+    assert scalars(tmp_path / "train") == [(1, 1.0), (2, 0.5)]
+
+
+def test_going_back_forgets_the_steps_beyond(tmp_path):
+    tracker = TensorBoardTracker(tmp_path)
+    tracker.start(0)
+    for step in (1, 2, 3):
+        tracker.log(step, {"loss": 1.0}, "train")
+    tracker.start(1)
+    tracker.log(2, {"loss": 0.5}, "train")
+    tracker.start(0)
+    tracker.log(1, {"loss": 0.25}, "train")
+    tracker.close()
+    assert scalars(tmp_path / "train") == [(1, 0.25)]

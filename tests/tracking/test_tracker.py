@@ -1,12 +1,41 @@
+import errno
+import os
+
 import pytest
 
+from everstep.errors import UsageError
 from everstep.tracking.tracker import MemoryTracker, MultiTracker, NoopTracker, Point
 
 
 class Failing(MemoryTracker):
     def close(self):
         super().close()
-        raise OSError("disk full")
+        raise ValueError("a bug")
+
+
+class OnABadDisk(MemoryTracker):
+    """Every call fails while `full`; what is logged is there all the same, as trackers have to see to."""
+
+    full = True
+
+    def start(self, step):
+        super().start(step)
+        self._write()
+
+    def log(self, step, logs, kind):
+        super().log(step, logs, kind)
+        self._write()
+
+    def flush(self):
+        self._write()
+
+    def close(self):
+        super().close()
+        self._write()
+
+    def _write(self):
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/x.csv")
 
 
 def test_noop_does_nothing():
@@ -27,7 +56,7 @@ def test_multi_tells_all():
 
 def test_multi_closes_all_and_then_complains():
     trackers = [Failing(), MemoryTracker()]
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(ValueError, match="a bug"):
         MultiTracker(trackers).close()
     assert all(tracker.closed for tracker in trackers)
 
@@ -36,3 +65,38 @@ def test_multi_collects_several_errors():
     with pytest.raises(ExceptionGroup) as caught:
         MultiTracker([Failing(), Failing(), MemoryTracker()]).close()
     assert len(caught.value.exceptions) == 2
+
+
+def test_a_bad_disk_stops_neither_the_run_nor_the_other_trackers(caplog):
+    bad, good = OnABadDisk(), MemoryTracker()
+    tracker = MultiTracker([bad, good])
+    tracker.start(0)
+    for step in (1, 2, 3):
+        tracker.log(step, {"loss": 1}, "train")
+        tracker.flush()
+    assert bad.points == good.points
+    assert len(good.points) == 3
+    (warning,) = caplog.messages
+    assert "OnABadDisk" in warning
+    assert "No space left on device: '/data/x.csv'" in warning
+    tracker.close()
+    assert good.closed
+    assert "could not write all it had" in caplog.messages[1]
+
+
+def test_a_disk_that_is_good_again_is_told_and_a_new_trouble_too(caplog):
+    bad = OnABadDisk()
+    tracker = MultiTracker([bad])
+    for full in (True, True, False, False, True, False):
+        bad.full = full
+        tracker.flush()
+    assert ["can write again" in message for message in caplog.messages] == [False, True, False, True]
+
+
+def test_a_mistake_of_the_user_is_raised_at_the_start():
+    class Refusing(MemoryTracker):
+        def start(self, step):
+            raise UsageError("not mine")
+
+    with pytest.raises(UsageError, match="not mine"):
+        MultiTracker([Refusing()]).start(0)

@@ -18,7 +18,8 @@ Backoff = Annotated[float, typer.Option(metavar="SECONDS", help="The first pause
 def launch(command: Command, max_restarts: MaxRestarts = 10, backoff: Backoff = 1.0) -> None:
     """Run a command; start it again when it dies.
 
-    Done (0) and bad input (2) end it, and so does a signal sent to this process, which is passed on. Three restarts
-    in a row without a new checkpoint end it too, with a diagnosis. It ends with the command's last exit code.
+    Done (0) and bad input (2) end it, and so does a signal sent to this process, which is passed on; not one like
+    SIGUSR1 that the command lives on with for a minute. Three restarts in a row without a new checkpoint end it too,
+    with a diagnosis. It ends with the command's last exit code.
     """
     raise typer.Exit(supervise(command, max_restarts, backoff))

@@ -1,7 +1,7 @@
 """`everstep`: parses the command line, runs one command, and turns its outcome into an exit code.
 
-0 done, 1 failed, 2 bad input, 130 interrupted. Bad input and failed runs are one text on standard error; a
-traceback means a bug, in everstep or in the user's code, and is never hidden.
+0 done, 1 failed, 2 bad input, 130 interrupted, 143 asked to end (or the requeue exit code). Bad input and failed runs
+are one text on standard error; a traceback means a bug, in everstep or in the user's code, and is never hidden.
 """
 
 import os
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = normalised(sys.argv[1:] if arguments is None else arguments)
     _keep_secrets(words)
     try:
-        return int(command.main(args=words, prog_name="everstep", standalone_mode=False) or 0)
+        return int(command.main(args=words, prog_name="everstep", standalone_mode=False, obj=words) or 0)
     except (Exception, KeyboardInterrupt, Interrupted) as error:
         return _report(error)
 
@@ -39,7 +39,7 @@ def _keep_secrets(words: Sequence[str]) -> None:
 
 def _report(error: BaseException) -> int:
     if isinstance(error, Interrupted):
-        print(f"everstep: {error.reason}: the state is saved; the same command goes on from there", file=sys.stderr)
+        print(f"everstep: {error.reason}: {_what_is_left(error)}", file=sys.stderr)
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         print("everstep: interrupted; the same command goes on from the newest checkpoint", file=sys.stderr)
@@ -51,6 +51,12 @@ def _report(error: BaseException) -> int:
         return 1
     print(f"everstep: error: {redaction.text(text)}", file=sys.stderr)
     return 1 if isinstance(error, TrainingError) else 2
+
+
+def _what_is_left(interrupted: Interrupted) -> str:
+    if interrupted.saved is None:
+        return "nothing is saved yet; the same command starts anew"
+    return f"the state is saved at step {interrupted.saved}; the same command goes on from there"
 
 
 def _command_line_mistake(error: BaseException) -> str:

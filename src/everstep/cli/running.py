@@ -1,5 +1,6 @@
 """Running a resolved experiment: the first lines of the command line that need Keras."""
 
+import contextlib
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +52,8 @@ def _save_gin(directory: Path) -> None:
     """Writes what gin configurables were really called with; only known once they were."""
     text = operative_config()
     if text is not None:
-        storage.write_text(directory / "operative_config.gin", redaction.text(text))
+        with contextlib.suppress(OSError):  # a full disk has been told of; how the run ended counts
+            storage.write_text(directory / "operative_config.gin", redaction.text(text))
 
 
 def _load_backend(seed: int) -> Any:

@@ -84,6 +84,8 @@ def sync(directory: Directory) -> None:
     read(directory)
     result = send_waiting(directory)
     print(f"{result.sent} points sent to {result.server}, {result.waiting} wait")
+    if result.refused:
+        print(f"{result.refused} entries refused for good: {Path(directory, 'spool', 'mlflow.refused.jsonl')} says why")
     if result.problem:
         raise TrainingError(f"{result.server} takes no points: {result.problem}")
 

@@ -1,5 +1,6 @@
 """`everstep train`."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +42,7 @@ NoExport = Annotated[bool, typer.Option("--no-export", help="Do not export the t
 @app.command(epilog="Example: everstep train mnist/mlp trainer.train_steps=500 --backend jax")
 @options.takes_request()
 def train(
+    context: typer.Context,
     request: options.Request,
     mode: Mode = "train_and_eval",
     model_dir: ModelDir = None,
@@ -53,24 +55,26 @@ def train(
     Values come from the experiment, then from files, gin bindings, flags, --params-override and KEY=VALUE; later
     ones win.
     """
+    if max_restarts:  # all else is the business of the process that may die, also what the user's modules do
+        raise typer.Exit(supervise(_unsupervised(context.obj), max_restarts))
     resolved = resolve(request)
-    if max_restarts:
-        raise typer.Exit(supervise(_without_restarts(sys.argv[1:]), max_restarts))
     directory = run_directory(model_dir, resolved)
     logs = run(resolved, mode, directory, export=not no_export, allow_change=allow_change or ())
-    print(_where_to_look(directory, logs, exported=mode.startswith("train") and not no_export))
+    _print(_where_to_look(directory, logs, exported=mode.startswith("train") and not no_export))
 
 
-def _without_restarts(words: Sequence[str]) -> list[str]:
-    """Returns this very command line as the supervisor is to start it."""
-    kept: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if word.replace("_", "-") == "--max-restarts":
-            next(rest)
-        elif not word.replace("_", "-").startswith("--max-restarts="):
-            kept.append(word)
-    return [sys.executable, "-m", "everstep", *kept]
+def _print(text: str) -> None:
+    """Prints; nobody may read it any more (`… | head`), but the run is done."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python complains when it ends
+
+
+def _unsupervised(words: Sequence[str]) -> list[str]:
+    """Returns this very command line as the supervisor is to start it: of an option given twice, the last counts."""
+    end = words.index("--") if "--" in words else len(words)
+    return [sys.executable, "-m", "everstep", *words[:end], "--max-restarts=0", *words[end:]]
 
 
 def _where_to_look(directory: Path, logs: Logs, exported: bool) -> str:

@@ -55,6 +55,11 @@ class IterableStream(Stream):
             raise self._cannot("repeat")
         super().__init__(repeat=repeat, batches_per_epoch=_count(source, batch_size))
 
+    @property
+    def guarantee(self) -> str:
+        """A one-shot iterator is gone once it was read; see `Stream.guarantee`."""
+        return str(self._cannot("go back or resume")) if self._one_shot else ""
+
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Returns the epoch's batches from that batch on, reading and dropping those before it."""
         if self._one_shot and (self._started or (epoch, batch) != (0, 0)):

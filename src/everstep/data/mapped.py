@@ -17,6 +17,11 @@ class MappedStream(Stream):
         super().__init__(repeat=stream.repeat, batches_per_epoch=stream.batches_per_epoch)
         self._stream, self._fn = stream, fn
 
+    @property
+    def guarantee(self) -> str:
+        """The other stream's."""
+        return self._stream.guarantee
+
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Returns the other stream's batches, mapped."""
         return map(self._fn, self._stream.open(epoch, batch))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from everstep.data import order
+from everstep.data import order, tf_pipeline
 from everstep.data.stream import Stream, skip
 from everstep.data.tf_data import load_tensorflow
 from everstep.errors import UsageError
@@ -63,6 +63,14 @@ class RecordStream(Stream):
         self._compression = compression
         self._prefetch = self._tf.data.AUTOTUNE if prefetch is None else prefetch
         super().__init__(repeat=repeat)
+
+    @property
+    def guarantee(self) -> str:
+        """Random numbers in `parse` follow no position: skipped records do not draw; see `Stream.guarantee`."""
+        record = self._tf.TensorSpec((), self._tf.string)
+        if not any(tf_pipeline.draws(self._tf, self._parse.get_concrete_function(record).graph)):
+            return ""
+        return "parse draws random numbers, others after a resume: use tf.random.stateless_…, seeded by the record"
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Returns the epoch's batches from that batch on; skipped records are read but not parsed."""

@@ -5,6 +5,7 @@ batches of one epoch from a given one on, and nothing else.
 """
 
 import abc
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ from everstep.data import nest
 from everstep.data.block import Block, Position
 from everstep.errors import UsageError
 from everstep.types import Batch, StreamState
+
+BLOCK_SECONDS = 1.0  # a block takes no further batch after so much reading
 
 
 class Stream(abc.ABC):
@@ -59,6 +62,14 @@ class Stream(abc.ABC):
         """The number of batches in an epoch, None if it is not known beforehand."""
         return self._batches_per_epoch
 
+    @property
+    def guarantee(self) -> str:
+        """What a resumed run gets that is weaker than the very batches it would have got, and what to do.
+
+        Empty for exact, as far as the stream can know: it cannot see what a user's Python code draws from.
+        """
+        return ""
+
     def __iter__(self) -> Iterator[Batch]:
         return self
 
@@ -78,13 +89,15 @@ class Stream(abc.ABC):
     def block(self, n: int) -> Block | None:
         """Returns the next batches stacked: up to `n` of the same shapes, epoch after epoch, None at the end.
 
-        A batch of another shape, such as the short last one of an epoch, comes in a block by itself.
+        A batch of another shape, such as the short last one of an epoch, comes in a block by itself. Where reading
+        is slow, a block has fewer: what was read for a second is not held back any longer.
         """
+        until = time.monotonic() + BLOCK_SECONDS
         try:
             batches, states = [next(self)], [self.state()]
         except StopIteration:
             return None
-        while len(batches) < n and self._continues(batches[0]):
+        while len(batches) < n and time.monotonic() < until and self._continues(batches[0]):
             batches.append(next(self))
             states.append(self.state())
         return Block(nest.stack(batches), len(batches), states)

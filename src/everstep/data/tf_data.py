@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from everstep.data import tf_pipeline
 from everstep.data.stream import Stream, skip
 from everstep.errors import UsageError, missing_extra
 from everstep.types import Batch
@@ -42,8 +43,10 @@ class TFDataStream(Stream):
     Resuming makes the dataset again what it was and skips the batches that were used. A dataset that shuffles
     anew at every pass orders pass n by its seed and n, so the passes of earlier epochs are first made,
     without being read (one that caches its shuffled order reads the first). That is exact for deterministic
-    pipelines: sources that do not change, seeded shuffles, stateless maps. What draws from
-    `tf.random.Generator` or from Python inside the pipeline does not resume exactly.
+    pipelines: sources that do not change, seeded shuffles, stateless maps. A shuffle without a seed is one of
+    them if the global seed was set before the dataset was made, as it is for what a task's `build_inputs`
+    makes. `guarantee` names what TensorFlow shows of the rest. It does not show what Python code inside the
+    pipeline draws from, as in `from_generator`: that has to give the same samples at every call.
 
     Args:
       dataset: A batched dataset; it may be infinite.
@@ -64,6 +67,13 @@ class TFDataStream(Stream):
         """Whether the dataset repeats itself, or is repeated here."""
         return self._infinite or super().endless
 
+    @property
+    def guarantee(self) -> str:
+        """What in the pipeline draws numbers that a resumed run cannot draw again; see `Stream.guarantee`."""
+        tf = load_tensorflow("reading a tf.data.Dataset")
+        one_pass = self._infinite and self.repeat
+        return "; ".join(tf_pipeline.weaknesses(tf, self._dataset, passes=not one_pass))
+
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Returns the epoch's batches from that batch on, going on with the running pass where it can."""
         live = self._live
@@ -74,7 +84,7 @@ class TFDataStream(Stream):
         return self._live
 
     def _start(self, epoch: int, batch: int) -> "_Pass":
-        if _reshuffles(self._dataset):
+        if tf_pipeline.reshuffles(self._dataset):
             self._wind(epoch, batch)
         # One batch less is skipped in the pipeline: reading it proves that the position exists.
         skipped = max(batch - 1, 0)
@@ -91,7 +101,7 @@ class TFDataStream(Stream):
                 "the same process: run again to resume, or use shuffle(…, reshuffle_each_iteration=False), "
                 "arrays or record files"
             )
-        if epoch > 0 and any("Cache" in type(part).__name__ for part in _parts(self._dataset)):
+        if epoch > 0 and tf_pipeline.caches(self._dataset):
             self._read_first_pass()
         for _ in range(self._passes, epoch):
             iter(self._dataset)
@@ -130,13 +140,3 @@ def is_unbatched(dataset: Any) -> bool:
     tf = load_tensorflow("reading a tf.data.Dataset")
     specs = tf.nest.flatten(dataset.element_spec)
     return any(getattr(spec, "shape", None) is not None and spec.shape.rank == 0 for spec in specs)
-
-
-def _reshuffles(dataset: Any) -> bool:
-    return any(getattr(part, "_reshuffle_each_iteration", False) for part in _parts(dataset))
-
-
-def _parts(dataset: Any) -> list[Any]:
-    """Returns the dataset and all it was made from, as far as TensorFlow tells."""
-    inputs: list[Any] = getattr(dataset, "_inputs", list)()
-    return [dataset, *(part for parent in inputs for part in _parts(parent))]

@@ -1,10 +1,12 @@
 """Which backend computes: chosen before Keras is imported, once per process."""
 
+import contextlib
 import importlib
 import importlib.util
 import os
 import sys
 import warnings
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from everstep.errors import UsageError, missing_extra, nearest
@@ -86,20 +88,38 @@ def prepare(seed: int) -> None:
             tensorflow.config.set_visible_devices([], "GPU")
 
 
-def keep_compiled(directory: str) -> None:
-    """Keeps compiled programs in a directory, so that the next attempt need not compile them; a user's choice stands.
+@contextlib.contextmanager
+def keep_compiled(directory: str) -> Iterator[None]:
+    """Keeps what is compiled inside the block in a directory, so that the next attempt need not compile it.
 
-    Only JAX can: on TensorFlow it does nothing.
+    A directory that the user has chosen stands. Only JAX can: on TensorFlow it does nothing.
     """
+    import keras
+
     jax = sys.modules.get("jax")
-    if os.environ.get("KERAS_BACKEND") != "jax" or os.environ.get("JAX_COMPILATION_CACHE_DIR") or jax is None:
+    if keras.backend.backend() != "jax" or jax is None or jax.config.jax_compilation_cache_dir:
+        yield
         return
     from jax.experimental.compilation_cache import compilation_cache
 
-    jax.config.update("jax_compilation_cache_dir", directory)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    compilation_cache.reset_cache()  # it may have been opened elsewhere, by a run before this one
+    settings = {
+        "jax_compilation_cache_dir": directory,
+        "jax_persistent_cache_min_compile_time_secs": 0.2,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    former = {name: getattr(jax.config, name) for name in settings}
+    try:
+        _update(jax.config, settings)
+        compilation_cache.reset_cache()  # it may have been opened elsewhere
+        yield
+    finally:
+        _update(jax.config, former)
+        compilation_cache.reset_cache()
+
+
+def _update(config: Any, settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        config.update(name, value)
 
 
 def create_engine(task: Any, model: Any, optimizer: Any = None, **options: Any) -> "Engine":

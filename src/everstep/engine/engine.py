@@ -21,11 +21,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from everstep.data import nest
 from everstep.data.stream import Stream
 from everstep.engine import state as states
-from everstep.engine.feed import Feed, Piece
+from everstep.engine.feed import Feed, NobodyWaits, Piece
 from everstep.engine.logs import checked_logs, scalar_names
 from everstep.engine.pace import Pace
 from everstep.engine.probe import explain, no_new_variables, watch_variables
@@ -164,9 +165,15 @@ class Engine(abc.ABC):
 
     # -- running -------------------------------------------------------------------------------------------------
 
-    def feed(self, stream: Stream, check: Callable[[Any], None] | None = None, single: bool = False) -> Feed:
-        """Opens a feed from a stream; `single` gives one batch a call."""
-        return Feed(stream, self.place, (lambda window, left: 1) if single else self.pace.length, check)
+    def feed(
+        self,
+        stream: Stream,
+        check: Callable[[Any], None] | None = None,
+        single: bool = False,
+        may_wait: Callable[[], bool] = lambda: True,
+    ) -> Feed:
+        """Opens a feed from a stream; `single` gives one batch a call, `may_wait` is asked while data is waited for."""
+        return Feed(stream, self.place, (lambda window, left: 1) if single else self.pace.length, check, may_wait)
 
     def run(self, feed: Feed, n: int, after_call: Callable[[int], bool] | None = None) -> int:
         """Trains on the next `n` batches.
@@ -177,19 +184,23 @@ class Engine(abc.ABC):
           after_call: Called between two compiled calls with the steps done; False ends the run early.
 
         Returns:
-          The steps done: less than `n` if the data ended or `after_call` said so.
+          The steps done: less than `n` if the data ended, `after_call` said so, or nobody waits for the next batch.
         """
         done = 0
         feed.expect(n)
         while done < n:
             position = feed.state()
-            piece = feed.take(n - done)
+            try:
+                piece = feed.take(n - done)
+            except NobodyWaits:
+                break
             if piece is None:
                 break
             try:
                 self._timed(piece)
             except BaseException:
-                feed.restore(position)  # batches that were not learned from are still to come
+                with contextlib.suppress(NobodyWaits):
+                    feed.restore(position)  # batches that were not learned from are still to come
                 raise
             done += piece.count
             if after_call is not None and not after_call(done):
@@ -224,6 +235,9 @@ class Engine(abc.ABC):
 
         Returns:
           The logs, and the batches evaluated.
+
+        Raises:
+          NobodyWaits: The next batch is not there, and the feed was told not to wait for it.
         """
         done, gathered = 0, None
         feed.expect(n if n > 0 else WHOLE)
@@ -253,7 +267,7 @@ class Engine(abc.ABC):
         validation = {id(v) for v in self.windows["validation"].variables}
         train = self.windows["train"].variables if "train" in self.windows else []
         shared = [key for key, v in self.variables.items() if id(v) in validation and any(v is t for t in train)]
-        before = self._get(shared)
+        before = self._copies(shared)
         try:
             yield
         finally:
@@ -263,7 +277,7 @@ class Engine(abc.ABC):
     def _nothing_drawn_unless_done(self) -> Iterator[None]:
         """An evaluation that is broken off has not happened: the next one draws the same random numbers."""
         seeds = [key for key, variable in self.variables.items() if variable.name == "seed_generator_state"]
-        before = self._get(seeds)
+        before = self._copies(seeds)
         try:
             yield
         except BaseException:
@@ -272,12 +286,19 @@ class Engine(abc.ABC):
 
     # -- state ---------------------------------------------------------------------------------------------------
 
-    def state(self) -> State:
+    def state(self, into: State | None = None) -> State:
         """Returns a host copy of every variable by key, integers as int64.
 
         The sums of evaluations are not part of it: each evaluation starts from zero.
+
+        Args:
+          into: What an earlier call returned and nobody needs any more; its memory is used again.
         """
-        return {key: states.canonical(value) for key, value in self._get(self._lasting()).items()}
+        former = into or {}
+        return {key: states.canonical(value, former.get(key)) for key, value in self._get(self._lasting()).items()}
+
+    def _copies(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
+        return {key: value.copy() for key, value in self._get(keys).items()}
 
     def load(self, state: State, only: tuple[str, ...] | None = None) -> None:
         """Replaces the state; strict both ways, or, to evaluate, for the variables of some roles alone.
@@ -355,8 +376,8 @@ class Engine(abc.ABC):
         """Takes the state from the Keras objects, after user code may have changed them."""
 
     @abc.abstractmethod
-    def _get(self, keys: Sequence[str]) -> dict[str, Any]:
-        """Returns host copies of some variables."""
+    def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
+        """Returns some variables as they are now; copy them before the next step, they may be views."""
 
     @abc.abstractmethod
     def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:

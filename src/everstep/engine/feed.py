@@ -1,10 +1,12 @@
 """Batches on their way to the device: read, checked, stacked and placed by one background thread.
 
-The position of a feed is that of the last piece taken, whatever the thread has read ahead.
+The position of a feed is that of the last piece taken, whatever the thread has read ahead. The thread may be inside a
+source that is slow, or never comes back: whoever waits for it asks again and again whether to wait on.
 """
 
 import contextlib
 import dataclasses
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -13,11 +15,20 @@ from typing import Any
 import keras
 import numpy as np
 
+from everstep.data import randomness
 from everstep.data.stream import Block, Stream
-from everstep.errors import UsageError
+from everstep.errors import TrainingError, UsageError
 from everstep.types import StreamState
 
 AHEAD = 3  # pieces read ahead of the device
+ASK_SECONDS = 0.1  # between two questions whether to wait on
+GRACE_SECONDS = 2.0  # what a source still gets to come back when nobody waits for it any more
+
+logger = logging.getLogger(__name__)
+
+
+class NobodyWaits(TrainingError):
+    """The next batch is not there, and the one who takes was told not to wait for it; it can be taken later."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +60,7 @@ class Feed:
       place: Puts a block's data on the device (the engine's).
       length: Says how many of the `left` steps of a `window` the next call holds (the engine's).
       check: Looks at each block on the host, and may raise.
+      may_wait: Asked again and again while the source is waited for; False once the run is to end.
     """
 
     def __init__(
@@ -57,8 +69,11 @@ class Feed:
         place: Callable[[Any], Any],
         length: Callable[[int, int], int],
         check: Callable[[Any], None] | None = None,
+        may_wait: Callable[[], bool] = lambda: True,
     ) -> None:
         self._stream, self._place, self._length, self._check = stream, place, length, check
+        self._may_wait = may_wait
+        self._thread: threading.Thread | None = None
         self._state = stream.state()
         self._open()
 
@@ -66,19 +81,28 @@ class Feed:
         self._window, self._left, self._ahead = 1, 0, 0
         self._rest: Block | None = None  # of a block that was longer than wanted
         self._ended = False
+        self._resting = False  # whether the thread leaves the stream alone: nobody waits
         self._lock = threading.Lock()
+        self._gate = threading.RLock()  # passed on the way to the stream: the thread waits there for whoever pauses it
         self._reading = threading.RLock()  # held by the thread while the stream is being read
+        self._grace = GRACE_SECONDS
         self._queue: queue.Queue[Piece | BaseException | None] = queue.Queue(maxsize=AHEAD)
         self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def state(self) -> StreamState:
         """Returns the position after the last batch taken."""
         return self._state
 
     def restore(self, state: StreamState) -> None:
-        """Moves to a position; what was read ahead is dropped."""
-        self.close()
+        """Moves to a position; what was read ahead is dropped.
+
+        Raises:
+          NobodyWaits: The stream is still being read, and the run is to end.
+        """
+        self._stop()
+        if not self._wait_for(self._has_ended):
+            self._state = state  # what is saved now begins there
+            raise NobodyWaits("the data source is still being read: it cannot go to another position")
         self._stream.restore(state)
         self._state = self._stream.state()
         self._open()
@@ -97,10 +121,14 @@ class Feed:
 
         Raises:
           UsageError: The feed is closed.
+          NobodyWaits: It is not there yet, and the run is to end.
           Exception: What reading or checking the next batch raised; it can be tried again.
         """
         if self._closed.is_set():
             raise UsageError("the feed is closed: open another one, or restore a position")
+        if not self._grace:
+            raise NobodyWaits("the data source was given up: it did not answer")
+        self._resting = False
         self._start()
         piece = self._next() if self._rest is None else self._cut(self._rest, n)
         if piece is None:
@@ -113,19 +141,64 @@ class Feed:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Inside the block nothing is read: a source may use the global random generators, and so may the caller."""
-        with self._reading:
-            yield
+        """Inside the block nothing is read: a source may use the global random generators, and so may the caller.
+
+        Once the run is to end, a source that does not come back is given up; nothing more can be taken then.
+        """
+        with self._gate:
+            paused = self._wait_for(lambda seconds: self._reading.acquire(timeout=seconds))
+            if not paused:
+                self._leave_behind()
+                randomness.take_back()
+            try:
+                yield
+            finally:
+                if paused:
+                    self._reading.release()
 
     def close(self) -> None:
-        """Stops the thread."""
+        """Stops the thread; one that the source keeps is left behind, and only ends with the process."""
+        if self._closed.is_set():
+            return
+        self._stop()
+        if not self._has_ended(self._grace):
+            self._leave_behind()
+
+    def _stop(self) -> None:
         self._closed.set()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._queue.get_nowait()
+
+    def _has_ended(self, seconds: float) -> bool:
+        """Whether the thread ends within some seconds."""
         if self._thread is not None:
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    self._queue.get_nowait()
-            self._thread.join()
+            self._thread.join(seconds)
+            if self._thread.is_alive():
+                return False
             self._thread = None
+        return True
+
+    def _wait_for(self, succeeds: Callable[[float], bool]) -> bool:
+        """Tries until it works, and once the run is to end a moment longer; returns whether it did."""
+        while not succeeds(ASK_SECONDS):
+            if self._rests():
+                return succeeds(self._grace)
+        return True
+
+    def _rests(self) -> bool:
+        self._resting = not self._may_wait()
+        return self._resting
+
+    def _leave_behind(self) -> None:
+        """Says, once, that a source is not waited for any longer."""
+        if self._grace:
+            logger.warning(
+                "the data source has not answered for %g s, and is left to a thread that ends with the process: no "
+                "step is lost by that, the position is the one after the last batch used",
+                self._grace,
+            )
+        self._grace = 0.0
 
     def _start(self) -> None:
         if self._thread is None:
@@ -133,12 +206,19 @@ class Feed:
             self._thread.start()
 
     def _next(self) -> Piece | None:
-        piece = None if self._ended else self._queue.get()
+        piece = None if self._ended else self._get()
         if isinstance(piece, BaseException):
             self.restore(self._state)
             raise piece
         self._ended = piece is None
         return piece
+
+    def _get(self) -> Piece | BaseException | None:
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._queue.get(timeout=ASK_SECONDS)
+            if self._rests():
+                raise NobodyWaits("the next batch is not there yet, and the run is to end")
 
     def _cut(self, block: Block, n: int) -> Piece:
         """Takes a call of at most `n` batches off a block; the rest waits for the next one."""
@@ -174,7 +254,11 @@ class Feed:
 
     def _may_read(self) -> bool:
         while not self._closed.is_set():
-            if self._reading.acquire(timeout=0.1):
+            if self._resting:
+                self._closed.wait(ASK_SECONDS)
+            elif self._gate.acquire(timeout=ASK_SECONDS):
+                self._reading.acquire()  # free: whoever pauses holds the gate, too
+                self._gate.release()
                 return True
         return False
 
@@ -194,6 +278,6 @@ class Feed:
     def _put(self, piece: Piece | BaseException | None) -> bool:
         while not self._closed.is_set():
             with contextlib.suppress(queue.Full):
-                self._queue.put(piece, timeout=0.1)
+                self._queue.put(piece, timeout=ASK_SECONDS)
                 return True
         return False

@@ -29,7 +29,14 @@ def progress(model_dir: Path, since: float) -> Progress:
     """Returns how far the run in `model_dir` is, as a process left it that was started at the time `since`."""
     beat = last_beat(model_dir)
     reached = beat[0] if beat is not None and beat[1] >= since else _recorded_step(model_dir)
-    return Progress(_newest_checkpoint(model_dir), reached)
+    return Progress(newest_checkpoint(model_dir), reached)
+
+
+def newest_checkpoint(model_dir: Path) -> int | None:
+    """Returns the step of the newest checkpoint in `model_dir`, None if there is none."""
+    with contextlib.suppress(OSError):
+        return max((int(e.name) for e in (model_dir / "checkpoints").iterdir() if e.name.isdecimal()), default=None)
+    return None
 
 
 def note_death(model_dir: Path, reason: str, since: float) -> None:
@@ -45,12 +52,6 @@ def note_death(model_dir: Path, reason: str, since: float) -> None:
         if attempt["ended"] is None and attempt["reason"] is None and _seconds(attempt["started"]) >= since - 1:
             attempt["reason"] = reason
             storage.write_json(model_dir / "run.json", record)
-
-
-def _newest_checkpoint(model_dir: Path) -> int | None:
-    with contextlib.suppress(OSError):
-        return max((int(e.name) for e in (model_dir / "checkpoints").iterdir() if e.name.isdecimal()), default=None)
-    return None
 
 
 def _recorded_step(model_dir: Path) -> int | None:

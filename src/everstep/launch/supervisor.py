@@ -1,9 +1,9 @@
 """Starting a command again when it dies, as long as that brings it further."""
 
+import contextlib
 import dataclasses
 import math
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from everstep.errors import UsageError
 from everstep.launch.child import Child
 from everstep.launch.death import Death
 from everstep.launch.forwarding import Forwarding
-from everstep.launch.progress import Progress, note_death, progress
+from everstep.launch.progress import Progress, newest_checkpoint, note_death, progress
 from everstep.run.supervised import VARIABLE, announced
 
 _DONE, _BAD_INPUT = 0, 2
@@ -27,10 +27,11 @@ def supervise(command: Sequence[str], max_restarts: int, backoff: float = 1.0) -
     """Runs a command and starts it again when it dies; returns the exit code to end with.
 
     It is not started again when it is done (0), was given bad input (2), asks for another machine (its requeue exit
-    code), or ends after a signal that this process was sent and has passed on. Otherwise it is, after a pause that
-    doubles with every restart in vain, up to a minute. A restart was not in vain if there is a new checkpoint since;
-    of a command that is no run of ours, if it lived for five minutes. Three in vain in a row are a crash loop, which
-    more restarts would not end: it stops there and says what happened.
+    code), or ends after a signal that this process was sent and has passed on, unless it has shown that the signal was
+    no request to end (see `Forwarding.asked_to_end`). Otherwise it is, after a pause that doubles with every restart
+    in vain, up to a minute. A restart was not in vain if there is a new checkpoint since, in any of the directories
+    that the command trains in one after the other; of a command that is no run of ours, if it lived for five minutes.
+    Three in vain in a row are a crash loop, which more restarts would not end: it stops there and says what happened.
 
     Args:
       command: Program and arguments.
@@ -69,7 +70,7 @@ class _Supervisor:
         self._forwarding = forwarding
         self._deaths: list[Death] = []
         self._stalls = 0
-        self._saved = -1
+        self._saved: dict[Path, int] = {}
 
     def run(self) -> int:
         while True:
@@ -81,8 +82,9 @@ class _Supervisor:
                 _say(_diagnosis(why, attempt, self._deaths))
                 return attempt.death.exit_code
             self._pause(attempt)
-            if self._forwarding.received is not None:
-                return 128 + self._forwarding.received
+            if (number := self._forwarding.asked_to_end()) is not None:
+                _say(f"not restarted: this process was sent {number.name}")
+                return 128 + number
 
     def _attempt(self) -> _Attempt:
         since, begin = time.time(), time.monotonic()
@@ -102,16 +104,28 @@ class _Supervisor:
 
     def _is_final(self, attempt: _Attempt) -> bool:
         code = attempt.death.exit_code
-        return code in (_DONE, _BAD_INPUT, attempt.requeue_exit_code) or self._forwarding.received is not None
+        if code in (_DONE, _BAD_INPUT, attempt.requeue_exit_code):
+            return True
+        if (number := self._forwarding.asked_to_end(code)) is None:
+            return False
+        what = f"{attempt.death}{_where(attempt.progress)}"
+        _say(f"the command {what}; not restarted: this process was sent {number.name}")
+        return True
 
     def _count(self, attempt: _Attempt) -> None:
         """Counts a death, and whether the restart before it was in vain."""
-        saved = -1 if attempt.progress.saved is None else attempt.progress.saved
         lived_long = attempt.model_dir is None and attempt.seconds >= _LONG_LIFE
-        in_vain = bool(self._deaths) and saved <= self._saved and not lived_long
+        in_vain = not self._has_saved(attempt.model_dir) and bool(self._deaths) and not lived_long
         self._stalls = self._stalls + 1 if in_vain else 0
-        self._saved = max(saved, self._saved)
         self._deaths.append(attempt.death)
+
+    def _has_saved(self, model_dir: Path | None) -> bool:
+        """Tells whether the run in `model_dir`, or one that died before it, has a newer checkpoint than ever seen."""
+        if model_dir is not None:
+            self._saved.setdefault(model_dir, 0)
+        newer = {one: step for one, seen in self._saved.items() if (step := newest_checkpoint(one) or 0) > seen}
+        self._saved |= newer
+        return bool(newer)
 
     def _enough(self) -> str | None:
         """Returns why it is not started again, None if it is."""
@@ -166,4 +180,6 @@ def _diagnosis(why: str, attempt: _Attempt, deaths: Sequence[Death]) -> str:
 
 
 def _say(text: str) -> None:
-    print(f"everstep: {redaction.text(text)}", file=sys.stderr, flush=True)
+    """Writes past Python's buffers: what is left in those when nobody reads any more would spoil the exit code."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"everstep: {redaction.text(text)}\n".encode(errors="replace"))

@@ -7,13 +7,21 @@ from everstep.data import nest
 from everstep.loop.trainer import Trainer
 
 
-def announce(trainer: Trainer, say: Callable[[str], None]) -> None:
-    """Says what is about to be trained or evaluated."""
+def announce(trainer: Trainer, say: Callable[[str], None], resumes: bool) -> None:
+    """Says what is about to be trained or evaluated.
+
+    Args:
+      trainer: It.
+      say: Called with each line.
+      resumes: Whether anything is kept from which the run could go on.
+    """
     trainer.model.summary(print_fn=lambda line, line_break=True: say(line), line_length=78)
     for kind, stream in (("train", trainer.train_stream), ("validation", trainer.validation_stream)):
         if stream is not None:
             per_epoch = f", {stream.batches_per_epoch} batches an epoch" if stream.batches_per_epoch else ""
             say(f"{kind} batch: {_shapes(stream.peek())}{per_epoch}")
+            if resumes and trainer.train_stream is not None and (weaker := stream.guarantee):
+                say(f"the {kind} data does not resume exactly: {weaker}")
     if trainer.train_stream is not None:
         config = trainer.config.trainer
         if trainer.global_step >= config.train_steps:

@@ -150,7 +150,7 @@ class Controller:
         self._require("evaluator", "evaluate")
         if steps < 1 and steps != -1:
             raise UsageError(f"trainer.validation_steps: received {steps}, must be at least 1, or -1 for the whole set")
-        self.evaluator.between_calls = self._leave_if_asked
+        self.evaluator.between_calls, self.evaluator.may_wait = self._leave_if_asked, self._may_wait
         begin = time.perf_counter()
         logs = dict(self.evaluator.evaluate(steps) or {})
         logs["eval_seconds"] = round(time.perf_counter() - begin, 3)
@@ -236,6 +236,7 @@ class Controller:
     def _carry_out(self, plan: Plan) -> Logs:
         self._require("trainer", "train")
         self._target = plan.target
+        self.trainer.may_wait = self._may_wait
         over = self._is_over(plan.target)
         self._begin()
         try:
@@ -327,6 +328,10 @@ class Controller:
         self._went_back(computed - self.step)
         self._take_care(reached)
         self.tracker.start(self.step)
+
+    def _may_wait(self) -> bool:
+        """Whether data is still waited for: not by a run that is to end."""
+        return self._asked() is None
 
     def _leave_if_asked(self) -> None:
         leaving = self._asked()

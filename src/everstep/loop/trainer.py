@@ -13,7 +13,7 @@ from everstep.data.arrays import ArrayStream
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine.backend import create_engine
-from everstep.engine.feed import Feed
+from everstep.engine.feed import Feed, NobodyWaits
 from everstep.errors import TrainingError, UsageError
 from everstep.loop.careful import CarefulSteps
 from everstep.loop.lazy_logs import LazyLogs
@@ -55,6 +55,8 @@ class Trainer:
         self._checked: set[int] = set()
         self.window_open = False  # whether the next step belongs to a window that has begun
         self.after_call: Callable[[int], bool] = lambda step: True
+        # Asked again and again while data is waited for; False: training ends at the step reached, and no one waits.
+        self.may_wait: Callable[[], bool] = lambda: True
         self.careful: CarefulSteps | None = None  # set where training goes over a bad place again
         self.between_calls: Callable[[], None] = lambda: None  # while it evaluates; may raise
         # Called with the batches done before and after each validation batch, which is then a call of its own.
@@ -70,7 +72,7 @@ class Trainer:
         self.example = train_batch if validation_batch is None else validation_batch
         self.engine.build(train_batch, validation_batch)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
-        self._validation_feed: Feed | None = None  # while it evaluates
+        self._validation_feed: Feed | None = None  # of the running evaluation, or closed, of the last one
 
     def train(self, num_steps: int) -> Mapping[str, float]:
         """Trains `num_steps` steps, the rest of the open window or a new one; returns the window's logs.
@@ -92,7 +94,7 @@ class Trainer:
                 raise
             raise TrainingError(f"after step {self.global_step}: {error}") from error
         self.window_open = done < num_steps
-        if done < num_steps and not self._stopped:
+        if done < num_steps and not self._stopped and self.may_wait():
             raise TrainingError(
                 f"the training data ended after step {self.global_step} of {self.config.trainer.train_steps}: repeat "
                 "it (dataset.repeat(), or task.train_data.repeat=true) or lower trainer.train_steps"
@@ -118,23 +120,28 @@ class Trainer:
         if self.validation_stream is None:
             raise UsageError("this trainer was made to train only: Trainer(…, evaluate=True)")
         _require_end(self.validation_stream, num_steps)
-        self.validation_stream.restore({"epoch": 0, "batch": 0})
         before, after = self.around_validation or (None, None)
 
         def between_calls(done: int) -> bool:
             self.between_calls()
             return after is None or after(done)
 
-        feed = self._feed(self.validation_stream, single=self.task.aggregates or after is not None)
-        self._validation_feed = feed
         try:
-            logs, self.evaluated_batches = self.engine.evaluate(
-                feed, num_steps, self.global_step, before, between_calls
-            )
-        finally:
-            feed.close()
-            self._validation_feed = None
+            feed = self._open_validation(self.validation_stream, self.task.aggregates or after is not None)
+            with contextlib.closing(feed):
+                logs, self.evaluated_batches = self.engine.evaluate(
+                    feed, num_steps, self.global_step, before, between_calls
+                )
+        except NobodyWaits:
+            self.between_calls()  # says why
+            raise
         return _named(logs, self.task.loss, "validation_loss")
+
+    def _open_validation(self, stream: Stream, single: bool) -> Feed:
+        """Opens the validation data at its beginning, which the feed of the last evaluation may still be reading."""
+        (self._validation_feed or stream).restore({"epoch": 0, "batch": 0})
+        self._validation_feed = self._feed(stream, single)
+        return self._validation_feed
 
     @property
     def epoch(self) -> int:
@@ -144,10 +151,14 @@ class Trainer:
         position = self._train_feed.state()
         return int(position["epoch"]) + int(position["batch"] == self.train_stream.batches_per_epoch)
 
-    def state(self) -> tuple[State, dict[str, Any]]:
-        """Returns what must resume together: every variable, and the step and data position."""
+    def state(self, into: State | None = None) -> tuple[State, dict[str, Any]]:
+        """Returns what must resume together: every variable, and the step and data position.
+
+        Args:
+          into: Variables that an earlier call returned and nobody needs any more; their memory is used again.
+        """
         stream = dict(self._train_feed.state()) if self._train_feed else {}
-        return self.engine.state(), {"step": self.global_step, "stream": stream}
+        return self.engine.state(into), {"step": self.global_step, "stream": stream}
 
     def restore(self, state: State, meta: dict[str, Any]) -> None:
         """Continues from what `state` returned; strict where it trains, the model's part where it only evaluates."""
@@ -194,8 +205,11 @@ class Trainer:
                 with _in_section(stream is self.train_stream):
                     self.task.check_batch(stream.arrays)
             self._checked.add(id(stream))
-            return self.engine.feed(stream, None, single)
-        return self.engine.feed(stream, self.task.check_batch, single)
+            return self.engine.feed(stream, None, single, self._may_wait)
+        return self.engine.feed(stream, self.task.check_batch, single, self._may_wait)
+
+    def _may_wait(self) -> bool:
+        return self.may_wait()
 
 
 @contextlib.contextmanager

@@ -1,15 +1,14 @@
 """One attempt at a run: how far it is, how it ended, and what its state was when training was done."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from everstep import redaction
 from everstep.config.difference import Change
-from everstep.data.arrays import ArrayStream
+from everstep.run import sameness
 from everstep.run.changes import as_records
 from everstep.run.digest import digest, weights_digest
-from everstep.run.environment import fingerprint
 from everstep.run.record import Run
 from everstep.run.signals import Interrupted
 from everstep.tracking.tracker import Kind, Tracker
@@ -25,8 +24,14 @@ class Attempt(Tracker):
 
     name = "attempt"
 
-    def __init__(self, run: Run, trainer: Any) -> None:
+    def __init__(self, run: Run, trainer: Any, config_text: str = "", allow_change: Sequence[str] = ()) -> None:
         self._run, self._trainer = run, trainer
+        self._allowed = allow_change
+        self._made_of: dict[str, Any] = {
+            "config": config_text,
+            "data": sameness.fingerprints(trainer),
+            "packages": sameness.packages(),
+        }
         self._metrics: dict[str, Mapping[str, float]] = {}
         self._digests: tuple[str, str] | None = None
         self._digested_step = -1
@@ -53,31 +58,35 @@ class Attempt(Tracker):
         self._digested_step = self._trainer.global_step
 
     def get(self) -> tuple[State, dict[str, Any]]:
-        """Returns the digests, if they are taken, and of which step they are."""
-        return {}, {"step": self._digested_step, "digests": self._digests} if self._digests else {}
+        """Returns what the run is made of, the digests, if they are taken, and of which step they are."""
+        digests = {"step": self._digested_step, "digests": self._digests} if self._digests else {}
+        return {}, {**self._made_of, **digests}
 
     def prepare(self, meta: Mapping[str, Any]) -> None:
-        """Fits always."""
+        """Refuses other data than the checkpoint was trained on; says which libraries have changed.
+
+        Raises:
+          UsageError: The data differs, and nobody said that it may.
+        """
+        sameness.check_data(meta.get("data", {}), self._made_of["data"], self._allowed)
+        sameness.warn_of_versions(meta.get("packages", {}), self._made_of["packages"])
 
     def set(self, arrays: State, meta: Mapping[str, Any]) -> None:
         """Knows the digests again, if they are of the step that was restored."""
         self._digests, self._digested_step = None, -1
-        if meta and meta["step"] == self._trainer.global_step:
+        if meta.get("step") == self._trainer.global_step:
             self._digests, self._digested_step = tuple(meta["digests"]), meta["step"]
 
     @contextlib.contextmanager
-    def recorded(
-        self, config_text: str, changes: Iterable[Change] = (), beat: tuple[int, float] | None = None
-    ) -> Iterator[None]:
+    def recorded(self, changes: Iterable[Change] = (), beat: tuple[int, float] | None = None) -> Iterator[None]:
         """Records an attempt and how it ended; one that ran no step leaves nothing behind.
 
         Args:
-          config_text: The resolved configuration.
-          changes: What has changed in it since the last attempt.
+          changes: What has changed in the configuration since the last attempt.
           beat: The last sign of life of the attempt before.
         """
-        prints = _fingerprints(self._trainer)
-        self._run.begin(self._trainer.global_step, config_text, data=prints, changes=as_records(changes), beat=beat)
+        made_of, records = self._made_of, as_records(changes)
+        self._run.begin(self._trainer.global_step, made_of["config"], data=made_of["data"], changes=records, beat=beat)
         self._run.record["environment"]["engine"] = self._trainer.engine.describe()
         try:
             yield
@@ -92,14 +101,3 @@ class Attempt(Tracker):
         if self._digests is None:
             self.trained()
         self._run.finish("finished", "done", *(self._digests or ()))
-
-
-def _fingerprints(trainer: Any) -> dict[str, Any]:
-    """Returns what identifies the data: digests of arrays, the kind and length of other streams."""
-    prints: dict[str, Any] = {}
-    for kind, stream in (("train", trainer.train_stream), ("validation", trainer.validation_stream)):
-        if isinstance(stream, ArrayStream):
-            prints[kind] = fingerprint(stream.arrays)
-        elif stream is not None:
-            prints[kind] = {"kind": type(stream).__name__, "batches_per_epoch": stream.batches_per_epoch}
-    return prints

@@ -9,31 +9,36 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction
-from everstep.config import Config, load_file, sources
+from everstep.config import Config, dialect, load_file, sources
 from everstep.config.difference import ABSENT, Change
 from everstep.config.node import Node
 from everstep.config.problem import join
 from everstep.errors import UsageError, nearest
 from everstep.run import key_path
+from everstep.run.sameness import DATA
 from everstep.run.stored import changes_since
 
 
-def accepted_changes(directory: Path, params: Config, allow_change: Sequence[str] = (), gin: str = "") -> list[Change]:
+def accepted_changes(
+    directory: Path, params: Config, allow_change: Sequence[str] = (), gin: str = "", used: str = ""
+) -> list[Change]:
     """Returns what differs from the configuration that a run has used so far, all of it accepted.
 
     Secrets are redacted in what is returned and in what is raised.
 
     Args:
-      directory: The run directory; its `config.yaml` says what the run has used.
+      directory: The run directory.
       params: What it is to use now, with the backend resolved.
       allow_change: Keys that may change whatever they alter; one that holds others covers them.
       gin: The gin bindings it is to use now.
+      used: The configuration that the newest checkpoint was trained with; by default what `config.yaml` says, which
+        is that of the last attempt, whether or not it has trained a step.
 
     Raises:
       UsageError: A key has changed that alters what the run computes, or nobody knows whether one has; names all of
         them, with the remedies.
     """
-    tree, trouble = _stored(directory)
+    tree, trouble = (dialect.load(used), "") if used else _stored(directory)
     bindings = str(tree.get("gin", ""))
     tree = {key: value for key, value in tree.items() if key not in sources.HEADER}
     check_keys(directory, params, allow_change)
@@ -54,7 +59,9 @@ def check_keys(directory: Path, params: Config, allow_change: Iterable[str]) -> 
       UsageError: Names the key and the nearest ones.
     """
     for key in allow_change:
-        if key != "gin" and not any(key_path.find(root, key) is not ABSENT for root in (params, _stored(directory)[0])):
+        if key not in ("gin", DATA) and not any(
+            key_path.find(root, key) is not ABSENT for root in (params, _stored(directory)[0])
+        ):
             raise UsageError(f"--allow-change: there is no key {key!r}; {nearest(key, _keys(params.as_dict()))}")
 
 
@@ -102,11 +109,13 @@ def _keys(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 def _refused(directory: Path, changes: Sequence[Change]) -> UsageError:
     listed = "\n".join(f"  {change}" for change in changes)
-    allow = " ".join(f"--allow-change {change.path}" for change in changes)
+    flags = " ".join(f"--allow-change {change.path}" for change in changes)
+    names = ", ".join(f'"{change.path}"' for change in changes)
     values = "values" if len(changes) > 1 else "value"
     return UsageError(
         f"the run in {str(directory)!r} was trained with other values, and a change would alter what it computes:\n"
-        f"{listed}\ngo on with the former {values}, name another directory, or allow the change: {allow}"
+        f"{listed}\ngo on with the former {values}, name another directory, or allow the change: {flags} "
+        f"(in Python: allow_change=[{names}])"
     )
 
 

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import datetime
 import functools
+import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +14,8 @@ from typing import Any, Literal
 from everstep import redaction, storage
 from everstep.errors import UsageError
 from everstep.run.environment import code_version, environment
+
+logger = logging.getLogger(__name__)
 
 Status = Literal["running", "finished", "failed", "interrupted"]
 Record = dict[str, Any]
@@ -57,6 +60,7 @@ class Run:
         self.record = record
         self._clock = clock
         self._opened = self._time()
+        self._unwritten = False  # whether the disk has not taken the record, and that was told
         self._created = [path for path in (directory, *directory.parents) if not path.exists()]
 
     @classmethod
@@ -72,6 +76,11 @@ class Run:
         directory = Path(model_dir)
         record = read(directory) if (directory / "run.json").exists() else _blank(id=uuid.uuid4().hex)
         return cls(directory, record | {"experiment": experiment, "backend": backend}, clock)
+
+    def read_again(self) -> None:
+        """Takes what has been recorded since it was opened; call it when the directory is this process's alone."""
+        if (self.directory / "run.json").exists():
+            self.record |= {**read(self.directory), **{key: self.record[key] for key in ("experiment", "backend")}}
 
     @property
     def id(self) -> str:
@@ -107,7 +116,8 @@ class Run:
           UsageError: The directory cannot be created or written to.
         """
         storage.prepare_directory(self.directory)
-        storage.write_text(self.directory / "config.yaml", config_text)
+        with self._a_usable_disk():
+            storage.write_text(self.directory / "config.yaml", config_text)
         for attempt in self.record["attempts"]:
             if attempt["ended"] is None:
                 self._bury(attempt, beat)
@@ -116,7 +126,17 @@ class Run:
         self.record["code"] = dict(code_version(os.getcwd()) if code is None else code)
         self.record["environment"] = environment()
         self.record |= {} if data is None else {"data": dict(data)}
-        self._write()
+        with self._a_usable_disk():
+            self._write()
+
+    @contextlib.contextmanager
+    def _a_usable_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to the directory {str(self.directory)!r}: {error.strerror}; make room, or choose another"
+            ) from error
 
     def _bury(self, attempt: Record, beat: tuple[int, float] | None) -> None:
         """Completes the record of an attempt that had no time to end."""
@@ -139,17 +159,20 @@ class Run:
         self.record["attempts"][-1]["steps_again"] += steps
 
     def update(self, step: int, epoch: int, metrics: Mapping[str, Mapping[str, float]] | None = None) -> None:
-        """Records how far the run is; `metrics` replaces the last logs of the kinds it names."""
+        """Records how far the run is; `metrics` replaces the last logs of the kinds it names.
+
+        A disk that does not take the record is told, and no reason to stop: the next write has everything.
+        """
         self.record |= {"step": step, "epoch": epoch}
         self.record["metrics"] |= {kind: dict(logs) for kind, logs in (metrics or {}).items()}
         self.record["attempts"][-1]["to_step"] = step
-        self._write()
+        self._try_to_write()
 
     def finish(self, status: Status, reason: str, digest: str | None = None, weights_digest: str | None = None) -> None:
-        """Ends the attempt, for `reason`."""
+        """Ends the attempt, for `reason`; a disk that does not take the record does not hide how it ended."""
         self.record["attempts"][-1] |= {"ended": self._time(), "reason": reason}
         self.record |= {"status": status, "digest": digest, "weights_digest": weights_digest}
-        self._write()
+        self._try_to_write()
 
     def discard(self) -> bool:
         """Removes the directory if this attempt created it and ran no step; otherwise leaves everything.
@@ -178,6 +201,16 @@ class Run:
 
     def _time(self) -> str:
         return _spelled(self._clock())
+
+    def _try_to_write(self) -> None:
+        try:
+            self._write()
+        except OSError as error:
+            if not self._unwritten:
+                logger.warning("%s cannot be written: %s", self.directory / "run.json", error.strerror)
+            self._unwritten = True
+        else:
+            self._unwritten = False
 
     def _write(self) -> None:
         storage.write_json(self.directory / "run.json", redaction.tree(self.record))

@@ -27,7 +27,10 @@ class Interrupted(SystemExit):
     Attributes:
       reason: Who asked: `SIGTERM`, or a preemption notice in words.
       exit_code: What the process should exit with.
+      saved: The step from which the same command goes on; None if it starts anew.
     """
+
+    saved: int | None = None
 
     def __init__(self, reason: str, exit_code: int) -> None:
         super().__init__(reason)

@@ -32,10 +32,7 @@ class CompiledTask(Task):
         self, model: keras.Model, train_data: Any = None, validation_data: Any = None, params: Any = None, **kwargs: Any
     ) -> None:
         super().__init__(params, **kwargs)
-        if not model.compiled:
-            raise UsageError(f"model {model.name!r} is not compiled: call model.compile(optimizer=…, loss=…) first")
-        if model.optimizer is None:
-            raise UsageError(f"model {model.name!r} has no optimizer: pass one to model.compile(optimizer=…)")
+        require_compiled(model)
         self._model, self._train_data, self._validation_data = model, train_data, validation_data
         self._own_train = _Override.of(model, "train_step")
         self._own_test = _Override.of(model, "test_step")
@@ -66,6 +63,18 @@ class CompiledTask(Task):
         if self._own_test is None:
             return super().validation_step(inputs, model, metrics)
         return self._own_test(inputs)
+
+
+def require_compiled(model: keras.Model) -> None:
+    """Refuses a model that cannot be trained.
+
+    Raises:
+      UsageError: It is not compiled, or has no optimizer.
+    """
+    if not model.compiled:
+        raise UsageError(f"model {model.name!r} is not compiled: call model.compile(optimizer=…, loss=…) first")
+    if model.optimizer is None:
+        raise UsageError(f"model {model.name!r} has no optimizer: pass one to model.compile(optimizer=…)")
 
 
 class _Override:

@@ -1,5 +1,6 @@
 """What a person sees while a run trains: plain lines, and on a terminal one live line below them."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ class ConsoleTracker(Tracker):
       train | step:  1200 | steps/sec:  812.3 | loss: 0.31415
        eval | step:  1200 | validation_loss: 0.35
 
+    When there is nobody to read it any more (a closed pipe, a terminal that is gone, a full disk), training goes on.
+
     Args:
       total_steps: Where the run ends; the length of the bar.
       out: Where to write; standard error unless told.
@@ -34,7 +37,7 @@ class ConsoleTracker(Tracker):
         self, total_steps: int, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._total_steps = total_steps
-        self._out = sys.stderr if out is None else out
+        self._out: TextIO | None = sys.stderr if out is None else out  # None in a process that began without one
         self._clock = clock
         self._live: Progress | None = None
         self._next_redraw = 0.0
@@ -42,10 +45,11 @@ class ConsoleTracker(Tracker):
     def start(self, step: int) -> None:
         """Shows the live line, where there is a terminal to show it on."""
         self.close()
-        if self._out.isatty():
-            self._live = _live_line(self._out, self._clock)
-            self._live.add_task("train", total=self._total_steps, completed=step)
-            self._live.start()
+        with _unheard():
+            if self._out is not None and self._out.isatty():
+                self._live = _live_line(self._out, self._clock)
+                self._live.add_task("train", total=self._total_steps, completed=step)
+                self._live.start()
 
     def progress(self, step: int) -> None:
         """Moves the live line to `step`; cheap enough to call after every step."""
@@ -57,26 +61,31 @@ class ConsoleTracker(Tracker):
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
         """Prints one line."""
         line = self._line(step, logs, kind)
-        if self._live is None:
-            print(line, file=self._out, flush=True)
-        else:
-            self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
-            self._move(step)
+        with _unheard():
+            if self._live is not None:
+                self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            elif self._out is not None:
+                print(line, file=self._out, flush=True)
+        self._move(step)
 
     def flush(self) -> None:
         """Flushes the stream."""
-        self._out.flush()
+        with _unheard():
+            if self._out is not None:
+                self._out.flush()
 
     def close(self) -> None:
         """Takes the live line away for good."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        live, self._live = self._live, None
         self._next_redraw = 0.0
+        with _unheard():
+            if live is not None:
+                live.stop()
 
     def _move(self, step: int) -> None:
-        if self._live is not None:
-            self._live.update(self._live.task_ids[0], completed=step, refresh=True)
+        with _unheard():
+            if self._live is not None:
+                self._live.update(self._live.task_ids[0], completed=step, refresh=True)
 
     def _line(self, step: int, logs: Mapping[str, float], kind: Kind) -> str:
         values = plain(logs)
@@ -84,6 +93,11 @@ class ConsoleTracker(Tracker):
         parts = [_LABELS[kind], f"step: {step:{max(5, len(str(self._total_steps)))}d}"]
         parts += [] if rate is None else [f"steps/sec: {rate:6.1f}"]
         return " | ".join(parts + [f"{name}: {value:.5g}" for name, value in values.items()])
+
+
+def _unheard() -> contextlib.AbstractContextManager[None]:
+    """Within the block a stream that fails (OSError), or is closed (ValueError), is not worth a word: to whom?"""
+    return contextlib.suppress(OSError, ValueError)
 
 
 def _live_line(out: TextIO, clock: Callable[[], float]) -> "Progress":

@@ -2,12 +2,17 @@
 
 import csv
 import io
+import logging
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from everstep import storage
 from everstep.errors import UsageError
+from everstep.tracking.appending import append
 from everstep.tracking.tracker import Kind, Tracker, plain
+
+logger = logging.getLogger(__name__)
 
 Row = dict[str, str]
 """Column to cell; the cells of a row as they stand in the file."""
@@ -20,6 +25,9 @@ class HistoryTracker(Tracker):
     `flush`; what changes older content (a new column, a late number for a row already written, a resume)
     rewrites the file atomically. Floats are written so that reading them gives the same bits.
 
+    A call that the disk fails raises OSError and has lost nothing: what it could not write waits in memory, and
+    goes with the next call.
+
     Validation names are taken as they come; one that training uses as well gets `validation_` in front,
     because the two numbers must not share a cell.
 
@@ -30,7 +38,10 @@ class HistoryTracker(Tracker):
     def __init__(self, path: storage.PathLike) -> None:
         self._path = Path(path)
         self._columns = ["step"]
-        self._row: Row = {}
+        self._header: list[str] = []  # the columns that the file has
+        self._waiting: dict[int, Row] = {}  # rows by step that are not in the file
+        self._renames: dict[str, str] = {}  # columns that have another name in the file
+        self._cut: int | None = None  # the step beyond which the rows in the file do not count
         self._last_step = -1
         self._train_names: set[str] = set()
         self._borrowed: set[str] = set()  # plain names that so far only validation has used
@@ -40,58 +51,91 @@ class HistoryTracker(Tracker):
         """Cuts the rows beyond `step`, and a last line that a kill left unfinished.
 
         Raises:
-          UsageError: The file is somebody else's.
+          UsageError: The file is somebody else's, or cannot be read.
         """
-        self._row = {}
-        text = self._path.read_text("utf-8") if self._path.exists() else ""
-        self._columns, rows = _parse(text)
-        if self._columns[0] != "step":
+        try:
+            text = self._text()
+        except OSError as error:
+            raise UsageError(f"cannot read {str(self._path)!r}: {error.strerror}; move it away") from error
+        header, rows = _parse(text)
+        if header[0] != "step":
             raise UsageError(f"{str(self._path)!r} is no history of a run: move it away")
-        kept = [row for row in rows if int(row["step"]) <= step]
-        if (cut := _format(self._columns, kept)) != text and text:
-            storage.write_text(self._path, cut)
+        if strange := sum(not _is_row(row) for row in rows):
+            logger.warning("%s: %d lines that are no rows of a history are left out", self._path, strange)
+        kept = [row for row in rows if _is_row(row) and int(row["step"]) <= step]
+        self._cut = step if text and _format(header, kept) != text else None
+        self._header = header if text else []
         self._last_step = max((int(row["step"]) for row in kept), default=-1)
-        self._found = set(self._columns)
+        self._waiting = {number: row for number, row in self._waiting.items() if number <= step}
+        self._learn_columns(header)
+        self._write([])
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
         """Adds `logs` to the row of `step`."""
-        if self._row and int(self._row["step"]) != step:
-            self.flush()
         if kind == "validation":
             self._learn_owners(logs)
         cells = {self._column(name, kind): repr(value) for name, value in plain(logs).items()}
-        self._row = {"step": str(step), **self._row, **cells}
+        self._add_columns(cells)
+        self._waiting.setdefault(step, {"step": str(step)}).update(cells)
+        self._write([other for other in self._waiting if other != step])
 
     def flush(self) -> None:
         """Writes the open row; numbers of the same step that come later still join it."""
-        if not self._row:
-            return
-        new = [column for column in self._row if column not in self._columns]
-        if new or int(self._row["step"]) <= self._last_step or not self._path.exists():
-            self._columns += new
-            self._rewrite(self._row)
-        else:
-            self._append(self._row)
-        self._last_step = max(self._last_step, int(self._row["step"]))
-        self._row = {}
+        self._write(list(self._waiting))
 
     def close(self) -> None:
         """Writes the open row."""
         self.flush()
 
-    def _append(self, row: Row) -> None:
-        # One unbuffered write: a kill leaves the whole line or a torn one that `start` recognises.
-        with open(self._path, "ab", buffering=0) as file:
-            file.write(_lines(self._columns, [row]).encode("utf-8"))
+    def _learn_columns(self, header: list[str]) -> None:
+        """Begins with the columns of the file, and of the rows that wait."""
+        self._columns = [self._renames.get(name, name) for name in header]
+        self._add_columns(name for row in self._waiting.values() for name in row)
+        self._found = set(self._columns)
 
-    def _rewrite(self, row: Row) -> None:
-        """Writes the file anew with `row` merged into the row of its step."""
-        rows = {int(old["step"]): old for old in self._rows()}
-        rows[int(row["step"])] = rows.get(int(row["step"]), {}) | row
+    def _add_columns(self, names: Iterable[str]) -> None:
+        self._columns += [name for name in dict.fromkeys(names) if name not in self._columns]
+
+    def _write(self, steps: list[int]) -> None:
+        """Writes the rows of these steps, and whatever else the disk has not taken before."""
+        if not steps and not self._renames and self._cut is None:
+            return
+        rows = {step: self._waiting[step] for step in sorted(steps)}
+        if self._can_append(steps):
+            self._append(rows.values())
+        else:
+            self._rewrite(rows)
+        self._last_step = max([self._last_step, *steps])
+        for step in steps:
+            del self._waiting[step]
+
+    def _can_append(self, steps: list[int]) -> bool:
+        same = self._header == self._columns and self._cut is None and self._path.exists()
+        return same and min(steps, default=-1) > self._last_step
+
+    def _append(self, rows: Iterable[Row]) -> None:
+        # One unbuffered write: a kill leaves whole lines, or a torn one that `start` recognises.
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        try:
+            append(descriptor, _lines(self._columns, rows).encode("utf-8"))
+        finally:
+            os.close(descriptor)
+
+    def _rewrite(self, new: Mapping[int, Row]) -> None:
+        """Writes the file anew, with new rows merged into those of their steps."""
+        rows = {int(row["step"]): row for row in self._rows()}
+        for step, row in new.items():
+            rows[step] = rows.get(step, {}) | row
         storage.write_text(self._path, _format(self._columns, [rows[step] for step in sorted(rows)]))
+        self._header, self._renames, self._cut = list(self._columns), {}, None
 
     def _rows(self) -> list[Row]:
-        return _parse(self._path.read_text("utf-8"))[1] if self._path.exists() else []
+        """Returns the rows in the file that count, with the names that columns have now."""
+        rows = [row for row in _parse(self._text())[1] if _is_row(row)]
+        return [_renamed(row, self._renames) for row in rows if self._cut is None or int(row["step"]) <= self._cut]
+
+    def _text(self) -> str:
+        return self._path.read_text("utf-8", errors="replace") if self._path.exists() else ""
 
     def _learn_owners(self, logs: Mapping[str, float]) -> None:
         """Learns, at the first evaluation after a start, whose the columns are that were there.
@@ -118,15 +162,20 @@ class HistoryTracker(Tracker):
 
     def _rename(self, old: str, new: str) -> None:
         self._borrowed.remove(old)
-        self._row = _renamed(self._row, old, new)
-        if old in self._columns:
-            rows = [_renamed(row, old, new) for row in self._rows()]
-            self._columns[self._columns.index(old)] = new
-            storage.write_text(self._path, _format(self._columns, rows))
+        names = {old: new}
+        self._waiting = {step: _renamed(row, names) for step, row in self._waiting.items()}
+        self._columns = [names.get(name, name) for name in self._columns]
+        if old in self._header:
+            self._renames[old] = new
 
 
-def _renamed(row: Row, old: str, new: str) -> Row:
-    return {new if name == old else name: cell for name, cell in row.items()}
+def _renamed(row: Row, names: Mapping[str, str]) -> Row:
+    return {names.get(name, name): cell for name, cell in row.items()}
+
+
+def _is_row(row: Row) -> bool:
+    """Whether it is one: two lines that a disk ran together are not, nor is one without a step."""
+    return None not in row and row.get("step", "").isdecimal()
 
 
 def _lines(columns: list[str], rows: Iterable[Row]) -> str:

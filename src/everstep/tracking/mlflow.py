@@ -85,8 +85,12 @@ class MlflowTracker(Tracker):
         self._status: Status | None = None
 
     def start(self, step: int) -> None:
-        """Begins an attempt: what the spool still holds, and what the run is, goes to the server from now on."""
-        self.close()
+        """Begins an attempt: what the spool still holds, and what the run is, goes to the server from now on.
+
+        An attempt that goes back to an earlier step is the same attempt, on the same run: nothing is to be done.
+        """
+        if self._sender is not None:
+            return
         self._status = None
         prepare_client(self._target.uri)
         self._spool.open()

@@ -45,6 +45,7 @@ class MlflowRun:
 
     Attributes:
       progress: How far they have been delivered, and the run's id on the server.
+      points_refused: How many points of the records sent last the server has refused.
     """
 
     def __init__(self, target: Target, directory: Path, spool: Spool) -> None:
@@ -53,6 +54,7 @@ class MlflowRun:
         self._refused = spool.path.with_suffix(".refused.jsonl")
         self._refusals = set(self._refused.read_text("utf-8").splitlines()) if self._refused.exists() else set()
         self._client: Any = None
+        self.points_refused = 0
 
     @property
     def refusals(self) -> int:
@@ -66,6 +68,7 @@ class MlflowRun:
           Forgotten: The server does not know the run any more.
           Unavailable: It is not possible now.
         """
+        self.points_refused = 0
         if not records:
             return
         try:
@@ -164,6 +167,7 @@ class MlflowRun:
         return self._client.get_run(self.progress.remote_id).info.lifecycle_stage == "active"
 
     def _set_aside(self, what: Record, error: Exception) -> None:
+        self.points_refused += what["type"] == "metrics"
         line = json.dumps({"refused": what, "reason": _brief(error)}, sort_keys=True)
         if line in self._refusals:
             return

@@ -52,14 +52,21 @@ class Target:
 
     @classmethod
     def recorded(cls, records: Iterable[Record], uri: str | None = None) -> "Target | None":
-        """Returns the last one in a spool; credentials come with `uri`, or with `MLFLOW_TRACKING_URI`."""
+        """Returns the last one in a spool, or the same run on another server, `uri`."""
         last = None
         for record in records:
             last = record if record["type"] == "target" else last
         if last is None:
             return None
-        given = uri or os.environ.get("MLFLOW_TRACKING_URI") or last["uri"]
+        given = uri or _with_credentials(last["uri"])
         return cls(checked_uri(given), last["run_id"], last["experiment"], last["name"])
+
+
+def _with_credentials(recorded: str) -> str:
+    """Returns an address with the credentials that `MLFLOW_TRACKING_URI` has, where that is the same place."""
+    given = os.environ.get("MLFLOW_TRACKING_URI", "")
+    redaction.learn_text(given)
+    return given if without_credentials(given) == recorded else recorded
 
 
 def default_uri(model_dir: storage.PathLike) -> str:

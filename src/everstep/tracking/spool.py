@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep import storage
+from everstep.tracking.appending import append
 from everstep.tracking.tracker import Kind
 
 Record = dict[str, Any]
@@ -177,13 +178,7 @@ class Spool:
         if self._descriptor is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        size = os.fstat(self._descriptor).st_size
-        try:
-            if os.write(self._descriptor, data) < len(data):
-                raise OSError(None, "the disk took only a part")
-        except OSError:
-            os.ftruncate(self._descriptor, size)  # a half line would spoil the next one
-            raise
+        append(self._descriptor, data)
 
 
 def point_count(records: Iterable[Record]) -> int:

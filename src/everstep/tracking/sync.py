@@ -18,7 +18,7 @@ class SyncResult:
     Attributes:
       server: Where the run is recorded, without credentials.
       remote_id: The id of the MLflow run; None if it could not be created.
-      sent: How many points were sent now.
+      sent: How many points the server took now.
       waiting: How many still wait.
       refused: How many entries the server refuses for good, over all attempts; `mlflow.refused.jsonl` has them.
       problem: Why points still wait; None when all were sent.
@@ -37,7 +37,7 @@ def sync(model_dir: storage.PathLike, uri: str | None = None) -> SyncResult:
 
     Args:
       model_dir: The run directory.
-      uri: The server; by default `MLFLOW_TRACKING_URI`, else the one that the run used.
+      uri: The server; by default the one that the run used, with the credentials that `MLFLOW_TRACKING_URI` has for it.
 
     Raises:
       UsageError: The run was not tracked with MLflow, a process that still trains sends its points, or a package is
@@ -53,7 +53,7 @@ def sync(model_dir: storage.PathLike, uri: str | None = None) -> SyncResult:
     if not delivery.take_over():
         raise UsageError(f"{str(directory)!r} is in use: the process that trains there sends its points by itself")
     try:
-        sent, problem = _drain(delivery)
+        sent, problem = _drain(delivery, run)
     finally:
         delivery.hand_over()
     return SyncResult(
@@ -61,12 +61,12 @@ def sync(model_dir: storage.PathLike, uri: str | None = None) -> SyncResult:
     )
 
 
-def _drain(delivery: Delivery) -> tuple[int, str | None]:
-    """Delivers all there is; returns how many points, and why not all."""
+def _drain(delivery: Delivery, run: MlflowRun) -> tuple[int, str | None]:
+    """Delivers all there is; returns how many points were taken, and why not all were sent."""
     sent = 0
     try:
         while (batch := delivery.step()) is not None:
-            sent += point_count(batch.records)
+            sent += point_count(batch.records) - run.points_refused
     except Exception as error:  # a server can fail in any way
         return sent, str(error)
     return sent, None

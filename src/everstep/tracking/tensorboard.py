@@ -5,11 +5,12 @@ take the GPU from another backend. An event file is a sequence of framed protoco
 both, and that is all this file uses.
 """
 
+import io
 import itertools
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -17,6 +18,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from everstep import storage
+from everstep.tracking.appending import append
 from everstep.tracking.tracker import Kind, Tracker, plain
 
 _FLUSH_SECONDS = 2.0
@@ -27,7 +29,8 @@ class TensorBoardTracker(Tracker):
     """Writes scalars to `train/` and `validation/` under a directory, one TensorBoard run each.
 
     Tags are the names in the logs, so that training and validation curves of one name share a chart. Files
-    appear with the first number, and can be read while training.
+    appear with the first number, and can be read while training. A call that the disk fails raises OSError, and
+    what it could not write goes with the next flush.
 
     Args:
       directory: The run directory.
@@ -52,7 +55,6 @@ class TensorBoardTracker(Tracker):
     def start(self, step: int) -> None:
         """Lets TensorBoard forget the steps beyond `step`, as soon as there is something new to show."""
         for file in self._files.values():
-            file.close()
             file.restart(step)
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
@@ -64,13 +66,11 @@ class TensorBoardTracker(Tracker):
     def flush(self) -> None:
         """Hands the events to the operating system, where TensorBoard sees them."""
         self._flushed = self._clock()
-        for file in self._files.values():
-            file.flush()
+        _each(file.flush for file in self._files.values())
 
     def close(self) -> None:
         """Closes the files."""
-        for file in self._files.values():
-            file.close()
+        _each(file.close for file in self._files.values())
 
 
 class EventFile:
@@ -78,54 +78,69 @@ class EventFile:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._records: RecordWriter | None = None
+        self._descriptor: int | None = None
+        self._begun = False  # whether the file, written or not, has its first event
+        self._unwritten = io.BytesIO()
         self._purge_step: int | None = None
 
     def restart(self, step: int) -> None:
-        """Makes the next file begin with the order to drop what was recorded beyond `step`."""
-        if step > 0 or any(self._directory.glob("*tfevents*")):
+        """Makes the next event follow the order to drop what was recorded beyond `step`."""
+        if step > 0 or self._begun or any(self._directory.glob("*tfevents*")):
             # TensorBoard drops from this step on; at 0 nothing was restored, so all goes.
             self._purge_step = step + 1 if step > 0 else 0
 
     def write(self, step: int, logs: Mapping[str, float]) -> None:
-        """Writes `logs` as scalars at `step`."""
+        """Writes `logs` as scalars at `step`; they reach the file at the next flush."""
         values = [Summary.Value(tag=name, simple_value=value) for name, value in plain(logs).items()]
-        self._write(Event(step=step, summary=Summary(value=values)))
+        for event in (*self._opening(step), Event(step=step, summary=Summary(value=values))):
+            event.wall_time = time.time()
+            RecordWriter(self._unwritten).write(event.SerializeToString())
+        self._open()
 
     def flush(self) -> None:
-        """Hands what was written to the operating system."""
-        if self._records is not None:
-            self._records.flush()
+        """Hands what was written to the operating system; what it does not take is kept."""
+        if data := self._unwritten.getvalue():
+            append(self._open(), data)
+            self._unwritten = io.BytesIO()
 
     def close(self) -> None:
         """Closes the file; the next number opens another."""
-        if self._records is not None:
-            self._records.close()
-            self._records = None
+        try:
+            self.flush()
+        finally:
+            self._unwritten, self._begun = io.BytesIO(), False
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
 
-    def _write(self, event: Event) -> None:
-        event.wall_time = time.time()
-        if self._records is None:
-            self._records = self._open(event.step)
-        self._records.write(event.SerializeToString())
+    def _open(self) -> int:
+        if self._descriptor is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+            self._descriptor = os.open(self._directory / _file_name(), flags, 0o666)
+        return self._descriptor
 
-    def _open(self, first: int) -> RecordWriter:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        file = (self._directory / _file_name()).open("xb")
-        records = RecordWriter(file)
-        for event in self._opening(first):
-            records.write(event.SerializeToString())
-        return records
-
-    def _opening(self, first: int) -> list[Event]:
-        events = [Event(wall_time=time.time(), file_version="brain.Event:2")]
+    def _opening(self, first: int) -> Iterator[Event]:
+        """Yields what must stand before an event at step `first`."""
+        if not self._begun:
+            self._begun = True
+            yield Event(file_version="brain.Event:2")
         if self._purge_step is not None:
-            start = SessionLog(status=SessionLog.START)
             # What is done once more at the step restored, a broken evaluation say, replaces what was there.
-            purge_step = min(self._purge_step, first)
-            events.append(Event(wall_time=time.time(), step=purge_step, session_log=start))
-            self._purge_step = None
-        return events
+            purge_step, self._purge_step = min(self._purge_step, first), None
+            yield Event(step=purge_step, session_log=SessionLog(status=SessionLog.START))
+
+
+def _each(calls: Iterable[Callable[[], None]]) -> None:
+    """Makes every call, also after one has failed; then raises the last error of a disk."""
+    failed: OSError | None = None
+    for call in calls:
+        try:
+            call()
+        except OSError as error:
+            failed = error
+    if failed is not None:
+        raise failed
 
 
 def _file_name() -> str:

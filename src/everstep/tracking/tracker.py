@@ -6,11 +6,14 @@ before a checkpoint is committed, `close` when the attempt ends however it ends.
 
 import abc
 import dataclasses
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from everstep import redaction
 from everstep.types import Logs
+
+logger = logging.getLogger(__name__)
 
 Kind = Literal["train", "validation"]
 """What the numbers are about: a window of training, or an evaluation."""
@@ -65,38 +68,57 @@ class NoopTracker(Tracker):
 
 
 class MultiTracker(Tracker):
-    """Several trackers as one, called in the order given."""
+    """Several trackers as one, called in the order given.
+
+    A disk that is full or gone is no reason to stop training, which has its checkpoints to live on: where a tracker
+    raises OSError, that is said once, the others go on, and it is called again as if nothing had happened. So a
+    tracker that raises OSError keeps what it could not write, for its next call.
+    """
 
     def __init__(self, trackers: Iterable[Tracker]) -> None:
         self.trackers = tuple(trackers)
+        self._failing: set[Tracker] = set()
 
     def start(self, step: int) -> None:
         """Starts all of them."""
         for tracker in self.trackers:
-            tracker.start(step)
+            self._try(tracker, lambda one: one.start(step))
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
         """Logs to all of them."""
         for tracker in self.trackers:
-            tracker.log(step, logs, kind)
+            self._try(tracker, lambda one: one.log(step, logs, kind))
 
     def flush(self) -> None:
-        """Flushes all of them."""
+        """Flushes all of them, and says so where one can write again."""
         for tracker in self.trackers:
-            tracker.flush()
+            if self._try(tracker, lambda one: one.flush()) and tracker in self._failing:
+                self._failing.remove(tracker)
+                logger.warning("%s can write again: nothing is missing", _label(tracker))
 
     def close(self) -> None:
-        """Closes every one, also after one has failed; then raises what went wrong.
+        """Closes every one, also after one has failed; then raises what went wrong, other than the disk.
 
         Raises:
           Exception: The error of the one that failed.
           ExceptionGroup: The errors, when several failed.
         """
-        errors = [error for tracker in self.trackers if (error := _failure(tracker.close))]
+        errors = [error for tracker in self.trackers if (error := _failure(tracker))]
         if len(errors) == 1:
             raise errors[0]
         if errors:
             raise ExceptionGroup("trackers could not be closed", errors)
+
+    def _try(self, tracker: Tracker, call: Callable[[Tracker], None]) -> bool:
+        """Returns whether the disk took what a call writes."""
+        try:
+            call(tracker)
+        except OSError as error:
+            if tracker not in self._failing:
+                self._failing.add(tracker)
+                logger.warning("%s cannot write (%s); training goes on, and it tries again", _label(tracker), error)
+            return False
+        return True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,9 +167,16 @@ def plain(logs: Mapping[str, float]) -> Logs:
     return {redaction.text(name): float(value) for name, value in logs.items()}
 
 
-def _failure(act: Callable[[], None]) -> Exception | None:
+def _failure(tracker: Tracker) -> Exception | None:
+    """Closes a tracker; returns what is worth raising."""
     try:
-        act()
+        tracker.close()
+    except OSError as error:
+        logger.error("%s could not write all it had: %s", _label(tracker), error)
     except Exception as error:
         return error
     return None
+
+
+def _label(tracker: Tracker) -> str:
+    return type(tracker).__name__

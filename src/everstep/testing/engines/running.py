@@ -1,6 +1,7 @@
 """How steps run: the same bits in any number of calls, few compilations, and errors that break nothing."""
 
 import math
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -123,6 +124,28 @@ def check_stops_when_told(make: Make) -> None:
         assert straight.digest() == ended
 
 
+def check_does_not_wait_for_ever(make: Make) -> None:
+    """Told not to wait, `run` returns the steps done when the data stops to come, and goes on when it comes again."""
+    model = seeded(models.mlp)
+    batches, more = _batches(model, 12), threading.Event()
+
+    def source() -> Iterator[Any]:
+        yield from batches[:5]
+        more.wait()
+        yield from batches[5:]
+
+    with running(make, Regression(), model, data=IterableStream(source)) as rig:
+        feed = rig.engine.feed(rig.stream, single=True, may_wait=more.is_set)
+        assert rig.engine.run(feed, 12) == rig.value("iteration") == feed.state()["batch"] == 5
+        more.set()
+        assert rig.engine.run(feed, 7) == 7
+        feed.close()
+        stopped = rig.digest()
+    with running(make, Regression(), seeded(models.mlp), data=IterableStream(lambda: batches)) as straight:
+        straight.run(12)
+        assert straight.digest() == stopped
+
+
 def check_survives_a_data_error(make: Make) -> None:
     """A stream that fails once leaves the state as it was; running again goes on from there."""
     model = seeded(models.mlp)
@@ -191,6 +214,7 @@ CHECKS = [
     check_learns,
     check_ends_with_the_data,
     check_stops_when_told,
+    check_does_not_wait_for_ever,
     check_survives_a_data_error,
     check_survives_a_step_error,
     check_nan_is_visible,

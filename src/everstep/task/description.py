@@ -1,0 +1,97 @@
+"""What a compiled model says of itself, in plain values: what a run that goes on must not change unasked.
+
+Two processes that run the same program have to say the same. Names are therefore left out, for Keras numbers them per
+process; so are seeds and initializers, for a checkpoint replaces what they lead to. A function is known by its
+qualified name, an object without a configuration by its class and its plain attributes.
+"""
+
+import dataclasses
+import weakref
+from typing import Any
+
+import keras
+
+from everstep.config import Config
+from everstep.task.layer_lines import layer_lines, of_model
+from everstep.task.plain_config import class_name, configuration, shortened, text, tree
+
+
+@dataclasses.dataclass
+class ModelDescription(Config):
+    """A model, layer by layer."""
+
+    type: str = ""
+    """Its class and, of a functional model, what it returns."""
+    layers: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Each layer with its settings and, in a functional model, its inputs; of a large model only a digest."""
+
+
+@dataclasses.dataclass
+class Description:
+    """A compiled model before training.
+
+    Attributes:
+      model: Its layers.
+      optimizer: The optimizer's settings.
+      loss: The loss, or those of each output.
+      loss_weights: What each output's loss is multiplied by.
+      learning_rate: The learning rate, where that is a constant.
+    """
+
+    model: ModelDescription
+    optimizer: dict[str, Any]
+    loss: str
+    loss_weights: str
+    learning_rate: float | None
+
+
+def describe(model: keras.Model) -> Description:
+    """Describes a model as it was compiled: what `leave` was told is not taken for a change."""
+    optimizer, rate = _as_compiled(model.optimizer, _optimizer(model.optimizer))
+    weights = getattr(getattr(model, "_compile_loss", None), "_user_loss_weights", None)
+    return Description(
+        model=_as_compiled(model, _model(model)),
+        optimizer=optimizer,
+        loss=shortened(text(getattr(model, "loss", None)) or ""),
+        loss_weights=shortened(text(weights) or ""),
+        learning_rate=rate,
+    )
+
+
+def leave(model: keras.Model, description: Description) -> None:
+    """Notes how a model is after training, which may have changed its learning rate, or built it.
+
+    Args:
+      model: The model.
+      description: What `describe` returned before.
+    """
+    compiled = description.optimizer, description.learning_rate
+    _left[model.optimizer] = compiled, _optimizer(model.optimizer)
+    _left[model] = description.model, _model(model)
+
+
+def constant_rate(optimizer: Any) -> float | None:
+    """Returns the learning rate of an optimizer, or None where it follows a schedule."""
+    rate = optimizer.learning_rate
+    return float(keras.ops.convert_to_numpy(rate)) if isinstance(rate, keras.Variable) else None
+
+
+_left: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
+"""Of each object that was trained: how it was described before, and after."""
+
+
+def _as_compiled(owner: Any, now: Any) -> Any:
+    before, left = _left.get(owner, (now, None))
+    return before if now == left else now
+
+
+def _model(model: keras.Model) -> ModelDescription:
+    return ModelDescription(type=of_model(model), layers=layer_lines(model))
+
+
+def _optimizer(optimizer: Any) -> tuple[dict[str, Any], float | None]:
+    settings = {"class": class_name(optimizer), **tree(configuration(optimizer))}
+    schedule = getattr(optimizer, "_learning_rate", None)
+    if "learning_rate" not in settings and callable(schedule):  # it says nothing of itself, so nor does the optimizer
+        settings["learning_rate"] = {"class": class_name(schedule), **tree(configuration(schedule))}
+    return settings, constant_rate(optimizer)

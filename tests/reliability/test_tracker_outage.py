@@ -1,0 +1,33 @@
+"""A tracking server that fails for a while: training does not notice, and in the end every point is there, once."""
+
+import dataclasses
+
+import pytest
+from benchmarks.reliability import tracker_outage
+from benchmarks.reliability.tracker_outage import SCENARIOS, Figures, fails, measure
+
+from everstep.testing.mlflow_server import memory_folder
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [fails, *(pytest.param(one, marks=pytest.mark.full) for one in SCENARIOS if one is not fails)],
+    ids=lambda scenario: scenario.__name__,
+)
+def test_nobody_waits_and_nothing_is_lost(tmp_path, monkeypatch, scenario):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with memory_folder() as memory:
+        figures = measure(scenario, tracker_outage.STEP_SECONDS, tmp_path, memory, tracker_outage.SMALL)
+    assert figures.passed(), figures.line()
+    assert figures.logged == figures.on_server > 300
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"log_p99": 0.06}, {"added_p99": 0.06}, {"missing": 1}, {"duplicates": 1}, {"runs": 2}],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_is_not_as_it_must_be_does_not_pass(change):
+    good = Figures("fails", 0.001, 0.002, 0.0, 900, 900, 0, 0, 1, 2.0)
+    assert good.passed()
+    assert not dataclasses.replace(good, **change).passed()

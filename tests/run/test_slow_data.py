@@ -1,0 +1,170 @@
+"""Whole runs on data that is slow or never comes, in processes of their own that are asked to end.
+
+Run as a program it trains: `python test_slow_data.py <directory> <what the data does>`.
+"""
+
+import itertools
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+STEPS = 60
+SECONDS = 0.2  # to read a slow batch
+LAST = 40  # the last batch that comes from a source that stops
+
+pytestmark = pytest.mark.backend
+
+
+# -- the program -------------------------------------------------------------------------------------------------------
+
+
+def batches(kind, behaviour):
+    """Returns a source that draws from the global generators, says what it does, and is slow or stops as told."""
+
+    def source():
+        for number in itertools.count(1):
+            if behaviour == f"{kind} slow":
+                time.sleep(SECONDS)
+            if behaviour == f"{kind} stops" and number > LAST:
+                print("stopped", flush=True)
+                threading.Event().wait()
+            x = np.random.normal(size=(8, 4)).astype("float32") + random.random()
+            print(kind, number, flush=True)
+            yield x, x.sum(1, keepdims=True)
+            if kind == "validation" and number == LAST + 10:
+                return
+
+    return source
+
+
+def train(directory, behaviour, per_loop):
+    import everstep as es
+    from everstep.experiment import create_trainer
+    from everstep.testing import models
+    from everstep.testing.tasks import Regression
+
+    class Task(Regression):
+        def build_model(self):
+            return models.mlp()
+
+        def build_inputs(self, params, input_context=None):
+            return batches("training" if params.is_training else "validation", behaviour)
+
+    params = es.ExperimentConfig(
+        task=es.TaskConfig(train_data=es.DataConfig(is_training=True), validation_data=es.DataConfig()),
+        trainer=es.TrainerConfig(
+            train_steps=STEPS,
+            steps_per_loop=per_loop,
+            validation_interval=STEPS,
+            checkpoint_interval=STEPS,
+            optimizer_config={
+                "optimizer": {"type": "adam"},
+                "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.01}},
+            },
+        ),
+    )
+    task = Task()
+
+    def disturb(logs):
+        """Moves a weight by what it draws: numbers that are not those of an undisturbed run show in the weights."""
+        bias = trainer.model.trainable_variables[-1]
+        bias.assign(bias + 0.01 * (random.random() + np.random.random()))
+
+    trainer = create_trainer(params, task, train=True, evaluate=True)
+    es.run_experiment(
+        None, task, "train_and_eval", params, directory, trainer=trainer, train_actions=[disturb], export=False
+    )
+
+
+# -- the tests ---------------------------------------------------------------------------------------------------------
+
+
+def command(directory, behaviour, per_loop=STEPS):
+    return [sys.executable, __file__, str(directory), behaviour, str(per_loop)]
+
+
+def finished(directory, per_loop=STEPS):
+    """Runs to the end on data that comes at once; returns what that run has to show."""
+    done = subprocess.run(command(directory, "quick", per_loop), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((directory / "run.json").read_text())
+    return record["digest"], (directory / "history.csv").read_text().count("\n")
+
+
+def asked_to_end(directory, behaviour, when, per_loop=STEPS):
+    """Starts a run, sends SIGTERM after a line; returns its exit code, the seconds that took, and what it said."""
+    process = subprocess.Popen(
+        command(directory, behaviour, per_loop), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert f"{when}\n" in process.stdout, process.stderr.read()
+        time.sleep(0.5)
+        begin = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        errors = process.communicate(timeout=30)[1]
+        return process.returncode, time.monotonic() - begin, errors
+    finally:
+        process.kill()
+        process.wait()
+
+
+def saved(directory):
+    return [int(path.name) for path in Path(directory, "checkpoints").iterdir() if path.name.isdigit()]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return finished(tmp_path_factory.mktemp("whole") / "run")
+
+
+def test_slow_training_data(tmp_path, undisturbed):
+    code, seconds, errors = asked_to_end(tmp_path / "run", "training slow", "training 20")
+    assert code == 143, errors
+    assert seconds < 5
+    [step] = saved(tmp_path / "run")
+    assert 5 <= step <= 24
+    assert finished(tmp_path / "run") == undisturbed
+
+
+def test_training_data_that_stops(tmp_path, undisturbed):
+    code, seconds, errors = asked_to_end(tmp_path / "run", "training stops", "stopped")
+    assert code == 143, errors
+    assert seconds < 8
+    [step] = saved(tmp_path / "run")
+    assert 0 < step <= LAST
+    [attempt] = json.loads((tmp_path / "run" / "run.json").read_text())["attempts"]
+    assert attempt["reason"] == "SIGTERM"
+    assert "has not answered for 2 s" in errors
+    assert finished(tmp_path / "run") == undisturbed
+
+
+@pytest.mark.full
+def test_training_data_that_stops_before_an_action(tmp_path):
+    """The window is done, and its action waits for a reader that holds the generators it is to draw from."""
+    wanted = finished(tmp_path / "whole", LAST)
+    code, seconds, errors = asked_to_end(tmp_path / "run", "training stops", "stopped", LAST)
+    assert code == 143, errors
+    assert seconds < 8
+    assert finished(tmp_path / "run", LAST) == wanted
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("behaviour", "when"), [("validation slow", "validation 8"), ("validation stops", "stopped")])
+def test_validation_data(tmp_path, undisturbed, behaviour, when):
+    code, seconds, errors = asked_to_end(tmp_path / "run", behaviour, when)
+    assert code == 143, errors
+    assert seconds < 8
+    assert saved(tmp_path / "run") == [STEPS]
+    assert finished(tmp_path / "run") == undisturbed
+
+
+if __name__ == "__main__":
+    train(sys.argv[1], sys.argv[2], int(sys.argv[3]))
