@@ -145,6 +145,7 @@ def run_experiment(
             if training and export:
                 _leave_if_asked(guard)
                 _export(trainer, run.directory)
+        _leave_if_asked(guard)  # all is done, but whoever asked wants to hear of it
         if training and len(run.record["attempts"]) > 1:
             say(f"goodput {goodput(run.record)}")
         return trainer.model, logs
