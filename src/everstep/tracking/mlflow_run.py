@@ -15,7 +15,7 @@ from typing import Any
 
 from everstep import storage
 from everstep.tracking.mlflow_entities import LIMITS, Entity, entities
-from everstep.tracking.mlflow_target import Target, check_local, local_artifacts, without_credentials
+from everstep.tracking.mlflow_target import Target, prepare_local, local_artifacts, without_credentials
 from everstep.tracking.sender import Forgotten, Progress
 from everstep.tracking.spool import Record, Spool
 
@@ -186,7 +186,7 @@ def spool_of(model_dir: storage.PathLike) -> Spool:
 def _new_client(uri: str) -> Any:
     from mlflow.tracking import MlflowClient
 
-    check_local(uri)
+    prepare_local(uri)
     return MlflowClient(uri)
 
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from everstep import redaction, storage
 from everstep.errors import UsageError, missing_extra
+from everstep.tracking.mlflow_database import create_database
 from everstep.tracking.spool import Record
 
 logger = logging.getLogger(__name__)
@@ -104,14 +105,15 @@ def local_artifacts(uri: str) -> str | None:
     return (_database(uri).parent / "mlartifacts").as_uri() if is_local(uri) else None
 
 
-def check_local(uri: str) -> None:
-    """Looks whether a local database can be written: MLflow would try for minutes.
+def prepare_local(uri: str) -> None:
+    """Makes a local database, if there is none yet, where it can be written: MLflow would try for minutes.
 
     Raises:
       UsageError: It cannot.
     """
     if is_local(uri):
         storage.prepare_directory(_database(uri).parent)
+        create_database(_database(uri))
 
 
 def _is_database(uri: str) -> bool:
