@@ -18,7 +18,7 @@ from loop.samples import TinyTask, run, tiny_params
 pytestmark = pytest.mark.backend
 
 RECORD = {"id", "experiment", "backend", "status", "step", "epoch", "attempts", "metrics", "digest", "weights_digest"}
-RECORD |= {"code", "environment", "data"}
+RECORD |= {"code", "environment", "data", "cost"}
 
 
 def train(model_dir, params=None, **kwargs):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from everstep.data.config import DataConfig as DataConfig
     from everstep.data.stream import Stream as Stream
     from everstep.engine.config import RuntimeConfig as RuntimeConfig
+    from everstep.engine.strategy import get_distribution_strategy as get_distribution_strategy
     from everstep.experiment import run_experiment as run_experiment
     from everstep.experiment_config import ExperimentConfig as ExperimentConfig
     from everstep.fitting import fit as fit
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from everstep.grad import value_and_grad as value_and_grad
     from everstep.loop.config import TrainerConfig as TrainerConfig
     from everstep.loop.controller import Controller as Controller
+    from everstep.loop.progressive import ProgressivePolicy as ProgressivePolicy
+    from everstep.loop.progressive_config import ProgressiveTrainerConfig as ProgressiveTrainerConfig
     from everstep.loop.trainer import Trainer as Trainer
     from everstep.optim.config import OptimizationConfig as OptimizationConfig
     from everstep.task.compiled import CompiledTask as CompiledTask
@@ -39,6 +42,8 @@ _WHERE = {
     "ExperimentConfig": "experiment_config",
     "OneOfConfig": "config.one_of",
     "OptimizationConfig": "optim.config",
+    "ProgressivePolicy": "loop.progressive",
+    "ProgressiveTrainerConfig": "loop.progressive_config",
     "RuntimeConfig": "engine.config",
     "Stream": "data.stream",
     "Task": "task.task",
@@ -47,6 +52,7 @@ _WHERE = {
     "TrainerConfig": "loop.config",
     "cond": "grad",
     "fit": "fitting",
+    "get_distribution_strategy": "engine.strategy",
     "get_exp_config": "config.registry",
     "get_task": "config.registry",
     "register_experiment": "config.registry",

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from everstep import redaction
+from everstep.actions.from_config import ConfiguredActions
 from everstep.checkpoint.checkpointer import SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.config import dialect
@@ -20,17 +21,23 @@ from everstep.data import nest
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine import backend
+from everstep.engine.config import RuntimeConfig
 from everstep.engine.precision import precision
+from everstep.engine.strategy import get_distribution_strategy
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, check_mode
 from everstep.export.folder import export_all
 from everstep.loop.announce import announce
 from everstep.loop.config import TrainerConfig
 from everstep.loop.controller import Action, Controller
+from everstep.loop.exported_copies import exported_copies
 from everstep.loop.from_config import controller_settings, retention
 from everstep.loop.in_steps import in_steps
 from everstep.loop.learning_rate import LearningRate
+from everstep.loop.progressive import ProgressiveTrainer, is_progressive
 from everstep.loop.trainer import Trainer
+from everstep.optim.ema import find_average
+from everstep.run import cost
 from everstep.run.attempt import Attempt
 from everstep.run.changes import accepted_changes, check_keys
 from everstep.run.goodput import goodput
@@ -73,7 +80,8 @@ def run_experiment(
         model, logs = everstep.run_experiment(None, task, "train_and_eval", params, "runs/mlp")
 
     Args:
-      distribution_strategy: A `tf.distribute` strategy, on TensorFlow; None for one device.
+      distribution_strategy: What `get_distribution_strategy` returns, or any `tf.distribute` strategy; None for what
+        `params.runtime` says.
       task: The task.
       mode: One of `train`, `eval`, `train_and_eval`, `train_and_post_eval`, `continuous_eval`.
       params: The experiment's configuration.
@@ -108,8 +116,8 @@ def run_experiment(
     run = Run.open(model_dir, experiment or task.name, keras.backend.backend())
     with contextlib.ExitStack() as stack:
         guard: Any = stack.enter_context(_guarded(run, params)) if training else NoGuard()
-        if distribution_strategy is not None:
-            stack.enter_context(distribution_strategy.scope())
+        if (strategy := distribution_strategy or _strategy(params.runtime)) is not None:
+            stack.enter_context(strategy.scope())
         stack.enter_context(precision(params.runtime.mixed_precision_dtype))
         checkpointer = stack.enter_context(_checkpoints(run, params.trainer, training))
         changes = _changes(checkpointer, run, stored, _listed(allow_change), header) if training else []
@@ -120,20 +128,26 @@ def run_experiment(
         console = ConsoleTracker(params.trainer.train_steps or 0, None if verbose else io.StringIO())
         attempt = Attempt(run, trainer, _text(stored, header), _listed(allow_change)) if training else None
         tracker = create_tracker(run, stored, console, attempt, save_summary)
+        configured = ConfiguredActions(params, trainer, run.directory, mode)
         controller = controller_cls(
             trainer=trainer if training else None,
             evaluator=trainer,
             checkpointer=checkpointer,
             tracker=tracker,
-            train_actions=train_actions,
-            eval_actions=eval_actions,
+            train_actions=[
+                *configured.train_actions,
+                *train_actions,
+                *exported_copies(trainer, run.directory, params.trainer),
+            ],
+            eval_actions=[*configured.eval_actions, *eval_actions],
             trained=attempt.trained if attempt else lambda: None,
             asked=guard.asked,
             went_back=run.again,
             **controller_settings(params.trainer),
         )
+        configured.join(controller)
         if attempt:
-            controller.saver.parts += _parts(controller, trainer, attempt)
+            controller.saver.parts += [*_parts(controller, trainer, attempt), configured]
         _start(controller, trainer, mode, init_fn or task.initialize, run.directory)
         _tell(controller, trainer, changes, say)
         recorded = attempt.recorded(changes, guard.last_beat) if attempt else contextlib.nullcontext()
@@ -142,6 +156,8 @@ def run_experiment(
             trainer.after_call = functools.partial(_report, console, guard, run)
             logs = _run_mode(controller, mode, params.trainer, run_post_eval or mode == "train_and_post_eval")
             trainer.close()
+            if training and (figures := cost.take(run.record, trainer)):
+                say(f"cost {figures}")
             if training and export:
                 _leave_if_asked(guard)
                 _export(trainer, run.directory)
@@ -156,6 +172,8 @@ def create_trainer(
 ) -> Trainer:
     """Seeds everything, builds model and optimizer as `params` say, and joins them in a trainer."""
     backend.prepare(params.runtime.seed)
+    if is_progressive(task):
+        return ProgressiveTrainer(params, task, train=train, evaluate=evaluate)
     model = task.build_model()
     optimizer = None
     if train:
@@ -208,7 +226,9 @@ def _check(mode: str, params: ExperimentConfig, model_dir: Any, strategy: Any) -
     if "://" in str(model_dir):
         raise UsageError(f"model_dir: received {model_dir!r}, but runs live in local directories only: name one")
     if strategy is not None and not hasattr(strategy, "scope"):
-        raise UsageError(f"distribution_strategy: received {strategy!r}; expected a tf.distribute strategy, or None")
+        raise UsageError(
+            f"distribution_strategy: received {strategy!r}; expected what get_distribution_strategy returns, or None"
+        )
     params.validate()
     backend.select(params.runtime.backend)
 
@@ -222,6 +242,13 @@ def _changes(
         return []
     used = checkpointer.newest_meta().get("extra", {}).get(Attempt.name, {}).get("config", "")
     return accepted_changes(run.directory, params, allow, str(header.get("gin", "")), used)
+
+
+def _strategy(config: RuntimeConfig) -> Any:
+    """Returns what the configuration says of devices; None for one of them, which needs no strategy."""
+    if config.distribution_strategy in ("off", "one_device"):
+        return None
+    return get_distribution_strategy(config.distribution_strategy, config.all_reduce_alg, config.num_gpus, config.tpu)
 
 
 def _listed(keys: str | Sequence[str]) -> list[str]:
@@ -262,6 +289,8 @@ def _start(controller: Controller, trainer: Trainer, mode: str, initialize: Call
     if mode == "eval":
         raise UsageError(f"there is no checkpoint to evaluate in {str(directory)!r}: train first, or check --model-dir")
     initialize(trainer.model)
+    if (average := find_average(trainer.optimizer)) is not None:
+        average.start()
     trainer.engine.pull()
 
 
@@ -315,5 +344,9 @@ def _text(params: ExperimentConfig, header: Mapping[str, Any]) -> str:
 
 
 def _export(trainer: Trainer, directory: Path) -> None:
+    """Exports the model as it was evaluated: with its averaged weights, where there are such."""
     sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(trainer.example)[0])
-    export_all(trainer.model, directory / "export", sample)
+    with trainer.averaged():
+        trainer.engine.push()
+        export_all(trainer.model, directory / "export", sample)
+    trainer.engine.push()

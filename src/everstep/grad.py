@@ -113,8 +113,10 @@ _scaled: set[int] = set()
 
 
 def mark_scaled(optimizer: Any) -> None:
-    """Notes that a loss was scaled for this optimizer."""
-    _scaled.add(id(optimizer))
+    """Notes that a loss was scaled for this optimizer, and for those it wraps."""
+    while optimizer is not None:
+        _scaled.add(id(optimizer))
+        optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
 def forget_scaled() -> None:
@@ -128,6 +130,8 @@ def adapt_loss_scaling(optimizer: Any) -> None:
     Keras applies it under `ops.cond`, whose branches may not assign on JAX: there it becomes `stateless_apply`
     and plain assignments. Unscaled gradients do not learn on TensorFlow and fail obscurely on JAX: an error here.
     """
+    if isinstance(optimizer, keras.optimizers.Optimizer):  # one that averages may be around it
+        adapt_loss_scaling(getattr(optimizer, "inner_optimizer", None))
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or "apply" in vars(optimizer):
         return
     keras_apply = optimizer.apply
@@ -141,7 +145,7 @@ def adapt_loss_scaling(optimizer: Any) -> None:
         if keras.backend.backend() != "jax":
             keras_apply(grads, trainable_variables)
             return
-        known = optimizer.inner_optimizer._trainable_variables
+        known = optimizer._trainable_variables
         variables = list(trainable_variables) if trainable_variables is not None else list(known)
         if not optimizer.built:
             optimizer.build(variables)
@@ -192,6 +196,12 @@ def _jax_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: 
     return value, gradients
 
 
+def _current(variable: keras.Variable, scope: "ChainedScope") -> Any:
+    """Returns a variable's value in a scope; its initial one where it was created in the other branch."""
+    value = scope.get_current_value(variable)
+    return variable.value if value is None else value
+
+
 def _jax_cond(predicate: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
     import jax
 
@@ -209,7 +219,7 @@ def _jax_cond(predicate: Any, true_fn: Callable[[], Any], false_fn: Callable[[],
     def run(branch: Callable[[], Any]) -> tuple[Any, list]:
         with ChainedScope() as scope:
             value = branch()
-            return value, [scope.get_current_value(v) for v in assigned]
+            return value, [_current(v, scope) for v in assigned]
 
     value, updates = jax.lax.cond(predicate, lambda: run(true_fn), lambda: run(false_fn))
     for variable, update in zip(assigned, updates, strict=True):

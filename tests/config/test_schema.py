@@ -100,7 +100,7 @@ def test_a_typo_is_found_at_each_level(case: Case):
 
 def test_a_wrong_type_is_found_everywhere(case: Case):
     for path, value in places(case.tree):
-        wrong = [1] if isinstance(value, Mapping) else {"no": "section"}
+        wrong = [1] if isinstance(value, Mapping) else {"no": {"section": [1]}}
         assert not case.check.is_valid(set_at(case.tree, path, wrong)), path
     for path, value in places(case.tree):
         if isinstance(value, (int, float)):

@@ -12,3 +12,11 @@ def test_two_replicas_train_as_one_does():
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
     assert result.stdout.count("two replicas train as one does") == 2
+
+
+def test_two_devices_of_a_mesh_train_as_one_does():
+    pytest.importorskip("jax")
+    script = pathlib.Path(__file__).with_name("check_mesh.py")
+    result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "two devices train as one does, and resume" in result.stdout

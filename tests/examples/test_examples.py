@@ -1,5 +1,6 @@
 """Every example runs, as a user would run it, and shows what it promises."""
 
+import json
 import math
 import os
 import re
@@ -11,6 +12,8 @@ import keras
 import nbclient
 import nbformat
 import pytest
+
+from everstep.config import dialect, get_exp_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -82,6 +85,71 @@ def test_fit_again(tmp_path):
     assert not numbers("loss", again)
     assert numbers(r"(?m)^accuracy", again) == numbers(r"(?m)^accuracy", printed)
     assert "finished at step 628, attempts: 2" in again
+
+
+@pytest.mark.full
+@pytest.mark.backend
+def test_masked_lm(tmp_path):
+    printed = run("masked_lm.py", tmp_path / "run")
+    assert numbers("accuracy of masked tokens", printed)[0] > 0.9
+
+
+def train(model_dir: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Runs the training program of examples/train.py on the backend of this process, from its own folder."""
+    backend = keras.backend.backend()
+    strategy = "mirrored" if backend == "jax" else "one_device"
+    words = ["--mode=train_and_eval", f"--model_dir={model_dir}", *flags]
+    words += [f"--params_override=runtime.distribution_strategy={strategy},trainer.train_steps=30"]
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / "train.py"), *words],
+        cwd=EXAMPLES,
+        env={**os.environ, "KERAS_BACKEND": backend},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.mark.backend
+def test_train(tmp_path):
+    done = train(tmp_path / "run", "--experiment=mnist/local", "--gin_params=MnistModel.units = 8")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "mnist/local"
+    written = dialect.load((tmp_path / "run" / "params.yaml").read_text())
+    assert (written["trainer"]["train_steps"], written["task"]["model"]["units"]) == (30, 8)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["step"] == 30
+    assert get_exp_config("mnist/local").replace(**written).to_yaml() == (tmp_path / "run" / "params.yaml").read_text()
+
+
+def test_train_answers_bad_input_in_one_line(tmp_path):
+    done = train(tmp_path / "run", "--experiment=mnist/lokal")
+    assert done.returncode == 2
+    assert "everstep: error: no experiment 'mnist/lokal'; did you mean 'mnist/local'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.full
+@pytest.mark.backend
+def test_gin_blocks(tmp_path):
+    tiny = ["trainer.train_steps=4", "task.model.width=8", "task.model.hidden=8", "task.model.depth=1"]
+    words = ["text/tiny", "--import", "blocks", "--gin-file", "talking_gated.gin", *tiny, "trainer.validation_steps=1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "everstep", "train", *words, "--model-dir", tmp_path / "run"],
+        cwd=EXAMPLES / "gin_blocks",
+        env={**os.environ, "KERAS_BACKEND": keras.backend.backend()},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    used = (tmp_path / "run" / "operative_config.gin").read_text()
+    assert "transformer.attention = @talking_heads" in used
+    assert "gated.activation = 'silu'" in used
+    model = keras.models.load_model(tmp_path / "run" / "export" / "model.keras")
+    kinds = [type(layer).__name__ for layer in model.layers]
+    assert "Multiply" in kinds
+    assert "MultiHeadAttention" not in kinds
 
 
 @pytest.mark.filterwarnings("default")  # of the machinery that runs notebooks

@@ -109,6 +109,22 @@ def check_half_precision():
     export_saved_model(model, ROOT / "half", X)
 
 
+def check_augmentation_stays_behind():
+    images = RNG.uniform(size=(4, 8, 8, 1)).astype("float32")
+    augmented = [keras.layers.RandomTranslation(0.3, 0.3), keras.layers.RandomFlip(), keras.layers.RandomRotation(0.2)]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *augmented, keras.layers.Flatten(), keras.layers.Dense(2)])
+    export_saved_model(model, ROOT / "augmented", images)
+    export_keras(model, ROOT / "augmented.keras", images)
+
+
+def check_a_directory_of_something_else_stays():
+    (ROOT / "mine").mkdir()
+    (ROOT / "mine" / "notes.txt").write_text("do not lose this")
+    with pytest.raises(UsageError, match="is no SavedModel"):
+        export_saved_model(trained(), ROOT / "mine", X)
+    assert (ROOT / "mine" / "notes.txt").exists()
+
+
 def check_a_mismatch_is_refused_and_leaves_nothing():
     layer = Forgetful()
     model = keras.Sequential([keras.Input((8,)), layer])

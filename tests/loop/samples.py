@@ -87,7 +87,8 @@ def tiny_params(**trainer):
 
 def run(mode, model_dir, task=None, params=None, **kwargs):
     """Runs the tiny task, quietly and without exporting it; keywords of the trainer's section go there."""
-    fields = {name: kwargs.pop(name) for name in list(kwargs) if hasattr(es.TrainerConfig(), name)}
+    fields = {name for name in kwargs if hasattr(es.TrainerConfig(), name) and not name.endswith("_actions")}
+    fields = {name: kwargs.pop(name) for name in fields}
     task, params = task or TinyTask(), params or tiny_params(**fields)
     return es.run_experiment(None, task, mode, params, model_dir, **{"export": False, "verbose": False, **kwargs})
 

@@ -1,9 +1,13 @@
 """Optimization config: Model Garden's names, and defaults that work."""
 
+from typing import Any
+
 import pytest
 
 from everstep.errors import UsageError
 from everstep.optim import LrConfig, OptimizationConfig, OptimizerConfig, WarmupConfig
+
+INITIAL = {"initial_learning_rate": 1.0}
 
 
 def test_the_default_works():
@@ -22,6 +26,7 @@ def test_the_default_works():
         },
         "learning_rate": {"type": "constant", "constant": {"learning_rate": 1e-3}},
         "warmup": {"type": None},
+        "ema": None,
     }
 
 
@@ -44,6 +49,35 @@ def test_model_gardens_defaults():
     assert (adamw.include_in_weight_decay, adamw.exclude_from_weight_decay) == (None, None)
     assert LrConfig().polynomial.end_learning_rate == 1e-4
     assert WarmupConfig().polynomial.power == 1.0
+    clipping = {"clipnorm": None, "clipvalue": None, "global_clipnorm": None}
+    excluded = {"exclude_from_weight_decay": None, "exclude_from_layer_adaptation": None}
+    assert OptimizerConfig().lamb.as_dict() == {
+        **clipping,
+        **{"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-6, "weight_decay_rate": 0.0},
+        **excluded,
+    }
+    assert OptimizerConfig().lars.as_dict() == {
+        **clipping,
+        **{"momentum": 0.9, "eeta": 0.001, "weight_decay_rate": 0.0, "nesterov": False, "classic_momentum": True},
+        **excluded,
+    }
+    assert OptimizerConfig().adagrad.as_dict() == {**clipping, "initial_accumulator_value": 0.1, "epsilon": 1e-7}
+    assert OptimizerConfig().adafactor.as_dict() == {
+        **clipping,
+        **{"beta_2_decay": -0.8, "epsilon_1": 1e-30, "epsilon_2": 1e-3, "clip_threshold": 1.0, "relative_step": True},
+    }
+    assert OptimizationConfig({"ema": {}}).ema.as_dict() == {
+        "trainable_weights_only": True,
+        "average_decay": 0.99,
+        "start_step": 0,
+        "dynamic_decay": True,
+    }
+    assert LrConfig().power_with_offset.as_dict() == {
+        "initial_learning_rate": None,
+        "power": -0.5,
+        "offset": 0,
+        "pre_offset_learning_rate": 1e6,
+    }
 
 
 def test_mistakes_have_their_path():
@@ -51,3 +85,103 @@ def test_mistakes_have_their_path():
         OptimizationConfig({"optimizer": {"type": "adma"}})
     with pytest.raises(UsageError, match=r"learning_rate\.cosine\.decay_stpes: unknown key"):
         OptimizationConfig({"learning_rate": {"cosine": {"decay_stpes": 1}}})
+
+
+@pytest.mark.parametrize(
+    ("type_", "answer"),
+    [
+        ("sgd_experimental", "is 'sgd' here"),
+        ("adam_experimental", "is 'adam' here"),
+        ("adamw_experimental", "is 'adamw' here, with weight_decay_rate and gradient_clip_norm"),
+        ("adafactor_keras", "is 'adafactor' here"),
+        ("slide", "has never been published"),
+    ],
+)
+def test_other_names_are_answered(type_: str, answer: str):
+    with pytest.raises(UsageError) as error:
+        OptimizationConfig({"optimizer": {"type": type_, type_: {"clipnorm": 1}}})
+    lines = str(error.value).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["optimizer.type", f"optimizer.{type_}"]
+    assert all(answer in line for line in lines)
+
+
+REQUIRED = {
+    "stepwise": ["boundaries", "values"],
+    "exponential": ["initial_learning_rate", "decay_steps", "decay_rate"],
+    "polynomial": ["initial_learning_rate", "decay_steps"],
+    "cosine": ["initial_learning_rate", "decay_steps"],
+    "cosine_restarts": ["initial_learning_rate", "first_decay_steps"],
+    "power": ["initial_learning_rate"],
+    "power_linear": ["initial_learning_rate", "total_decay_steps"],
+    "power_with_offset": ["initial_learning_rate"],
+    "step_cosine_with_offset": ["boundaries", "values"],
+}
+
+
+def wrong(**parts: Any) -> list[str]:
+    """Returns the lines that say what is wrong with a configuration; no backend is needed for it."""
+    with pytest.raises(UsageError) as error:
+        OptimizationConfig(parts).validate()
+    return str(error.value).splitlines()
+
+
+@pytest.mark.parametrize("type_", REQUIRED)
+def test_a_schedule_without_its_fields(type_: str):
+    expected = [f"learning_rate.{type_}.{name}: is required" for name in REQUIRED[type_]]
+    assert wrong(learning_rate={"type": type_}) == expected
+
+
+def test_only_what_is_selected_is_checked():
+    OptimizationConfig(
+        {"optimizer": {"sgd": {"momentum": 7}}, "learning_rate": {"cosine": {"decay_steps": -3}}}
+    ).validate()
+
+
+@pytest.mark.parametrize(
+    ("parts", "line"),
+    [
+        (
+            {"type": "step_cosine_with_offset", "step_cosine_with_offset": {"boundaries": [5, 9], "values": [1]}},
+            "learning_rate.step_cosine_with_offset.values: received 1 for 2 boundaries, must be as many or one more",
+        ),
+        (
+            {"type": "step_cosine_with_offset", "step_cosine_with_offset": {"boundaries": [0, 9], "values": [1, 2]}},
+            "learning_rate.step_cosine_with_offset.boundaries: received [0, 9], "
+            "must be steps from 1 on in increasing order",
+        ),
+        (
+            {"type": "cosine_restarts", "cosine_restarts": {**INITIAL, "first_decay_steps": 5, "t_mul": 0.5}},
+            "learning_rate.cosine_restarts.t_mul: received 0.5, must be 1 (all as long as the first) or at least 1.001",
+        ),
+        (
+            {"type": "power_linear", "power_linear": {**INITIAL, "total_decay_steps": 5, "linear_decay_fraction": 0}},
+            "learning_rate.power_linear.linear_decay_fraction: received 0.0, "
+            "must be more than 0; a rate without an end has the type power_with_offset",
+        ),
+        (
+            {"type": "power_linear", "power_linear": {**INITIAL, "total_decay_steps": 5, "linear_decay_fraction": 2}},
+            "learning_rate.power_linear.linear_decay_fraction: received 2.0, must be from 0 to 1",
+        ),
+    ],
+)
+def test_schedules_that_cannot_be(parts: dict[str, Any], line: str):
+    assert wrong(learning_rate=parts) == [line]
+
+
+@pytest.mark.parametrize(
+    ("type_", "fields", "line"),
+    [
+        (
+            "lamb",
+            {"exclude_from_layer_adaptation": ["("]},
+            "exclude_from_layer_adaptation: '(' is no regular expression",
+        ),
+        ("lamb", {"beta_2": 1.5}, "beta_2: received 1.5, must be from 0 to 1"),
+        ("lars", {"eeta": 0}, "eeta: received 0.0, must be more than 0"),
+        ("lars", {"weight_decay_rate": -1}, "weight_decay_rate: received -1.0, cannot be negative"),
+        ("adafactor", {"beta_2_decay": 0.8}, "beta_2_decay: received 0.8, must be less than 0"),
+        ("adagrad", {"clipvalue": 0}, "clipvalue: received 0.0, must be more than 0"),
+    ],
+)
+def test_optimizers_that_cannot_be(type_: str, fields: dict[str, Any], line: str):
+    assert wrong(optimizer={"type": type_, type_: fields})[0].startswith(f"optimizer.{type_}.{line}")

@@ -11,6 +11,8 @@ import pytest
 from everstep.optim import OptimizationConfig
 from everstep.optim.build import build_learning_rate
 
+pytestmark = pytest.mark.backend
+
 
 def rates(steps: list[int], **parts: Any) -> list[float]:
     """Returns the learning rates at `steps`, checked to be the same when compiled."""
@@ -104,8 +106,89 @@ def test_a_warmup_of_no_steps_is_none():
             {0: 1, 100: 0.1, 200: 0.1},
         ),
         ("cosine", {"initial_learning_rate": 1, "decay_steps": 100, "offset": 50}, {100: 0.5, 150: 0}),
+        (
+            "cosine_restarts",
+            {"initial_learning_rate": 1, "first_decay_steps": 10, "m_mul": 0.5, "alpha": 0.1},
+            {0: 1, 5: 0.55, 10: 0.1 + 0.9 * 0.5, 20: 0.1 + 0.9 * 0.25, 30: 0.1 + 0.9 * 0.25},
+        ),
+        (
+            "cosine_restarts",
+            {"initial_learning_rate": 1, "first_decay_steps": 10, "t_mul": 1, "offset": 1},
+            {0: 1, 1: 1, 6: 0.5, 11: 1, 16: 0.5, 1_000_001: 1, 1_000_006: 0.5},
+        ),
+        ("power", {"initial_learning_rate": 0.1}, {0: 0.1, 1: 0.1, 4: 0.05, 100: 0.01}),
+        (
+            "power_linear",
+            {"initial_learning_rate": 1, "total_decay_steps": 100, "power": -0.5, "linear_decay_fraction": 0.5},
+            {0: 1, 4: 0.5, 25: 0.2, 50: 50**-0.5, 75: 75**-0.5 * 0.5, 100: 0, 150: 0},
+        ),
+        (
+            "power_linear",
+            {"initial_learning_rate": 1, "total_decay_steps": 100, "power": -0.5, "offset": 20},
+            {10: 1, 21: 1, 24: 0.5, 110: 90**-0.5, 119: 99**-0.5 * 0.1, 120: 0, 1000: 0},
+        ),
+        (
+            "power_with_offset",
+            {"initial_learning_rate": 0.1, "offset": 10, "pre_offset_learning_rate": 5},
+            {0: 5, 10: 5, 11: 0.1, 14: 0.05},
+        ),
+        (
+            "power_with_offset",
+            {"initial_learning_rate": 3, "power": 1, "pre_offset_learning_rate": 5},
+            {0: 5, 1: 3, 2: 5, 9: 5},
+        ),
+        (
+            "step_cosine_with_offset",
+            {"boundaries": [100, 200], "values": [1, 0.5]},
+            {0: 1, 50: 0.75, 100: 0.5, 150: 0.25, 200: 0, 300: 0},
+        ),
+        (
+            "step_cosine_with_offset",
+            {"boundaries": [100, 300], "values": [1, 0.5, 0.1], "offset": 20},
+            {10: 1, 20: 1, 70: 0.75, 120: 0.5, 220: 0.3, 320: 0.1, 1000: 0.1},
+        ),
+        ("step_cosine_with_offset", {"boundaries": [10], "values": [2]}, {0: 2, 5: 1, 10: 0, 11: 0}),
     ],
 )
 def test_schedules(type_: str, fields: dict[str, Any], expected: dict[int, float]):
     found = rates(list(expected), learning_rate={"type": type_, type_: fields})
     assert found == pytest.approx(list(expected.values()), abs=1e-6)
+
+
+def test_power_linear_is_exactly_zero_at_the_end():
+    fields = {"initial_learning_rate": 0.3, "total_decay_steps": 70, "linear_decay_fraction": 0.3, "offset": 7}
+    assert rates([77, 78, 10_000], learning_rate={"type": "power_linear", "power_linear": fields}) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1, 1.5, 3.0])
+def test_cosines_restart_at_the_very_step(factor: float):
+    fields = {"initial_learning_rate": 1, "first_decay_steps": 10, "t_mul": factor}
+    start, length, expected = 0.0, 10.0, []
+    steps = list(range(0, 60))
+    for step in steps:
+        while step >= start + length - 1e-9:
+            start, length = start + length, length * factor
+        expected.append(0.5 * (1 + math.cos(math.pi * (step - start) / length)))
+    parts = {"type": "cosine_restarts", "cosine_restarts": fields}
+    rate = build_learning_rate(OptimizationConfig({"learning_rate": parts}))
+    found = [float(keras.ops.convert_to_numpy(rate(step))) for step in steps]
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "type_",
+    sorted(
+        SCHEDULES := {
+            "cosine_restarts": {"initial_learning_rate": 1.0, "first_decay_steps": 5},
+            "power": {"initial_learning_rate": 1.0},
+            "power_linear": {"initial_learning_rate": 1.0, "total_decay_steps": 50, "offset": 2},
+            "power_with_offset": {"initial_learning_rate": 1.0, "offset": 2},
+            "step_cosine_with_offset": {"boundaries": [5, 20], "values": [1.0, 0.5], "offset": 2},
+        }
+    ),
+)
+def test_schedules_survive_saving(type_: str):
+    parts = {"type": type_, type_: SCHEDULES[type_]}
+    rate = build_learning_rate(OptimizationConfig({"learning_rate": parts}))
+    again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(rate))
+    assert [float(again(step)) for step in (0, 3, 8, 30)] == [float(rate(step)) for step in (0, 3, 8, 30)]

@@ -1,6 +1,7 @@
 """The arrays and the JSON document of one checkpoint, written and read by Orbax."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ with quiet():
     import orbax.checkpoint as ocp
 
 
+_one_at_a_time = threading.Lock()  # two saves of Orbax's in one process may wait for each other
+
+
 def write(path: Path, state: State, meta: dict[str, Any]) -> None:
     """Writes a new directory `path`."""
-    with quiet(), ocp.Checkpointer(_handler()) as orbax:
+    with _one_at_a_time, quiet(), ocp.Checkpointer(_handler()) as orbax:
         orbax.save(path, args=_arguments(state, meta))
 
 

@@ -201,7 +201,7 @@ class OrbaxCheckpointer(Checkpointer):
             raise UsageError(
                 f"the checkpoint {str(path)!r} was written by another run ({record.run}, this one is {self._run}): "
                 "move it away, or train in another directory; to start from that run's weights: "
-                "task.init_checkpoint=THAT_RUN/export/model.keras"
+                "task.init_checkpoint=THAT_RUN"
             )
 
     def _restore_only(self, step: int) -> tuple[State, dict[str, Any]]:

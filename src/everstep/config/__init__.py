@@ -9,6 +9,7 @@ from everstep.config.one_of import OneOfConfig
 from everstep.config.overrides import parse_override
 from everstep.config.problem import ConfigError, Problem
 from everstep.config.registry import (
+    bind,
     experiments,
     get_exp_config,
     get_task,
@@ -25,6 +26,7 @@ __all__ = [
     "Problem",
     "apply",
     "apply_layers",
+    "bind",
     "experiments",
     "get_exp_config",
     "get_task",

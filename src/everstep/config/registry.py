@@ -42,13 +42,40 @@ def register_task(config_cls: type[Config]) -> Callable[[Registered], Registered
     return register
 
 
+def bind(config_cls: type[Config]) -> Callable[[Registered], Registered]:
+    """Makes the decorated class or function what `config.BUILDER(config, ...)` calls, for subclasses too.
+
+        @bind(PretrainDataConfig)
+        class PretrainLoader: ...
+
+        loader = params.BUILDER(params)  # where nobody has to know which class that is
+
+    `get_task` prefers it to a task registered for the same class.
+
+    Raises:
+      UsageError: The config class is bound to another one already.
+    """
+    if not (isinstance(config_cls, type) and issubclass(config_cls, Config)):
+        raise UsageError(f"@bind(...) takes a config class, received {config_cls!r}")
+
+    def register(builder: Registered) -> Registered:
+        held = config_cls.__dict__.get("BUILDER")
+        _require_free(held and held.__func__, builder, f"a builder for {config_cls.__qualname__}")
+        config_cls.BUILDER = staticmethod(builder)  # type: ignore[attr-defined]
+        return builder
+
+    return register
+
+
 def get_task(config: Config, **kwargs: Any) -> Any:
     """Returns a new task for a config: that of its class, else that of the nearest base class.
 
     Raises:
-      UsageError: No task is registered for any of them.
+      UsageError: No task is registered for any of them, nor bound to it.
     """
     for cls in type(config).__mro__:
+        if "BUILDER" in cls.__dict__:
+            return cls.__dict__["BUILDER"].__func__(config, **kwargs)
         if cls in _tasks:
             return _tasks[cls](config, **kwargs)
     name = type(config).__qualname__

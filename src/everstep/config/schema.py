@@ -88,8 +88,9 @@ class _Describer:
         """Describes what `cls` in an annotation stands for: the config held, or those that could be."""
         if isinstance(value, cls):
             return self.held(value)
-        kinds = dict.fromkeys(type(node) for _, node in nodes_in(value, "") if isinstance(node, cls))
-        return any_of([self._class(kind) for kind in {**kinds, cls: None}])
+        found = [self.held(node) for _, node in nodes_in(value, "") if isinstance(node, cls)]
+        schemas = [*found, self._class(cls)]
+        return any_of([schema for number, schema in enumerate(schemas) if schema not in schemas[:number]])
 
 
 def _fields(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:

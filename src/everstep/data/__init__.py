@@ -3,6 +3,8 @@
 from everstep.data.arrays import ArrayStream
 from everstep.data.block import Block
 from everstep.data.config import DataConfig
+from everstep.data.files import pick_dataset_fn
+from everstep.data.input_reader import InputReader
 from everstep.data.iterables import IterableStream
 from everstep.data.labels import check_labels
 from everstep.data.records import RecordStream
@@ -14,11 +16,13 @@ __all__ = [
     "ArrayStream",
     "Block",
     "DataConfig",
+    "InputReader",
     "IterableStream",
     "RecordStream",
     "Stream",
     "TFDataStream",
     "check_labels",
     "make_stream",
+    "pick_dataset_fn",
     "record_stream",
 ]

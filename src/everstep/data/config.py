@@ -1,10 +1,26 @@
 """The data section of a task's configuration."""
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
 
 from everstep.config import Config
 from everstep.config.problem import ConfigError, Problem
+
+_SERVICE = "a tf.data service hands batches to whoever asks first, so a resumed run would not see the same ones"
+_DECLINED = dict.fromkeys(
+    (
+        "enable_tf_data_service",
+        "tf_data_service_address",
+        "tf_data_service_job_name",
+        "enable_shared_tf_data_service_between_parallel_trainers",
+        "enable_round_robin_tf_data_service",
+        "apply_tf_data_service_before_batching",
+        "trainer_id",
+    ),
+    _SERVICE,
+)
+"""Keys of TF Model Garden that are not here, and why."""
 
 
 @dataclasses.dataclass
@@ -15,10 +31,27 @@ class DataConfig(Config):
     only; evaluation data is read once, in order, to the last sample.
     """
 
-    _may_change: ClassVar[frozenset[str]] = frozenset({"prefetch_buffer_size"})
+    _may_change: ClassVar[frozenset[str]] = frozenset(
+        {"deterministic", "prefetch_buffer_size", "ram_budget", "autotune_algorithm"}
+    )
 
-    input_path: str = ""
-    """Record files: a path, a glob, or several separated by commas. Empty for tasks that bring data."""
+    input_path: str | list[str] | dict[str, str | list[str]] = ""
+    """Record files: a path, a glob, several with commas between, a list of those; or a dict of such, to be combined."""
+
+    tfds_name: str | dict[str, str] = ""
+    """A TensorFlow Datasets name that lies ready on this machine, as `mnist` or `mnist:3.0.1`; or a dict of those."""
+
+    tfds_split: str = ""
+    """Which part of it: `train`, `train[:80%]`."""
+
+    tfds_data_dir: str = ""
+    """Where TensorFlow Datasets keeps its data. Empty: `TFDS_DATA_DIR`, or `~/tensorflow_datasets`."""
+
+    tfds_as_supervised: bool = False
+    """Whether samples are pairs (input, target) instead of dicts."""
+
+    tfds_skip_decoding_feature: str = ""
+    """Features to leave as they are stored, with commas between, such as `image` for JPEG bytes."""
 
     global_batch_size: int = 32
     """Samples per step, over all devices; at least 1."""
@@ -32,6 +65,21 @@ class DataConfig(Config):
     shuffle_buffer_size: int = 10_000
     """Records to draw from at random when training on record files. Arrays are always shuffled as a whole."""
 
+    cache: bool = False
+    """Whether parsed samples stay in memory after the first pass; training then shuffles those."""
+
+    cycle_length: int | None = None
+    """Files read in turn. None: 8 in training, one after the other in evaluation."""
+
+    block_length: int = 1
+    """Records taken from a file before the next one's turn."""
+
+    sharding: bool = True
+    """Whether each of several processes reads its own part: of the files if there are enough, else of the records."""
+
+    deterministic: bool | None = None
+    """Samples always come in one order; False, which would leave it to chance, is refused."""
+
     seed: int | None = None
     """With the epoch, decides the order of training data. None: `runtime.seed`."""
 
@@ -41,14 +89,51 @@ class DataConfig(Config):
     prefetch_buffer_size: int | None = None
     """Batches of record files prepared ahead. None: TensorFlow decides."""
 
+    ram_budget: int | None = None
+    """Gigabytes that preparing record files may use. None: TensorFlow decides."""
+
+    autotune_algorithm: (
+        Literal["DEFAULT", "HILL_CLIMB", "GRADIENT_DESCENT", "MAX_PARALLELISM", "STAGE_BASED"] | None
+    ) = None
+    """How TensorFlow finds the number of threads for it. None: TensorFlow decides."""
+
     def validate(self) -> None:
-        """Checks the numbers.
+        """Checks the numbers, and that there is one source.
 
         Raises:
-          UsageError: One of them is too small; names the key.
+          UsageError: A number is too small, or fields exclude each other; names the keys.
         """
         super().validate()
-        least = {"global_batch_size": 1, "shuffle_buffer_size": 0}
-        low = {name: bound for name, bound in least.items() if getattr(self, name) < bound}
-        if low:
-            raise ConfigError([Problem(n, f"received {getattr(self, n)}, must be at least {low[n]}") for n in low])
+        problems = [*self._low_numbers(), *self._contradictions()]
+        if problems:
+            raise ConfigError(problems)
+
+    def _low_numbers(self) -> Iterator[Problem]:
+        least = {
+            "global_batch_size": 1,
+            "shuffle_buffer_size": 0,
+            "cycle_length": 1,
+            "block_length": 1,
+            "ram_budget": 1,
+        }
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                yield Problem(name, f"received {value}, must be at least {bound}")
+
+    def _contradictions(self) -> Iterator[Problem]:
+        if self.input_path and self.tfds_name:
+            text = f"received {self.tfds_name!r}, but input_path is {self.input_path!r}: set one of them"
+            yield Problem("tfds_name", text)
+        if self.tfds_name and not self.tfds_split:
+            yield Problem("tfds_split", f"is empty; which part of {self.tfds_name!r} is to be read, such as 'train'?")
+        if self.deterministic is False:
+            text = (
+                "received False: samples in an order of chance cannot be resumed; leave it out, the order costs little"
+            )
+            yield Problem("deterministic", text)
+
+    def _unknown(self, name: str, value: Any) -> Problem:
+        if name in _DECLINED:
+            return Problem(name, f"is not supported: {_DECLINED[name]}; leave it out")
+        return super()._unknown(name, value)

@@ -1,16 +1,15 @@
 """TFRecord files: shuffled by (seed, epoch), resumed by skipping raw records before they are parsed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from everstep.data import order, tf_pipeline
+from everstep.data import order, passes, tf_pipeline
+from everstep.data.damage import naming_damage
+from everstep.data.files import Patterns, find_files, read_records
 from everstep.data.stream import Stream, skip
 from everstep.data.tf_data import load_tensorflow
 from everstep.errors import UsageError
 from everstep.types import Batch
-
-_PARALLEL_FILES = 8
-"""Files read at once while shuffling; part of the order, so it never follows the machine."""
 
 
 class RecordStream(Stream):
@@ -37,12 +36,13 @@ class RecordStream(Stream):
       prefetch: Batches prepared ahead; None lets TensorFlow decide.
 
     Raises:
-      UsageError: A pattern matches no file, or TensorFlow is not installed.
+      UsageError: A pattern matches no file, a file is empty, there is no such compression, or TensorFlow is not
+        installed. Reading may raise it, too: where a file is damaged, with its name and the place in it.
     """
 
     def __init__(
         self,
-        patterns: str | Sequence[str],
+        patterns: Patterns | Mapping[str, Patterns],
         parse: Callable[[Any], Any],
         batch_size: int,
         *,
@@ -60,7 +60,7 @@ class RecordStream(Stream):
         self._parse = self._tf.function(parse)  # traced once, not once per epoch
         self._batch_size, self._drop_remainder = batch_size, drop_remainder
         self._shuffle_buffer, self._seed = shuffle_buffer, seed
-        self._compression = compression
+        self._compression, self._read_file = compression, read_records(compression)
         self._prefetch = self._tf.data.AUTOTUNE if prefetch is None else prefetch
         super().__init__(repeat=repeat)
 
@@ -80,6 +80,7 @@ class RecordStream(Stream):
         dataset = dataset.map(self._parse, num_parallel_calls=self._tf.data.AUTOTUNE, deterministic=True)
         dataset = dataset.batch(self._batch_size, drop_remainder=self._drop_remainder)
         batches = self._deterministic(dataset.prefetch(self._prefetch)).as_numpy_iterator()
+        batches = naming_damage(self._tf, batches, [(file, self._read_file) for file in self._files])
         skip(batches, batch - skipped, batch)
         return batches
 
@@ -90,43 +91,11 @@ class RecordStream(Stream):
             return read(self._files, self._compression)
         random = order.generator(self._seed, epoch)
         files = [self._files[index] for index in random.permutation(len(self._files))]
-        records = read(files, self._compression, num_parallel_reads=min(len(files), _PARALLEL_FILES))
-        return self._shuffled(self._deterministic(records), random.integers(1, 2**62, size=2).tolist())
-
-    def _shuffled(self, records: Any, seeds: list[int]) -> Any:
-        """Returns the records shuffled; `Dataset.shuffle` would mix TensorFlow's global seed into ours."""
-        variant = self._tf.raw_ops.ShuffleDataset(
-            input_dataset=self._tf.data.experimental.to_variant(records),
-            buffer_size=self._shuffle_buffer,
-            seed=seeds[0],
-            seed2=seeds[1],
-            output_types=[self._tf.string],
-            output_shapes=[()],
-            reshuffle_each_iteration=False,
-        )
-        return self._tf.data.experimental.from_variant(variant, records.element_spec)
+        records = read(files, self._compression, num_parallel_reads=min(len(files), passes.PARALLEL_FILES))
+        buffer, seeds = self._shuffle_buffer, passes.seeds(random)
+        return passes.shuffled(self._tf, self._deterministic(records), buffer, *seeds)
 
     def _deterministic(self, dataset: Any) -> Any:
         options = self._tf.data.Options()
         options.deterministic = True
         return dataset.with_options(options)
-
-
-def find_files(patterns: str | Sequence[str]) -> list[str]:
-    """Returns the files that the patterns match, sorted, each once.
-
-    Raises:
-      UsageError: There is no pattern, or one of them matches nothing.
-    """
-    tf = load_tensorflow("reading TFRecord files")
-    listed = [patterns] if isinstance(patterns, str) else list(patterns)
-    globs = [part.strip() for entry in listed for part in entry.split(",") if part.strip()]
-    if not globs:
-        raise UsageError("no record files are named: set input_path to a path or a glob such as 'data/*.tfrecord'")
-    found: set[str] = set()
-    for pattern in globs:
-        matches = tf.io.gfile.glob(pattern)
-        if not matches:
-            raise UsageError(f"no file matches {pattern!r}: input_path is relative to the working folder")
-        found.update(matches)
-    return sorted(found)

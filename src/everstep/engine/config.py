@@ -20,6 +20,14 @@ class RuntimeConfig(Config):
     """Compute in this type, keep variables in float32. float16 brings loss scaling."""
     loss_scale: float | Literal["dynamic"] | None = None
     """For float16: a fixed scale, or dynamic, which is also what None means."""
+    distribution_strategy: Literal["off", "one_device", "mirrored", "tpu"] = "one_device"
+    """One device; or several of this machine that share each batch (mirrored); or its TPU."""
+    num_gpus: int = 0
+    """For mirrored: how many devices; 0 for all there are."""
+    all_reduce_alg: Literal["nccl", "hierarchical_copy"] | None = None
+    """For mirrored on TensorFlow: how gradients are summed. None: it chooses."""
+    tpu: str | None = None
+    """For tpu on TensorFlow: its name or address; None for this machine's."""
     enable_xla: bool = False
     """Compile with XLA on a GPU (TensorFlow; JAX always does)."""
     stop_signals: list[Literal["USR1", "USR2", "HUP", "QUIT", "ALRM", "XCPU", "PWR", "TERM"]] = []

@@ -297,6 +297,17 @@ class Engine(abc.ABC):
         former = into or {}
         return {key: states.canonical(value, former.get(key)) for key, value in self._get(self._lasting()).items()}
 
+    def exchange(self, pairs: Sequence[tuple[keras.Variable, keras.Variable]]) -> None:
+        """Gives each variable of a pair the other's value, bit by bit; doing it twice changes nothing."""
+        names = {id(variable): key for key, variable in self.variables.items()}
+        self._exchange([(names[id(one)], names[id(other)]) for one, other in pairs])
+
+    def _exchange(self, pairs: Sequence[tuple[str, str]]) -> None:
+        keys = [key for pair in pairs for key in pair]
+        values = self._copies(keys)
+        other = dict(pairs) | {second: first for first, second in pairs}
+        self._set(keys, {key: values[other[key]] for key in keys})
+
     def _copies(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
         return {key: value.copy() for key, value in self._get(keys).items()}
 

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from everstep.data import nest
+from everstep.engine import mesh
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece, on_host
 from everstep.engine.labels import watch_sparse_labels
@@ -29,10 +30,12 @@ class JaxEngine(Engine):
     """Runs steps on JAX."""
 
     _convolves = False
+    _mesh: mesh.DeviceMesh | None = None
 
     def describe(self) -> dict[str, Any]:
         """Returns how steps are run, for the run's record."""
-        return {"device": jax.default_backend(), "loop": "single" if self._single else "scan"}
+        devices = self._mesh.num_replicas_in_sync if self._mesh else 1
+        return {"device": jax.default_backend(), "loop": "single" if self._single else "scan", "replicas": devices}
 
     @property
     def _single(self) -> bool:
@@ -65,8 +68,12 @@ class JaxEngine(Engine):
         self._names: dict[str, list[str]] = {}
         self._zeros: dict[str, dict[int, np.ndarray]] = {}
         self._logs: dict[str, list[Any]] = {}  # of the last call, as long as nothing else has changed the state
-        self._train_many = jax.jit(self._loop("train", self._train_step), donate_argnums=0)
-        self._validate_many = jax.jit(self._loop("validation", self._validation_step), donate_argnums=0)
+        self._mesh = mesh.current()
+        options: dict[str, Any] = {"donate_argnums": 0}
+        if self._mesh is not None:
+            options["out_shardings"] = self._mesh.everywhere
+        self._train_many = jax.jit(self._loop("train", self._train_step), **options)
+        self._validate_many = jax.jit(self._loop("validation", self._validation_step), **options)
         self._read_all = jax.jit(self._pure(self._read_values), static_argnums=1)
 
     def _pure(self, fn: Callable[..., Any]) -> Callable[..., tuple[list, Any]]:
@@ -101,7 +108,8 @@ class JaxEngine(Engine):
 
     def place(self, data: Any) -> Any:
         """Puts a block's data on the device."""
-        return jax.device_put(nest.map_leaves(on_host, data))
+        on_hosts = nest.map_leaves(on_host, data)
+        return jax.device_put(on_hosts) if self._mesh is None else self._mesh.share(on_hosts)
 
     def _train(self, piece: Piece) -> None:
         self._values, logs, _ = self._train_many(self._values, piece.placed)
@@ -156,7 +164,8 @@ class JaxEngine(Engine):
     def push(self) -> None:
         """Shows the state to the Keras objects."""
         for position, variable in enumerate(self._held):
-            variable.assign(jax.numpy.array(self._values[position], copy=True))
+            value = jax.numpy.array(self._values[position], copy=True)
+            variable.assign(value if self._mesh is None else self._mesh.copy_to_first(value))
             self._shown[position] = variable.value
 
     def pull(self) -> None:
@@ -164,12 +173,19 @@ class JaxEngine(Engine):
         for position, variable in enumerate(self._held):
             if variable.value is not self._shown[position]:
                 self._shown[position] = variable.value
-                self._values[position] = jax.numpy.array(variable.value, copy=True)
+                value = jax.numpy.array(variable.value, copy=True)
+                self._values[position] = value if self._mesh is None else self._mesh.copy_to_all(value)
                 self._logs = {}
 
     def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
         values = jax.device_get([self._values[self._positions[key]] for key in keys])
         return {key: np.asarray(value) for key, value in zip(keys, values, strict=True)}
+
+    def _exchange(self, pairs: Sequence[tuple[str, str]]) -> None:
+        for first, second in pairs:  # arrays change places, nothing is copied
+            one, other = self._positions[first], self._positions[second]
+            self._values[one], self._values[other] = self._values[other], self._values[one]
+        self._logs = {}
 
     def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
         for key in keys:

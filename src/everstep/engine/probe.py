@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from everstep.engine.tapes import tape_lines
 from everstep.errors import UsageError
 
 
@@ -67,7 +68,31 @@ def no_new_variables() -> Iterator[None]:
 
 @contextlib.contextmanager
 def explain(task: Any) -> Iterator[None]:
-    """Turns Keras's errors for what cannot be compiled into ones that say what to do in a task."""
+    """Turns errors for what cannot be compiled into ones that say what to do in a task."""
+    with _explained_tape(task), _explained_keras(task):
+        yield
+
+
+@contextlib.contextmanager
+def _explained_tape(task: Any) -> Iterator[None]:
+    """A step that opens a `tf.GradientTape` fails in some way or other on another backend: shows where it does."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        lines = tape_lines(task) if keras.backend.backend() != "tensorflow" else []
+        if not lines:
+            raise
+        raise UsageError(
+            f"{type(task).__name__} records gradients with tf.GradientTape, which knows TensorFlow alone, but the "
+            f"backend is {keras.backend.backend()!r}: use everstep.value_and_grad(loss_fn, variables, "
+            "optimizer=optimizer), which works on all, instead of\n" + "\n".join(f"  {line}" for line in lines)
+        ) from error
+
+
+@contextlib.contextmanager
+def _explained_keras(task: Any) -> Iterator[None]:
     try:
         yield
     except ValueError as error:

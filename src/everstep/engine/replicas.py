@@ -45,11 +45,15 @@ class Replicas:
         context = tf.distribute.get_replica_context()
         replica = int(tf.get_static_value(context.replica_id_in_sync_group))
         size = nest.flatten(batch)[0].shape[0]
+        own = nest.map_leaves(lambda leaf: leaf[self._slice(leaf.shape[0], replica)], batch)
+        with share_of_batch(nest.flatten(own)[0].shape[0] / size):
+            return step(own)
+
+    def _slice(self, size: int, replica: int) -> slice:
+        """Returns a replica's part of an array; the arrays of several tasks may differ in length."""
         if size < self.count:
             raise UsageError(f"a batch of {size} cannot be shared by {self.count} replicas: choose another batch size")
-        begin, end = size * replica // self.count, size * (replica + 1) // self.count
-        with share_of_batch((end - begin) / size):
-            return step(nest.map_leaves(lambda leaf: leaf[begin:end], batch))
+        return slice(size * replica // self.count, size * (replica + 1) // self.count)
 
 
 @contextlib.contextmanager

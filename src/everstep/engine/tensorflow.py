@@ -91,7 +91,9 @@ class TensorFlowEngine(Engine):
         return self._replicas.results(self._single_validation(batch))
 
     def _call(self, kind: str, piece: Piece) -> None:
-        self._loop(kind, piece.placed)(*nest.flatten(piece.placed))
+        # In TensorFlow's order, which sorts the keys of dicts: that of the batch may be another.
+        leaves = [leaf for leaf in tf.nest.flatten(piece.placed) if leaf is not None]
+        self._loop(kind, piece.placed)(*leaves)
 
     def _single_validation(self, batch: Batch) -> dict[str, Any]:
         if "single" not in self._loops:

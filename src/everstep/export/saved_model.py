@@ -1,10 +1,5 @@
 """`saved_model/`: the forward pass alone, for TensorFlow Serving and all that reads SavedModels."""
 
-import contextlib
-import importlib.util
-import logging
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +7,8 @@ import keras
 import numpy as np
 
 from everstep import storage
-from everstep.errors import UsageError, missing_extra
+from everstep.export import tensorflow_files
 from everstep.export.comparison import check_same, live_outputs
-
-_BACKENDS = ("tensorflow", "jax")
 
 
 def export_saved_model(model: keras.Model, directory: storage.PathLike, sample: Any) -> None:
@@ -26,14 +19,15 @@ def export_saved_model(model: keras.Model, directory: storage.PathLike, sample: 
 
     Args:
       model: The trained model.
-      directory: Where to write; one that is there is replaced.
+      directory: Where to write; a SavedModel that is there is replaced.
       sample: One batch of model inputs, NumPy arrays in any nesting.
 
     Raises:
-      UsageError: TensorFlow is not installed, or the backend cannot write SavedModels.
+      UsageError: TensorFlow is not installed, the backend cannot write SavedModels, or something else is there.
       TrainingError: What was written answers otherwise than the model. Nothing is left of it.
     """
-    _require_support()
+    tensorflow_files.require_support()
+    tensorflow_files.require_replaceable(Path(directory))
     storage.prepare_directory(Path(directory).parent)
     signature = _signature(model, sample)
     expected = live_outputs(model, sample)
@@ -41,14 +35,6 @@ def export_saved_model(model: keras.Model, directory: storage.PathLike, sample: 
         _write(model, temporary, signature)
         actual = _loaded_outputs(temporary, signature, sample)
         check_same(model, expected, actual, f"{str(directory)!r}")
-
-
-def _require_support() -> None:
-    backend = keras.backend.backend()
-    if backend not in _BACKENDS:
-        raise UsageError(f"a SavedModel needs the backend {' or '.join(_BACKENDS)}, not {backend!r}")
-    if importlib.util.find_spec("tensorflow") is None:
-        raise missing_extra("tensorflow", "tensorflow", "exporting a SavedModel")
 
 
 def _signature(model: keras.Model, sample: Any) -> Any:
@@ -63,41 +49,22 @@ def _signature(model: keras.Model, sample: Any) -> Any:
 
 
 def _write(model: keras.Model, directory: Path, signature: Any) -> None:
-    with _quiet_tensorflow(), warnings.catch_warnings():
-        # Keras calls JAX and NumPy in ways they deprecate; nobody who exports a model can change that.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        options = {"verbose": False, "input_signature": [signature], **_options()}
-        model.export(directory, format="tf_saved_model", **options)
+    def forward(inputs: Any) -> Any:
+        # Said, not left out: layers that augment images take silence for training.
+        return model(inputs, training=False)
 
-
-def _options() -> dict[str, Any]:
-    """Returns what Keras needs to know on JAX: without it, a GPU's program cannot be loaded on a CPU."""
-    if keras.backend.backend() != "jax":
-        return {}
-    import jax
-
-    device = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
-    platforms = ("cpu",) if device == "cpu" else ("cpu", device)
-    serialization = {"native_serialization": True, "native_serialization_platforms": platforms}
-    return {"jax2tf_kwargs": {"with_gradient": False, **serialization}}
+    options = {"jax2tf_kwargs": tensorflow_files.jax2tf_options()} if keras.backend.backend() == "jax" else {}
+    with tensorflow_files.quiet():
+        archive = keras.export.ExportArchive()
+        archive.track(model)
+        archive.add_endpoint("serve", forward, [signature], **options)
+        archive.write_out(directory, verbose=False)
 
 
 def _loaded_outputs(directory: Path, signature: Any, sample: Any) -> list[np.ndarray]:
     import tensorflow as tf
 
-    with _quiet_tensorflow():
+    with tensorflow_files.quiet():
         loaded = tf.saved_model.load(str(directory))
     inputs = keras.tree.map_structure(lambda a, spec: tf.constant(a, spec.dtype), sample, signature)
     return [np.asarray(output) for output in tf.nest.flatten(loaded.serve(inputs))]
-
-
-@contextlib.contextmanager
-def _quiet_tensorflow() -> Iterator[None]:
-    """Holds back the note that TensorFlow logs about every SavedModel."""
-    logger = logging.getLogger("tensorflow")
-    level = logger.level
-    logger.setLevel(max(level, logging.WARNING))
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -5,12 +5,14 @@ import math
 import numbers
 import re
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 
 from everstep.config import Config, ConfigError, Problem
 from everstep.config.problem import show
+from everstep.loop.stopping_config import EarlyStoppingConfig
 from everstep.optim.config import OptimizationConfig
 from everstep.tracking.config import TrackingConfig
 
@@ -39,6 +41,8 @@ Interval = Annotated[
 ]
 """Steps as a number, or epochs as text: `1 epoch`, `0.5 epochs`. `in_steps` makes steps of both."""
 
+_FOLDERS = ("checkpoints", "ema_checkpoints", "export", "exported_ckpts", "spool", "train")  # of a run directory
+
 INTERVALS = ("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval")
 """The fields that may be given in epochs."""
 
@@ -54,6 +58,7 @@ class TrainerConfig(Config):
     _may_change: ClassVar[frozenset[str]] = frozenset(
         {"train_steps", "epochs", *INTERVALS, "checkpoint_seconds", "max_to_keep", "keep_steps", "keep_seconds"}
         | {"keep_best", "best_checkpoint_eval_metric", "best_checkpoint_metric_comp", "save_failure"}
+        | {"best_checkpoint_export_subdir", "early_stopping"}
         | {"loss_upper_bound", "recovery_begin_steps", "recovery_max_trials"}
         | {"validation_steps", "validation_summary_subdir", "continuous_eval_timeout", "tracking"}
     )
@@ -84,6 +89,14 @@ class TrainerConfig(Config):
     """The evaluation metric that tells which checkpoints are the best."""
     best_checkpoint_metric_comp: Literal["higher", "lower"] = "higher"
     """Whether a higher or a lower value of that metric is better."""
+    best_checkpoint_export_subdir: str = ""
+    """Where in the run directory to keep the weights that were best by that metric, and `info.json`. Empty: nowhere."""
+    early_stopping: EarlyStoppingConfig = dataclasses.field(default_factory=EarlyStoppingConfig)
+    """Whether to end training once evaluations no longer get better."""
+    train_actions: list[str | dict[str, Any]] = dataclasses.field(default_factory=list)
+    """What to call with the logs after each loop: registered names, or entries with a `_target_`."""
+    eval_actions: list[str | dict[str, Any]] = dataclasses.field(default_factory=list)
+    """What to call with the logs after each evaluation: registered names, or entries with a `_target_`."""
     save_failure: Literal["stop", "continue"] = "stop"
     """What to do when a checkpoint cannot be written: stop the run, or train on and try again at the next one."""
     loss_upper_bound: float = 1e6
@@ -111,6 +124,7 @@ class TrainerConfig(Config):
         """
         super().validate()
         problems = [*_wrong_length(self), *_too_small(self), *wrong_multiples(self), *_wrong_retention(self)]
+        problems += [*_wrong_export(self), *_wrong_actions(self)]
         if problems:
             raise ConfigError(problems)
 
@@ -135,6 +149,23 @@ def _wrong_retention(config: TrainerConfig) -> Iterator[Problem]:
         yield Problem("max_to_keep", f"received {config.max_to_keep}, must be at least 2: {reason}")
     if config.keep_best and not config.best_checkpoint_eval_metric:
         yield Problem("keep_best", f"received {config.keep_best}, but best_checkpoint_eval_metric does not say by what")
+
+
+def _wrong_export(config: TrainerConfig) -> Iterator[Problem]:
+    folder = config.best_checkpoint_export_subdir
+    first = PurePath(folder).parts[:1]
+    taken = {*_FOLDERS, config.validation_summary_subdir}
+    if folder and (not first or PurePath(folder).is_absolute() or ".." in PurePath(folder).parts or first[0] in taken):
+        text = f"received {folder!r}, expected a folder of its own in the run directory, such as 'best'"
+        yield Problem("best_checkpoint_export_subdir", text)
+
+
+def _wrong_actions(config: TrainerConfig) -> Iterator[Problem]:
+    for name in ("train_actions", "eval_actions"):
+        for index, entry in enumerate(getattr(config, name)):
+            if not isinstance(entry, str) and "_target_" not in entry:
+                text = f"received {show(entry)}, expected a registered name, or keys with a _target_"
+                yield Problem(f"{name}[{index}]", text)
 
 
 def _too_small(config: TrainerConfig) -> Iterator[Problem]:

@@ -304,6 +304,7 @@ class Controller:
             self._trained()
         if evaluating:
             self.evaluate(plan.eval_steps)
+            saving = saving or (plan.save_at_end and bool(self.stopped))  # an action may just have said so
         # Saved last: what a checkpoint holds is done, all of it, and is never done again.
         if saving:
             self.save_checkpoint()

@@ -4,6 +4,7 @@ When to train, evaluate and save is the controller's business; how a step runs, 
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,8 +18,11 @@ from everstep.engine.feed import Feed, NobodyWaits
 from everstep.errors import TrainingError, UsageError
 from everstep.loop.careful import CarefulSteps
 from everstep.loop.lazy_logs import LazyLogs
+from everstep.optim.ema import find_average
 from everstep.task.task import Task
 from everstep.types import Batch, Logs, State
+
+_AVERAGE = re.compile(r"optimizer/(?:inner/)*(model/.+)/average")
 
 
 class Trainer:
@@ -61,14 +65,23 @@ class Trainer:
         self.between_calls: Callable[[], None] = lambda: None  # while it evaluates; may raise
         # Called with the batches done before and after each validation batch, which is then a call of its own.
         self.around_validation: tuple[Callable[[int], None], Callable[[int], bool]] | None = None
-        self.train_stream = self._stream(config.task.train_data, train_dataset, True) if train else None
+        self._trains, self._evaluates = train, evaluate
+        self._join(train_dataset, validation_dataset)
+
+    def _join(self, train_dataset: Any, validation_dataset: Any) -> None:
+        """Reads the first batches, and builds the engine of the model and the optimizer on their shapes."""
+        data, config = self.config.task, self.config
+        self.train_stream = self._stream(data.train_data, train_dataset, True) if self._trains else None
         self.validation_stream = (
-            self._stream(config.task.validation_data, validation_dataset, False) if evaluate else None
+            self._stream(data.validation_data, validation_dataset, False) if self._evaluates else None
         )
         if self.validation_stream is not None:
             _require_end(self.validation_stream, config.trainer.validation_steps)
-        self.engine = create_engine(task, model, optimizer, enable_xla=config.runtime.enable_xla)
+        if (average := find_average(self.optimizer)) is not None:
+            average.track(self.model)
+        self.engine = create_engine(self.task, self.model, self.optimizer, enable_xla=config.runtime.enable_xla)
         train_batch, validation_batch = _first(self.train_stream, True), _first(self.validation_stream, False)
+        self.train_example = train_batch
         self.example = train_batch if validation_batch is None else validation_batch
         self.engine.build(train_batch, validation_batch)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
@@ -128,7 +141,7 @@ class Trainer:
 
         try:
             feed = self._open_validation(self.validation_stream, self.task.aggregates or after is not None)
-            with contextlib.closing(feed):
+            with self.averaged(), contextlib.closing(feed):
                 logs, self.evaluated_batches = self.engine.evaluate(
                     feed, num_steps, self.global_step, before, between_calls
                 )
@@ -162,7 +175,10 @@ class Trainer:
 
     def restore(self, state: State, meta: dict[str, Any]) -> None:
         """Continues from what `state` returned; strict where it trains, the model's part where it only evaluates."""
-        self.engine.load(state, only=None if self._train_feed else ("model/", "task."))
+        if self._train_feed is None:
+            self.engine.load(with_averages(state), only=("model/", "task."))
+        else:
+            self.engine.load(state)
         self.global_step = meta["step"]
         if self._train_feed is not None:
             self._train_feed.restore(meta["stream"])
@@ -175,6 +191,20 @@ class Trainer:
                 if feed is not None:
                     stack.enter_context(feed.paused())
             yield
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside the block the model has its averaged weights, where the optimizer keeps an average of them."""
+        average = find_average(self.optimizer)
+        if average is None:
+            yield
+            return
+        pairs = average.pairs()
+        self.engine.exchange(pairs)
+        try:
+            yield
+        finally:
+            self.engine.exchange(pairs)
 
     def step_by_step(self) -> None:
         """Makes every step a call of its own, so that `after_call` sees each."""
@@ -193,8 +223,9 @@ class Trainer:
         return not self._stopped
 
     def _stream(self, params: Any, dataset: Any, training: bool) -> Stream:
-        if params.is_training is None:
-            params = params.replace(is_training=training)
+        seed = self.config.runtime.seed if params.seed is None else params.seed
+        is_training = training if params.is_training is None else params.is_training
+        params = params.replace(is_training=is_training, seed=seed)  # so that `build_inputs` knows both
         with _in_section(training):
             source = dataset if dataset is not None else self.task.build_inputs(params, None)
             return make_stream(source, params, training=training, seed=self.config.runtime.seed)
@@ -237,6 +268,12 @@ def _require_end(stream: Stream, num_steps: int) -> None:
             f"trainer.validation_steps: received {num_steps}, the whole validation set, but its data never ends: "
             "set the number of batches, or do not repeat the data"
         )
+
+
+def with_averages(state: State) -> State:
+    """Returns a state whose model has its averaged weights, where the optimizer kept an average of them."""
+    found = {key: match[1] for key in state if (match := _AVERAGE.fullmatch(key))}
+    return {**state, **{model: state[key] for key, model in found.items()}}
 
 
 def _named(logs: Logs, loss: str, name: str) -> Logs:

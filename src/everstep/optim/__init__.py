@@ -1,7 +1,16 @@
 """Optimization: configs here; `everstep.optim.build` makes Keras objects of them and imports Keras."""
 
 from everstep.optim.config import OptimizationConfig
-from everstep.optim.optimizer_config import OptimizerConfig
+from everstep.optim.optimizer_config import ClippingConfig, EMAConfig, OptimizerConfig
+from everstep.optim.registry import register_optimizer
 from everstep.optim.schedule_config import LrConfig, WarmupConfig
 
-__all__ = ["LrConfig", "OptimizationConfig", "OptimizerConfig", "WarmupConfig"]
+__all__ = [
+    "ClippingConfig",
+    "EMAConfig",
+    "LrConfig",
+    "OptimizationConfig",
+    "OptimizerConfig",
+    "WarmupConfig",
+    "register_optimizer",
+]

@@ -4,31 +4,27 @@ Three tables name the optimizers, schedules and warmups; a further one is a fiel
 here. Keras is imported here and nowhere above, so that a config needs no backend.
 """
 
-import dataclasses
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 from keras.optimizers import schedules as keras_schedules
 
-from everstep.config import Config, OneOfConfig
+from everstep.config import ConfigError, OneOfConfig
 from everstep.errors import UsageError
+from everstep.optim.adafactor import Adafactor
 from everstep.optim.config import OptimizationConfig
+from everstep.optim.cosine_schedules import CosineRestarts, StepCosine
+from everstep.optim.ema import ExponentialMovingAverage
+from everstep.optim.layerwise import Lamb, Lars
+from everstep.optim.power_schedules import Power, PowerLinear, PowerWithOffset
+from everstep.optim.registry import registered
 from everstep.optim.schedules import LinearWarmup, Offset, PolynomialWarmup, Rate, TimeDecay
 from everstep.optim.weight_decay import SelectiveAdamW
 
 
-@dataclasses.dataclass(frozen=True)
-class _Entry:
-    """How one type is made: `make(**fields)`, with these fields required."""
-
-    make: Callable[..., Any]
-    required: tuple[str, ...] = ()
-
-
 def build(config: OptimizationConfig, path: str = "trainer.optimizer_config") -> keras.optimizers.Optimizer:
-    """Returns the configured Keras optimizer with its learning rate schedule.
+    """Returns the configured Keras optimizer with its learning rate schedule and, if asked for, its average.
 
     Args:
       config: What to build.
@@ -38,7 +34,11 @@ def build(config: OptimizationConfig, path: str = "trainer.optimizer_config") ->
       UsageError: A required field is missing or a value is impossible, named by its key path.
     """
     rate = build_learning_rate(config, path)
-    return _made(_OPTIMIZERS, config.optimizer, f"{path}.optimizer", learning_rate=rate)
+    optimizer = _made(_OPTIMIZERS | registered(), config.optimizer, f"{path}.optimizer", learning_rate=rate)
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        name = f"{path}.optimizer.{config.optimizer.type}"
+        raise UsageError(f"{name}: what is registered under this name returned {optimizer!r}, which is no optimizer")
+    return optimizer if config.ema is None else ExponentialMovingAverage(optimizer, **config.ema.as_dict())
 
 
 def build_learning_rate(config: OptimizationConfig, path: str = "trainer.optimizer_config") -> Rate:
@@ -51,31 +51,30 @@ def build_learning_rate(config: OptimizationConfig, path: str = "trainer.optimiz
     Raises:
       UsageError: A required field is missing or a value is impossible, named by its key path.
     """
+    _validate(config, path)
     rate = _made(_SCHEDULES, config.learning_rate, f"{path}.learning_rate")
     if config.warmup.type is None:
         return rate
     return _made(_WARMUPS, config.warmup, f"{path}.warmup", schedule=rate)
 
 
-def _made(table: dict[str, _Entry], config: OneOfConfig, path: str, **arguments: Any) -> Any:
+def _validate(config: OptimizationConfig, path: str) -> None:
+    try:
+        config.validate()
+    except ConfigError as error:
+        raise ConfigError([problem.under(path) for problem in error.problems]) from None
+
+
+def _made(table: Mapping[str, Callable[..., Any]], config: OneOfConfig, path: str, **arguments: Any) -> Any:
     """Returns what the selected branch of `config` describes."""
     if config.type is None:
         raise UsageError(f"{path}.type: nothing is selected; choose one of {', '.join(sorted(table))}")
     if config.type not in table:
         raise UsageError(f"{path}.type: {config.type!r} cannot be built; choose one of {', '.join(sorted(table))}")
-    path = f"{path}.{config.type}"
-    entry, branch = table[config.type], config.get()
-    _require(branch, entry.required, path)
     try:
-        return entry.make(**arguments, **branch.as_dict())
+        return table[config.type](**arguments, **config.get().as_dict())
     except ValueError as error:
-        raise UsageError(f"{path}: {error}") from None
-
-
-def _require(branch: Config, names: tuple[str, ...], path: str) -> None:
-    missing = [f"{path}.{name}: is required" for name in names if getattr(branch, name) is None]
-    if missing:
-        raise UsageError("\n".join(missing))
+        raise UsageError(f"{path}.{config.type}: {error}") from None
 
 
 def _with_offset(schedule: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,34 +87,14 @@ def _with_offset(schedule: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def _stepwise(boundaries: list[int], values: list[float]) -> Rate:
-    if not boundaries or boundaries != sorted(set(boundaries)):
-        raise ValueError(f"boundaries must be steps in increasing order, received {boundaries}")
-    return keras_schedules.PiecewiseConstantDecay(boundaries, values)
-
-
-def _exponential(decay_steps: int, staircase: bool | None, **fields: Any) -> Rate:
-    _require_positive(decay_steps=decay_steps)
-    return keras_schedules.ExponentialDecay(decay_steps=decay_steps, staircase=bool(staircase), **fields)
-
-
-def _polynomial(decay_steps: int, **fields: Any) -> Rate:
-    _require_positive(decay_steps=decay_steps)
-    return keras_schedules.PolynomialDecay(decay_steps=decay_steps, **fields)
-
-
-def _require_positive(**values: float) -> None:
-    for name, value in values.items():
-        if value <= 0:
-            raise ValueError(f"{name} must be more than 0, received {value}")
+def _exponential(staircase: bool | None, **fields: Any) -> Rate:
+    return keras_schedules.ExponentialDecay(staircase=bool(staircase), **fields)
 
 
 def _warmup(wrapper: Callable[..., Rate]) -> Callable[..., Rate]:
     """Returns a maker of the warmup; one of 0 steps is none."""
 
     def make(schedule: Rate, warmup_steps: int, **fields: Any) -> Rate:
-        if warmup_steps < 0:
-            raise ValueError(f"warmup_steps cannot be negative, received {warmup_steps}")
         return wrapper(schedule, warmup_steps=warmup_steps, **fields) if warmup_steps else schedule
 
     return make
@@ -134,40 +113,49 @@ def _adamw(
     global_clipnorm: float | None,
     **fields: Any,
 ) -> keras.optimizers.Optimizer:
-    if gradient_clip_norm and (global_clipnorm or fields["clipnorm"] or fields["clipvalue"]):
-        raise ValueError("gradients are clipped twice; set gradient_clip_norm to 0 to clip another way")
-    include, exclude = include_in_weight_decay or [], exclude_from_weight_decay or []
-    _require_patterns(*include, *exclude)
     clip = gradient_clip_norm or global_clipnorm
     arguments = {**fields, "weight_decay": weight_decay_rate, "global_clipnorm": clip}
-    if exclude:
+    if exclude_from_weight_decay:
+        include, exclude = include_in_weight_decay or [], exclude_from_weight_decay
         return SelectiveAdamW(include=include, exclude=exclude, **arguments)
     return keras.optimizers.AdamW(**arguments)
 
 
-def _require_patterns(*patterns: str) -> None:
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+def _layerwise(optimizer: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a maker of Lamb or Lars, in whose base class the names of the lists mean something else."""
+
+    def make(
+        exclude_from_weight_decay: list[str] | None, exclude_from_layer_adaptation: list[str] | None, **fields: Any
+    ) -> keras.optimizers.Optimizer:
+        excluded = exclude_from_weight_decay or []
+        return optimizer(exclude_from_decay=excluded, exclude_from_adaptation=exclude_from_layer_adaptation, **fields)
+
+    return make
 
 
-_OPTIMIZERS = {
-    "sgd": _Entry(_sgd),
-    "adam": _Entry(keras.optimizers.Adam),
-    "adamw": _Entry(_adamw),
-    "rmsprop": _Entry(keras.optimizers.RMSprop),
+_OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    "sgd": _sgd,
+    "adam": keras.optimizers.Adam,
+    "adamw": _adamw,
+    "lamb": _layerwise(Lamb),
+    "lars": _layerwise(Lars),
+    "rmsprop": keras.optimizers.RMSprop,
+    "adagrad": keras.optimizers.Adagrad,
+    "adafactor": Adafactor,
 }
-_DECAY = ("initial_learning_rate", "decay_steps")
-_SCHEDULES = {
-    "constant": _Entry(lambda learning_rate: learning_rate),
-    "stepwise": _Entry(_with_offset(_stepwise), ("boundaries", "values")),
-    "exponential": _Entry(_with_offset(_exponential), (*_DECAY, "decay_rate")),
-    "polynomial": _Entry(_with_offset(_polynomial), _DECAY),
-    "cosine": _Entry(_with_offset(keras_schedules.CosineDecay), _DECAY),
+_SCHEDULES: dict[str, Callable[..., Any]] = {
+    "constant": lambda learning_rate: learning_rate,
+    "stepwise": _with_offset(keras_schedules.PiecewiseConstantDecay),
+    "exponential": _with_offset(_exponential),
+    "polynomial": _with_offset(keras_schedules.PolynomialDecay),
+    "cosine": _with_offset(keras_schedules.CosineDecay),
+    "cosine_restarts": _with_offset(CosineRestarts),
+    "power": Power,
+    "power_linear": _with_offset(PowerLinear),
+    "power_with_offset": PowerWithOffset,
+    "step_cosine_with_offset": _with_offset(StepCosine),
 }
-_WARMUPS = {
-    "linear": _Entry(_warmup(LinearWarmup), ("warmup_steps",)),
-    "polynomial": _Entry(_warmup(PolynomialWarmup), ("warmup_steps",)),
+_WARMUPS: dict[str, Callable[..., Any]] = {
+    "linear": _warmup(LinearWarmup),
+    "polynomial": _warmup(PolynomialWarmup),
 }

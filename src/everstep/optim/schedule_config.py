@@ -1,12 +1,21 @@
 """Configuration of learning rate schedules and warmup: names as in TensorFlow Model Garden."""
 
 import dataclasses
+from collections.abc import Iterator
 
-from everstep.config import Config, OneOfConfig
+from everstep.config import OneOfConfig, Problem
+from everstep.optim.checks import (
+    CheckedConfig,
+    fraction,
+    increasing_steps,
+    not_negative,
+    positive,
+    required,
+)
 
 
 @dataclasses.dataclass
-class ConstantLrConfig(Config):
+class ConstantLrConfig(CheckedConfig):
     """One learning rate for all steps."""
 
     learning_rate: float = 1e-3
@@ -14,8 +23,8 @@ class ConstantLrConfig(Config):
 
 
 @dataclasses.dataclass
-class OffsetConfig(Config):
-    """What every schedule that moves has."""
+class OffsetConfig(CheckedConfig):
+    """What every schedule that can begin later has."""
 
     offset: int = 0
     """The schedule is evaluated at `step - offset`."""
@@ -30,6 +39,16 @@ class StepwiseLrConfig(OffsetConfig):
     values: list[float] | None = None
     """The learning rate in each interval, one more than boundaries. Required."""
 
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "boundaries", "values")
+        yield from increasing_steps(self, "boundaries")
+        if self.boundaries and self.values is not None and len(self.values) != len(self.boundaries) + 1:
+            text = (
+                f"received {len(self.values)} for {len(self.boundaries)} boundaries, must be one more than boundaries"
+            )
+            yield Problem("values", text)
+
 
 @dataclasses.dataclass
 class ExponentialLrConfig(OffsetConfig):
@@ -43,6 +62,11 @@ class ExponentialLrConfig(OffsetConfig):
     """The factor. Required."""
     staircase: bool | None = None
     """Decays at whole multiples of `decay_steps` only."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "initial_learning_rate", "decay_steps", "decay_rate")
+        yield from positive(self, "decay_steps", "decay_rate")
 
 
 @dataclasses.dataclass
@@ -60,6 +84,11 @@ class PolynomialLrConfig(OffsetConfig):
     cycle: bool = False
     """Starts again, over a longer time, where the end is passed."""
 
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "initial_learning_rate", "decay_steps")
+        yield from positive(self, "decay_steps")
+
 
 @dataclasses.dataclass
 class CosineLrConfig(OffsetConfig):
@@ -71,6 +100,100 @@ class CosineLrConfig(OffsetConfig):
     """Steps until the end rate. Required."""
     alpha: float = 0.0
     """The end rate as a fraction of the initial one."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "initial_learning_rate", "decay_steps")
+        yield from positive(self, "decay_steps")
+
+
+@dataclasses.dataclass
+class CosineRestartsLrConfig(OffsetConfig):
+    """Half a cosine again and again (Loshchilov and Hutter, 2017)."""
+
+    initial_learning_rate: float | None = None
+    """The rate at step 0. Required."""
+    first_decay_steps: int | None = None
+    """Steps of the first cosine. Required."""
+    t_mul: float = 2.0
+    """Each cosine is so many times as long as the one before: 1, or at least 1.001."""
+    m_mul: float = 1.0
+    """Each cosine starts so many times as high as the one before."""
+    alpha: float = 0.0
+    """The rate at the end of the cosines as a fraction of the initial one."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "initial_learning_rate", "first_decay_steps")
+        yield from positive(self, "first_decay_steps", "m_mul")
+        if self.t_mul != 1 and self.t_mul < 1.001:
+            yield Problem("t_mul", f"received {self.t_mul}, must be 1 (all as long as the first) or at least 1.001")
+
+
+@dataclasses.dataclass
+class PowerLrConfig(CheckedConfig):
+    """`initial_learning_rate * step ** power`; step 0 counts as 1."""
+
+    initial_learning_rate: float | None = None
+    """The rate at step 1. Required."""
+    power: float = -0.5
+    """Less than 0 to decay: -0.5 is one over the square root."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "initial_learning_rate")
+
+
+@dataclasses.dataclass
+class PowerLinearLrConfig(OffsetConfig):
+    """A power of the step, times a line that falls to 0 in the last part of `total_decay_steps`."""
+
+    initial_learning_rate: float | None = None
+    """The rate at step 1. Required."""
+    total_decay_steps: int | None = None
+    """Steps until the rate is 0, where it stays. Required."""
+    power: float = -0.5
+    """Less than 0 to decay: -0.5 is one over the square root."""
+    linear_decay_fraction: float = 0.1
+    """The last part of `total_decay_steps`, in which the line falls."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "initial_learning_rate", "total_decay_steps")
+        yield from positive(self, "total_decay_steps")
+        if self.linear_decay_fraction <= 0:
+            text = "must be more than 0; a rate without an end has the type power_with_offset"
+            yield Problem("linear_decay_fraction", f"received {self.linear_decay_fraction}, {text}")
+        else:
+            yield from fraction(self, "linear_decay_fraction")
+
+
+@dataclasses.dataclass
+class PowerWithOffsetLrConfig(PowerLrConfig):
+    """One rate up to `offset`, then `initial_learning_rate * (step - offset) ** power`."""
+
+    offset: int = 0
+    """The last step of the rate before."""
+    pre_offset_learning_rate: float = 1e6
+    """The rate up to `offset`, and the largest one after it."""
+
+
+@dataclasses.dataclass
+class StepCosineLrConfig(OffsetConfig):
+    """From one value to the next along half a cosine, in each interval."""
+
+    boundaries: list[int] | None = None
+    """The steps at which the intervals end; the first one starts at 0. Required."""
+    values: list[float] | None = None
+    """The rate at which each interval starts, and, one more, the rate at the last boundary: 0 if left out. Required."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "boundaries", "values")
+        yield from increasing_steps(self, "boundaries", first=1)
+        if self.boundaries and self.values is not None and len(self.values) - len(self.boundaries) not in (0, 1):
+            text = f"received {len(self.values)} for {len(self.boundaries)} boundaries, must be as many or one more"
+            yield Problem("values", text)
 
 
 @dataclasses.dataclass
@@ -89,10 +212,20 @@ class LrConfig(OneOfConfig):
     """Along a polynomial."""
     cosine: CosineLrConfig = CosineLrConfig()
     """Along a cosine."""
+    cosine_restarts: CosineRestartsLrConfig = CosineRestartsLrConfig()
+    """Along one cosine after another."""
+    power: PowerLrConfig = PowerLrConfig()
+    """Along a power of the step."""
+    power_linear: PowerLinearLrConfig = PowerLinearLrConfig()
+    """Along a power of the step, down to 0."""
+    power_with_offset: PowerWithOffsetLrConfig = PowerWithOffsetLrConfig()
+    """Along a power of the steps after the offset."""
+    step_cosine_with_offset: StepCosineLrConfig = StepCosineLrConfig()
+    """Along a cosine in each interval."""
 
 
 @dataclasses.dataclass
-class LinearWarmupConfig(Config):
+class LinearWarmupConfig(CheckedConfig):
     """A straight line up to the schedule's value at `warmup_steps`."""
 
     warmup_learning_rate: float = 0.0
@@ -100,15 +233,25 @@ class LinearWarmupConfig(Config):
     warmup_steps: int | None = None
     """Steps of warmup; the schedule itself is not shifted by them. Required."""
 
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "warmup_steps")
+        yield from not_negative(self, "warmup_steps")
+
 
 @dataclasses.dataclass
-class PolynomialWarmupConfig(Config):
+class PolynomialWarmupConfig(CheckedConfig):
     """A power of time up to the schedule's value at `warmup_steps`."""
 
     power: float = 1.0
     """1 is a straight line from the value at step 1; step 0 uses that value too."""
     warmup_steps: int | None = None
     """Steps of warmup; the schedule itself is not shifted by them. Required."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "warmup_steps")
+        yield from not_negative(self, "warmup_steps")
 
 
 @dataclasses.dataclass

@@ -1,10 +1,11 @@
 """AdamW whose weight decay is chosen by the variables' paths."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import keras
+
+from everstep.optim.paths import matches
 
 
 @keras.saving.register_keras_serializable(package="everstep")
@@ -30,9 +31,7 @@ class SelectiveAdamW(keras.optimizers.AdamW):
 
     def decays(self, path: str) -> bool:
         """Tells whether the variable at `path` decays; `include` is asked before `exclude`."""
-        if any(re.search(pattern, path) for pattern in self.include):
-            return True
-        return not any(re.search(pattern, path) for pattern in self.exclude)
+        return matches(self.include, path) or not matches(self.exclude, path)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments, for saving."""

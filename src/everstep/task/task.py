@@ -12,8 +12,10 @@ from everstep.data.labels import check_labels
 from everstep.errors import UsageError
 from everstep.grad import value_and_grad
 from everstep.optim.build import build as build_optimizer
+from everstep.optim.loss_scale import scaling_loss
 from everstep.task import compiled_step
-from everstep.task.initial_weights import load_weights
+from everstep.task.initial.load import load as load_weights
+from everstep.task.initial.report import Report
 from everstep.types import Batch
 
 
@@ -85,11 +87,7 @@ class Task(abc.ABC):
         optimizer = build_optimizer(optimizer_config)
         if runtime_config is None or runtime_config.mixed_precision_dtype != "float16":
             return optimizer
-        scale = runtime_config.loss_scale
-        if scale is None or scale == "dynamic":
-            return keras.optimizers.LossScaleOptimizer(optimizer)
-        never = 2**31 - 1  # steps until a fixed scale would grow
-        return keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=scale, dynamic_growth_steps=never)
+        return scaling_loss(optimizer, runtime_config.loss_scale)
 
     def build_model(self) -> keras.Model:
         """Returns the model."""
@@ -166,14 +164,20 @@ class Task(abc.ABC):
         """Returns the model's outputs outside training."""
         return model(inputs, training=False)
 
-    def initialize(self, model: keras.Model) -> None:
-        """Loads initial weights from `task_config.init_checkpoint` (a `.keras` or `.weights.h5` file).
+    def initialize(self, model: keras.Model) -> Report | None:
+        """Loads initial weights from `task_config.init_checkpoint`, whatever of them fits the model.
 
-        Called once, before the first step of a run that has no checkpoint.
+        Called once, before the first step of a run that has no checkpoint. A `.keras` or `.weights.h5` file, a
+        TensorFlow checkpoint, a SavedModel or another run will do. Step and optimizer start at zero.
+
+        Returns:
+          Which weights were loaded; None where there is nothing to load from.
+
+        Raises:
+          UsageError: The path does not exist, or nothing in it fits.
         """
         path = getattr(self.task_config, "init_checkpoint", "")
-        if path:
-            load_weights(model, path)
+        return load_weights(model, path) if path else None
 
     def window(self, kind: str) -> str:
         """Returns how a window of `train` or `validation` steps reports their scalars.

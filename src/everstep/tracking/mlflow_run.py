@@ -15,7 +15,7 @@ from typing import Any
 
 from everstep import storage
 from everstep.tracking.mlflow_entities import LIMITS, Entity, entities
-from everstep.tracking.mlflow_target import Target, prepare_local, local_artifacts, without_credentials
+from everstep.tracking.mlflow_target import Target, local_artifacts, prepare_local, without_credentials
 from everstep.tracking.sender import Forgotten, Progress
 from everstep.tracking.spool import Record, Spool
 

@@ -163,8 +163,17 @@ class MemoryTracker(Tracker):
 
 
 def plain(logs: Mapping[str, float]) -> Logs:
-    """Returns the logs as plain floats, whatever kind of scalar the backend made them of; names without secrets."""
-    return {redaction.text(name): float(value) for name, value in logs.items()}
+    """Returns the logs as plain floats, whatever kind of scalar the backend made them of; names without secrets.
+
+    Logs inside of logs become one level: `{"a": {"b": 1}}` is `{"a|b": 1.0}`.
+    """
+    flat: Logs = {}
+    for name, value in logs.items():
+        if isinstance(value, Mapping):
+            flat |= plain({f"{name}|{key}": held for key, held in value.items()})
+        else:
+            flat[redaction.text(name)] = float(value)
+    return flat
 
 
 def _failure(tracker: Tracker) -> Exception | None:

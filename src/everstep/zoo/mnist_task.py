@@ -1,4 +1,4 @@
-"""The MNIST task: pixels in [0, 1], ten classes."""
+"""The MNIST tasks: pixels in [0, 1], ten classes."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import numpy as np
 from keras import layers
 
 from everstep.task.classification import ClassificationTask
+from everstep.task.image_classification import ImageClassificationTask
 from everstep.zoo.mnist_data import load_mnist
 
 
@@ -15,16 +16,36 @@ class MnistTask(ClassificationTask):
 
     def build_model(self) -> keras.Model:
         """Returns the dense or the convolutional classifier."""
-        config = self.task_config.model
-        stem = _convolutions() if config.kind == "cnn" else [layers.Flatten()]
-        head = [layers.Dense(config.units, activation="relu"), layers.Dropout(config.dropout), layers.Dense(10)]
-        return keras.Sequential([keras.Input((28, 28)), *stem, *head], name="mnist")
+        return _classifier(self.task_config.model, (28, 28))
 
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
         """Returns the shipped images and labels of the split that `params` are for."""
-        images, labels = load_mnist("train" if params.is_training else "test")
-        count = self.task_config.num_samples if params.is_training else None
-        return (images[:count] / np.float32(255)).astype("float32"), labels[:count].astype("int32")
+        return _digits(params.is_training, self.task_config.num_samples)
+
+
+class AugmentedMnistTask(ImageClassificationTask):
+    """Tells ten digits apart that are turned and shifted a little, each time another way."""
+
+    def build_classifier(self) -> keras.Model:
+        """Returns the dense or the convolutional classifier."""
+        return _classifier(self.task_config.model, (28, 28, 1))
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> Any:
+        """Returns the shipped images, with the axis of channels that augmentation layers want, and labels."""
+        images, labels = _digits(params.is_training, self.task_config.num_samples)
+        return images[..., np.newaxis], labels
+
+
+def _digits(training: bool, num_samples: int | None) -> tuple[np.ndarray, np.ndarray]:
+    images, labels = load_mnist("train" if training else "test")
+    count = num_samples if training else None
+    return (images[:count] / np.float32(255)).astype("float32"), labels[:count].astype("int32")
+
+
+def _classifier(config: Any, shape: tuple[int, ...]) -> keras.Model:
+    stem = _convolutions() if config.kind == "cnn" else [layers.Flatten()]
+    head = [layers.Dense(config.units, activation="relu"), layers.Dropout(config.dropout), layers.Dense(10)]
+    return keras.Sequential([keras.Input(shape), *stem, *head], name="mnist")
 
 
 def _convolutions() -> list[keras.Layer]:

@@ -9,6 +9,7 @@ from keras import layers
 
 import everstep
 from everstep.errors import UsageError
+from everstep.optim.loss_scale import scaling_loss
 from everstep.testing import models
 from everstep.testing.tasks import Make, Regression, Scripted, running, seeded
 
@@ -52,6 +53,26 @@ def check_float16_overflow_skips_the_step(make: Make) -> None:
         rig.run(20)
         assert not np.array_equal(rig.value("model/dense/kernel"), start)
         assert np.isfinite(rig.value("model/dense/kernel")).all()
+
+
+def check_fixed_scale_stays(make: Make) -> None:
+    """An overflow leaves out the step and nothing else."""
+    model = seeded(lambda: half())
+    x, y = models.samples(model, 8)
+    optimizer = scaling_loss(keras.optimizers.SGD(1e-2), 2.0**30)
+    with running(make, Regression(), model, optimizer, data=(x, y)) as rig:
+        start = rig.value("model/dense/kernel")
+        rig.run(3)
+        np.testing.assert_array_equal(rig.value("model/dense/kernel"), start)
+        assert rig.value("dynamic_scale") == 2.0**30
+    optimizer = scaling_loss(keras.optimizers.SGD(1e-2), 128.0)
+    with running(make, Regression(), seeded(half), optimizer, data=(x, y)) as rig:
+        rig.run(5)
+        first = rig.engine.read("train")["loss"]
+        rig.engine.reset("train")
+        rig.run(60)
+        assert rig.engine.read("train")["loss"] < first
+        assert rig.value("dynamic_scale") == 128.0
 
 
 def check_scaled_loss_is_logged_unscaled(make: Make) -> None:
@@ -130,6 +151,7 @@ def check_bfloat16_learns(make: Make) -> None:
 CHECKS = [
     check_float16_learns,
     check_float16_overflow_skips_the_step,
+    check_fixed_scale_stays,
     check_scaled_loss_is_logged_unscaled,
     check_unscaled_gradients_are_refused,
     check_scales_in_task_attributes,

@@ -1,0 +1,49 @@
+"""Averaged weights, written after each evaluation."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from everstep import storage
+from everstep.actions.metrics import scalars
+from everstep.actions.weights import WeightsFolder, model_weights
+from everstep.errors import UsageError
+from everstep.optim.ema import find_average
+
+
+class EMACheckpointing:
+    """Writes the model with its averaged weights, `<directory>/<step>/`; for runs whose optimizer keeps an average.
+
+    Args:
+      directory: The folder, usually `<model_dir>/ema_checkpoints`.
+      trainer: Whose model.
+      max_to_keep: How many of the last ones stay.
+
+    Raises:
+      UsageError: The optimizer averages nothing.
+    """
+
+    def __init__(self, directory: storage.PathLike, trainer: Any, max_to_keep: int = 1) -> None:
+        if find_average(trainer.optimizer) is None:
+            name = type(trainer.optimizer).__name__
+            raise UsageError(
+                f"EMACheckpointing: received a trainer with {name}, which averages no weights: set "
+                "trainer.optimizer_config.ema, or leave the action out"
+            )
+        if max_to_keep < 1:
+            raise UsageError(f"EMACheckpointing: max_to_keep: received {max_to_keep}, must be at least 1")
+        self._folder, self._trainer, self._max_to_keep = WeightsFolder(directory), trainer, max_to_keep
+
+    def __call__(self, output: Mapping[str, Any]) -> None:
+        """Writes the averaged weights of the step that was evaluated."""
+        step = self._trainer.global_step
+        metrics = scalars(output)
+        self._folder.write(step, model_weights(self._trainer), {"info": metrics, "averaged": True}, metrics)
+        # Later steps are those of an attempt that was killed; they come again.
+        self._folder.keep([other for other in self._folder.steps() if other <= step][-self._max_to_keep :])
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns nothing: the average itself is part of the optimizer's state."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Has nothing to go on from."""

@@ -1,0 +1,103 @@
+"""For training programs of one's own: the flags that TF Model Garden's programs have, and what they come to.
+
+    def main(_):
+        params = program.parse_configuration(FLAGS)
+        ...
+
+    if __name__ == "__main__":
+        program.define_flags()
+        program.run(main)
+
+`everstep train` needs no such program. Who has one already keeps it.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from absl import app, flags
+
+from everstep import redaction, storage
+from everstep.cli.options import Request
+from everstep.cli.request import resolve
+from everstep.config import Config, dialect
+from everstep.errors import TrainingError, UsageError
+from everstep.experiment_config import MODES, ExperimentConfig
+from everstep.run.signals import Interrupted
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Defines `--experiment`, `--mode`, `--model_dir`, `--config_file`, `--params_override`, `--gin_file` and more."""
+    flags.DEFINE_string("experiment", None, "The experiment's registered name.", required=True)
+    flags.DEFINE_enum("mode", None, MODES, "What to do.", required=True)
+    flags.DEFINE_string("model_dir", None, "The run directory.", required=True)
+    flags.DEFINE_multi_string("config_file", None, "YAML, JSON or TOML with values; repeatable, later ones win.")
+    flags.DEFINE_string("params_override", None, "Values that win over all: a.b=1,c=2, or YAML, or a file.")
+    flags.DEFINE_multi_string("gin_file", None, "A file with gin bindings; repeatable.")
+    flags.DEFINE_multi_string("gin_params", None, "A gin binding; repeatable.")
+    flags.DEFINE_string("tpu", None, "The TPU's name or address: sets runtime.tpu.")
+
+
+def parse_configuration(flags: Any, lock_return: bool = True) -> ExperimentConfig:
+    """Returns the configuration that flags ask for, validated.
+
+    The experiment's own values come first, then those of each `config_file`, gin bindings that name config fields,
+    `tpu` where it is given, and `params_override`; later ones win.
+
+    Args:
+      flags: What has the attributes `define_flags` names, as far as they are used; absl's FLAGS, or any object.
+      lock_return: Whether nothing can be changed in it afterwards.
+
+    Raises:
+      UsageError: Everything wrong in the values, each with its key and origin; an experiment nobody knows.
+    """
+    tpu, override = getattr(flags, "tpu", None), getattr(flags, "params_override", None)
+    request = Request(
+        name=flags.experiment,
+        config_files=getattr(flags, "config_file", None),
+        gin_files=getattr(flags, "gin_file", None),
+        gin_params=getattr(flags, "gin_params", None),
+        params_override=[*([f"runtime.tpu={tpu}"] if tpu else []), *([override] if override else [])],
+    )
+    params = resolve(request).params
+    if lock_return:
+        params.lock()
+    return params
+
+
+def serialize_config(params: Config, model_dir: storage.PathLike) -> None:
+    """Writes `model_dir/params.yaml`, without secrets; as a `config_file` it repeats the configuration.
+
+    A run writes a `config.yaml` with more in it by itself.
+
+    Raises:
+      UsageError: The directory cannot be made or written to.
+    """
+    redaction.learn(params.as_dict())
+    storage.prepare_directory(model_dir)
+    text = dialect.dump(redaction.tree(dialect.escaped(params.as_dict())))
+    storage.write_text(Path(model_dir) / "params.yaml", text)
+
+
+def run(main: Callable[[Sequence[str]], Any]) -> NoReturn:
+    """Parses the command line and calls `main`; ends the process as `everstep train` would.
+
+    Bad input is one text and exit code 2, a failed run 1; a traceback means a bug.
+    """
+    app.run(lambda arguments: sys.exit(_exit_code(main, arguments)))
+    raise SystemExit  # not reached: `app.run` ends the process
+
+
+def _exit_code(main: Callable[[Sequence[str]], Any], arguments: Sequence[str]) -> int:
+    try:
+        main(arguments)
+    except (UsageError, TrainingError) as error:
+        print(f"everstep: error: {redaction.text(str(error))}", file=sys.stderr)
+        return 1 if isinstance(error, TrainingError) else 2
+    except Interrupted as interrupted:
+        print(f"everstep: {interrupted.reason}; the same command goes on from there", file=sys.stderr)
+        return interrupted.exit_code
+    return 0

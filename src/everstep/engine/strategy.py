@@ -1,0 +1,116 @@
+"""Which devices of this machine a run uses, by the names that TF Model Garden gives to strategies."""
+
+import importlib
+from typing import Any
+
+from everstep.errors import UsageError, nearest
+
+STRATEGIES = ("off", "one_device", "mirrored", "tpu")
+_ELSEWHERE = {
+    "multi_worker_mirrored": "several machines",
+    "parameter_server": "parameter servers, which train asynchronously and cannot be resumed exactly,",
+}
+_ALL_REDUCE = {"nccl": "NcclAllReduce", "hierarchical_copy": "HierarchicalCopyAllReduce"}
+_KEY = "runtime.distribution_strategy"
+
+
+def get_distribution_strategy(
+    distribution_strategy: str | None = "mirrored",
+    all_reduce_alg: str | None = None,
+    num_gpus: int = 0,
+    tpu_address: str | None = None,
+) -> Any:
+    """Returns what `run_experiment` takes as its strategy, for the backend that Keras is loaded with.
+
+    Example:
+        strategy = everstep.get_distribution_strategy("mirrored", num_gpus=4)
+        model, logs = everstep.run_experiment(strategy, task, "train", params, "runs/four")
+
+    Args:
+      distribution_strategy: `off` and `one_device` use one device; `mirrored` shares each batch among several; `tpu`
+        uses the TPU of this machine. None is `off`.
+      all_reduce_alg: How gradients are summed, on TensorFlow: `nccl` or `hierarchical_copy`; None lets it choose.
+      num_gpus: How many GPUs; 0 for all there are, or the CPU where there is none.
+      tpu_address: For TensorFlow: the TPU's name or address; None, `""` and `local` mean this machine's.
+
+    Returns:
+      A `tf.distribute` strategy, a `DeviceMesh` on JAX, or None for one device.
+
+    Raises:
+      UsageError: There is no such strategy, or this machine cannot serve it.
+    """
+    name = _checked_name(distribution_strategy)
+    if num_gpus < 0:
+        raise UsageError(f"runtime.num_gpus: received {num_gpus}, must be at least 0 (0: all there are)")
+    if name in ("off", "one_device") and num_gpus > 1:
+        raise UsageError(f"{_KEY}: {name!r} uses one device, received num_gpus={num_gpus}: choose 'mirrored'")
+    make = {"tensorflow": _tensorflow, "jax": _jax}[_backend()]
+    return make(name, all_reduce_alg, num_gpus, tpu_address)
+
+
+def _checked_name(name: Any) -> str:
+    if name is None or name is False:  # what other YAML readers make of `off`
+        return "off"
+    lowered = str(name).lower()
+    if lowered in _ELSEWHERE:
+        raise UsageError(f"{_KEY}: {name!r} is for {_ELSEWHERE[lowered]} and is not offered: {', '.join(STRATEGIES)}")
+    if lowered not in STRATEGIES:
+        raise UsageError(f"{_KEY}: there is no strategy {name!r}; {nearest(lowered, STRATEGIES)}")
+    return lowered
+
+
+def _backend() -> str:
+    import keras
+
+    return str(keras.backend.backend())
+
+
+def _jax(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str | None) -> Any:
+    import jax
+
+    if all_reduce_alg is not None:
+        raise UsageError(f"runtime.all_reduce_alg: received {all_reduce_alg!r}, but on JAX the compiler decides")
+    if name in ("off", "one_device"):
+        return None
+    if name == "tpu" and jax.default_backend() != "tpu":
+        raise UsageError(f"{_KEY}: there is no TPU on this machine, JAX computes on {jax.default_backend()}")
+    devices = jax.local_devices()
+    return importlib.import_module("everstep.engine.mesh").DeviceMesh(_wanted(devices, num_gpus))
+
+
+def _tensorflow(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str | None) -> Any:
+    tf = importlib.import_module("tensorflow")
+    if all_reduce_alg is not None and all_reduce_alg not in _ALL_REDUCE:
+        raise UsageError(f"runtime.all_reduce_alg: received {all_reduce_alg!r}; {nearest(all_reduce_alg, _ALL_REDUCE)}")
+    if name == "off":
+        return None
+    if name == "tpu":
+        return _tpu(tf, tpu_address)
+    gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
+    devices = _wanted(gpus, num_gpus) if gpus or num_gpus else _cpus(tf)
+    if name == "one_device":
+        return tf.distribute.OneDeviceStrategy(devices[0])
+    sums = getattr(tf.distribute, _ALL_REDUCE[all_reduce_alg])() if all_reduce_alg else None
+    return tf.distribute.MirroredStrategy(devices, cross_device_ops=sums)
+
+
+def _cpus(tf: Any) -> list[str]:
+    return [device.name for device in tf.config.list_logical_devices("CPU")]
+
+
+def _wanted(devices: list[Any], count: int) -> list[Any]:
+    if count > len(devices):
+        raise UsageError(f"runtime.num_gpus: received {count}, but this machine has {len(devices)}; 0 takes all")
+    return devices[:count] if count else devices
+
+
+def _tpu(tf: Any, address: str | None) -> Any:
+    if address in (None, "", "local") and not tf.config.list_logical_devices("TPU"):
+        raise UsageError(f"{_KEY}: there is no TPU on this machine; for one elsewhere set runtime.tpu to its address")
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address or "")
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (ValueError, tf.errors.OpError) as error:
+        raise UsageError(f"runtime.tpu: the TPU {address!r} cannot be reached: {error}") from error
+    return tf.distribute.TPUStrategy(resolver)

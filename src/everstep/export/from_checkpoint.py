@@ -1,0 +1,29 @@
+"""A model's weights out of a run's checkpoint, or whatever else has all of them."""
+
+import os
+
+import keras
+
+from everstep import storage
+from everstep.errors import UsageError
+from everstep.task.initial import find
+from everstep.task.initial.load import load
+
+
+def load_checkpoint(model: keras.Model, path: storage.PathLike) -> None:
+    """Gives a model the weights that a run has saved; all of them, or it is an error.
+
+    Args:
+      model: The model, built.
+      path: What `task.init_checkpoint` takes as well: a run directory or its `checkpoints`, of which the newest is
+        taken; one checkpoint; a `.keras` or `.weights.h5` file; a TensorFlow checkpoint.
+
+    Raises:
+      UsageError: There is nothing, or it has not every weight of this model.
+    """
+    try:
+        report = load(model, os.path.abspath(path))
+    except UsageError as error:
+        raise UsageError(str(error).replace(find.KEY, "checkpoint_path")) from error
+    if not report.is_complete:
+        raise UsageError(f"checkpoint_path: not every weight of model {model.name!r} is there: {report.lines()[1]}")

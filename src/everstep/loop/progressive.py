@@ -1,0 +1,164 @@
+"""Training that grows: larger images, more regularisation, another model, stage by stage.
+
+A task that is a `ProgressivePolicy` as well is trained in stages. A stage ends with the window in which its last step
+lies, and with everything that belongs to it: it is logged, evaluated and saved as it was trained. The next window
+begins in the next stage: variables that are still there with the same shape go on, those of the optimizer too.
+
+A checkpoint says which stage it is of; a run that goes on builds that stage before it reads the variables.
+"""
+
+import abc
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+
+from everstep.loop import random_state
+from everstep.loop.trainer import Trainer
+from everstep.task.task import Task
+from everstep.types import State
+
+logger = logging.getLogger(__name__)
+
+
+class ProgressivePolicy(abc.ABC):
+    """What each stage trains, and for how long; a task derives from it and from `Task`.
+
+    Example:
+        class Growing(everstep.ProgressivePolicy, MnistTask):
+            def num_stages(self): return 2
+            def num_steps(self, stage): return 1000
+            def get_model(self, stage, old_model=None): return self.build_model()
+            def get_train_dataset(self, stage): return images_of_size(14 if stage == 0 else 28)
+    """
+
+    @abc.abstractmethod
+    def num_stages(self) -> int:
+        """Returns how many stages there are."""
+
+    @abc.abstractmethod
+    def num_steps(self, stage: int) -> int:
+        """Returns how many steps a stage has; training beyond the last one's stays in it."""
+
+    @abc.abstractmethod
+    def get_model(self, stage: int, old_model: keras.Model | None = None) -> keras.Model:
+        """Returns the model of a stage; `old_model` is that of the stage before, None where there was none."""
+
+    def get_optimizer(self, stage: int) -> keras.Optimizer | None:
+        """Returns a stage's own optimizer; None for the configured one."""
+        return None
+
+    def get_train_dataset(self, stage: int) -> Any:
+        """Returns a stage's own training data; None for what `build_inputs` returns."""
+        return None
+
+    def get_eval_dataset(self, stage: int) -> Any:
+        """Returns a stage's own validation data; None for what `build_inputs` returns."""
+        return None
+
+    def stage_at(self, step: int) -> int:
+        """Returns the stage that the step with this index belongs to."""
+        end = 0
+        for stage in range(self.num_stages()):
+            end += self.num_steps(stage)
+            if step < end:
+                return stage
+        return self.num_stages() - 1
+
+
+class ProgressiveTrainer(Trainer):
+    """Trains the stages of a policy, one after the other.
+
+    Attributes:
+      stage: The stage it is in.
+    """
+
+    task: Any  # a Task and a ProgressivePolicy
+
+    def __init__(
+        self,
+        config: Any,
+        task: Any,
+        model: keras.Model | None = None,
+        optimizer: keras.Optimizer | None = None,
+        train: bool = True,
+        evaluate: bool = True,
+    ) -> None:
+        self.stage = 0
+        model = model or task.get_model(0, None)
+        optimizer = optimizer or (_optimizer(task, 0, config) if train else None)
+        data = task.get_train_dataset(0) if train else None, task.get_eval_dataset(0) if evaluate else None
+        super().__init__(config, task, model, optimizer, train, evaluate, *data)
+
+    def train(self, num_steps: int) -> Mapping[str, float]:
+        """Trains `num_steps` steps in one stage: the one in which the window begins."""
+        stage = self.task.stage_at(self.global_step)
+        if not self.window_open and stage != self.stage:
+            self._grow(stage)
+        return super().train(num_steps)
+
+    def state(self, into: State | None = None) -> tuple[State, dict[str, Any]]:
+        """Returns what must resume together; the stage, too."""
+        state, meta = super().state(into)
+        return state, {**meta, "stage": self.stage}
+
+    def restore(self, state: State, meta: dict[str, Any]) -> None:
+        """Continues from what `state` returned: builds the stage first, then reads the variables."""
+        if meta.get("stage", 0) != self.stage:
+            self._enter(meta["stage"], old_model=None)
+        super().restore(state, meta)
+
+    def _grow(self, stage: int) -> None:
+        """Goes on in another stage with all that is still there."""
+        before, epoch, step = self.engine.state(), self.epoch, self.global_step
+        self._enter(stage, self.model)
+        fresh = self.engine.state()
+        carried = {key: array for key, array in before.items() if _fits(array, fresh.get(key))}
+        self.engine.load({**fresh, **carried})
+        self.engine.reset("train")
+        if self._train_feed is not None:
+            self._train_feed.restore({"epoch": epoch + 1, "batch": 0})  # another order than the stage before had
+        stages = self.task.num_stages()
+        logger.warning(
+            "step %d: stage %d of %d, %d of %d variables go on", step, stage + 1, stages, len(carried), len(fresh)
+        )
+
+    def _enter(self, stage: int, old_model: keras.Model | None) -> None:
+        if self._train_feed is not None:
+            self._train_feed.close()
+        self.engine.push()
+        self.stage, self._checked = stage, set()
+        with _seeded(self.config.runtime.seed, stage):
+            self.model = self.task.get_model(stage, old_model)
+            if self._trains:
+                self.optimizer = _optimizer(self.task, stage, self.config)
+            self._join(
+                self.task.get_train_dataset(stage) if self._trains else None,
+                self.task.get_eval_dataset(stage) if self._evaluates else None,
+            )
+
+
+@contextlib.contextmanager
+def _seeded(seed: int, stage: int) -> Iterator[None]:
+    """What is made inside the block depends on seed and stage alone; the numbers of user code go on as they were."""
+    before = random_state.get()
+    keras.utils.set_random_seed((seed + 1_000_003 * stage) % 2**32)
+    try:
+        yield
+    finally:
+        random_state.set(before)
+
+
+def _optimizer(task: Any, stage: int, config: Any) -> keras.Optimizer:
+    return task.get_optimizer(stage) or task.create_optimizer(config.trainer.optimizer_config, config.runtime)
+
+
+def _fits(array: Any, other: Any) -> bool:
+    return other is not None and (array.shape, array.dtype) == (other.shape, other.dtype)
+
+
+def is_progressive(task: Task) -> bool:
+    """Whether a task is trained in stages."""
+    return isinstance(task, ProgressivePolicy)

@@ -1,0 +1,170 @@
+"""One stream from those of several tasks; which of them are read next is what its three kinds differ in.
+
+The position is a count of combined batches and that of every part, so that it resumes as exactly as the parts do.
+"""
+
+import abc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from everstep.data.stream import Stream
+from everstep.errors import UsageError
+from everstep.multitask.layout import Layout
+from everstep.multitask.sampler import TaskSampler
+from everstep.types import Batch, StreamState
+
+Check = Callable[[str, Batch], None]
+"""Looks at a task's batch on the host, and may raise."""
+
+
+class CombinedStream(Stream):
+    """Batches of several tasks, each combined batch laid out in the same way.
+
+    Args:
+      parts: The tasks' streams.
+      together: Whether a combined batch holds one of every task.
+      check: Called with the name and the batch of a task whenever one is read.
+    """
+
+    def __init__(self, parts: Mapping[str, Stream], *, together: bool, check: Check = lambda name, batch: None) -> None:
+        super().__init__(repeat=False)
+        self._parts, self._check = dict(parts), check
+        self.layout = Layout.of({name: _first(name, part) for name, part in parts.items()}, together)
+        self._taken = dict.fromkeys(self._parts, 0)
+        self._beginning = self._handed_out = self._now()
+
+    @abc.abstractmethod
+    def _due(self, number: int) -> Sequence[str]:
+        """Returns the tasks whose batches the combined batch of that number is made of; none at the end."""
+
+    @property
+    def endless(self) -> bool:
+        """Whether reading on never comes to an end."""
+        return all(part.endless for part in self._parts.values())
+
+    @property
+    def guarantee(self) -> str:
+        """The parts' own."""
+        return "; ".join(f"{name}: {part.guarantee}" for name, part in self._parts.items() if part.guarantee)
+
+    def open(self, epoch: int, batch: int) -> Iterator[Batch]:
+        """Yields combined batches from where the parts are."""
+        while names := self._due(batch):
+            try:
+                # All are looked at before one is taken: an error leaves every part where it was.
+                batches = {name: self._parts[name].peek() for name in names}
+            except StopIteration:
+                return
+            for name, value in batches.items():
+                self._check(name, value)
+            for name in names:
+                next(self._parts[name])
+                self._taken[name] += 1
+            batch += 1
+            yield self.layout.pack(batches)
+
+    def __next__(self) -> Batch:
+        batch = super().__next__()
+        self._handed_out = self._now()
+        return batch
+
+    def state(self) -> StreamState:
+        """Returns the position after the last batch handed out, and that of every part."""
+        return {**super().state(), "parts": self._handed_out}
+
+    def restore(self, state: StreamState) -> None:
+        """Goes to a position that `state` once returned, or to the beginning: `{"epoch": 0, "batch": 0}`.
+
+        Raises:
+          UsageError: The state is not one of this stream, or a part cannot go there.
+        """
+        position = self._checked({key: value for key, value in state.items() if key != "parts"})
+        if position == self._position:
+            return
+        parts = state.get("parts", self._beginning if position == (0, 0) else {})
+        if set(parts) != set(self._parts):
+            raise UsageError(
+                f"the saved position is of the tasks {', '.join(sorted(parts)) or '(none)'}, but the tasks are "
+                f"{', '.join(sorted(self._parts))}: train the tasks that the run was started with, or start a new run"
+            )
+        for name, part in self._parts.items():
+            part.restore(parts[name]["position"])
+            self._taken[name] = parts[name]["taken"]
+        self._handed_out = self._now()
+        self._move(position)
+
+    def _now(self) -> dict[str, Any]:
+        return {
+            name: {"taken": self._taken[name], "position": dict(part.state())} for name, part in self._parts.items()
+        }
+
+
+class JointStream(CombinedStream):
+    """A batch of every task each time; ends with the first that ends."""
+
+    def __init__(self, parts: Mapping[str, Stream], check: Check = lambda name, batch: None) -> None:
+        super().__init__(parts, together=True, check=check)
+
+    def _due(self, number: int) -> Sequence[str]:
+        return list(self._parts)
+
+
+class InterleavedStream(CombinedStream):
+    """A batch of the task that the sampler draws; ends when that one has ended.
+
+    The draw depends on the number of the combined batch, which is the step's, unless a batch was left out.
+    """
+
+    def __init__(
+        self, parts: Mapping[str, Stream], sampler: TaskSampler, check: Check = lambda name, batch: None
+    ) -> None:
+        super().__init__(parts, together=False, check=check)
+        self._sampler, self._names = sampler, list(parts)
+
+    def _due(self, number: int) -> Sequence[str]:
+        return [self._names[self._sampler.draw(number)]]
+
+
+class RoundsStream(CombinedStream):
+    """A batch of each task in turn, until all have ended: an evaluation that is cut short has seen some of each.
+
+    Args:
+      parts: The tasks' streams.
+      limits: How many batches of each; None for all.
+      check: Called with the name and the batch of a task whenever one is read.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Stream],
+        limits: Mapping[str, int | None],
+        check: Check = lambda name, batch: None,
+    ) -> None:
+        super().__init__(parts, together=False, check=check)
+        self._limits = limits
+
+    @property
+    def endless(self) -> bool:
+        """Whether reading on never comes to an end."""
+        return any(part.endless and self._limits[name] is None for name, part in self._parts.items())
+
+    def _due(self, number: int) -> Sequence[str]:
+        for name in sorted(self._parts, key=lambda name: self._taken[name]):  # among equals in the order of the tasks
+            if self._taken[name] != self._limits[name] and _has_more(self._parts[name]):
+                return [name]
+        return []
+
+
+def _has_more(part: Stream) -> bool:
+    try:
+        part.peek()
+    except StopIteration:
+        return False
+    return True
+
+
+def _first(name: str, part: Stream) -> Batch:
+    try:
+        return part.peek()
+    except StopIteration:
+        raise UsageError(f"task {name!r}: the dataset is empty: it has no batch at all; give it data") from None

@@ -1,0 +1,82 @@
+"""Rules about single fields of the optimization configs, found before a backend is loaded.
+
+Types are checked whenever a value is stored; these are the rules that types cannot say. Each function yields what is
+wrong with the named fields of one config. A field that is None is not set, and only `required` minds that.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from everstep.config import Config, ConfigError, Problem
+
+
+@dataclasses.dataclass
+class CheckedConfig(Config):
+    """A config that lists everything wrong with its own fields in one error."""
+
+    def validate(self) -> None:
+        """Checks the values.
+
+        Raises:
+          UsageError: Some cannot be used; a line for each, with its key.
+        """
+        super().validate()
+        problems = list(self._wrong())
+        if problems:
+            raise ConfigError(problems)
+
+    def _wrong(self) -> Iterator[Problem]:
+        """Yields what is wrong; a subclass adds its own rules."""
+        yield from ()
+
+
+def required(config: Config, *names: str) -> Iterator[Problem]:
+    """Finds fields that have no value."""
+    for name in names:
+        if getattr(config, name) is None:
+            yield Problem(name, "is required")
+
+
+def positive(config: Config, *names: str) -> Iterator[Problem]:
+    """Finds numbers that are not more than 0."""
+    for name, value in _set(config, names):
+        if not value > 0:
+            yield Problem(name, f"received {value}, must be more than 0")
+
+
+def not_negative(config: Config, *names: str) -> Iterator[Problem]:
+    """Finds numbers below 0."""
+    for name, value in _set(config, names):
+        if not value >= 0:
+            yield Problem(name, f"received {value}, cannot be negative")
+
+
+def fraction(config: Config, *names: str) -> Iterator[Problem]:
+    """Finds numbers that are not from 0 to 1."""
+    for name, value in _set(config, names):
+        if not 0 <= value <= 1:
+            yield Problem(name, f"received {value}, must be from 0 to 1")
+
+
+def increasing_steps(config: Config, name: str, first: int = 0) -> Iterator[Problem]:
+    """Finds lists that are not steps from `first` on, each later than the one before."""
+    for _, steps in _set(config, (name,)):
+        if not steps or steps != sorted(set(steps)) or steps[0] < first:
+            yield Problem(name, f"received {steps}, must be steps from {first} on in increasing order")
+
+
+def patterns(config: Config, *names: str) -> Iterator[Problem]:
+    """Finds lists with an entry that is no regular expression."""
+    for name, listed in _set(config, names):
+        for pattern in listed:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield Problem(name, f"{pattern!r} is no regular expression: {error}")
+
+
+def _set(config: Config, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    values = ((name, getattr(config, name)) for name in names)
+    return ((name, value) for name, value in values if value is not None)

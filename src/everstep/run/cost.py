@@ -1,0 +1,142 @@
+"""What a run has cost: parameters, operations of a step, steps and samples a second, the share of the device used.
+
+Taken once, when training is done: nothing is compiled for it, and what cannot be known is left out.
+"""
+
+import dataclasses
+import datetime
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from everstep.data import nest
+from everstep.engine import flops
+from everstep.loop.trainer import Trainer
+from everstep.run.peaks import peak_flops
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """The figures of a run; None where one cannot be known.
+
+    Attributes:
+      parameters: Numbers in the model's variables, those that random generators count with left out.
+      trainable_parameters: Those of them that are trained.
+      flops_per_train_step: Floating-point operations of one training step, over all devices.
+      flops_per_inference_step: The same of the model alone, on one batch.
+      batch_size: Samples of a step.
+      steps_per_second: Over this attempt, from its first step on; evaluations and saves included.
+      samples_per_second: The same in samples.
+      device: What the device calls itself.
+      devices: How many of them share a step.
+      utilisation: Operations done, of those that the devices could do at their peak.
+    """
+
+    parameters: int
+    trainable_parameters: int
+    flops_per_train_step: float | None = None
+    flops_per_inference_step: float | None = None
+    batch_size: int | None = None
+    steps_per_second: float | None = None
+    samples_per_second: float | None = None
+    device: str = ""
+    devices: int = 1
+    utilisation: float | None = None
+
+    def __str__(self) -> str:
+        batch = f" of {self.batch_size} samples" if self.batch_size else ""
+        parts = [
+            f"{_short(self.parameters).strip()} parameters",
+            f"{_short(self.flops_per_train_step)}FLOPs a step{batch}" if self.flops_per_train_step else "",
+            f"{_short(self.flops_per_inference_step)}FLOPs to infer" if self.flops_per_inference_step else "",
+            f"{self.steps_per_second:.3g} steps/s" if self.steps_per_second else "",
+            f"{_short(self.samples_per_second)}samples/s" if self.samples_per_second else "",
+            f"{self.utilisation:.1%} of the peak of {self.devices} × {self.device}" if self.utilisation else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+
+def take(record: dict[str, Any], trainer: Trainer) -> Cost | None:
+    """Takes the figures of a run that has trained, and puts them into its record under `cost`.
+
+    Args:
+      record: The record of the run; its last attempt is the one that has just trained.
+      trainer: What trained it.
+
+    Returns:
+      The figures; None, and the record as it was, if this attempt has trained no step, or they cannot be taken.
+    """
+    try:
+        if record["attempts"][-1].get("first_step") is None:
+            return None
+        cost = _cost(record["attempts"][-1], trainer)
+        record["cost"] = dataclasses.asdict(cost)
+        return cost
+    except Exception as error:  # a figure to read at the end is no reason to fail
+        logger.debug("cost unknown: %s: %s", type(error).__name__, error)
+        return None
+
+
+def count_parameters(model: keras.Model) -> tuple[int, int]:
+    """Returns how many numbers a model holds, and how many of them are trained; counters of random draws left out."""
+    trained = sum(_size(variable) for variable in model.trainable_variables)
+    others = [v for v in model.non_trainable_variables if v.name != "seed_generator_state"]
+    return trained + sum(_size(variable) for variable in others), trained
+
+
+def _cost(attempt: Mapping[str, Any], trainer: Trainer) -> Cost:
+    parameters, trained = count_parameters(trainer.model)
+    batch = trainer.train_example
+    size = int(nest.flatten(batch)[0].shape[0]) if batch is not None else None
+    # A trainer that has its own way to train may have changed the model since: its last step is not its typical one.
+    usual = type(trainer).train is Trainer.train
+    train_flops = flops.of_train_step(trainer.engine, batch) if usual else None
+    rate = _steps_per_second(attempt, trainer.global_step)
+    device, devices = flops.device_kind(), int(trainer.engine.describe().get("replicas", 1))
+    return Cost(
+        parameters=parameters,
+        trainable_parameters=trained,
+        flops_per_train_step=train_flops,
+        flops_per_inference_step=flops.of_inference_step(trainer.engine, trainer.example),
+        batch_size=size,
+        steps_per_second=rate,
+        samples_per_second=rate * size if rate and size else None,
+        device=device,
+        devices=devices,
+        utilisation=_utilisation(train_flops, rate, device, devices, trainer.model),
+    )
+
+
+def _steps_per_second(attempt: Mapping[str, Any], step: int) -> float | None:
+    """Returns the speed after the first call, which is one step long and compiles."""
+    begin = datetime.datetime.fromisoformat(attempt["first_step"])
+    seconds = (datetime.datetime.now(datetime.UTC) - begin).total_seconds()
+    steps = step - attempt["from_step"] + attempt.get("steps_again", 0) - 1
+    return steps / seconds if steps > 0 and seconds > 0 else None
+
+
+def _utilisation(
+    operations: float | None, rate: float | None, device: str, devices: int, model: keras.Model
+) -> float | None:
+    half = any(layer.compute_dtype in ("float16", "bfloat16") for layer in (model, *model.layers))
+    peak = peak_flops(device, half)
+    return operations * rate / (peak * devices) if operations and rate and peak else None
+
+
+def _size(variable: keras.Variable) -> int:
+    size = 1
+    for dimension in variable.shape:
+        size *= int(dimension)
+    return size
+
+
+def _short(number: float) -> str:
+    """Returns a number with three digits and a prefix: 1.32 M; with a space at its end, or the prefix."""
+    for power, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= power:
+            return f"{number / power:.3g} {prefix}"
+    return f"{number:.3g} "

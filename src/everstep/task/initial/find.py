@@ -1,0 +1,150 @@
+"""What lies under `task.init_checkpoint`."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from everstep.checkpoint import manifest
+from everstep.errors import UsageError
+
+KEY = "task.init_checkpoint"
+KERAS, WEIGHTS = "the Keras file", "the weights file"
+TENSORFLOW, SAVED_MODEL, RUN = "the TensorFlow checkpoint", "the SavedModel", "the run's checkpoint"
+
+_FORMS = (
+    "a .keras or .weights.h5 file, a TensorFlow checkpoint (its prefix, its .index file or its directory), a "
+    "SavedModel, or the directory of a run"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Something that has weights.
+
+    Attributes:
+      kind: What it is, one of the names above.
+      paths: Where; of a run, its checkpoints, the newest first. Of TensorFlow's, the prefix of the files.
+    """
+
+    kind: str
+    paths: tuple[Path, ...]
+
+
+def find(name: str) -> Source:
+    """Returns what a path means.
+
+    A directory is looked at in this order: a checkpoint of a run, a run or its `checkpoints/`, a directory that
+    TensorFlow saves in, a SavedModel, an `export/` folder or a run that has nothing else, and last one that holds
+    exactly one of all these.
+
+    Raises:
+      UsageError: There is no such path, or nothing, or more than one thing, that it could mean.
+    """
+    path = Path(name)
+    source = _file(path) or (_directory(path) if path.is_dir() else None)
+    if source:
+        return source
+    if path.is_dir():
+        return _only(path)
+    if path.exists():
+        raise UsageError(f"{KEY}: expected {_FORMS}; received {name!r}")
+    raise UsageError(f"{KEY}: no such file or directory: {name!r}; expected {_FORMS}")
+
+
+def inside(root: Path, path: Path) -> Path:
+    """Returns a path found below a directory, which is not to lead out of it.
+
+    Raises:
+      UsageError: It is a link to somewhere else.
+    """
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise UsageError(f"{KEY}: {str(path)!r} is a link that leads out of {str(root)!r}: name what it points to")
+    return path
+
+
+def _file(path: Path) -> Source | None:
+    prefix = path.with_suffix("") if path.name.endswith(".index") else path
+    if prefix.with_name(f"{prefix.name}.index").is_file():
+        return Source(TENSORFLOW, (inside_all(prefix.parent, prefix),))
+    kinds = {".weights.h5": WEIGHTS, ".keras": KERAS}
+    kind = next((kind for ending, kind in kinds.items() if path.name.endswith(ending)), None)
+    return Source(kind, (path,)) if kind and path.is_file() else None
+
+
+def _directory(path: Path) -> Source | None:
+    looks: tuple[Callable[[Path], Source | None], ...] = (_run, _tensorflow, _saved_model, _export)
+    return next((source for look in looks if (source := look(path))), None)
+
+
+def _run(path: Path) -> Source | None:
+    if (path / manifest.NAME).is_file():
+        return Source(RUN, (path,))
+    for folder in (path, path / "checkpoints"):
+        steps = [int(step.parent.name) for step in folder.glob(f"*/{manifest.NAME}") if _is_step(step.parent)]
+        if steps:
+            return Source(RUN, tuple(inside(path, folder / str(step)) for step in sorted(steps, reverse=True)))
+    return None
+
+
+def _is_step(path: Path) -> bool:
+    return re.fullmatch(r"0|[1-9]\d*", path.name, re.ASCII) is not None
+
+
+def _tensorflow(path: Path) -> Source | None:
+    """Reads `checkpoint`, in which TensorFlow notes the newest; of a path, only the name counts: the files lie here."""
+    note = path / "checkpoint"
+    if not note.is_file():
+        return None
+    found = re.search(r'^model_checkpoint_path: "([^"\n]+)"', _head(inside(path, note)), re.MULTILINE)
+    prefix = path / Path(found[1]).name if found else path
+    if not found or not prefix.with_name(f"{prefix.name}.index").is_file():
+        said = f"names {found[1]!r}, which is not there" if found else "names none"
+        raise UsageError(f"{KEY}: {str(note)!r} {said}: name the checkpoint itself, such as {str(path / 'ckpt-100')!r}")
+    return Source(TENSORFLOW, (inside_all(path, prefix),))
+
+
+def _head(path: Path) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read(1 << 20)
+
+
+def _saved_model(path: Path) -> Source | None:
+    if not (path / "saved_model.pb").is_file():
+        return None
+    prefix = path / "variables" / "variables"
+    if not prefix.with_name("variables.index").is_file():
+        raise UsageError(f"{KEY}: the SavedModel {str(path)!r} has no variables")
+    return Source(SAVED_MODEL, (inside_all(path, prefix),))
+
+
+def inside_all(root: Path, prefix: Path) -> Path:
+    """Checks every file of a TensorFlow checkpoint as `inside` does; returns the prefix."""
+    for file in prefix.parent.iterdir():
+        if file.name.startswith(f"{prefix.name}."):
+            inside(root, file)
+    return prefix
+
+
+def _export(path: Path) -> Source | None:
+    for folder in (path, path / "export"):
+        if (folder / "model.keras").is_file():
+            return Source(KERAS, (inside(path, folder / "model.keras"),))
+        if (folder / "saved_model").is_dir():
+            return _saved_model(inside(path, folder / "saved_model"))
+    return None
+
+
+def _only(path: Path) -> Source:
+    """Returns the one thing with weights that a directory holds."""
+    entries = [entry for entry in sorted(path.iterdir()) if not entry.name.startswith(".")]
+    found = [(entry, source) for entry in entries if (source := _entry(entry))]
+    if len(found) == 1:
+        return next(source for entry, source in found if inside(path, entry))
+    held = ", ".join(entry.name for entry, _ in found[:5]) + (", …" if len(found) > 5 else "")
+    said = f"holds several things with weights ({held}): name one" if found else f"holds no weights: expected {_FORMS}"
+    raise UsageError(f"{KEY}: the directory {str(path)!r} {said}")
+
+
+def _entry(path: Path) -> Source | None:
+    return _directory(path) if path.is_dir() else _file(path)

@@ -1,0 +1,63 @@
+"""The way in: a path becomes the model's weights, and a report says which."""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import keras
+
+from everstep.errors import UsageError
+from everstep.task.initial import find, keras_file, names, run_checkpoint, tf_checkpoint
+from everstep.task.initial.plan import Plan
+from everstep.task.initial.report import Report
+
+logger = logging.getLogger(__name__)
+
+_PLANS: Mapping[str, Callable[[keras.Model, tuple[Path, ...]], Plan]] = {
+    find.KERAS: keras_file.plan,
+    find.WEIGHTS: keras_file.plan,
+    find.TENSORFLOW: tf_checkpoint.plan,
+    find.SAVED_MODEL: tf_checkpoint.plan,
+    find.RUN: run_checkpoint.plan,
+}
+
+
+def load(model: keras.Model, path: str) -> Report:
+    """Loads what fits of the weights under `path` into a built model.
+
+    Example:
+      report = load(model, "runs/pretrained")
+      print(*report.lines(), sep="\\n")
+
+    Args:
+      model: The model. Nothing but its weights is changed: no seed, no metric, no optimizer.
+      path: What `find` knows: `.keras`, `.weights.h5`, TensorFlow's checkpoints and SavedModels, runs.
+
+    Returns:
+      Which weights were loaded. Those that were not keep their values, and are named in a warning.
+
+    Raises:
+      UsageError: There is nothing to load, it is broken or hostile, or none of it fits; the model is as it was.
+    """
+    if not names.weights(model):
+        raise UsageError(f"{find.KEY}: the model {model.name!r} has no weights yet: build it first")
+    source = find.find(path)
+    with _PLANS[source.kind](model, source.paths) as plan:
+        report = dataclasses.replace(plan.report, kind=source.kind)
+        if not report.matched:
+            raise UsageError(_nothing(report))
+        plan.apply()
+    for line in report.lines():
+        logger.log(logging.INFO if report.is_complete else logging.WARNING, "%s: %s", find.KEY, line)
+    return report
+
+
+def _nothing(report: Report) -> str:
+    wanted = [*report.missing, *map(str, report.mismatched)]
+    has, wants = ", ".join(report.unexpected[:5]) or "none", ", ".join(wanted[:5])
+    return (
+        f"{find.KEY}: {report.path!r} does not fit the model: none of its weights has the name and the shape of one "
+        f"here; the model wants {wants}{', …' if len(wanted) > 5 else ''}; what is there and not wanted: "
+        f"{has}{', …' if len(report.unexpected) > 5 else ''}"
+    )

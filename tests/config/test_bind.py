@@ -1,0 +1,69 @@
+"""`bind`: what a config is built with."""
+
+import dataclasses
+
+import pytest
+
+from everstep.config import Config, bind, get_task, register_task
+from everstep.errors import UsageError
+
+
+def configs():
+    """Returns a new config class and one derived from it, which nothing is bound to."""
+
+    @dataclasses.dataclass
+    class Base(Config):
+        size: int = 1
+
+    @dataclasses.dataclass
+    class Derived(Base):
+        pass
+
+    return Base, Derived
+
+
+class Loader:
+    def __init__(self, params, name=""):
+        self.size, self.name = params.size, name
+
+
+def load(params, **kwargs):
+    return f"loaded {params.size}"
+
+
+def other(params):
+    return None
+
+
+@pytest.mark.parametrize("builder", [Loader, load])
+def test_a_class_or_a_function_is_called_with_the_config(builder):
+    base, derived = configs()
+    assert bind(base)(builder) is builder
+    for config in (base(size=3), derived(size=3)):
+        built = config.BUILDER(config, name="mine")
+        assert built == "loaded 3" if builder is load else (built.size, built.name) == (3, "mine")
+    assert base(size=3).as_dict() == {"size": 3}
+    with pytest.raises(UsageError, match="BUILDER"):
+        base({"BUILDER": 3})
+
+
+def test_a_second_one_is_refused_and_the_same_again_is_not():
+    base, derived = configs()
+    bind(base)(Loader)
+    bind(base)(Loader)
+    with pytest.raises(UsageError, match=r"a builder for .*Base is registered already, by .*Loader"):
+        bind(base)(other)
+    bind(derived)(other)
+    assert derived().BUILDER is other
+    with pytest.raises(UsageError, match="takes a config class, received 3"):
+        bind(3)
+
+
+def test_a_task_is_taken_from_the_builder_first():
+    base, derived = configs()
+    register_task(base)(other)
+    assert get_task(base()) is None
+    bind(base)(load)
+    assert get_task(derived(size=2)) == "loaded 2"
+    register_task(derived)(other)
+    assert get_task(derived()) is None

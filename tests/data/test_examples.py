@@ -1,0 +1,103 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from everstep.data.examples import TfExampleBuilder, TfExampleFeatureKeyBase, write_tfrecords
+from everstep.errors import UsageError
+
+tf = pytest.importorskip("tensorflow")
+
+
+def examples(count):
+    return [TfExampleBuilder().add_ints_feature("id", number).example for number in range(count)]
+
+
+def ids(files, compression=""):
+    read = [tf.train.Example.FromString(record.numpy()) for record in tf.data.TFRecordDataset(files, compression)]
+    return [example.features.feature["id"].int64_list.value[0] for example in read]
+
+
+def test_features_of_every_kind():
+    builder = TfExampleBuilder().add_bytes_feature("text", ["é", b"\x00"]).add_bytes_feature("one", "a")
+    builder.add_ints_feature("ints", (1, -(2**62))).add_ints_feature("array", np.arange(4).reshape(2, 2))
+    builder.add_floats_feature("floats", [0.5, 2]).add_floats_feature("scalar", np.float64(1.5))
+    builder.add_feature_dict({"ready": tf.train.Feature(int64_list=tf.train.Int64List(value=[7]))})
+    feature = builder.example.features.feature
+    assert list(feature["text"].bytes_list.value) == ["é".encode(), b"\x00"]
+    assert list(feature["one"].bytes_list.value) == [b"a"]
+    assert list(feature["ints"].int64_list.value) == [1, -(2**62)]
+    assert list(feature["array"].int64_list.value) == [0, 1, 2, 3]
+    assert list(feature["floats"].float_list.value) == [0.5, 2.0]
+    assert list(feature["scalar"].float_list.value) == [1.5]
+    assert list(feature["ready"].int64_list.value) == [7]
+    assert tf.train.Example.FromString(builder.serialized_example) == builder.example
+
+
+def test_a_builder_is_used_again():
+    builder = TfExampleBuilder().add_ints_feature("id", 1)
+    first = builder.example
+    assert not builder.reset().example.features.feature
+    builder.set(first).add_ints_feature("id", 2)
+    assert first.features.feature["id"].int64_list.value == [1]
+
+
+def test_features_of_the_wrong_kind():
+    with pytest.raises(UsageError, match=r"feature 'id' cannot hold 'a' \(str\)"):
+        TfExampleBuilder().add_ints_feature("id", "a")
+    with pytest.raises(UsageError, match=r"feature 'id' cannot hold \[\[1, 2\]\] \(list\)"):
+        TfExampleBuilder().add_floats_feature("id", [[1, 2]])
+
+
+class ImageKey(TfExampleFeatureKeyBase):
+    encoded: str = "image/encoded"
+
+
+@dataclasses.dataclass(init=False)
+class SizedKey(ImageKey):
+    height: str = "image/height"
+
+
+def test_keys_with_a_prefix():
+    assert (SizedKey().encoded, SizedKey("").height) == ("image/encoded", "image/height")
+    left, right = SizedKey("left"), SizedKey("right")
+    assert (left.encoded, right.height) == ("left/image/encoded", "right/image/height")
+    assert SizedKey.encoded == "image/encoded"
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
+def test_one_file(tmp_path, compression):
+    path = tmp_path / "new" / "a.tfrecord"
+    assert write_tfrecords(path, iter(examples(5)), compression) == [str(path)]
+    assert ids([str(path)], compression) == list(range(5))
+    assert [file.name for file in path.parent.iterdir()] == ["a.tfrecord"]
+
+
+def test_shards(tmp_path):
+    files = write_tfrecords(str(tmp_path / "train.v1.tfrecord"), examples(7), shards=3)
+    assert [file.rpartition("/")[2] for file in files] == [f"train-0000{n}-of-00003.v1.tfrecord" for n in range(3)]
+    assert [ids(file) for file in files] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert write_tfrecords(str(tmp_path / "train.v1.tfrecord"), examples(3), shards=3) == files
+    with pytest.raises(UsageError, match="train-00000-of-00003.v1.tfrecord' and 2 more are of an earlier writing"):
+        write_tfrecords(str(tmp_path / "train.v1.tfrecord"), examples(7), shards=2)
+
+
+def test_other_records(tmp_path):
+    sequence = tf.train.SequenceExample()
+    given = [b"raw", TfExampleBuilder().add_ints_feature("id", 3), sequence]
+    (file,) = write_tfrecords(tmp_path / "a", given)
+    records = [record.numpy() for record in tf.data.TFRecordDataset(file)]
+    assert records == [b"raw", given[1].serialized_example, sequence.SerializeToString()]
+
+
+def test_nothing_is_left_of_what_fails(tmp_path):
+    kept = tmp_path / "a.tfrecord"
+    kept.write_bytes(b"before")
+    with pytest.raises(UsageError, match=r"received 3 \(int\); expected a tf\.train\.Example"):
+        write_tfrecords(kept, [*examples(2), 3])
+    with pytest.raises(UsageError, match="received 2 examples for 4 files"):
+        write_tfrecords(tmp_path / "b.tfrecord", examples(2), shards=4)
+    with pytest.raises(UsageError, match="compression='BZ2'"):
+        write_tfrecords(kept, examples(2), "BZ2")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.tfrecord"]
+    assert kept.read_bytes() == b"before"

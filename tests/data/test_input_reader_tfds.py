@@ -1,0 +1,135 @@
+"""TensorFlow Datasets that lie ready in a folder; nothing is downloaded."""
+
+import shutil
+import sys
+
+import pytest
+
+from everstep.data import DataConfig, InputReader
+from everstep.errors import UsageError
+
+tf = pytest.importorskip("tensorflow")
+
+
+def test_without_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)  # as where it is not installed
+    reader = InputReader(DataConfig(tfds_name="mnist", tfds_split="train"))
+    with pytest.raises(UsageError, match=r"tfds_name needs the package 'tensorflow-datasets'.*everstep\[tfds\]"):
+        reader.read()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A prepared dataset `numbers` of 23 samples in three files, whose builder's code is gone."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    path = tmp_path_factory.mktemp("tfds")
+    features = tfds.features.FeaturesDict({"id": tf.int64, "image": tfds.features.Image(shape=(2, 2, 1))})
+
+    class Numbers(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=("image", "id"))
+
+        def _split_generators(self, manager):
+            return {"train": self._generate_examples()}
+
+        def _generate_examples(self):
+            for number in range(23):
+                yield number, {"id": number, "image": tf.fill([2, 2, 1], tf.cast(number, tf.uint8)).numpy()}
+
+    config = tfds.download.DownloadConfig(num_shards=3)
+    Numbers(data_dir=path).download_and_prepare(download_config=config)
+    return str(path)
+
+
+def config(folder, **fields):
+    chosen = {
+        "tfds_name": "numbers",
+        "tfds_split": "train",
+        "global_batch_size": 4,
+        "shuffle_buffer_size": 6,
+        "seed": 3,
+    }
+    return DataConfig(**{**chosen, "tfds_data_dir": folder, **fields})
+
+
+def ids(stream, batches=None):
+    read = list(stream) if batches is None else [next(stream) for _ in range(batches)]
+    return [number for batch in read for number in batch["id"].tolist()]
+
+
+def test_reads_every_sample_once(folder):
+    stream = InputReader(config(folder)).read()
+    assert stream.batches_per_epoch == 6
+    read = ids(stream)
+    assert sorted(read) == list(range(23))
+    assert ids(InputReader(config(folder)).read()) == read
+    part = ids(InputReader(config(folder, tfds_split="train[:50%]")).read())
+    assert set(part) < set(read)
+
+
+@pytest.mark.parametrize("fields", [{}, {"cache": True}, {"cycle_length": 2, "block_length": 3}])
+def test_goes_on(folder, fields):
+    chosen = config(folder, is_training=True, **fields)
+    tf.random.set_seed(1)
+    straight = ids(InputReader(chosen).read(), 14)
+    tf.random.set_seed(2)
+    resumed = InputReader(chosen).read()
+    resumed.restore({"epoch": 1, "batch": 3})
+    assert ids(resumed, 6) == straight[32:]
+    assert sorted(straight[:20]) != straight[:20] != straight[20:40]
+    assert resumed.guarantee == ""
+
+
+def test_forms_of_samples(folder):
+    image, number = next(InputReader(config(folder, tfds_as_supervised=True)).read())
+    assert image.shape == (4, 2, 2, 1)
+    assert (image[:, 0, 0, 0] == number).all()
+    raw = next(InputReader(config(folder, tfds_skip_decoding_feature="image")).read())
+    assert raw["image"][0].startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_each_process_has_its_own_part(folder, processes):
+    contexts = [tf.distribute.InputContext(processes, index, 1) for index in range(processes)]
+    parts = [ids(InputReader(config(folder)).read(context)) for context in contexts]
+    assert sorted(sum(parts, [])) == list(range(23))
+
+
+def test_several_datasets(folder):
+    both = config(folder, tfds_name={"a": "numbers", "b": "numbers:1.0.0"}, is_training=True)
+    combine = lambda parts: tf.data.Dataset.zip(parts)  # noqa: E731
+    stream = InputReader(both, combine_fn=combine).read()
+    batches = [next(stream) for _ in range(7)]
+    assert stream.endless
+    assert sorted(number for batch in batches for number in batch["a"]["id"])[:4] != [0, 0, 0, 0]
+    assert batches[0]["a"]["id"].tolist() != batches[0]["b"]["id"].tolist()
+
+
+def test_damage_is_named(folder, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    file = sorted(copy.rglob("*tfrecord-00001*"))[0]
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(UsageError, match=r"tfrecord-00001-of-00003' at byte \d+, after \d good records"):
+        ids(InputReader(config(str(copy))).read())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tfds_name": "nowhere"}, "^tfds_name: 'nowhere' is not in .*: prepare it there first"),
+        ({"tfds_name": "mnist"}, "^tfds_name: 'mnist' is not in .*: prepare it there first"),
+        ({"tfds_name": "numbers:9.0.0"}, "^tfds_name: 'numbers:9.0.0' is not in"),
+        ({"tfds_split": "test"}, "^tfds_split: received 'test', but 'numbers' has 'train'"),
+        ({"tfds_split": "train[:x]"}, "^tfds_split: received"),
+        (
+            {"tfds_skip_decoding_feature": "image, jpeg"},
+            "^tfds_skip_decoding_feature: received 'jpeg', .*'id', 'image'",
+        ),
+    ],
+)
+def test_data_that_is_not_there(folder, fields, message):
+    with pytest.raises(UsageError, match=message):
+        InputReader(config(folder, **fields)).read()

@@ -1,0 +1,41 @@
+"""Strategies by name: what this machine can serve, and a clear answer for the rest."""
+
+import keras
+import pytest
+
+from everstep.engine.strategy import get_distribution_strategy
+from everstep.errors import UsageError
+
+pytestmark = pytest.mark.backend
+
+
+@pytest.mark.parametrize("name", ["off", "OFF", None, False])
+def test_off_is_no_strategy(name):
+    assert get_distribution_strategy(name) is None
+
+
+@pytest.mark.parametrize("name", ["mirrored", "Mirrored"])
+def test_mirrored_uses_what_is_there(name):
+    strategy = get_distribution_strategy(name)
+    assert strategy.num_replicas_in_sync >= 1
+    with strategy.scope():
+        assert keras.Variable([1.0]).shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"distribution_strategy": "mirored"}, "there is no strategy 'mirored'; did you mean 'mirrored'"),
+        ({"distribution_strategy": "multi_worker_mirrored"}, "is for several machines and is not offered"),
+        ({"distribution_strategy": "parameter_server"}, "is for parameter servers"),
+        ({"num_gpus": -1}, r"runtime.num_gpus: received -1, must be at least 0"),
+        ({"num_gpus": 64}, r"runtime.num_gpus: received 64, but this machine has"),
+        ({"distribution_strategy": "one_device", "num_gpus": 2}, "'one_device' uses one device, received num_gpus=2"),
+        ({"distribution_strategy": "off", "num_gpus": 2}, "'off' uses one device"),
+        ({"distribution_strategy": "tpu"}, "there is no TPU on this machine"),
+        ({"all_reduce_alg": "ring"}, "runtime.all_reduce_alg: received 'ring'"),
+    ],
+)
+def test_what_cannot_be_served(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        get_distribution_strategy(**arguments)

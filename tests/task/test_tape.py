@@ -1,0 +1,97 @@
+"""A step ported as it is, with TensorFlow's tape: it runs on TensorFlow, and is refused elsewhere by its lines."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import everstep
+from everstep.errors import UsageError
+
+pytestmark = pytest.mark.backend
+
+
+class Line(everstep.Task):
+    """Learns that y is the sum of x."""
+
+    def build_model(self):
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+
+    def build_inputs(self, params, input_context=None):
+        x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+        return x, x.sum(axis=1, keepdims=True)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return ops.mean((labels - model_outputs) ** 2)
+
+
+class TapeLine(Line):
+    def train_step(self, inputs, model, optimizer, metrics):
+        import tensorflow as tf
+
+        features, labels = inputs
+        with tf.GradientTape() as tape:
+            outputs = model(features, training=True)
+            loss = self.build_losses(labels, outputs, aux_losses=model.losses)
+        tvars = model.trainable_variables
+        grads = tape.gradient(loss, tvars)
+        optimizer.apply_gradients(list(zip(grads, tvars, strict=True)))
+        self.process_metrics(metrics, labels, outputs)
+        return {self.loss: loss}
+
+
+class BothWays(TapeLine):
+    """Has a tape in a branch that is not taken."""
+
+    def train_step(self, inputs, model, optimizer, metrics):
+        if keras.backend.backend() == "tensorflow":
+            return super().train_step(inputs, model, optimizer, metrics)
+        return Line.train_step(self, inputs, model, optimizer, metrics)
+
+
+class WrongElsewhere(Line):
+    def train_step(self, inputs, model, optimizer, metrics):
+        raise RuntimeError("something else")
+
+
+def train(task, directory):
+    params = everstep.ExperimentConfig()
+    rate = {"learning_rate": {"type": "constant", "constant": {"learning_rate": 0.05}}}
+    params.override({"trainer": {"train_steps": 60, "steps_per_loop": 20, "optimizer_config": rate}})
+    logs = []
+    everstep.run_experiment(
+        None, task, "train", params, directory, train_actions=[logs.append], export=False, verbose=False
+    )
+    return [log["training_loss"] for log in logs]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a tape is TensorFlow's")
+def test_a_tape_runs_on_tensorflow(tmp_path):
+    losses = train(TapeLine(), tmp_path / "tape")
+    assert losses == pytest.approx(train(Line(), tmp_path / "plain"), rel=1e-4)
+    assert losses[-1] < losses[0] / 5
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="a tape is TensorFlow's")
+def test_a_tape_is_refused_elsewhere_by_its_lines(tmp_path):
+    with pytest.raises(UsageError) as refused:
+        train(TapeLine(), tmp_path / "run")
+    source, first = inspect.getsourcelines(TapeLine.train_step)
+    text = str(refused.value)
+    assert "everstep.value_and_grad(loss_fn, variables, optimizer=optimizer)" in text
+    for code in ("with tf.GradientTape() as tape:", "grads = tape.gradient(loss, tvars)"):
+        (offset,) = [number for number, line in enumerate(source) if line.strip() == code]
+        assert f"  {__file__}:{first + offset}: {code}" in text.splitlines()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tape_in_a_branch_that_is_not_taken_is_no_matter(tmp_path):
+    losses = train(BothWays(), tmp_path / "run")
+    assert losses[-1] < losses[0] / 5
+
+
+def test_other_errors_stay_what_they_are(tmp_path):
+    with pytest.raises(RuntimeError, match="something else"):
+        train(WrongElsewhere(), tmp_path / "run")
