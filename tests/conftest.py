@@ -26,3 +26,16 @@ def _keep_compiled_programs(folder: Path) -> None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+@pytest.fixture(autouse=True)
+def _registered_optimizers_go():
+    """What a test registers is gone after it: the next one expects the optimizers that ship."""
+    from everstep.optim import registry
+
+    before = dict(registry._registered)
+    yield
+    if registry._registered != before:
+        registry._registered.clear()
+        registry._registered.update(before)
+        registry._extended.cache_clear()

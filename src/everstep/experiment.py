@@ -267,6 +267,7 @@ def _plan(mode: str, params: ExperimentConfig, task: Task, trainer: Trainer) -> 
 def _training_data(params: ExperimentConfig, task: Task) -> Stream:
     """Returns the data somebody else trains on: continuous_eval has to know when that one is done."""
     data = params.task.train_data.replace(is_training=True)
+    data = data if data.seed is not None else data.replace(seed=params.runtime.seed)
     try:
         return make_stream(task.build_inputs(data), data, training=True, seed=params.runtime.seed)
     except UsageError as error:

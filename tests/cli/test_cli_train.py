@@ -13,7 +13,8 @@ import pytest
 from everstep.cli.quiet import quiet
 
 OURS = re.compile(
-    r"Model: |[┏┃┡│├└]| (Total|Trainable|Non-trainable) params|(train|validation) batch: |plan: |train \| | eval \| |$"
+    r"Model: |[┏┃┡│├└]| (Total|Trainable|Non-trainable) params|(train|validation) batch: |plan: |cost |"
+    r"train \| | eval \| |$"
 )
 
 

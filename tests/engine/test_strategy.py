@@ -3,15 +3,18 @@
 import keras
 import pytest
 
-from everstep.engine.strategy import get_distribution_strategy
+from everstep.engine.strategy import OneDevice, get_distribution_strategy
 from everstep.errors import UsageError
 
 pytestmark = pytest.mark.backend
 
 
 @pytest.mark.parametrize("name", ["off", "OFF", None, False])
-def test_off_is_no_strategy(name):
-    assert get_distribution_strategy(name) is None
+def test_off_is_one_device(name):
+    strategy = get_distribution_strategy(name)
+    assert isinstance(strategy, OneDevice)
+    with strategy.scope():
+        assert keras.Variable([1.0]).shape == (1,)
 
 
 @pytest.mark.parametrize("name", ["mirrored", "Mirrored"])

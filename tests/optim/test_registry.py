@@ -19,9 +19,13 @@ class LionConfig(ClippingConfig):
     """Decay of the mean of the gradients."""
 
 
-@register_optimizer("lion", LionConfig)
 def lion(learning_rate, beta_1, **clipping):
     return keras.optimizers.Lion(learning_rate, beta_1=beta_1, **clipping)
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    register_optimizer("lion", LionConfig)(lion)
 
 
 def test_a_registered_optimizer_is_chosen_by_name():

@@ -6,7 +6,7 @@ import pytest
 from everstep.errors import UsageError
 from everstep.run.record import Run, find_runs, read
 
-KEYS = "id experiment backend status step epoch attempts metrics digest weights_digest code environment data"
+KEYS = "id experiment backend status step epoch attempts metrics digest weights_digest code environment data cost"
 
 
 class Clock:

@@ -25,10 +25,11 @@ class Replicas:
     def __init__(self) -> None:
         self.strategy = tf.distribute.get_strategy()
         self.count = self.strategy.num_replicas_in_sync
+        self._is_alone = not tf.distribute.has_strategy()
 
     def run(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
         """Runs a step on every replica; returns what it returned, per replica where there are several."""
-        if self.count == 1:
+        if self._is_alone:  # a strategy of one device wants its own context all the same
             return step(batch)
         with _undivided_losses():
             return self.strategy.run(lambda whole: self._on_one(step, whole), args=(batch,))

@@ -1,5 +1,6 @@
 """Which devices of this machine a run uses, by the names that TF Model Garden gives to strategies."""
 
+import contextlib
 import importlib
 from typing import Any
 
@@ -12,6 +13,16 @@ _ELSEWHERE = {
 }
 _ALL_REDUCE = {"nccl": "NcclAllReduce", "hierarchical_copy": "HierarchicalCopyAllReduce"}
 _KEY = "runtime.distribution_strategy"
+
+
+class OneDevice:
+    """One device, which needs no strategy."""
+
+    num_replicas_in_sync = 1
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        """Changes nothing."""
+        return contextlib.nullcontext()
 
 
 def get_distribution_strategy(
@@ -34,7 +45,7 @@ def get_distribution_strategy(
       tpu_address: For TensorFlow: the TPU's name or address; None, `""` and `local` mean this machine's.
 
     Returns:
-      A `tf.distribute` strategy, a `DeviceMesh` on JAX, or None for one device.
+      A `tf.distribute` strategy, a `DeviceMesh` on JAX, or an object that stands for one device; all have `scope()`.
 
     Raises:
       UsageError: There is no such strategy, or this machine cannot serve it.
@@ -71,7 +82,7 @@ def _jax(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str 
     if all_reduce_alg is not None:
         raise UsageError(f"runtime.all_reduce_alg: received {all_reduce_alg!r}, but on JAX the compiler decides")
     if name in ("off", "one_device"):
-        return None
+        return OneDevice()
     if name == "tpu" and jax.default_backend() != "tpu":
         raise UsageError(f"{_KEY}: there is no TPU on this machine, JAX computes on {jax.default_backend()}")
     devices = jax.local_devices()
@@ -83,7 +94,7 @@ def _tensorflow(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_addres
     if all_reduce_alg is not None and all_reduce_alg not in _ALL_REDUCE:
         raise UsageError(f"runtime.all_reduce_alg: received {all_reduce_alg!r}; {nearest(all_reduce_alg, _ALL_REDUCE)}")
     if name == "off":
-        return None
+        return OneDevice()
     if name == "tpu":
         return _tpu(tf, tpu_address)
     gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
