@@ -1,9 +1,10 @@
 """Digits that grow: three stages of larger images and more dropout, against training on full size all the time.
 
-    python examples/progressive.py [--steps 900] [--backend jax]
+    python examples/progressive.py [--steps 1800] [--backend jax]
 
 The model pools over whatever size it gets, so all its weights go on from stage to stage. A step costs as many
-multiplications as the images have pixels: the early stages are cheap. Both runs are killed and resumed as any other.
+multiplications as the images have pixels: the early stages are cheap, and can have more steps. Both runs are killed and
+resumed as any other.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import time
 from everstep.engine import backend
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--steps", type=int, default=900, help="of each run (default 900)")
+parser.add_argument("--steps", type=int, default=1800, help="of the run on full size (default 1800)")
 parser.add_argument("--backend", choices=["tensorflow", "jax"], help="which backend computes")
 parser.add_argument("--model-dir", help="keep both runs here (default: a temporary folder)")
 given = parser.parse_args()
@@ -29,6 +30,7 @@ from everstep.task.classification import ClassificationTask  # noqa: E402
 from everstep.zoo.mnist_data import load_mnist  # noqa: E402
 
 SIZES, DROPOUT = (14, 20, 28), (0.0, 0.1, 0.2)
+STEPS = [given.steps * part // 100 for part in (66, 33, 40)]  # of the stages, by the steps on full size
 
 
 class Digits(ClassificationTask):
@@ -54,8 +56,8 @@ class GrowingDigits(es.ProgressivePolicy, Digits):
         return len(SIZES)
 
     def num_steps(self, stage: int) -> int:
-        """Returns a third of the run."""
-        return given.steps // len(SIZES)
+        """Returns many for small images, fewer for large ones."""
+        return STEPS[stage]
 
     def get_model(self, stage, old_model=None):
         """Returns the same network with more dropout."""
@@ -76,12 +78,12 @@ def digits(training: bool, size: int) -> tuple[np.ndarray, np.ndarray]:
     return images, labels.astype("int32")
 
 
-def train(task_cls: type, trainer: type, directory: str) -> tuple[float, float]:
+def train(task_cls: type, trainer: type, steps: int, directory: str) -> tuple[float, float]:
     """Trains; returns the accuracy and the seconds."""
     data = {"train_data": {"global_batch_size": 128}, "validation_data": {"global_batch_size": 500}}
     params = es.ExperimentConfig(trainer=trainer())
-    params.override({"task": data, "trainer": {"train_steps": given.steps, "steps_per_loop": given.steps // 9}})
-    params.override({"trainer": {"validation_interval": given.steps, "checkpoint_interval": given.steps // 3}})
+    params.override({"task": data, "trainer": {"train_steps": steps, "steps_per_loop": 50}})
+    params.override({"trainer": {"validation_interval": steps, "checkpoint_interval": 500}})
     begin = time.perf_counter()
     task = task_cls(params.task)
     _, logs = es.run_experiment(None, task, "train_and_eval", params, directory, export=False, verbose=False)
@@ -90,11 +92,11 @@ def train(task_cls: type, trainer: type, directory: str) -> tuple[float, float]:
 
 def main() -> None:
     """Trains both ways, and shows what each has cost."""
-    share = sum(size**2 for size in SIZES) / len(SIZES) / SIZES[-1] ** 2
+    share = sum(steps * (size / SIZES[-1]) ** 2 for steps, size in zip(STEPS, SIZES, strict=True)) / given.steps
     with tempfile.TemporaryDirectory() as folder:
         folder = given.model_dir or folder
-        fixed, fixed_seconds = train(Digits, es.TrainerConfig, f"{folder}/fixed")
-        grown, grown_seconds = train(GrowingDigits, ProgressiveTrainerConfig, f"{folder}/grown")
+        fixed, fixed_seconds = train(Digits, es.TrainerConfig, given.steps, f"{folder}/fixed")
+        grown, grown_seconds = train(GrowingDigits, ProgressiveTrainerConfig, sum(STEPS), f"{folder}/grown")
     print(f"full size all the time   accuracy {fixed:.4f}  computed 100 %  {fixed_seconds:5.1f} s")
     print(f"growing over {len(SIZES)} stages    accuracy {grown:.4f}  computed {share:3.0%}  {grown_seconds:5.1f} s")
 

@@ -49,6 +49,18 @@ def test_custom_step(tmp_path):
     assert numbers("accuracy of the teacher", printed)[0] > 0.93
 
 
+@pytest.mark.full
+@pytest.mark.backend
+def test_progressive(tmp_path):
+    """Small images first, then larger ones; both runs are shown with what they took."""
+    fixed, grown = numbers("accuracy", run("progressive.py", tmp_path / "run"))
+    assert fixed > 0.95
+    assert grown > 0.93
+    assert json.loads((tmp_path / "run" / "grown" / "run.json").read_text())["status"] == "finished"
+    copies = sorted(int(path.name) for path in (tmp_path / "run" / "grown" / "exported_ckpts").iterdir())
+    assert copies[-1] == 2502, "the model at the end of training is always among them"
+
+
 @pytest.mark.backend
 def test_gan(tmp_path):
     printed = run("gan.py", tmp_path / "run")
