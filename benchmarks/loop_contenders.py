@@ -14,9 +14,9 @@ backend.select(sys.argv[1] if len(sys.argv) > 1 else None)
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
-from everstep.experiment import run_experiment  # noqa: E402
+from everstep.experiment import create_trainer, run_experiment  # noqa: E402
 from everstep.experiment_config import ExperimentConfig  # noqa: E402
-from everstep.loop.controller import Controller  # noqa: E402
+from everstep.loop.trainer import Trainer  # noqa: E402
 from everstep.task.classification import ClassificationTask  # noqa: E402
 from everstep.zoo.mnist_data import load_mnist  # noqa: E402
 
@@ -63,14 +63,16 @@ class Task(ClassificationTask):
         return data()
 
 
-class Timed(Controller):
-    """A controller that remembers when the device was done with each window."""
+class Timed(Trainer):
+    """A trainer that waits for the device at the first and the last step that count, and notes when they were done."""
 
-    ends: list[tuple[int, float]] = []
+    marks: dict[int, float] = {}
 
-    def _timed(self, logs: Any, steps: int, *times: float) -> Any:
-        logs = super()._timed(logs, steps, *times)
-        self.ends.append((sum(n for n, _ in self.ends[-1:]) + steps, time.perf_counter()))
+    def train(self, num_steps: int) -> Any:
+        logs = super().train(num_steps)
+        if self.global_step in (WARM, STEPS):
+            len(logs)
+            self.marks[self.global_step] = time.perf_counter()
         return logs
 
 
@@ -78,11 +80,11 @@ def ours() -> float:
     params = ExperimentConfig()
     params.override({"task": {"train_data": {"global_batch_size": BATCH, "is_training": True}}})
     params.override({"trainer": {"train_steps": STEPS, "steps_per_loop": BLOCK, "checkpoint_interval": 0}})
-    Timed.ends = []
+    task = Task()
+    trainer = create_trainer(params, task, train=True, evaluate=False, trainer_cls=Timed)
     with tempfile.TemporaryDirectory() as directory:
-        run_experiment(None, Task(), "train", params, directory, controller_cls=Timed, export=False)
-    (first, begin), (last, end) = next(e for e in Timed.ends if e[0] >= WARM), Timed.ends[-1]
-    return (last - first) / (end - begin)
+        run_experiment(None, task, "train", params, directory, trainer=trainer, export=False)
+    return (STEPS - WARM) / (Timed.marks[STEPS] - Timed.marks[WARM])
 
 
 # -- by hand -------------------------------------------------------------------------------------------------------

@@ -107,6 +107,42 @@ class RecurrentTask(ClassificationTask):
         return tokens, np.argmax(counts, axis=0).astype("int32")
 
 
+@dataclasses.dataclass
+class GrowingConfig(everstep.TaskConfig):
+    """Images that grow after 100 steps."""
+
+
+@everstep.register_task(GrowingConfig)
+class GrowingTask(everstep.ProgressivePolicy, ClassificationTask):
+    """Two stages: the second has larger images, dropout, and one layer more."""
+
+    def num_stages(self) -> int:
+        return 2
+
+    def num_steps(self, stage: int) -> int:
+        return 100
+
+    def get_model(self, stage: int, old_model: keras.Model | None = None) -> keras.Model:
+        more = [layers.Dense(8, activation="relu"), layers.Dropout(0.2)] if stage else []
+        stack = [layers.Conv2D(8, 3, activation="relu"), layers.GlobalMaxPooling2D(), *more]
+        return keras.Sequential([keras.Input((None, None, 1)), *stack, layers.Dense(CLASSES, name="head")])
+
+    def get_train_dataset(self, stage: int) -> Any:
+        return _images((8, 12)[stage])
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> Any:
+        return _images(12)
+
+
+@everstep.register_experiment("reliability/growing")
+def growing() -> everstep.ExperimentConfig:
+    """Stages, averaged weights, gradients collected over three steps, and the best model exported."""
+    optimization = {"gradient_accumulation_steps": 3, "ema": {"average_decay": 0.9}}
+    best = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "accuracy"}
+    settings = _trainer().as_dict() | {"train_steps": 300, "optimizer_config": optimization, **best}
+    return everstep.ExperimentConfig(task=GrowingConfig(), trainer=everstep.ProgressiveTrainerConfig(settings))
+
+
 @everstep.register_experiment("reliability/cnn")
 def cnn() -> everstep.ExperimentConfig:
     """A convolutional network with batch normalization and dropout."""

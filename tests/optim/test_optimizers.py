@@ -1,5 +1,6 @@
 """Every optimizer against its formula in NumPy, over several steps, on whichever backend is configured."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -147,13 +148,15 @@ def expected(
     return values
 
 
-def found(type_: str, fields: dict[str, Any]) -> dict[str, Array]:
+def found(type_: str, fields: dict[str, Any], shares: tuple[float, ...] = (1.0,)) -> dict[str, Array]:
+    """Returns what an optimizer makes of the weights; it sees each gradient in shares, whose average it is."""
     parts = {"optimizer": {"type": type_, type_: fields}, "learning_rate": {"constant": {"learning_rate": RATE}}}
-    optimizer = build(OptimizationConfig(parts))
+    optimizer = build(OptimizationConfig({**parts, "gradient_accumulation_steps": len(shares)}))
     with keras.name_scope("layer"):
         variables = {name: keras.Variable(value, dtype="float32", name=name) for name, value in weights().items()}
-    for grads in gradients():
-        optimizer.apply([keras.ops.convert_to_tensor(g, "float32") for g in grads.values()], list(variables.values()))
+    for grads, share in itertools.product(gradients(), shares):
+        seen = [keras.ops.convert_to_tensor(g * share, "float32") for g in grads.values()]
+        optimizer.apply(seen, list(variables.values()))
     return {name: keras.ops.convert_to_numpy(variable) for name, variable in variables.items()}
 
 
@@ -218,6 +221,15 @@ def test_the_formula(type_: str, fields: dict[str, Any], update: Callable[[str],
         np.testing.assert_allclose(value, wanted[name], rtol=2e-5, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.parametrize(("type_", "fields", "update"), CASES)
+def test_gradients_of_several_steps_count_as_their_average(
+    type_: str, fields: dict[str, Any], update: Callable[[str], Update]
+):
+    values, wanted = found(type_, fields, (0.25, 2.0, 0.75)), expected(update, lambda grads: grads)
+    for name, value in values.items():
+        np.testing.assert_allclose(value, wanted[name], rtol=2e-5, atol=2e-5, err_msg=name)
+
+
 CLIPPED: list[Any] = [
     ("lamb", {"clipvalue": 0.5}, lambda grads: {name: g.clip(-0.5, 0.5) for name, g in grads.items()}),
     ("lamb", {"clipnorm": 2}, lambda grads: {name: g * min(1.0, 2 / norm(g)) for name, g in grads.items()}),
@@ -229,7 +241,7 @@ CLIPPED: list[Any] = [
 @pytest.mark.parametrize(("type_", "fields", "clip"), CLIPPED)
 def test_clipping_comes_before_the_update(type_: str, fields: dict[str, Any], clip: Callable[[Any], Any]):
     formula = {"lamb": lambda name: lamb(0.0, True), "adamw": lambda name: adam()}[type_]
-    values, wanted = found(type_, fields), expected(formula, clip)
+    values, wanted = found(type_, fields, (0.5, 1.5)), expected(formula, clip)
     for name, value in values.items():
         np.testing.assert_allclose(value, wanted[name], rtol=2e-5, atol=2e-5, err_msg=name)
 

@@ -38,6 +38,8 @@ def build(config: OptimizationConfig, path: str = "trainer.optimizer_config") ->
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         name = f"{path}.optimizer.{config.optimizer.type}"
         raise UsageError(f"{name}: what is registered under this name returned {optimizer!r}, which is no optimizer")
+    if config.gradient_accumulation_steps > 1:
+        optimizer.gradient_accumulation_steps = config.gradient_accumulation_steps
     return optimizer if config.ema is None else ExponentialMovingAverage(optimizer, **config.ema.as_dict())
 
 
