@@ -71,12 +71,14 @@ class Seen:
     """One process as seen from outside.
 
     Attributes:
+      pid: Its number.
       began: When it started.
       first: When its first step was seen.
       steps: How many it has done, as estimated.
       speed: Steps per second.
     """
 
+    pid: int
     began: float
     first: float
     steps: int = 0
@@ -94,21 +96,21 @@ def measure(folder: Path, backend: str, period: float, kills: int, checkpoint_se
     try:
         for _ in range(kills):
             seen.append(_watch(job, process, period))
-            os.kill(job.holder() or 0, signal.SIGKILL)
+            os.kill(seen[-1].pid, signal.SIGKILL)
         seen.append(_watch(job, process, period))
+    finally:
         process.send(signal.SIGTERM)  # the supervisor passes it on
         process.wait()
-    finally:
-        process.kill()
     return _figures(job, seen)
 
 
 def _watch(job: Job, process: Process, period: float) -> Seen:
     """Watches one process for a while after its first step."""
-    dead = job.holder()
-    if not process.until(lambda: job.holder() not in (None, dead) and _beaten(job) > _started(job.holder() or 0)):
+    others = (None, job.holder(), process.pid)  # the dead one, and the supervisor, which writes down how it died
+    if not process.until(lambda: job.holder() not in others and _beaten(job) > _started(job.holder() or 0)):
         raise RuntimeError(f"it was not started again:\n{process.said()}")
-    seen = Seen(_started(job.holder() or 0), time.time())
+    pid = job.holder() or 0
+    seen = Seen(pid, _started(pid), time.time())
     begin, first = job.heartbeat() or 0, _beaten(job)
     if process.ends_within(period):
         raise RuntimeError(f"it ended:\n{process.said()}")
