@@ -13,12 +13,13 @@ import everstep as es
 import everstep.zoo
 from everstep.cli.request import Request, resolve
 from everstep.errors import UsageError
+from everstep.task.initial.report import Report
 from loop.samples import TinyTask, run, tiny_params
 
 pytestmark = pytest.mark.backend
 
 RECORD = {"id", "experiment", "backend", "status", "step", "epoch", "attempts", "metrics", "digest", "weights_digest"}
-RECORD |= {"code", "environment", "data", "cost"}
+RECORD |= {"code", "environment", "data", "cost", "initial_weights"}
 
 
 def train(model_dir, params=None, **kwargs):
@@ -59,6 +60,7 @@ def test_record(finished):
     assert attempt["started"] < attempt["ended"]
     assert set(found["data"]) == {"train", "validation"}
     assert found["environment"]["engine"]["device"] == "cpu"
+    assert found["initial_weights"] == []
 
 
 def test_history(finished):
@@ -112,6 +114,45 @@ def test_digest_does_not_depend_on_what_is_logged_or_saved(finished, tmp_path):
     params.override({"trainer": {"validation_interval": 60, "checkpoint_interval": 0, "validation_steps": 1}})
     train(tmp_path / "run", params)
     assert record(tmp_path / "run")["weights_digest"] == record(finished[0])["weights_digest"]
+
+
+# -- initial weights ---------------------------------------------------------------------------------------------------
+
+
+class Started(TinyTask):
+    """Starts from another run; its model is a part of that one's."""
+
+    def __init__(self, path):
+        super().__init__()
+        self._task_config = es.TaskConfig(init_checkpoint=str(path))
+
+    def build_model(self):
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(8)])
+
+    def train_step(self, inputs, model, optimizer, metrics):
+        return {"loss": keras.ops.mean(model(inputs[0]))}
+
+
+def test_initial_weights_are_told_and_recorded(tmp_path, capsys):
+    run("train", tmp_path / "first", train_steps=4)
+    for _ in range(2):  # the second time, it goes on
+        run("train", tmp_path / "second", task=Started(tmp_path / "first"), train_steps=4, verbose=True)
+    told = capsys.readouterr().err.splitlines()
+    (found,) = record(tmp_path / "second")["initial_weights"]
+    assert found["path"].startswith(str(tmp_path / "first"))
+    assert (found["matched"], found["missing"]) == (["dense/kernel", "dense/bias"], [])
+    assert sorted(found["unexpected"]) == ["model/dense_1/bias", "model/dense_1/kernel"]
+    assert len([line for line in told if line.startswith("2 of the model's 2 weights come from")]) == 1
+    assert len([line for line in told if line.startswith("not used from there: model/dense_1/")]) == 1
+
+
+def test_initial_weights_of_several_parts(tmp_path):
+    class Parts(TinyTask):
+        def initialize(self, model):
+            return [None, Report("a", "file", ("dense/kernel",)), Report("b", "file", ("dense/bias",))]
+
+    run("train", tmp_path / "run", task=Parts(), train_steps=4)
+    assert [report["path"] for report in record(tmp_path / "run")["initial_weights"]] == ["a", "b"]
 
 
 # -- runs that fail ----------------------------------------------------------------------------------------------------

@@ -87,7 +87,11 @@ class Seen:
 
 def measure(folder: Path, backend: str, period: float, kills: int, checkpoint_seconds: float) -> Figures:
     """Lets a supervised run be killed that often, `period` seconds after its first step each time; then ends it."""
-    words = ("trainer.train_steps=1000000000", "trainer.checkpoint_interval=0", "trainer.validation_interval=100000")
+    words: tuple[str, ...] = (
+        "trainer.train_steps=1000000000",
+        "trainer.checkpoint_interval=0",
+        "trainer.validation_interval=100000",
+    )
     words += (f"trainer.checkpoint_seconds={checkpoint_seconds}", "trainer.steps_per_loop=20")
     job = Job("reliability/recurrent", backend, folder / "run", words)
     supervised = dataclasses.replace(job, overrides=(*words, "--max-restarts", str(kills)))

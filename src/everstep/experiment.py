@@ -30,11 +30,10 @@ from everstep.export.folder import export_all
 from everstep.loop.announce import announce
 from everstep.loop.config import TrainerConfig
 from everstep.loop.controller import Action, Controller
-from everstep.loop.exported_copies import exported_copies
+from everstep.loop.creation import create_trainer
 from everstep.loop.from_config import controller_settings, retention
 from everstep.loop.in_steps import in_steps
 from everstep.loop.learning_rate import LearningRate
-from everstep.loop.progressive import ProgressiveTrainer, is_progressive
 from everstep.loop.trainer import Trainer
 from everstep.optim.ema import find_average
 from everstep.run import cost
@@ -46,6 +45,7 @@ from everstep.run.record import Run
 from everstep.run.signals import Interrupted
 from everstep.run.trackers import create_tracker
 from everstep.task.description import constant_rate
+from everstep.task.initial.report import Report
 from everstep.task.task import Task, unpack
 from everstep.tracking.console import ConsoleTracker
 from everstep.types import Logs
@@ -134,11 +134,7 @@ def run_experiment(
             evaluator=trainer,
             checkpointer=checkpointer,
             tracker=tracker,
-            train_actions=[
-                *configured.train_actions,
-                *train_actions,
-                *exported_copies(trainer, run.directory, params.trainer),
-            ],
+            train_actions=[*configured.train_actions, *train_actions],
             eval_actions=[*configured.eval_actions, *eval_actions],
             trained=attempt.trained if attempt else lambda: None,
             asked=guard.asked,
@@ -148,7 +144,7 @@ def run_experiment(
         configured.join(controller)
         if attempt:
             controller.saver.parts += [*_parts(controller, trainer, attempt), configured]
-        _start(controller, trainer, mode, init_fn or task.initialize, run.directory)
+        _start(controller, trainer, mode, init_fn or task.initialize, run, say)
         _tell(controller, trainer, changes, say)
         recorded = attempt.recorded(changes, guard.last_beat) if attempt else contextlib.nullcontext()
         with recorded, contextlib.closing(tracker):
@@ -165,21 +161,6 @@ def run_experiment(
         if training and len(run.record["attempts"]) > 1:
             say(f"goodput {goodput(run.record)}")
         return trainer.model, logs
-
-
-def create_trainer(
-    params: ExperimentConfig, task: Task, train: bool, evaluate: bool, trainer_cls: type[Trainer] = Trainer
-) -> Trainer:
-    """Seeds everything, builds model and optimizer as `params` say, and joins them in a trainer."""
-    backend.prepare(params.runtime.seed)
-    if is_progressive(task):
-        return ProgressiveTrainer(params, task, train=train, evaluate=evaluate)
-    model = task.build_model()
-    optimizer = None
-    if train:
-        optimizer = model.optimizer if model.compiled else None
-        optimizer = optimizer or task.create_optimizer(params.trainer.optimizer_config, params.runtime)
-    return trainer_cls(params, task, model, optimizer, train=train, evaluate=evaluate)
 
 
 @contextlib.contextmanager
@@ -246,7 +227,7 @@ def _changes(
 
 def _strategy(config: RuntimeConfig) -> Any:
     """Returns what the configuration says of devices; None for one of them, which needs no strategy."""
-    if config.distribution_strategy in ("off", "one_device"):
+    if config.distribution_strategy.lower() in ("off", "one_device"):
         return None
     return get_distribution_strategy(config.distribution_strategy, config.all_reduce_alg, config.num_gpus, config.tpu)
 
@@ -280,7 +261,9 @@ def _parts(controller: Controller, trainer: Trainer, attempt: Attempt) -> list[A
     return [attempt] if has_rate else [attempt, LearningRate(trainer, constant_rate(trainer.optimizer))]
 
 
-def _start(controller: Controller, trainer: Trainer, mode: str, initialize: Callable, directory: Path) -> None:
+def _start(
+    controller: Controller, trainer: Trainer, mode: str, initialize: Callable, run: Run, say: Callable[[str], None]
+) -> None:
     """Restores the newest checkpoint, or, in a run that has none, gives the model its initial weights."""
     if mode == "continuous_eval":
         return
@@ -288,11 +271,25 @@ def _start(controller: Controller, trainer: Trainer, mode: str, initialize: Call
         return
     controller.checkpointer.require_hope()
     if mode == "eval":
-        raise UsageError(f"there is no checkpoint to evaluate in {str(directory)!r}: train first, or check --model-dir")
-    initialize(trainer.model)
+        raise UsageError(
+            f"there is no checkpoint to evaluate in {str(run.directory)!r}: train first, or check --model-dir"
+        )
+    run.record["initial_weights"] = _reported(initialize(trainer.model), say)
     if (average := find_average(trainer.optimizer)) is not None:
         average.start()
     trainer.engine.pull()
+
+
+def _reported(reports: Any, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Says where initial weights came from, and returns it for the record; `reports` is one, a list of them, or none.
+
+    What a file does not have, whoever read it has warned of.
+    """
+    listed = [report for report in nest.flatten([reports]) if isinstance(report, Report)]
+    for report in listed:
+        for line in report.lines() if report.is_complete else ():
+            say(line)
+    return [report.as_dict() for report in listed]
 
 
 def _tell(controller: Controller, trainer: Trainer, changes: Iterable[Change], say: Callable[[str], None]) -> None:

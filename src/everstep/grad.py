@@ -7,9 +7,10 @@ in each other.
 """
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 
@@ -36,7 +37,8 @@ def value_and_grad(
         the gradients are then of the scaled loss, as its `apply` expects; the loss returned is not scaled.
 
     Returns:
-      What `loss_fn` returned, and the list of gradients, dense, in the order of `variables`.
+      What `loss_fn` returned, and the list of gradients, dense, in the order of `variables`. On several replicas they
+      are of the whole batch, as on one device: what is clipped or logged of them is the same.
     """
     backend = keras.backend.backend()
     if backend not in _VALUE_AND_GRAD:
@@ -65,10 +67,31 @@ def cond(predicate: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]
       UsageError: The functions do not return the same structure and types.
     """
     run = _jax_cond if keras.backend.backend() == "jax" else keras.ops.cond
+    return _same_structure("everstep.cond", run, predicate, true_fn, false_fn)
+
+
+def switch(index: Any, branches: Sequence[Callable[[], Any]]) -> Any:
+    """Runs one of several functions, chosen by a number known only at run time; all may assign variables.
+
+    Args:
+      index: A scalar integer tensor, from 0 to below the number of functions.
+      branches: Functions that take nothing and return the same structure, shapes and dtypes.
+
+    Returns:
+      What the chosen function returned.
+
+    Raises:
+      UsageError: The functions do not return the same structure and types.
+    """
+    run = _jax_switch if keras.backend.backend() == "jax" else keras.ops.switch
+    return _same_structure("everstep.grad.switch", run, index, list(branches))
+
+
+def _same_structure(name: str, run: Callable[..., Any], *args: Any) -> Any:
     try:
-        return run(predicate, true_fn, false_fn)
+        return run(*args)
     except (AssertionError, TypeError) as error:  # what the backends raise where the functions differ
-        raise UsageError(f"everstep.cond: both functions must return the same structure and types: {error}") from error
+        raise UsageError(f"{name}: all functions must return the same structure and types: {error}") from error
 
 
 class ChainedScope(keras.StatelessScope):
@@ -94,18 +117,57 @@ class ChainedScope(keras.StatelessScope):
         super().add_update(update)
 
 
-# The share of the global batch that this replica's thread works on; 1 where there is one replica.
+class Share(Protocol):
+    """What one of several replicas has to know of a step: its part, and how the parts come together.
+
+    Attributes:
+      divides_losses: Whether Keras's losses are weighed as they are computed, which is Keras's rule, and not later.
+    """
+
+    divides_losses: bool
+
+    @property
+    def weight(self) -> float:
+        """The part of the global batch that this replica works on."""
+
+    def sum(self, gradients: list[Any], variables: list[keras.Variable]) -> list[Any]:
+        """Returns the gradients of all replicas, added up."""
+
+
 _replica = threading.local()
 
 
 @contextlib.contextmanager
-def share_of_batch(share: float) -> Iterator[None]:
-    """Weighs the losses of a step by its share of the global batch: gradients are summed over the replicas."""
+def on_replica(share: Share | None) -> Iterator[None]:
+    """Inside the block this thread's share is that one; None for code that need not know of replicas."""
+    before = current_share()
     _replica.share = share
     try:
         yield
     finally:
-        del _replica.share
+        _replica.share = before
+
+
+def current_share() -> Share | None:
+    """Returns what this thread's replica has to do; None where there is one device."""
+    return getattr(_replica, "share", None)
+
+
+@contextlib.contextmanager
+def losses_divided_by_keras(divided: bool = True) -> Iterator[None]:
+    """For steps written by Keras's rules, as a model's own `train_step`: its losses are parts of the global batch's.
+
+    Elsewhere a loss object returns the mean over the replica's samples, and `value_and_grad` weighs it.
+    """
+    share = current_share()
+    if share is None:
+        yield
+        return
+    before, share.divides_losses = share.divides_losses, divided
+    try:
+        yield
+    finally:
+        share.divides_losses = before
 
 
 # Optimizers that had a loss scaled for them since `forget_scaled`: a loss-scaling `apply` checks it.
@@ -168,13 +230,15 @@ def _scale(loss: Any, optimizer: Any) -> Any:
 def _tensorflow_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: Any) -> tuple[Any, list]:
     import tensorflow as tf
 
-    with tf.GradientTape() as tape:
+    share = current_share()
+    with tf.GradientTape() as tape, losses_divided_by_keras(False):
         loss, value = _split(loss_fn())
-        scaled = _scale(loss, optimizer) * getattr(_replica, "share", 1.0)
-    gradients = tape.gradient(scaled, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        scaled = _scale(loss, optimizer) * (share.weight if share else 1.0)
+    sources, unconnected = [v.value for v in variables], tf.UnconnectedGradients.ZERO
     # An embedding's gradient comes as slices, one per token. Keras's optimizers would square the slices of a repeated
     # token one by one, where the gradient is their sum.
-    return value, [tf.convert_to_tensor(gradient) for gradient in gradients]
+    dense = [tf.convert_to_tensor(part) for part in tape.gradient(scaled, sources, unconnected_gradients=unconnected)]
+    return value, share.sum(dense, variables) if share else dense
 
 
 def _jax_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: Any) -> tuple[Any, list]:
@@ -203,10 +267,14 @@ def _current(variable: keras.Variable, scope: "ChainedScope") -> Any:
 
 
 def _jax_cond(predicate: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
+    return _jax_switch(keras.ops.cast(predicate, "int32"), [false_fn, true_fn])
+
+
+def _jax_switch(index: Any, branches: Sequence[Callable[[], Any]]) -> Any:
     import jax
 
-    branches, touched = (true_fn, false_fn), {}
-    for branch in branches:  # what either assigns, both must return
+    touched: dict[int, keras.Variable] = {}
+    for branch in branches:  # what one assigns, all must return
 
         def look(branch: Callable[[], Any] = branch) -> None:
             with ChainedScope() as scope:
@@ -221,7 +289,7 @@ def _jax_cond(predicate: Any, true_fn: Callable[[], Any], false_fn: Callable[[],
             value = branch()
             return value, [_current(v, scope) for v in assigned]
 
-    value, updates = jax.lax.cond(predicate, lambda: run(true_fn), lambda: run(false_fn))
+    value, updates = jax.lax.switch(index, [functools.partial(run, branch) for branch in branches])
     for variable, update in zip(assigned, updates, strict=True):
         variable.assign(update)
     return value

@@ -10,7 +10,7 @@ import pytest
 
 import everstep as es
 from everstep.actions import BestCheckpointExporter, maybe_create_best_ckpt_exporter
-from everstep.checkpoint.checkpointer import SaveError
+from everstep.checkpoint.checkpointer import NoopCheckpointer, SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.errors import UsageError
 
@@ -148,6 +148,26 @@ def test_the_same_step_with_other_numbers_is_written_again(tmp_path):
     assert names(tmp_path) == ["1", "info.json"]
 
 
+class Controller:
+    """One that has come to a step."""
+
+    def __init__(self, step):
+        self.step, self.checkpointer = step, NoopCheckpointer()
+
+
+@pytest.mark.parametrize(("step", "best"), [(2, 0.7), (1, 0.5)])
+def test_an_evaluation_after_the_last_save_counts_if_it_is_of_no_later_step(tmp_path, step, best):
+    """The closing one of `train_and_post_eval`; one of a later step is of an attempt that was killed."""
+    exporter = BestCheckpointExporter(tmp_path, "accuracy")
+    evaluate(exporter, [0.5])
+    saved = exporter.get_state()
+    evaluate(exporter, [0.7], first=2)
+    again = BestCheckpointExporter(tmp_path, "accuracy")
+    again.set_controller(Controller(step))
+    again.set_state(saved)
+    assert again.best_value == best
+
+
 def test_weights_that_were_removed_are_not_missed(tmp_path):
     exporter = BestCheckpointExporter(tmp_path / "best", "accuracy")
     evaluate(exporter, [0.5])
@@ -218,6 +238,22 @@ def test_a_full_disk(tmp_path, monkeypatch, failure, caplog):
     assert evaluate(exporter, [0.55], first=3)[0] == [True]
 
 
+@pytest.mark.parametrize("failure", ["stop", "continue"])
+def test_what_is_not_a_number_is_never_written(tmp_path, failure, caplog):
+    """The state is judged before an evaluation; where it is not, the weights there are stay."""
+
+    class Broken(Trainer):
+        def state(self):
+            return {"model/step": np.array([1.0, math.nan]), "model/mask": np.array(-math.inf)}
+
+    exporter = BestCheckpointExporter(tmp_path, "accuracy", failure=failure)
+    evaluate(exporter, [0.5])
+    assert not exporter.maybe_export_checkpoint(Broken(), {"accuracy": 0.9}, 2)
+    assert "the best weights are not exported: model/step is NaN at step 2" in caplog.text
+    assert exporter.best_value == stored(tmp_path)["accuracy"] == 0.5
+    assert names(tmp_path) == ["1", "info.json"]
+
+
 LOGS = {"loss": 1.0, "eval_seconds": 2.0}
 
 
@@ -237,6 +273,13 @@ def test_it_exists_if_all_is_said(tmp_path, missing):
 @pytest.mark.parametrize("folder", [".", "..", "a/../../b", "/tmp/best", "checkpoints", "export/best", "validation"])
 def test_a_folder_of_its_own(folder):
     params = es.ExperimentConfig()
-    params.override({"trainer": {"best_checkpoint_export_subdir": folder}})
+    params.override({"trainer": {"best_checkpoint_export_subdir": folder, "best_checkpoint_eval_metric": "mae"}})
     with pytest.raises(UsageError, match=r"trainer.best_checkpoint_export_subdir: received .* such as 'best'"):
+        params.validate()
+
+
+def test_a_folder_without_a_metric_is_a_mistake():
+    params = es.ExperimentConfig()
+    params.override({"trainer": {"best_checkpoint_export_subdir": "best"}})
+    with pytest.raises(UsageError, match=r"^trainer.best_checkpoint_eval_metric: is empty, but .* is 'best': name the"):
         params.validate()

@@ -1,5 +1,6 @@
 """The best weights and early stopping of whole runs, on each backend; also of runs that were killed."""
 
+import keras
 import numpy as np
 import pytest
 from tests.actions.samples import BEST, EVERY, Wavering, history, info, record
@@ -99,6 +100,29 @@ def test_averaged_weights_are_exported(tmp_path):
     assert [path.name for path in written.iterdir()] == ["12"]
     last, _ = OrbaxCheckpointer(written, repair=False).restore()
     assert set(last) == set(best)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras, saving a model
+def test_a_saved_model_has_the_averages_that_were_evaluated(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    params = tiny_params(train_steps=8)
+    params.override({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.5}}}})
+    trainer = create_trainer(params, Wavering(), train=True, evaluate=True)
+    x = trainer.validation_stream.peek()[0]
+    export = ExportSavedModel(trainer.model, ExportFileManager(tmp_path / "model"))
+    run("train_and_eval", tmp_path / "run", Wavering(), params, trainer=trainer, eval_actions=[export])
+    served = tf.saved_model.load(str(tmp_path / "model-0")).signatures["serving_default"](tf.constant(x))
+    raw, averaged = trainer.model(x), None
+    with trainer.averaged():
+        trainer.engine.push()
+        averaged = trainer.model(x)
+    found = next(iter(served.values())).numpy()
+    np.testing.assert_allclose(found, keras.ops.convert_to_numpy(averaged), rtol=1e-5)
+    assert not np.allclose(found, keras.ops.convert_to_numpy(raw), rtol=1e-5)
+    digest = record(tmp_path / "run")["digest"]
+    run("train_and_eval", tmp_path / "plain", Wavering(), params)
+    assert record(tmp_path / "plain")["digest"] == digest  # what is trained on is put back bit by bit
 
 
 @pytest.mark.full

@@ -1,12 +1,15 @@
 """Actions that a configuration asks for: which are made, which are refused, what a run that goes on may change."""
 
+import keras
+import numpy as np
 import pytest
 from tests.actions.samples import BEST, EVERY, Wavering, info, record
-from tests.loop.samples import SavedCounter, run, tiny_params
+from tests.loop.samples import SavedCounter, TinyTask, run, tiny_params
 
 import everstep as es
 from everstep.actions import EarlyStopping, EMACheckpointing, get_eval_actions, get_train_actions, register_action
-from everstep.errors import UsageError
+from everstep.checkpoint.orbax import OrbaxCheckpointer
+from everstep.errors import TrainingError, UsageError
 from everstep.loop.controller import Controller
 
 
@@ -31,6 +34,22 @@ def test_one_that_only_an_evaluation_can_know_is_refused_there(tmp_path):
         run("train_and_eval", tmp_path / "run", task=Wavering(), **settings)
 
 
+@pytest.mark.parametrize(("task", "known"), [(None, "mae"), (Wavering(), "mae, score")])
+def test_checkpoints_cannot_be_the_best_by_an_unknown_metric(tmp_path, task, known):
+    """Where a task gathers its own metrics, the first evaluation tells."""
+    settings = EVERY | {"keep_best": 1, "best_checkpoint_eval_metric": "sore"}
+    with pytest.raises(UsageError, match=rf"best_checkpoint_eval_metric: there is no metric 'sore'; .*: {known}, val"):
+        run("train_and_eval", tmp_path / "run", task=task, **settings)
+
+
+def test_the_best_of_a_closing_evaluation_is_not_forgotten(tmp_path):
+    """It comes after the last save of its attempt."""
+    for steps in (6, 8):
+        settings = EVERY | BEST | {"train_steps": steps}
+        run("train_and_post_eval", tmp_path / "run", task=Wavering(), **settings)
+        assert info(tmp_path / "run")["best_ckpt_global_step"] == 6
+
+
 def test_a_single_evaluation_changes_nothing(tmp_path):
     settings = EVERY | BEST | {"train_steps": 4, "continuous_eval_timeout": 1}
     run("train", tmp_path / "run", task=Wavering(), **settings)
@@ -45,6 +64,54 @@ def test_averages_need_an_optimizer_that_has_them(tmp_path):
     trainer.optimizer = None
     with pytest.raises(UsageError, match=r"averages no weights: set trainer.optimizer_config.ema"):
         EMACheckpointing(tmp_path, trainer)
+
+
+def test_averages_that_the_disk_does_not_take(tmp_path, monkeypatch, caplog):
+    params = tiny_params(**EVERY | {"train_steps": 4}, save_failure="continue")
+    params.override({"trainer": {"optimizer_config": {"ema": {}}}})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "ema_checkpoints").write_text("in its place")
+    run("train_and_eval", tmp_path / "run", params=params)
+    assert record(tmp_path / "run")["status"] == "finished"
+    assert "the averaged weights are not exported: step 4 could not be saved" in caplog.text
+
+
+class Spoiled(TinyTask):
+    """Its weights are gone after the update of step 8, which no loss tells before the next; its score only grows."""
+
+    def train_step(self, inputs, model, optimizer, metrics):
+        logs = super().train_step(inputs, model, optimizer, metrics)
+        gone = keras.ops.equal(keras.ops.cast(optimizer.iterations, "int32"), 8)
+        for variable in model.trainable_variables:
+            variable.assign(keras.ops.where(gone, float("nan"), keras.ops.convert_to_tensor(variable)))
+        return logs
+
+    def aggregate_logs(self, state, step_outputs):
+        return True
+
+    def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
+        return {"score": float(global_step)}
+
+
+@pytest.mark.parametrize("trials", [0, -1])
+def test_weights_that_are_gone_are_not_the_best(tmp_path, trials):
+    """Neither where that ends the run, nor where it trains on."""
+    acted = []
+    params = tiny_params(**EVERY | BEST | {"train_steps": 8, "recovery_max_trials": trials})
+    if trials == 0:
+        params.override({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.5}}}})
+    actions = {
+        "train_actions": [lambda logs: acted.append("train")],
+        "eval_actions": [lambda logs: acted.append("eval")],
+    }
+    with pytest.raises(TrainingError, match="is not finite after step 8"):
+        run("train_and_eval", tmp_path / "run", task=Spoiled(), params=params, **actions)
+    assert acted == ["train", "eval"] * (3 if trials == 0 else 4)
+    assert info(tmp_path / "run")["best_ckpt_global_step"] == 6
+    for folder, steps in {"checkpoints": [4], "best": [6], "ema_checkpoints": [6] if trials == 0 else []}.items():
+        kept = OrbaxCheckpointer(tmp_path / "run" / folder, repair=False)
+        assert kept.steps() == steps
+        assert all(np.isfinite(array).all() for step in steps for array in kept.restore(step)[0].values())
 
 
 # -- early stopping ----------------------------------------------------------------------------------------------------
@@ -154,6 +221,21 @@ class Count:
             file.write(f"{self.count} at {self.trainer.global_step}")
 
 
+TALLIES = []
+
+
+@register_action("tests/tally")
+class Tally:
+    """Counts its calls, with an array."""
+
+    def __init__(self):
+        self.calls = np.zeros(1, "int64")
+
+    def __call__(self, logs):
+        self.calls = self.calls + 1
+        TALLIES.append(int(self.calls[0]))
+
+
 def test_actions_by_name(tmp_path):
     SEEN.clear()
     params = tiny_params(**EVERY, train_actions=["tests/note_loss"], eval_actions=["tests/count"])
@@ -214,6 +296,22 @@ def test_names_that_are_not_registered(tmp_path):
         register_action("tests/count")(note_loss)
     with pytest.raises(UsageError, match="is no name for an action"):
         register_action("a b")
+
+
+def test_a_list_of_actions_may_change_if_allowed(tmp_path):
+    """What is still listed goes on, also at another place of the list; what is new starts anew."""
+    allow = {"allow_change": ["trainer.train_actions", "trainer.eval_actions"]}
+    counted = tmp_path / "run" / "count.txt"
+
+    def go_on(steps, **lists):
+        run("train_and_eval", tmp_path / "run", params=tiny_params(**EVERY | {"train_steps": steps}, **lists), **allow)
+
+    go_on(4, train_actions=["tests/tally"])
+    go_on(8, eval_actions=["tests/count"])
+    assert counted.read_text() == "2 at 8"
+    go_on(12, train_actions=["tests/count"], eval_actions=["tests/tally", "tests/count"])
+    assert counted.read_text() == "4 at 12"  # the one that is called last
+    assert TALLIES == [1, 2, 1, 2]
 
 
 def test_a_list_of_actions_is_a_change_of_what_is_computed(tmp_path):

@@ -50,11 +50,50 @@ def test_nested_metrics():
 def test_the_best_is_kept_in_a_file(tmp_path):
     path = tmp_path / "deep" / "best.json"
     assert NewBestMetric("a", filename=path)({"a": np.float32(0.5)})
-    assert json.loads(path.read_text()) == 0.5
+    assert json.loads(path.read_text()) == {"best": 0.5, "step": None}
     again = NewBestMetric("a", filename=path, write_metric=False)
     assert not again({"a": 0.4})
     assert again({"a": 0.6})
-    assert json.loads(path.read_text()) == 0.5  # it was only to be read
+    assert json.loads(path.read_text())["best"] == 0.5  # it was only to be read
+    path.write_text("0.7")  # as Model Garden writes it
+    assert NewBestMetric("a", filename=path).best_value == 0.7
+
+
+class At:
+    """A controller that has come to a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+
+def best_at(step, path, state=None, **settings):
+    best = NewBestMetric("a", filename=path, **settings)
+    best.set_controller(At(step))
+    if state is not None:
+        best.set_state(state)
+    return best
+
+
+def test_the_file_of_a_killed_attempt_does_not_look_ahead(tmp_path):
+    """Killed before anything was saved: what it found comes again. Of an earlier step, it is the run's own."""
+    path = tmp_path / "best.json"
+    assert best_at(6, path)({"a": 0.7})
+    assert not best_at(8, path).test({"a": 0.6})
+    assert not best_at(2, path, write_metric=False).test({"a": 0.6})  # somebody else's
+    again = best_at(2, path)
+    assert [again.test({"a": 0.5}), again({"a": 0.5}), again({"a": 0.4})] == [True, True, False]
+    assert json.loads(path.read_text()) == {"best": 0.5, "step": 2}
+    assert best_at(6, path)({"a": 0.7})
+
+
+def test_the_file_is_newer_than_the_checkpoint(tmp_path):
+    path = tmp_path / "best.json"
+    (best := best_at(4, path))({"a": 0.5})
+    saved = best.get_state()
+    assert best_at(6, path)({"a": 0.7})
+    assert best_at(6, path, saved).best_value == 0.7  # an evaluation after the last save
+    assert best_at(4, path, saved).best_value == 0.5  # an attempt that was killed
+    assert json.loads(path.read_text()) == {"best": 0.5, "step": 4}
 
 
 def test_a_persisted_value(tmp_path):

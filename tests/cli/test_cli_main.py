@@ -97,6 +97,9 @@ def test_a_bug_shows_its_traceback(everstep: Any, monkeypatch: Any) -> None:
         (["train", "--bakend", "jax"], "--bakend"),
         (["train", "mnist/mlp", "--seed", "x"], "--seed"),
         (["eval"], "(see: everstep eval --help)"),
+        (["train", "mnist/mlp", "--tpu_platform=x"], "No such option: --tpu-platform; nothing reads it"),
+        (["train", "mnist/mlp", "--enable_async_checkpointing=True"], "always written in the background"),
+        (["train", "mnist/mlp", "--tf_data_service", "a:1"], "could be resumed exactly"),
     ],
 )
 def test_mistakes_in_the_command_line(everstep: Any, words: list[str], text: str) -> None:

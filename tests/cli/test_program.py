@@ -2,9 +2,12 @@
 
 import types
 
+import gin
 import pytest
+from absl import flags as absl_flags
 
 from everstep.cli import program
+from everstep.cli.declined_flags import DECLINED
 from everstep.config import dialect
 from everstep.errors import UsageError
 
@@ -23,11 +26,11 @@ def test_later_ones_win(tmp_path):
 
 
 def test_an_override_wins_over_the_tpu_flag_which_counts_only_if_given(tmp_path):
-    (tmp_path / "a.yaml").write_text("runtime: {tpu: from-file}\n")
+    (tmp_path / "a.yaml").write_text("runtime: {tpu: from-file, distribution_strategy: tpu}\n")
     files = [str(tmp_path / "a.yaml")]
     assert program.parse_configuration(flags(config_file=files, tpu=None)).runtime.tpu == "from-file"
     assert program.parse_configuration(flags(config_file=files, tpu="mine")).runtime.tpu == "mine"
-    last = program.parse_configuration(flags(tpu="mine", params_override="runtime.tpu=last"))
+    last = program.parse_configuration(flags(config_file=files, tpu="mine", params_override="runtime.tpu=last"))
     assert last.runtime.tpu == "last"
 
 
@@ -44,3 +47,29 @@ def test_params_yaml_repeats_the_configuration_and_holds_no_secret(tmp_path):
     text = (tmp_path / "new" / "run" / "params.yaml").read_text()
     assert "hunter22x" not in text
     assert dialect.load(text)["trainer"]["train_steps"] == 7
+
+
+@pytest.mark.parametrize("name", sorted(DECLINED))
+def test_a_flag_that_is_not_offered_says_what_is_instead(name):
+    own = absl_flags.FlagValues()
+    program.define_declined(own)
+    own(["train.py"])  # not given, they do nothing
+    with pytest.raises(absl_flags.IllegalFlagValueError, match=f"{name}=x: is not offered: "):
+        own(["train.py", f"--{name}=x"])
+
+
+def test_what_gin_was_used_for_is_written_with_the_mode_in_its_name(tmp_path):
+    @gin.configurable(module="test_program")
+    def area(width=1):
+        return width
+
+    gin.clear_config()
+    program.save_gin_config("train", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    try:
+        gin.parse_config("area.width = 3")
+        assert area() == 3
+        program.save_gin_config("train", tmp_path / "run")
+    finally:
+        gin.clear_config()
+    assert "area.width = 3" in (tmp_path / "run" / "operative_config.train.gin").read_text()

@@ -52,6 +52,17 @@ def test_lists_of_configs_merge_by_element_when_as_long_and_are_replaced_otherwi
     assert config.layers == [Model(units=5)]
 
 
+def test_a_list_that_is_replaced_although_it_could_have_been_merged_is_told_of_once(caplog):
+    held = [Model(units=1) for _ in range(3)]
+    for _ in range(2):
+        Task(layers=held).override({"layers": [{"units": 5}, {"units": 6}]})
+    Task(layers=held).override({"layers": []})
+    Task(layers=held).override({"layers": [{"units": 5}] * 3})
+    with pytest.raises(UsageError):
+        Task(layers=held).override({"layers": [{"units": 5}] * 4, "unknown": 1})
+    assert [record.message.partition(",")[0] for record in caplog.records] == ["layers: 2 given for 3"]
+
+
 def test_an_indexed_key_changes_or_appends_one_element():
     config = Task()
     config.override({"layers[0]": {"rate": 0.1}, "layers[1]": {"units": 4}})

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from everstep.data.examples import TfExampleBuilder, TfExampleFeatureKeyBase, write_tfrecords
+from everstep.data.files import find_files
 from everstep.errors import UsageError
 
 tf = pytest.importorskip("tensorflow")
@@ -88,6 +89,24 @@ def test_other_records(tmp_path):
     (file,) = write_tfrecords(tmp_path / "a", given)
     records = [record.numpy() for record in tf.data.TFRecordDataset(file)]
     assert records == [b"raw", given[1].serialized_example, sequence.SerializeToString()]
+
+
+def test_drafts_are_no_data(tmp_path):
+    """Whoever looks while they are written, or after a kill, finds none of them by the usual globs."""
+
+    def watched():
+        for example in examples(3):
+            yield example
+            assert not list(tmp_path.glob("train*"))
+            assert len(list(tmp_path.iterdir())) == 2
+            with pytest.raises(UsageError, match="no file matches"):
+                find_files(f"{tmp_path}/*")
+
+    files = write_tfrecords(tmp_path / "train.tfrecord", watched(), shards=2)
+    assert find_files(f"{tmp_path}/*") == files
+    (tmp_path / ".everstep-train-00000-of-00002.tfrecord").write_bytes(b"half of one, of a process that was killed")
+    assert write_tfrecords(tmp_path / "train.tfrecord", examples(4), shards=2) == files
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_nothing_is_left_of_what_fails(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import everstep as es
-from everstep.data import ArrayStream, IterableStream, RecordStream, TFDataStream
+from everstep.data import ArrayStream, IterableStream, TFDataStream
 from everstep.data.mapped import MappedStream
 
 tf = pytest.importorskip("tensorflow")
@@ -263,28 +263,6 @@ def test_other_sources():
     assert "pass the function" in IterableStream(iter([np.ones(2)])).guarantee
     assert MappedStream(weak, lambda batch: batch).guarantee == weak.guarantee != ""
     assert MappedStream(arrays, lambda batch: batch).guarantee == ""
-
-
-@pytest.mark.parametrize(
-    ("parse", "exact"),
-    [(noisy(), False), (noisy(seed=5), False), (from_generator(lambda g: g.uniform(())), False), (stateless, True)],
-    ids=["unseeded", "seeded", "generator", "stateless"],
-)
-def test_record_files(tmp_path, parse, exact):
-    path = str(tmp_path / "numbers.tfrecord")
-    with tf.io.TFRecordWriter(path) as writer:
-        for index in range(N):
-            writer.write(str(index).encode())
-
-    def read():
-        return RecordStream(path, lambda record: parse(tf.strings.to_number(record, tf.int64)), 4)
-
-    first, second = read(), read()
-    for _ in range(3):
-        next(first)
-    second.restore(first.state())
-    assert (first.guarantee == "") is exact
-    assert np.array_equal(next(first), next(second)) is exact
 
 
 def trained(dataset, directory):

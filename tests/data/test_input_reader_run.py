@@ -73,6 +73,6 @@ def test_evaluation_sees_every_sample(tmp_path):
 
 def test_a_glob_without_files_is_found_before_training(tmp_path):
     config = params(f"{tmp_path}/none-*.tfrecord", 4)
-    with pytest.raises(UsageError, match=r"^task\.train_data.*input_path: no file matches '.*none-\*\.tfrecord'"):
+    with pytest.raises(UsageError, match=r"^task\.train_data\.input_path: no file matches '.*none-\*\.tfrecord'"):
         run(tmp_path / "run", config)
     assert not (tmp_path / "run").exists()

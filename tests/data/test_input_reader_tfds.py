@@ -2,7 +2,9 @@
 
 import shutil
 import sys
+import types
 
+import numpy as np
 import pytest
 
 from everstep.data import DataConfig, InputReader
@@ -21,26 +23,29 @@ def test_without_the_package(monkeypatch):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A prepared dataset `numbers` of 23 samples in three files, whose builder's code is gone."""
-    tfds = pytest.importorskip("tensorflow_datasets")
     path = tmp_path_factory.mktemp("tfds")
+    prepare(path, "Numbers", ("image", "id"))
+    return str(path)
+
+
+def prepare(path, name, supervised_keys=None):
+    tfds = pytest.importorskip("tensorflow_datasets")
     features = tfds.features.FeaturesDict({"id": tf.int64, "image": tfds.features.Image(shape=(2, 2, 1))})
 
-    class Numbers(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-        VERSION = tfds.core.Version("1.0.0")
+    def info(self):
+        return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=supervised_keys)
 
-        def _info(self):
-            return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=("image", "id"))
+    def generate(self):
+        for number in range(23):
+            yield number, {"id": number, "image": np.full([2, 2, 1], number, np.uint8)}
 
-        def _split_generators(self, manager):
-            return {"train": self._generate_examples()}
-
-        def _generate_examples(self):
-            for number in range(23):
-                yield number, {"id": number, "image": tf.fill([2, 2, 1], tf.cast(number, tf.uint8)).numpy()}
-
+    methods = {"_info": info, "_generate_examples": generate, "VERSION": tfds.core.Version("1.0.0")}
+    methods["_split_generators"] = lambda self, manager: {"train": self._generate_examples()}
+    builder = types.new_class(
+        name, (tfds.core.GeneratorBasedBuilder,), {"skip_registration": True}, lambda body: body.update(methods)
+    )
     config = tfds.download.DownloadConfig(num_shards=3)
-    Numbers(data_dir=path).download_and_prepare(download_config=config)
-    return str(path)
+    builder(data_dir=path).download_and_prepare(download_config=config)
 
 
 def config(folder, **fields):
@@ -133,3 +138,21 @@ def test_damage_is_named(folder, tmp_path):
 def test_data_that_is_not_there(folder, fields, message):
     with pytest.raises(UsageError, match=message):
         InputReader(config(folder, **fields)).read()
+
+
+def test_samples_without_pairs(tmp_path):
+    prepare(tmp_path, "Alone")
+    chosen = config(str(tmp_path), tfds_name="alone", tfds_as_supervised=True)
+    with pytest.raises(
+        UsageError, match="^tfds_as_supervised: received True, but 'alone' has no pairs .*'id', 'image'$"
+    ):
+        InputReader(chosen).read()
+
+
+@pytest.mark.parametrize("file", ["dataset_info.json", "features.json"])
+def test_metadata_that_is_broken(folder, tmp_path, file):
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    next(copy.rglob(file)).write_text('{"name": [')
+    with pytest.raises(UsageError, match=r"^tfds_name: 'numbers' cannot be read: [^\n]+; prepare it again[^\n]*$"):
+        InputReader(config(str(copy))).read()

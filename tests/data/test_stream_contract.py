@@ -1,31 +1,15 @@
-"""Every source through the same contract."""
+"""Every source through the same contract; record files, which take longer, in test_input_reader_resume.py."""
 
 import numpy as np
 import pytest
 
-from everstep.data import ArrayStream, IterableStream, RecordStream, TFDataStream
+from everstep.data import ArrayStream, IterableStream, TFDataStream
 from everstep.testing import streams
 
 SAMPLES, BATCH = 11, 3
 IDS = np.arange(SAMPLES)
 ROWS = np.stack([IDS, IDS * 10], axis=1).astype("float32")
 tf = pytest.importorskip("tensorflow")
-
-
-@pytest.fixture(scope="module")
-def record_files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("records")
-    for index, part in enumerate(np.array_split(IDS, 3)):
-        with tf.io.TFRecordWriter(str(folder / f"part-{index}.tfrecord")) as writer:
-            for number in part:
-                writer.write(tf.io.serialize_tensor(tf.constant(number)).numpy())
-    return str(folder / "part-*.tfrecord")
-
-
-def parse(record):
-    number = tf.io.parse_tensor(record, tf.int64)
-    number.set_shape([])
-    return {"id": number, "row": (tf.cast(number, tf.float32), tf.strings.as_string(number))}
 
 
 def shuffled_generator():
@@ -43,12 +27,8 @@ def make_arrays(shuffle, drop=False):
     return lambda repeat: ArrayStream(arrays, BATCH, shuffle=shuffle, seed=5, repeat=repeat, drop_remainder=drop)
 
 
-def make_records(files, buffer):
-    return lambda repeat: RecordStream(files, parse, BATCH, shuffle_buffer=buffer, seed=5, repeat=repeat)
-
-
 @pytest.fixture
-def factories(record_files):
+def factories():
     batches = list(make_arrays(False)(False))
     samples = [{"id": number, "row": row} for number, row in zip(IDS, ROWS, strict=True)]
     return {
@@ -66,8 +46,6 @@ def factories(record_files):
         "tf.data shuffled": lambda repeat: TFDataStream(dataset(seed=5), repeat=repeat),
         "tf.data unknown length": lambda repeat: TFDataStream(dataset().filter(lambda batch: True), repeat=repeat),
         "tf.data cached shuffle": lambda repeat: TFDataStream(dataset(seed=5).cache(), repeat=repeat),
-        "records": make_records(record_files, 0),
-        "records shuffled": make_records(record_files, 5),
     }
 
 
@@ -84,8 +62,6 @@ NAMES = [
     "tf.data shuffled",
     "tf.data unknown length",
     "tf.data cached shuffle",
-    "records",
-    "records shuffled",
 ]
 FORWARD_ONLY = {"tf.data shuffled", "tf.data cached shuffle"}
 

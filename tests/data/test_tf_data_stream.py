@@ -37,6 +37,19 @@ def test_infinite_dataset_counts_on_in_one_epoch():
     assert next(resumed).tolist() == next(stream).tolist() == [2, 3]
 
 
+@pytest.mark.parametrize("end", [lambda data: data, lambda data: data.filter(lambda _: True)], ids=["known", "unknown"])
+def test_a_later_pass_over_a_cached_dataset_without_end(end):
+    """The first one is never read to its end: there is none."""
+    streams = [
+        TFDataStream(end(tf.data.Dataset.range(7).cache().shuffle(7, seed=1).repeat().batch(2)), repeat=True)
+        for _ in range(2)
+    ]
+    streams[0].restore({"epoch": 1, "batch": 0})
+    ahead = [next(streams[0]).tolist() for _ in range(9)]
+    streams[1].restore({"epoch": 1, "batch": 5})
+    assert [next(streams[1]).tolist() for _ in range(4)] == ahead[5:]
+
+
 def test_empty_dataset():
     with pytest.raises(UsageError, match="no batch at all"):
         next(TFDataStream(numbers(0), repeat=True))

@@ -1,4 +1,7 @@
-"""Two devices against one under JAX: run in a process of its own, for devices are laid out before JAX starts."""
+"""Two devices under JAX, in a process of their own, for devices are laid out before JAX starts.
+
+`check_mesh.py warning` or `check_mesh.py training` prints `ok`, or fails.
+"""
 
 import os
 import sys
@@ -8,14 +11,17 @@ os.environ["KERAS_BACKEND"] = "jax"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
 import json
+import logging
 import pathlib
 
+import jax
 import keras
 import numpy as np
 
 import everstep
+from everstep.engine.mesh import DeviceMesh
 
-X = np.random.default_rng(0).normal(size=(330, 8)).astype("float32")
+X = np.random.default_rng(0).normal(size=(329, 8)).astype("float32")
 Y = 2 * X[:, :1]
 
 
@@ -36,8 +42,8 @@ class Regression(everstep.Task):
 
 def run(directory, strategy, steps=50):
     config = everstep.ExperimentConfig()
-    # 16 divides evenly; the evaluation's 33 samples a batch do not
-    data = {"train_data": {"global_batch_size": 16}, "validation_data": {"global_batch_size": 33}}
+    # two devices share 16 and 82 samples evenly; the one that an evaluation leaves over they do not
+    data = {"train_data": {"global_batch_size": 16}, "validation_data": {"global_batch_size": 82}}
     config.override({"task": data, "runtime": {"distribution_strategy": strategy}})
     config.override({"trainer": {"train_steps": steps, "steps_per_loop": 25, "validation_interval": 50}})
     model, logs = everstep.run_experiment(
@@ -47,7 +53,25 @@ def run(directory, strategy, steps=50):
     return logs, model.get_weights(), record
 
 
-def main():
+def warning():
+    """An uneven batch size is warned of once, the rest of an epoch not at all."""
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("everstep.engine.mesh").addHandler(handler)
+    devices = DeviceMesh(jax.devices())
+    for count, samples in [(3, 16), (1, 5), (2, 16), (1, 5), (1, 16)]:
+        devices.share((np.zeros((count, samples, 8)), np.zeros((count, samples))))
+    assert not said, said
+    for _ in range(3):
+        devices.share(np.zeros((1, 5, 8)))
+    assert len(said) == 1, said
+    assert "batches of 5 samples cannot be shared evenly by 2 devices" in said[0]
+    assert "task.train_data.global_batch_size" in said[0]
+
+
+def training():
+    """Two devices train as one does, and resume."""
     with tempfile.TemporaryDirectory() as folder:
         expected, weights, record = run(f"{folder}/one", "one_device")
         logs, shared, mirrored = run(f"{folder}/two", "mirrored")
@@ -59,8 +83,8 @@ def main():
         run(f"{folder}/resumed", "mirrored", steps=25)
         resumed = run(f"{folder}/resumed", "mirrored")[2]
         assert resumed["digest"] == mirrored["digest"], "a resumed run on two devices has other bits"
-    print("two devices train as one does, and resume")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    {"warning": warning, "training": training}[sys.argv[1]]()
+    print(f"ok {sys.argv[1]}")

@@ -1,78 +1,298 @@
-"""Two logical devices against one: run in a process of its own, for devices are laid out before TensorFlow starts."""
+"""Two logical devices against one: run in a process of its own, for devices are laid out before TensorFlow starts.
 
+`check_replicas.py` goes through all cases and prints `ok NAME` for each that holds, else what it found instead.
+"""
+
+import contextlib
 import os
+import sys
 import tempfile
+import traceback
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras import ops
 
 import everstep
+from everstep.engine.backend import create_engine
+from everstep.engine.replicas import Replicas
+from everstep.errors import UsageError
+from everstep.grad import losses_divided_by_keras
+from everstep.optim.ema import ExponentialMovingAverage
+from everstep.testing import models
+from everstep.testing.tasks import Regression, Scripted, running, seeded
 
-WIDTH, SAMPLES = 8, 330
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(SAMPLES, WIDTH)).astype("float32")
-Y = 2 * X[:, :1]
+CASES = {}
 
 
-class Regression(everstep.Task):
-    """The loss as a Keras loss object, which divides by the replicas, or as a plain function, which does not."""
+def case(check):
+    CASES[check.__name__] = check
+    return check
 
-    def __init__(self, form):
-        super().__init__()
-        self.form = form
+
+def trained(strategy, task, optimizer, steps=5, batch_size=4, build=models.plain_mlp):
+    """Returns the state after some steps, and the logs of an evaluation whose last batch has one sample."""
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = seeded(build)
+        used = model.optimizer if model.compiled else optimizer()
+        data = [20 * array for array in models.samples(model, 40)]  # far enough off that clipping clips
+        with running(create_engine, task(), model, used, tuple(data), batch_size) as rig:
+            rig.run(steps)
+            logs = rig.evaluate(tuple(array[:10] for array in data), batch_size=3)
+            return rig.engine.state(), {**logs, **rig.engine.read("train")}
+
+
+def same(task, optimizer, *, tolerance=1e-5, prefix=("model/", "optimizer/"), **settings):
+    """Asserts that two replicas end where one device does."""
+    one, expected = trained(None, task, optimizer, **settings)
+    two, logs = trained(TWO, task, optimizer, **settings)
+    for key in [key for key in one if key.startswith(prefix)]:
+        np.testing.assert_allclose(two[key], one[key], rtol=tolerance, atol=tolerance, err_msg=key)
+    for name in expected:
+        np.testing.assert_allclose(logs[name], expected[name], rtol=10 * tolerance, err_msg=name)
+
+
+def steep(**settings):
+    return lambda: keras.optimizers.SGD(0.1, **settings)
+
+
+# -- gradients are those of the whole batch before anyone looks at them ----------------------------------------------
+
+
+@case
+def clipped_together():
+    same(Regression, steep(global_clipnorm=1.0), batch_size=5)
+
+
+@case
+def clipped_one_by_one():
+    same(Regression, steep(clipnorm=0.5))
+    same(Regression, steep(clipvalue=0.1))
+
+
+@case
+def clipped_in_the_step():
+    def step(task, inputs, model, optimizer, metrics):
+        x, y = inputs
+        variables = model.trainable_variables
+        loss, grads = everstep.value_and_grad(lambda: task.build_losses(y, model(x)), variables)
+        clipped, norm = tf.clip_by_global_norm(grads, 1.0)
+        optimizer.apply(clipped, variables)
+        return {"loss": loss, "norm": norm}
+
+    same(lambda: Scripted(step), steep(), batch_size=5)
+
+
+@case
+def a_tape_of_its_own():
+    def step(task, inputs, model, optimizer, metrics):
+        x, y = inputs
+        with tf.GradientTape() as tape:
+            loss = keras.losses.MeanSquaredError()(y, model(x, training=True))
+            shared = loss / tf.distribute.get_strategy().num_replicas_in_sync
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(shared, variables), variables, strict=True))
+        return {"loss": loss}
+
+    same(lambda: Scripted(step), steep(global_clipnorm=1.0))
+
+
+@case
+def tape_and_function_in_one_step():
+    def step(task, inputs, model, optimizer, metrics):
+        x, y = inputs
+        hidden, last = (layer.trainable_variables for layer in model.layers)
+        with tf.GradientTape() as tape:
+            shared = task.build_losses(y, model(x)) / tf.distribute.get_strategy().num_replicas_in_sync
+        first = tape.gradient(shared, hidden)
+        loss, second = everstep.value_and_grad(lambda: task.build_losses(y, model(x)), last)
+        optimizer.apply([*first, *second], [*hidden, *last])
+        return {"loss": loss}
+
+    same(lambda: Scripted(step), steep())
+
+
+@case
+def replicas_stay_alike():
+    """What is drawn on each replica is not what sets them apart."""
+
+    def step(task, inputs, model, optimizer, metrics):
+        x, y = inputs
+        variables = model.trainable_variables
+        loss, grads = everstep.value_and_grad(lambda: task.build_losses(y, model(x)), variables)
+        noisy = [gradient + float(ops.shape(x)[0]) * tf.random.normal(gradient.shape) for gradient in grads]
+        optimizer.apply(noisy, variables)
+        return {"loss": loss}
+
+    with TWO.scope():
+        model = seeded(models.plain_mlp)
+        with running(create_engine, Scripted(step), model, keras.optimizers.SGD(1.0)) as rig:
+            rig.run(3)
+        for variable in model.trainable_variables:
+            first, second = TWO.experimental_local_results(variable._value)
+            np.testing.assert_array_equal(first, second, err_msg=variable.path)
+
+
+# -- float16 ---------------------------------------------------------------------------------------------------------
+
+
+@case
+def an_overflow_on_one_replica_skips_the_step():
+    def step(task, inputs, model, optimizer, metrics):
+        x, y = inputs
+        loss_fn = lambda: task.build_losses(y, model(x)) * ops.where(ops.any(x > 90), np.inf, 1.0)  # noqa: E731
+        loss, grads = everstep.value_and_grad(loss_fn, model.trainable_variables, optimizer=optimizer)
+        optimizer.apply(grads, model.trainable_variables)
+        return {"loss": ops.zeros(())}
+
+    def scaling():
+        return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=8.0)
+
+    data = np.ones((4, 4), "float32"), np.ones((4, 1), "float32")
+    data[0][3] = 99.0  # of the second half of each batch
+    with TWO.scope():
+        model = seeded(models.plain_mlp)
+        before = model.get_weights()
+        with running(create_engine, Scripted(step), model, scaling(), data) as rig:
+            rig.run(2)
+            assert rig.value("dynamic_scale") == 2.0, rig.value("dynamic_scale")
+        for old, new in zip(before, model.get_weights(), strict=True):
+            np.testing.assert_array_equal(new, old)
+
+
+@case
+def scaled_clipped_and_averaged():
+    def make():
+        averaged = ExponentialMovingAverage(keras.optimizers.SGD(0.1, global_clipnorm=1.0))
+        return keras.optimizers.LossScaleOptimizer(averaged, initial_scale=8.0)
+
+    same(Regression, make)
+
+
+# -- accumulated gradients -------------------------------------------------------------------------------------------
+
+
+@case
+def accumulated():
+    accumulating = {"gradient_accumulation_steps": 3, "global_clipnorm": 1.0}
+    same(Regression, lambda: keras.optimizers.AdamW(0.01, **accumulating), steps=7)
+    scaling = keras.optimizers.LossScaleOptimizer
+    same(Regression, lambda: scaling(keras.optimizers.SGD(0.1, **accumulating), initial_scale=8.0), steps=7)
+
+
+# -- Keras's rules, and the samples of a batch -----------------------------------------------------------------------
+
+
+class OwnStep(keras.Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True))
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return {"loss": loss}
+
+
+@case
+def a_step_by_kerass_rules():
+    def build():
+        inputs = keras.Input((4,))
+        hidden = keras.layers.Dense(4, "relu", kernel_regularizer="l2")(inputs)
+        model = OwnStep(inputs, keras.layers.Dense(1)(hidden))
+        model.compile(keras.optimizers.SGD(1e-3), "mse")
+        return model
+
+    def step(task, inputs, model, optimizer, metrics):
+        with losses_divided_by_keras():
+            model.train_step(inputs)
+        return {"loss": ops.zeros(())}
+
+    same(lambda: Scripted(step), None, build=build, batch_size=5, prefix="model/")
+
+
+@case
+def fewer_samples_than_replicas():
+    same(Regression, steep(), batch_size=1)
+
+
+@case
+def arrays_of_different_lengths():
+    """Tasks in one batch: cut in the same parts they come out right, else it is said that they do not."""
+    with TWO.scope():
+        weight, replicas = keras.Variable(2.0), Replicas()
+
+        def step(batch):
+            loss = lambda: sum(ops.mean(part) for part in batch) * weight  # noqa: E731
+            return {"grad": everstep.value_and_grad(loss, [weight])[1][0]}
+
+        def grad(*lengths):
+            parts = [tf.range(length, dtype="float32") for length in lengths]
+            return replicas.results(tf.function(lambda: replicas.run(step, tuple(parts)), autograph=False)())["grad"]
+
+        np.testing.assert_allclose(grad(4, 6), [1.5 + 2.5] * 2)
+        np.testing.assert_allclose(grad(5, 1), [2.0])
+        with contextlib.suppress(UsageError):
+            raise AssertionError(f"4 and 5 samples in the same parts: {grad(4, 5)}")
+
+
+# -- a whole run -----------------------------------------------------------------------------------------------------
+
+
+class Experiment(Regression):
+    """The loss as a Keras loss object, which would divide by the replicas; 10 samples are evaluated by threes."""
 
     def build_model(self):
-        keras.utils.set_random_seed(1)
-        hidden = keras.layers.Dense(4, activation="relu", kernel_regularizer="l2")
-        return keras.Sequential([keras.Input((WIDTH,)), hidden, keras.layers.Dense(1)])
+        return seeded(models.plain_mlp)
 
     def build_inputs(self, params, input_context=None):
-        return X, Y
+        return tuple(array[: None if params.is_training else 10] for array in models.samples(models.plain_mlp(), 40))
 
     def build_losses(self, labels, model_outputs, aux_losses=None):
-        if self.form == "object":
-            loss = keras.losses.MeanSquaredError()(labels, model_outputs)
-        else:
-            loss = keras.ops.mean(keras.ops.square(labels - model_outputs))
-        return loss + sum(aux_losses)
-
-    def build_metrics(self, training=True):
-        return [keras.metrics.MeanAbsoluteError(name="mae")]
+        return keras.losses.MeanSquaredError()(labels, model_outputs)
 
     def aggregate_logs(self, state, step_outputs):
         return [*(state or []), len(step_outputs["loss"])]
 
     def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
-        return {"replicas": aggregated_logs[0]}
+        return {"parts": sum(aggregated_logs)}
 
 
-def run(strategy, form):
-    config = everstep.ExperimentConfig()
-    # 16 divides evenly; the evaluation's 33 samples a batch do not
-    data = {"train_data": {"global_batch_size": 16}, "validation_data": {"global_batch_size": 33}}
-    config.override({"task": data, "trainer": {"train_steps": 50, "steps_per_loop": 25, "validation_interval": 50}})
-    with tempfile.TemporaryDirectory() as directory:
-        task, mode = Regression(form), "train_and_eval"
-        model, logs = everstep.run_experiment(strategy, task, mode, config, directory, verbose=False, export=False)
-    return logs, model.get_weights()
+@case
+def a_run():
+    def run(strategy):
+        config = everstep.ExperimentConfig()
+        data = {"train_data": {"global_batch_size": 4}, "validation_data": {"global_batch_size": 3}}
+        config.override({"task": data, "trainer": {"train_steps": 20, "steps_per_loop": 10, "validation_interval": 10}})
+        config.override({"runtime": {"distribution_strategy": strategy}})
+        with tempfile.TemporaryDirectory() as directory:
+            model, logs = everstep.run_experiment(
+                None, Experiment(), "train_and_eval", config, directory, verbose=False, export=False
+            )
+        return logs, model.get_weights()
+
+    expected, weights = run("one_device")
+    logs, replicated = run("Mirrored")
+    assert (expected.pop("parts"), logs.pop("parts")) == (4, 2 + 2 + 2 + 1)
+    for name in ("validation_loss", "mae"):
+        np.testing.assert_allclose(logs[name], expected[name], rtol=1e-5)
+    for one, two in zip(weights, replicated, strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
 
 
-def main():
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    expected, weights = run(None, "object")
-    for form in ("object", "function"):
-        logs, replicated = run(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), form)
-        assert (expected["replicas"], logs["replicas"]) == (1, 2)
-        for name in ("validation_loss", "mae"):
-            np.testing.assert_allclose(logs[name], expected[name], rtol=1e-5)
-        for a, b in zip(weights, replicated, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-        print(f"{form}: two replicas train as one does")
+def main(names):
+    for name in names or CASES:
+        try:
+            CASES[name]()
+            print(f"ok {name}")
+        except Exception:
+            print(f"FAILED {name}\n{traceback.format_exc()}")
 
 
 if __name__ == "__main__":
-    main()
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    TWO = everstep.get_distribution_strategy("mirrored")
+    main(sys.argv[1:])

@@ -42,3 +42,17 @@ def test_mirrored_uses_what_is_there(name):
 def test_what_cannot_be_served(arguments, message):
     with pytest.raises(UsageError, match=message):
         get_distribution_strategy(**arguments)
+
+
+def test_a_tpu_that_nobody_answers_for():
+    here = keras.backend.backend() == "jax"
+    message = "no TPU on this machine" if here else "runtime.tpu: the TPU 'mytpu' cannot be reached"
+    with pytest.raises(UsageError, match=message) as caught:
+        get_distribution_strategy("tpu", tpu_address="mytpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_runs_of_a_process_share_a_strategy():
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("a mesh has nothing to count")
+    assert get_distribution_strategy("mirrored") is get_distribution_strategy("Mirrored", num_gpus=0)

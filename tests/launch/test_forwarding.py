@@ -23,6 +23,16 @@ while True: time.sleep(0.01)
 """
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """Signals are heard, also where the tests were started in the background, or by `nohup`."""
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_are_passed_on_once_and_the_end_is_awaited(number):
     with supervised(child(HANG)) as process:

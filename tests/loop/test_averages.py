@@ -25,9 +25,9 @@ def state_of(directory):
 
 
 def averages(state):
-    found = {key: array for key, array in state.items() if key.endswith("/average")}
+    found = {key: array for key, array in state.items() if key.endswith("/moving_average")}
     assert found
-    return {key.removeprefix("optimizer/").removesuffix("/average"): array for key, array in found.items()}
+    return {key.removeprefix("optimizer/").removesuffix("/moving_average"): array for key, array in found.items()}
 
 
 def test_evaluation_leaves_the_weights_as_they_are():
@@ -46,6 +46,21 @@ def test_evaluation_leaves_the_weights_as_they_are():
 def test_a_job_that_only_evaluates_has_the_averages_too(tmp_path):
     _, logs = run("train_and_eval", tmp_path, params=averaging())
     _, alone = run("eval", tmp_path, params=averaging())
+    assert alone["validation_loss"] == logs["validation_loss"]
+
+
+class Compiled(TinyTask):
+    """Its model brings its own optimizer, which keeps an average that nobody evaluates."""
+
+    def build_model(self):
+        model = super().build_model()
+        model.compile(keras.optimizers.Adam(0.05, use_ema=True, ema_momentum=0.99), "mse")
+        return model
+
+
+def test_an_average_of_kerass_own_is_evaluated_nowhere(tmp_path):
+    _, logs = run("train_and_eval", tmp_path, task=Compiled())
+    _, alone = run("eval", tmp_path, task=Compiled())
     assert alone["validation_loss"] == logs["validation_loss"]
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from everstep.errors import TrainingError, UsageError
 from everstep.loop.controller import Controller
+from everstep.loop.lazy_logs import LazyLogs
+from everstep.loop.recovery import Recovery
 from everstep.tracking.tracker import MemoryTracker
 
 from .samples import Counter, MemoryCheckpointer, SavedCounter
@@ -82,6 +84,63 @@ def test_order_log_act_evaluate_act_save():
     controller.train_and_evaluate(5)
     acted = ["act on 0.2, logged 1", "trained", "evaluate 5", "act on 5.0", "save 5"]
     assert events == ["train 5", *acted]
+
+
+class Device(SavedCounter):
+    """Tells when it is waited for; its weight is gone after a step."""
+
+    def __init__(self, gone_at=100):
+        super().__init__()
+        self.gone_at = gone_at
+
+    def train(self, num_steps):
+        logs, step = super().train(num_steps), self.global_step
+        return LazyLogs(lambda: self.events.append(f"waited for {step}") or logs)
+
+    def state(self, into=None):
+        weight = np.nan if self.global_step >= self.gone_at else 1.0
+        return {**super().state()[0], "weight": np.array(weight)}, {"step": self.global_step}
+
+
+def looked(trainer, **kwargs):
+    """Trains 10 steps, saved at 6, evaluated at the end; returns what came after the first window."""
+    checked = {"checkpointer": MemoryCheckpointer(), "checkpoint_interval": 6, "recovery": Recovery(max_trials=0)}
+    control(trainer, steps_per_loop=2, **checked, **kwargs).train_and_evaluate(10)
+    return trainer.events[1:]
+
+
+def test_nobody_waits_for_the_device_where_nothing_is_due():
+    events = looked(Device())
+    assert events[:2] == ["train 2", "train 2"]
+    saved = ["waited for 2", "waited for 4", "waited for 6", "save 6"]
+    assert events[2:6] == saved
+    assert events[6:] == ["train 2", "train 2", "waited for 8", "waited for 10", "save 10", "evaluate 10", "save 10"]
+
+
+def test_what_is_acted_on_is_looked_at_before():
+    trainer = Device()
+    events = looked(trainer, train_actions=[lambda logs: trainer.events.append("act")])
+    assert events[:4] == ["waited for 2", "act", "train 2", "waited for 4"]
+    assert events[-5:] == ["waited for 10", "save 10", "act", "evaluate 10", "save 10"]
+
+
+@pytest.mark.parametrize("gone_at", [6, 10])
+def test_a_state_that_is_gone_is_neither_acted_on_nor_evaluated(gone_at):
+    """The first `save` is a look at it."""
+    trainer = Device(gone_at)
+    with pytest.raises(TrainingError, match=f"weight is not finite after step {gone_at}"):
+        looked(trainer, train_actions=[lambda logs: trainer.events.append("act")])
+    assert trainer.events[-2:] == [f"waited for {gone_at}", f"save {gone_at}"]
+
+
+def test_who_ends_training_is_asked_before_its_closing_evaluation():
+    """An action ends it where nothing was due."""
+    trainer = Device(gone_at=4)
+    controller = control(trainer, checkpointer=MemoryCheckpointer(), recovery=Recovery(max_trials=0), steps_per_loop=2)
+    controller.train_actions.append(lambda logs: trainer.global_step == 4 and controller.stop("enough"))
+    with pytest.raises(TrainingError, match="weight is not finite after step 4"):
+        controller.train_and_evaluate(10)
+    assert "evaluate 4" not in trainer.events
 
 
 def test_actions_may_add_to_the_evaluations_logs():

@@ -40,6 +40,15 @@ def test_what_was_infinite_from_the_start_is_meant_to_be():
     assert again.judge_state(9, best) == ""
 
 
+def test_a_bad_state_raises_the_alarm_once():
+    recovery = Recovery()
+    recovery.watch_state(4, {"w": np.array(1.0)})
+    assert recovery.alarm == ""
+    for step in (5, 6):
+        recovery.watch_state(step, {"w": np.array(np.nan)})
+        assert recovery.alarm == "w is not finite after step 5"
+
+
 def test_no_trials_left():
     recovery = Recovery(max_trials=1, alarm="bad")
     recovery.try_again(10)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from everstep.config.problem import ConfigError, Problem
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment import create_trainer
 from everstep.loop.trainer import Trainer
@@ -162,3 +163,17 @@ def test_data_handed_over_and_class_of_ones_own():
 def test_empty_data():
     with pytest.raises(UsageError, match="no batch at all"):
         Trainer(tiny_params(), TinyTask(), TinyTask().build_model(), train=False, validation_dataset=lambda: iter([]))
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("input_path", "task.validation_data.input_path"), ("task.task_routines[1].seed", "task.task_routines[1].seed")],
+)
+def test_errors_of_data_carry_the_whole_key(path, said):
+    class Lost(TinyTask):
+        def build_inputs(self, params, input_context=None):
+            raise ConfigError([Problem(path, "received 'x'")])
+
+    with pytest.raises(UsageError) as error:
+        Trainer(tiny_params(), Lost(), Lost().build_model(), train=False)
+    assert str(error.value) == f"{said}: received 'x'"

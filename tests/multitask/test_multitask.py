@@ -1,5 +1,6 @@
 """Several tasks on one model: what a step changes, what is reported, and the same bits however it is run."""
 
+import functools
 import json
 import math
 
@@ -9,7 +10,9 @@ import pytest
 from keras import ops
 
 import everstep
+from everstep.data import InputReader
 from everstep.errors import UsageError
+from everstep.grad import switch
 from everstep.multitask.config import ProportionalConfig
 from everstep.multitask.sampler import TaskSampler
 from everstep.multitask.task import MultiTask
@@ -127,6 +130,40 @@ def test_one_task_is_trained_and_both_are_evaluated():
     assert next(iter(logs)) == "validation_loss"
 
 
+class Lossless(Part):
+    """Reports its metrics alone."""
+
+    def validation_step(self, inputs, model, metrics):
+        self.process_metrics(metrics, inputs[1], self.inference_step(inputs[0], model))
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("classes", "settings"),
+    [
+        ((Part, Part), {"weights": (1.0, 0.0), "eval_steps": (0, None)}),
+        ((Lossless, Lossless), {}),
+    ],
+)
+def test_no_sum_of_losses_where_there_is_none_to_add(classes, settings):
+    config = pair_config(**settings)
+    trainer = trainer_of(config, Plain, made(config, *classes))
+    logs = trainer.evaluate()
+    trainer.close()
+    assert "validation_loss" not in logs
+    assert "two/mae" in logs
+
+
+@pytest.mark.parametrize(
+    ("mode", "batches", "samples"),
+    [("joint", (8, 4), 12), ("interleaving", (8, 8), 8), ("interleaving", (8, 4), None)],
+)
+def test_samples_of_a_step(mode, batches, samples):
+    task = Plain(pair_config(mode=mode, batches=batches))
+    stream = task.build_inputs(everstep.DataConfig(is_training=True))
+    assert task.samples_per_step(stream.peek()) == samples
+
+
 @pytest.mark.full
 def test_a_task_without_a_step_reports_nan():
     trainer = trainer_of(pair_config(weights=(1.0, 1e-12)), Plain)
@@ -137,6 +174,19 @@ def test_a_task_without_a_step_reports_nan():
     assert math.isnan(trainer.evaluate(1)["two/validation_loss"])
     assert math.isfinite(trainer.evaluate(2)["validation_loss"])
     trainer.close()
+
+
+def test_of_many_tasks_each_is_traced_as_often_as_of_few():
+    total, calls = keras.Variable(0.0, trainable=False), []
+
+    def branch(number):
+        calls.append(number)
+        total.assign(total + number)
+        return ops.cast(number, "float32")
+
+    branches = [functools.partial(branch, number) for number in range(8)]
+    assert float(switch(ops.convert_to_tensor(5), branches)) == float(ops.convert_to_numpy(total.value)) == 5
+    assert len(calls) <= 2 * len(branches)  # once to see what they assign, once to run
 
 
 class Noisy(Part):
@@ -287,3 +337,16 @@ def test_a_model_may_say_itself_what_is_whose():
     model = heads()
     model.sub_tasks = {"one": Shared(pair_config()).build_model(), "two": model}
     assert Shared(pair_config()).models(model) == {"one": model.sub_tasks["one"], "two": model}
+
+
+class Recorded(Part):
+    def build_inputs(self, params, input_context=None):
+        return InputReader(params).read(input_context)
+
+
+def test_data_that_is_not_there_is_named_by_its_key():
+    config = pair_config()
+    config.task_routines[1].task_config.train_data.input_path = "none-*.tfrecord"
+    message = r"^task\.task_routines\[1\]\.task_config\.train_data\.input_path: no file matches 'none-\*\.tfrecord'"
+    with pytest.raises(UsageError, match=message):
+        trainer_of(config, Plain, made(config, Part, Recorded))

@@ -175,7 +175,7 @@ def test_in_compiled_steps(scaled: str, only: bool):
         for _ in range(3):
             rig.run(1)
             states.append(rig.engine.state())
-    keys = [key for key in states[0] if key.endswith("/average")]
+    keys = [key for key in states[0] if key.endswith("/moving_average")]
     assert len(keys) == (6 if only else 8)
     check_averages(states, keys)
 
@@ -183,7 +183,7 @@ def test_in_compiled_steps(scaled: str, only: bool):
 def check_averages(states: list[dict[str, np.ndarray]], keys: list[str]) -> None:
     prefix = keys[0].partition("model/")[0]
     for key in keys:
-        weight = key.removeprefix(prefix).removesuffix("/average")
+        weight = key.removeprefix(prefix).removesuffix("/moving_average")
         np.testing.assert_array_equal(states[0][key], states[0][weight])
         expected = states[0][weight]
         for step, state in enumerate(states[1:], 1):
@@ -202,7 +202,7 @@ def test_keys_do_not_depend_on_what_was_made_before():
         keyed = collect({"model": model, "optimizer": optimizer})
         found.append([key for key in keyed if key.startswith("optimizer/")])
     assert found[0] == found[1]
-    assert "optimizer/inner/model/batch_normalization/moving_mean/average" in found[0]
+    assert "optimizer/inner/model/batch_normalization/moving_mean/moving_average" in found[0]
     assert "optimizer/inner/inner/iteration" in found[0]
 
 
@@ -232,7 +232,7 @@ def test_an_overflow_moves_no_average():
         before = rig.engine.state()
         rig.run(1)
         after = rig.engine.state()
-    key = "optimizer/inner/model/dense/kernel/average"
+    key = "optimizer/inner/model/dense/kernel/moving_average"
     np.testing.assert_array_equal(after[key], before[key])
     assert after["optimizer/inner/inner/iteration"] == 0
     assert after["optimizer/dynamic_scale"] == 2.0**39

@@ -27,6 +27,7 @@ def test_the_default_works():
         "learning_rate": {"type": "constant", "constant": {"learning_rate": 1e-3}},
         "warmup": {"type": None},
         "ema": None,
+        "gradient_accumulation_steps": 1,
     }
 
 
@@ -176,7 +177,11 @@ def test_schedules_that_cannot_be(parts: dict[str, Any], line: str):
             {"exclude_from_layer_adaptation": ["("]},
             "exclude_from_layer_adaptation: '(' is no regular expression",
         ),
-        ("lamb", {"beta_2": 1.5}, "beta_2: received 1.5, must be from 0 to 1"),
+        ("lamb", {"beta_2": 1.5}, "beta_2: received 1.5, must be from 0 to less than 1"),
+        ("adam", {"beta_1": 1}, "beta_1: received 1.0, must be from 0 to less than 1"),
+        ("sgd", {"momentum": 1}, "momentum: received 1.0, must be from 0 to less than 1"),
+        ("rmsprop", {"rho": -0.1}, "rho: received -0.1, must be from 0 to less than 1"),
+        ("adafactor", {"epsilon_1": 0}, "epsilon_1: received 0.0, must be more than 0"),
         ("lars", {"eeta": 0}, "eeta: received 0.0, must be more than 0"),
         ("lars", {"weight_decay_rate": -1}, "weight_decay_rate: received -1.0, cannot be negative"),
         ("adafactor", {"beta_2_decay": 0.8}, "beta_2_decay: received 0.8, must be less than 0"),
@@ -185,3 +190,37 @@ def test_schedules_that_cannot_be(parts: dict[str, Any], line: str):
 )
 def test_optimizers_that_cannot_be(type_: str, fields: dict[str, Any], line: str):
     assert wrong(optimizer={"type": type_, type_: fields})[0].startswith(f"optimizer.{type_}.{line}")
+
+
+NEGATIVE: list[Any] = [
+    ("constant", "learning_rate", {}),
+    ("exponential", "initial_learning_rate", {"decay_steps": 5, "decay_rate": 0.5}),
+    ("polynomial", "initial_learning_rate", {"decay_steps": 5}),
+    ("polynomial", "end_learning_rate", {**INITIAL, "decay_steps": 5}),
+    ("cosine", "initial_learning_rate", {"decay_steps": 5}),
+    ("cosine_restarts", "initial_learning_rate", {"first_decay_steps": 5}),
+    ("power", "initial_learning_rate", {}),
+    ("power_linear", "initial_learning_rate", {"total_decay_steps": 5}),
+    ("power_with_offset", "pre_offset_learning_rate", INITIAL),
+]
+
+
+@pytest.mark.parametrize("value", [-0.1, float("inf"), float("nan")])
+@pytest.mark.parametrize(("type_", "name", "fields"), NEGATIVE)
+def test_rates_that_cannot_train(type_: str, name: str, fields: dict[str, Any], value: float):
+    line = f"learning_rate.{type_}.{name}: received {value}, a learning rate is finite and not negative"
+    assert wrong(learning_rate={"type": type_, type_: {**fields, name: value}}) == [line]
+
+
+def test_one_bad_rate_of_several():
+    for type_, values in (("stepwise", [1.0, -1.0]), ("step_cosine_with_offset", [-1.0])):
+        lines = wrong(learning_rate={"type": type_, type_: {"boundaries": [5], "values": values}})
+        assert lines == [f"learning_rate.{type_}.values: received {values}, a learning rate is finite and not negative"]
+    lines = wrong(warmup={"type": "linear", "linear": {"warmup_steps": 5, "warmup_learning_rate": -1}})
+    assert lines == ["warmup.linear.warmup_learning_rate: received -1.0, a learning rate is finite and not negative"]
+
+
+def test_averages_that_never_move():
+    lines = wrong(ema={"average_decay": 1, "dynamic_decay": False})
+    assert lines == ["ema.average_decay: received 1.0, must be from 0 to less than 1"]
+    OptimizationConfig({"ema": {"average_decay": 1}}).validate()  # a dynamic decay is less, as long as a run lasts

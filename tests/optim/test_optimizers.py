@@ -257,6 +257,19 @@ def test_adafactor_is_kerass_where_that_holds_its_rate_down_by_itself():
     np.testing.assert_allclose(keras.ops.convert_to_numpy(ours), keras.ops.convert_to_numpy(theirs), rtol=1e-6)
 
 
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_adafactor_leaves_alone_what_has_no_gradient(size: float):
+    """Dead rows and dead columns cross: the moments of both are next to nothing there."""
+    gradient = np.random.default_rng(0).normal(size=(4, 3)) * size
+    gradient[0], gradient[:, 1] = 0, 0
+    optimizer, weight = build(OptimizationConfig({"optimizer": {"type": "adafactor"}})), keras.Variable(np.ones((4, 3)))
+    for _ in range(3):
+        optimizer.apply([keras.ops.convert_to_tensor(gradient, "float32")], [weight])
+    value = keras.ops.convert_to_numpy(weight)
+    assert np.isfinite(value).all()
+    np.testing.assert_array_equal(value == 1, gradient == 0)
+
+
 def test_adafactor_keeps_rows_and_columns():
     optimizer = build(OptimizationConfig({"optimizer": {"type": "adafactor"}}))
     optimizer.build([keras.Variable(np.ones((30, 20)), name="kernel"), keras.Variable(np.ones(7), name="bias")])

@@ -1,5 +1,6 @@
 """Optimizers of one's own."""
 
+import copy
 import dataclasses
 
 import keras
@@ -7,7 +8,7 @@ import pytest
 
 import everstep
 from everstep.errors import UsageError
-from everstep.optim import ClippingConfig, OptimizationConfig, OptimizerConfig, register_optimizer
+from everstep.optim import ClippingConfig, OptimizationConfig, OptimizerConfig, register_optimizer, registry
 from everstep.optim.build import build
 
 
@@ -47,6 +48,39 @@ def test_its_values_are_checked_like_all_others():
         build(OptimizationConfig({"optimizer": {"type": "lion", "lion": {"clipnorm": -1}}}))
     assert OptimizationConfig() == OptimizationConfig()
     assert isinstance(OptimizationConfig().optimizer, OptimizerConfig)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda optimizer: OptimizationConfig(optimizer=optimizer),
+        lambda optimizer: OptimizationConfig({"optimizer": optimizer}),
+        lambda optimizer: OptimizationConfig(optimizer=OptimizerConfig(optimizer)),
+        lambda optimizer: OptimizationConfig(optimizer=OptimizerConfig(type="lion", lion=optimizer["lion"])),
+        lambda optimizer: OptimizationConfig().replace(optimizer=optimizer),
+    ],
+)
+def test_every_way_to_make_a_config_knows_it(make):
+    config = make({"type": "lion", "lion": {"beta_1": 0.5}})
+    config.validate()
+    assert build(config).beta_1 == 0.5
+    assert config == OptimizationConfig({"optimizer": {"type": "lion", "lion": {"beta_1": 0.5}}})
+    assert copy.deepcopy(config) == config
+
+
+def test_a_config_that_is_older_than_the_registration():
+    registry._registered.clear()
+    registry._extended.cache_clear()
+    older = OptimizationConfig()
+    for values in ({"type": "lion"}, {"lion": {"beta_1": 0.5}}):
+        with pytest.raises(UsageError, match=r"once @register_optimizer has run, in configs that are made after that"):
+            older.override({"optimizer": values})
+    register_optimizer("lion", LionConfig)(lion)
+    with pytest.raises(
+        UsageError, match=r"optimizer\.type: unknown type 'lion'; .*in configs that are made after that"
+    ):
+        older.override({"optimizer": {"type": "lion"}})
+    assert type(build(older.replace(optimizer={"type": "lion"}))) is keras.optimizers.Lion  # a copy is made now
 
 
 def test_a_name_is_given_once():

@@ -6,7 +6,10 @@ import pytest
 from everstep.errors import UsageError
 from everstep.run.record import Run, find_runs, read
 
-KEYS = "id experiment backend status step epoch attempts metrics digest weights_digest code environment data cost"
+KEYS = (
+    "id experiment backend status step epoch attempts metrics digest weights_digest "
+    "code environment data initial_weights cost"
+)
 
 
 class Clock:

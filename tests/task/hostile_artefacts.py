@@ -22,6 +22,7 @@ TERABYTES = 1 << 42
 BOMB = 400 << 20
 SHAPE = (4, 3)
 WEIGHTS = "model.weights.h5"
+PACKED = {"id": "blosc", "cname": "lz4", "clevel": 9, "shuffle": 0}
 
 
 def model() -> keras.Model:
@@ -118,6 +119,14 @@ class Maker:
     def keras_with_external_link(self, path: Path) -> Path:
         return self._keras(path, weights=self.h5_external_link(path.with_suffix(".tmp")).read_bytes())
 
+    def keras_broken_pieces(self, path: Path) -> Path:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr(WEIGHTS, np.random.default_rng(0).integers(0, 9, 10_000).astype("uint8").tobytes())
+        data = bytearray(path.read_bytes())
+        data[1000:1012] = bytes(12)
+        path.write_bytes(data)
+        return path
+
     # -- HDF5 --------------------------------------------------------------------------------------------------------
 
     def _h5(self, path: Path, change: Callable[[h5py.Group], None]) -> Path:
@@ -201,6 +210,15 @@ class Maker:
         path.write_bytes((self.honest / "a.weights.h5").read_bytes()[:3000])
         return path
 
+    def h5_very_deep(self, path: Path) -> Path:
+        """A path that grows with every group in it: to write all of them takes time, and memory, by its square."""
+
+        def change(group: h5py.Group) -> None:
+            for _ in range(5_000):
+                group = group.create_group("x")
+
+        return self._h5(path, change)
+
     # -- TensorFlow --------------------------------------------------------------------------------------------------
 
     def _tf(self, folder: Path) -> Path:
@@ -279,6 +297,46 @@ class Maker:
     def own_piece_bomb(self, path: Path) -> Path:
         return self._checkpoint(path / "1", lambda step: _declare(step, [*SHAPE], [1 << 20, 1 << 20]))
 
+    def own_packed_bomb(self, path: Path) -> Path:
+        """A piece that unpacks to far more than the array has."""
+
+        def change(step: Path) -> None:
+            store = ts.KvStore.open({"driver": "ocdbt", "base": f"file://{step}/state/"}).result()
+            key = "arrays.model/dense/kernel/"
+            said = json.loads(store.read(f"{key}.zarray").result().value)
+            store.write(f"{key}.zarray", json.dumps(said | {"compressor": PACKED}).encode()).result()
+            store.write(f"{key}0.0", _packed_zeros()).result()
+
+        return self._checkpoint(path / "1", change)
+
+    def own_index_bomb(self, path: Path) -> Path:
+        """A database whose index holds many large values, all zero."""
+
+        def change(step: Path) -> None:
+            shutil.rmtree(step / "state")
+            settings = {"max_inline_value_bytes": 1 << 20, "max_decoded_node_bytes": 2_000_000_000}
+            spec = {"driver": "ocdbt", "base": f"file://{step}/state/", "config": settings}
+            store, transaction = ts.KvStore.open(spec).result(), ts.Transaction()
+            for number in range(BOMB >> 20):
+                store.with_transaction(transaction)[f"arrays.{number}/.zarray"] = bytes(1 << 20)
+            transaction.commit_sync()
+
+        return self._checkpoint(path / "1", change)
+
+    def own_manifest_of_nonsense(self, path: Path) -> Path:
+        document = {"files": 3}
+        found = self._checkpoint(path / "1") / manifest.NAME
+        found.write_text(manifest._text(document | {"digest": manifest._digest(document)}))
+        return path
+
+    def own_manifest_that_nests(self, path: Path) -> Path:
+        (self._checkpoint(path / "1") / manifest.NAME).write_text("[" * 100_000)
+        return path
+
+    def own_large_manifest(self, path: Path) -> Path:
+        (self._checkpoint(path / "1") / manifest.NAME).write_text(f"[{'[],' * 5_000_000}[]]")
+        return path
+
     # -- directories -------------------------------------------------------------------------------------------------
 
     def folder_with_a_link(self, path: Path) -> Path:
@@ -302,13 +360,23 @@ def _replace(group: h5py.Group, link: Any) -> None:
     group["0"] = link
 
 
+def _packed_zeros() -> bytes:
+    """One piece of an array, as blosc packs it."""
+    size = BOMB // 4
+    said = {"shape": [size], "chunks": [size], "dtype": "<f4", "compressor": PACKED}
+    spec = {"driver": "zarr", "kvstore": {"driver": "memory"}, "metadata": said | {"fill_value": None}}
+    array = ts.open(spec, create=True, context=ts.Context()).result()
+    array.write(np.zeros(size, "float32")).result()
+    return array.kvstore.read("0").result().value
+
+
 def _declare(step: Path, shape: list[int], chunks: list[int]) -> None:
     """Replaces what a checkpoint says of an array; nothing is stored of it."""
     ts.open(
         {
             "driver": "zarr",
             "kvstore": {"driver": "ocdbt", "base": f"file://{step}/state/", "path": "arrays.model/dense/kernel/"},
-            "metadata": {"shape": shape, "chunks": chunks, "dtype": "<f4", "compressor": {"id": "blosc"}},
+            "metadata": {"shape": shape, "chunks": chunks, "dtype": "<f4", "compressor": None},
         },
         create=True,
         delete_existing=True,

@@ -26,7 +26,7 @@ from everstep.task.initial.load import load
 ROOT, CANARY, SECRET = map(Path, sys.argv[1:4])
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 HARMLESS = {"builtins.id", "object.__getattr__", "os.listdir", "os.scandir", "os.walk", "os.fwalk", "sys._getframe"}
-HARMLESS |= {"glob.glob", "pathlib.Path.glob", "pathlib.Path.rglob", "array.__new__"}
+HARMLESS |= {"glob.glob", "pathlib.Path.glob", "pathlib.Path.rglob", "array.__new__", "mmap.__new__"}
 # A loop of asyncio, in which Orbax reads, wakes itself up by a pair of sockets; it connects to nobody.
 HARMLESS |= {
     "socket.__new__",

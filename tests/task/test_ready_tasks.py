@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
+import everstep
 from everstep.errors import UsageError
 from everstep.task.augmentation_config import AugmentationConfig
 from everstep.task.config import TaskConfig
@@ -85,6 +86,32 @@ def test_language_model_shifts_tokens_and_leaves_out_padding():
     assert np.asarray(labels).tolist() == [[2, 1, IGNORED, IGNORED], [2, 2, 2, IGNORED]]
     given = (tokens, "labels")
     assert with_next_tokens(given) is given
+
+
+def test_tokens_alone_may_come_in_a_tuple():
+    tokens = ops.convert_to_tensor(np.int32([[1, 2, 1, 0]]))
+    for alone in ((tokens,), [tokens]):
+        same, labels = with_next_tokens(alone)
+        assert same is tokens
+        assert np.asarray(labels).tolist() == [[2, 1, IGNORED, IGNORED]]
+
+
+class Guessing(LanguageModelTask):
+    """Foretells random tokens, which come in a tuple, from each token alone."""
+
+    def build_model(self):
+        return keras.Sequential([keras.Input((8,), dtype="int32"), layers.Embedding(12, 16), layers.Dense(12)])
+
+    def build_inputs(self, params, input_context=None):
+        return (np.random.default_rng(0).integers(1, 12, (64, 8)).astype("int32"),)
+
+
+def test_a_language_model_does_not_learn_the_token_it_sees(tmp_path):
+    params = everstep.ExperimentConfig()
+    rate = {"learning_rate": {"type": "constant", "constant": {"learning_rate": 0.1}}}
+    params.override({"trainer": {"train_steps": 40, "steps_per_loop": 20, "optimizer_config": rate}})
+    _, logs = everstep.run_experiment(None, Guessing(), "train", params, tmp_path, export=False, verbose=False)
+    assert logs["accuracy"] < 0.5
 
 
 def test_perplexity_is_e_to_the_cross_entropy():

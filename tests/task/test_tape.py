@@ -1,5 +1,6 @@
 """A step ported as it is, with TensorFlow's tape: it runs on TensorFlow, and is refused elsewhere by its lines."""
 
+import functools
 import inspect
 
 import keras
@@ -51,6 +52,51 @@ class BothWays(TapeLine):
         return Line.train_step(self, inputs, model, optimizer, metrics)
 
 
+def gradients(task, features, labels, model):
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        loss = task.build_losses(labels, model(features, training=True))
+    return loss, tape.gradient(loss, model.trainable_variables)
+
+
+def by_way_of(function):
+    @functools.wraps(function)
+    def called(*args):
+        return function(*args)
+
+    return called
+
+
+wrapped_gradients = by_way_of(gradients)
+
+
+class TapeInHelper(Line):
+    """Opens its tape in a function beside it."""
+
+    def train_step(self, inputs, model, optimizer, metrics):
+        loss, grads = wrapped_gradients(self, *inputs, model)
+        optimizer.apply(grads, model.trainable_variables)
+        return {self.loss: loss}
+
+
+class TapeInStaticMethod(TapeInHelper):
+    """Opens it in a method that is not one of an object."""
+
+    @staticmethod
+    def gradients(task, features, labels, model):
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            loss = task.build_losses(labels, model(features, training=True))
+        return loss, tape.gradient(loss, model.trainable_variables)
+
+    def train_step(self, inputs, model, optimizer, metrics):
+        loss, grads = self.gradients(self, *inputs, model)
+        optimizer.apply(grads, model.trainable_variables)
+        return {self.loss: loss}
+
+
 class WrongElsewhere(Line):
     def train_step(self, inputs, model, optimizer, metrics):
         raise RuntimeError("something else")
@@ -75,13 +121,25 @@ def test_a_tape_runs_on_tensorflow(tmp_path):
 
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="a tape is TensorFlow's")
-def test_a_tape_is_refused_elsewhere_by_its_lines(tmp_path):
+@pytest.mark.parametrize(
+    ("task", "function", "asked"),
+    [
+        (TapeLine, TapeLine.train_step, "grads = tape.gradient(loss, tvars)"),
+        (TapeInHelper, gradients, "return loss, tape.gradient(loss, model.trainable_variables)"),
+        (
+            TapeInStaticMethod,
+            TapeInStaticMethod.gradients,
+            "return loss, tape.gradient(loss, model.trainable_variables)",
+        ),
+    ],
+)
+def test_a_tape_is_refused_elsewhere_by_its_lines(task, function, asked, tmp_path):
     with pytest.raises(UsageError) as refused:
-        train(TapeLine(), tmp_path / "run")
-    source, first = inspect.getsourcelines(TapeLine.train_step)
+        train(task(), tmp_path / "run")
+    source, first = inspect.getsourcelines(function)
     text = str(refused.value)
     assert "everstep.value_and_grad(loss_fn, variables, optimizer=optimizer)" in text
-    for code in ("with tf.GradientTape() as tape:", "grads = tape.gradient(loss, tvars)"):
+    for code in ("with tf.GradientTape() as tape:", asked):
         (offset,) = [number for number, line in enumerate(source) if line.strip() == code]
         assert f"  {__file__}:{first + offset}: {code}" in text.splitlines()
     assert not (tmp_path / "run").exists()

@@ -9,7 +9,7 @@ from everstep.config.gin import bindings as gin_bindings
 from everstep.config.gin import in_code
 from everstep.errors import UsageError
 from everstep.task.token_classification import IGNORED
-from everstep.zoo import sums
+from everstep.zoo import sentences, sums
 from everstep.zoo.transformer import feed_forward, self_attention, transformer
 from everstep.zoo.transformer_config import TransformerConfig
 
@@ -22,6 +22,10 @@ STATED = {
     "regression/sine": lambda logs: logs["mae"] < 0.02,
     "mnist/augmented": lambda logs: logs["accuracy"] > 0.975,
     "text/tiny": lambda logs: logs["accuracy"] > 0.99,
+    "text/tags": lambda logs: logs["accuracy"] > 0.99,
+}
+SEVERAL_TASKS = {
+    "multitask/digits": lambda logs: logs["digit/accuracy"] > 0.97 and logs["parity/accuracy"] > 0.98,
 }
 
 
@@ -33,10 +37,10 @@ def run(name, directory, **trainer):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", STATED)
+@pytest.mark.parametrize("name", [*STATED, *SEVERAL_TASKS])
 def test_states_what_it_reaches(name, tmp_path):
     _, logs = run(name, tmp_path / "run")
-    assert STATED[name](logs), logs
+    assert (STATED | SEVERAL_TASKS)[name](logs), logs
 
 
 @pytest.mark.parametrize("name", STATED)
@@ -44,6 +48,20 @@ def test_learns(name, tmp_path):
     steps = {"train_steps": 20, "steps_per_loop": 10, "validation_interval": 20, "validation_steps": 1}
     _, logs = run(name, tmp_path / "run", **steps)
     assert np.isfinite(logs["validation_loss"])
+
+
+@pytest.mark.parametrize("name", [*STATED, "mnist/local", "mnist/cnn"])
+@pytest.mark.parametrize("section", ["train_data", "validation_data"])
+def test_data_that_nobody_would_read_is_refused(name, section, tmp_path):
+    named = {"input_path": "/nothing/*.tfrecord", "tfds_split": "train"}
+    params = es.get_exp_config(name)
+    params.override({"task": {section: named}})
+    with pytest.raises(UsageError) as error:
+        es.run_experiment(None, es.get_task(params.task), "train", params, tmp_path / "run")
+    keys = [line.partition(":")[0] for line in str(error.value).splitlines()]
+    assert keys == [f"task.{section}.{key}" for key in named]
+    assert "brings its own data" in str(error.value)
+    assert not (tmp_path / "run").exists()
 
 
 def test_sums_are_right_and_kept_apart():
@@ -57,6 +75,18 @@ def test_sums_are_right_and_kept_apart():
     held_out = {tuple(row[:5]) for row in sums.split(training=False)[0]}
     assert len(held_out) == 2000
     assert not held_out & {tuple(row[:5]) for row in tokens}
+
+
+def test_sentences_need_their_context_and_are_kept_apart():
+    tokens, labels = sentences.split(training=True)
+    assert tokens.shape == labels.shape == (4000, sentences.LENGTH)
+    assert ((tokens == 0) == (labels == IGNORED)).all()
+    classes = {word: set(labels[tokens == token]) for token, word in enumerate(sentences.VOCABULARY) if token}
+    assert {len(classes[word]) for word in ("paris", "florence", "sydney", "april", "june")} == {2}
+    assert classes["meets"] == {sentences.CLASSES.index("other")}
+    held_out = {tuple(row) for row in sentences.split(training=False)[0]}
+    assert len(held_out) == 1000
+    assert not held_out & {tuple(row) for row in tokens}
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -5,6 +5,7 @@ metrics of that evaluation and `best_ckpt_global_step`. Whenever a process dies,
 there and that it is about: new ones are written whole, then `info.json` is replaced, then the old ones go.
 """
 
+import functools
 import logging
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -12,10 +13,8 @@ from typing import Any, Literal
 
 from everstep import storage
 from everstep.actions import metrics
-from everstep.actions.weights import WeightsFolder, model_weights
-from everstep.checkpoint.checkpointer import SaveError
+from everstep.actions.weights import WeightsFolder, attempt, model_weights
 from everstep.errors import UsageError
-from everstep.optim.ema import find_average
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +58,12 @@ class BestCheckpointExporter:
         self._stored = self._repaired()
         self._best = self._stored_value()
         self._sure = False  # whether the best is known to be of this run's own past
+        self._controller: Any = None
+
+    def set_controller(self, controller: Any) -> None:
+        """Tells it whose evaluations it is shown; `run_experiment` does."""
+        self._controller = controller
+        self._folder.join(controller)
 
     @property
     def best_ckpt_logs(self) -> dict[str, Any]:
@@ -108,26 +113,23 @@ class BestCheckpointExporter:
         return {"metric": self.metric, "comp": self.comp, "best": self._best}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` returned, where it is of the same metric and the weights are still there."""
+        """Goes on from what `get_state` returned, where it is of the same metric and the weights are still there.
+
+        A closing evaluation comes after the last save: what is in the folder, of no later step, is the run's own, too.
+        """
         if (state["metric"], state["comp"]) == (self.metric, self.comp) and self._stored:
-            self._best, self._sure = state["best"], True
+            step = None if self._controller is None else self._controller.step
+            stored = self._stored_value(), self._stored[STEP]
+            self._best, self._sure = metrics.best_at(step, state["best"], *stored, self.comp == "higher"), True
 
     def _export(self, trainer: Any, info: dict[str, Any]) -> bool:
         """Writes weights and what they are; returns whether the disk took them."""
         if info == self._stored:  # written by an attempt that was killed before it was saved
             return True
-        try:
-            self._write(trainer, info)
-        except (SaveError, OSError) as error:
-            if self.failure == "stop":
-                raise SaveError(f"the best weights are not exported: {error}") from error
-            logger.error("the best weights are not exported: %s; training goes on", error)
-            return False
-        return True
+        return attempt(functools.partial(self._write, trainer, info), "the best weights", self.failure)
 
     def _write(self, trainer: Any, info: dict[str, Any]) -> None:
-        meta = {"info": info, "averaged": find_average(trainer.optimizer) is not None}
-        self._folder.write(info[STEP], model_weights(trainer), meta, info)
+        self._folder.write(info[STEP], model_weights(trainer), {"info": info}, info)
         storage.write_json(self._path, info)
         self._stored = info
         self._folder.keep({info[STEP]})  # only now: until here the former ones were the best there are
@@ -175,8 +177,6 @@ def maybe_create_best_ckpt_exporter(params: Any, data_dir: storage.PathLike | No
     """
     config = params.trainer
     folder, metric = config.best_checkpoint_export_subdir, config.best_checkpoint_eval_metric
-    if folder and not metric:
-        logger.warning("%s is empty: no best weights are exported to %r", KEY, folder)
     if not (data_dir and folder and metric):
         return None
     return BestCheckpointExporter(

@@ -1,11 +1,11 @@
 """Averaged weights, written after each evaluation."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from everstep import storage
 from everstep.actions.metrics import scalars
-from everstep.actions.weights import WeightsFolder, model_weights
+from everstep.actions.weights import WeightsFolder, attempt, model_weights
 from everstep.errors import UsageError
 from everstep.optim.ema import find_average
 
@@ -17,12 +17,19 @@ class EMACheckpointing:
       directory: The folder, usually `<model_dir>/ema_checkpoints`.
       trainer: Whose model.
       max_to_keep: How many of the last ones stay.
+      failure: What to do where the disk does not take them: `stop`, or `continue` with those there are.
 
     Raises:
       UsageError: The optimizer averages nothing.
     """
 
-    def __init__(self, directory: storage.PathLike, trainer: Any, max_to_keep: int = 1) -> None:
+    def __init__(
+        self,
+        directory: storage.PathLike,
+        trainer: Any,
+        max_to_keep: int = 1,
+        failure: Literal["stop", "continue"] = "stop",
+    ) -> None:
         if find_average(trainer.optimizer) is None:
             name = type(trainer.optimizer).__name__
             raise UsageError(
@@ -31,13 +38,20 @@ class EMACheckpointing:
             )
         if max_to_keep < 1:
             raise UsageError(f"EMACheckpointing: max_to_keep: received {max_to_keep}, must be at least 1")
-        self._folder, self._trainer, self._max_to_keep = WeightsFolder(directory), trainer, max_to_keep
+        self._folder, self._trainer = WeightsFolder(directory), trainer
+        self._max_to_keep, self._failure = max_to_keep, failure
+
+    def set_controller(self, controller: Any) -> None:
+        """Tells it whose checkpoints are written meanwhile; `run_experiment` does."""
+        self._folder.join(controller)
 
     def __call__(self, output: Mapping[str, Any]) -> None:
         """Writes the averaged weights of the step that was evaluated."""
+        attempt(lambda: self._write(scalars(output)), "the averaged weights", self._failure)
+
+    def _write(self, metrics: Mapping[str, Any]) -> None:
         step = self._trainer.global_step
-        metrics = scalars(output)
-        self._folder.write(step, model_weights(self._trainer), {"info": metrics, "averaged": True}, metrics)
+        self._folder.write(step, model_weights(self._trainer), {"info": metrics}, metrics)
         # Later steps are those of an attempt that was killed; they come again.
         self._folder.keep([other for other in self._folder.steps() if other <= step][-self._max_to_keep :])
 

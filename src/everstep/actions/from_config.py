@@ -1,6 +1,5 @@
 """The actions that the trainer's section of a configuration asks for."""
 
-import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,13 @@ from everstep.actions import metrics
 from everstep.actions.best_checkpoint import KEY, maybe_create_best_ckpt_exporter
 from everstep.actions.early_stopping import EarlyStopping
 from everstep.actions.ema_checkpointing import EMACheckpointing
+from everstep.actions.exported_copies import maybe_create_exported_copies
+from everstep.actions.listed import ListedActions
 from everstep.actions.registry import make_actions
-from everstep.checkpoint.checkpointer import SaveError
 from everstep.errors import UsageError
 from everstep.loop.controller import Action
 from everstep.optim.ema import find_average
 from everstep.types import State
-
-logger = logging.getLogger(__name__)
 
 
 def get_train_actions(params: Any, trainer: Any, model_dir: storage.PathLike) -> list[Action]:
@@ -39,17 +37,18 @@ def get_eval_actions(params: Any, trainer: Any, model_dir: storage.PathLike) -> 
       UsageError: One of them cannot be made; with its key path.
     """
     context = {"params": params, "trainer": trainer, "model_dir": str(model_dir)}
-    averaged = find_average(trainer.optimizer) is not None
-    own: list[Action] = [EMACheckpointing(Path(model_dir) / "ema_checkpoints", trainer)] if averaged else []
+    own: list[Action] = []
+    if find_average(trainer.optimizer) is not None:
+        failure = params.trainer.save_failure
+        own = [EMACheckpointing(Path(model_dir) / "ema_checkpoints", trainer, failure=failure)]
     return [*own, *make_actions(params.trainer.eval_actions, "trainer.eval_actions", context)]
 
 
 class ConfiguredActions:
-    """All actions of a run that its configuration asks for; what the run's own remember is a part of its state.
+    """All actions of a run that its configuration asks for; what they remember is a part of its state.
 
-    Whether the best weights are kept, and when a run that gets no better ends, may change when a run goes on. So these
-    two are no strangers' actions, which have to be the same in each attempt: what one of them remembers is put back if
-    it is still there.
+    Whether the best weights are kept, and when a run that gets no better ends, may change when a run goes on: what one
+    of these two remembers is put back if it is still there. Those that are listed: see `ListedActions`.
 
     Args:
       params: The experiment's configuration.
@@ -69,51 +68,69 @@ class ConfiguredActions:
 
     def __init__(self, params: Any, trainer: Any, model_dir: storage.PathLike, mode: str) -> None:
         self._own: dict[str, Any] = {}
-        self._controller: Any = None
         own: list[Action] = []
         if "eval" in mode and mode != "eval":
             own += self._best(params, trainer, model_dir)
         if "train" in mode:
             own += self._early_stopping(params.trainer.early_stopping, trainer, mode)
-        self.train_actions = get_train_actions(params, trainer, model_dir)
-        self.eval_actions = [*own, *get_eval_actions(params, trainer, model_dir)]
-        if self._own or find_average(trainer.optimizer):
-            self.eval_actions.insert(0, _function(self._settle))
+            copies = maybe_create_exported_copies(params.trainer, trainer, model_dir)
+            self._own |= {"exported_copies": copies} if copies is not None else {}
+        train, evaluation = get_train_actions(params, trainer, model_dir), get_eval_actions(params, trainer, model_dir)
+        self._made = [*train, *evaluation]
+        self._lists = {
+            name: ListedActions(f"trainer.{name}", entries, actions[len(actions) - len(entries) :], self.name)
+            for name, entries, actions in (
+                ("train_actions", params.trainer.train_actions, train),
+                ("eval_actions", params.trainer.eval_actions, evaluation),  # the last ones: the average's comes first
+            )
+        }
+        self.train_actions = [_function(action) for action in train]
+        self.eval_actions = [*own, *(_function(action) for action in evaluation)]
 
     def join(self, controller: Any) -> None:
         """Hands the controller to whatever wants to know it: actions that have `set_controller`."""
-        self._controller = controller
-        for action in (*self._own.values(), *controller.train_actions, *controller.eval_actions):
+        if (copies := self._own.get("exported_copies")) is not None:  # the last of all: others may end training
+            for actions in (controller.train_actions, controller.eval_actions):
+                actions.append(_function(copies))
+        for action in (*self._own.values(), *self._made, *controller.train_actions, *controller.eval_actions):
             if hasattr(action, "set_controller"):
                 action.set_controller(controller)
 
     def get(self) -> tuple[State, dict[str, Any]]:
-        """Returns what the run's own actions have to remember."""
-        return {}, {name: action.get_state() for name, action in self._own.items()}
+        """Returns what the actions have to remember."""
+        arrays: State = {}
+        metas = {name: action.get_state() for name, action in self._own.items()}
+        for name, listed in self._lists.items():
+            own, meta = listed.get()
+            arrays |= own
+            metas |= {name: meta} if meta else {}
+        return arrays, metas
 
     def prepare(self, meta: Mapping[str, Any]) -> None:
-        """Takes whatever there is."""
+        """Checks that listed actions of the same names are the same.
+
+        Raises:
+          UsageError: They are others; says which.
+        """
+        for name, listed in self._lists.items():
+            listed.prepare(meta.get(name, {}))
 
     def set(self, arrays: State, meta: Mapping[str, Any]) -> None:
         """Goes on from what `get` returned, as far as it is still wanted."""
         for name, action in self._own.items():
             if name in meta:
                 action.set_state(meta[name])
-
-    def _settle(self, logs: Mapping[str, Any]) -> None:
-        """Waits for the checkpoint that is being written: Orbax cannot write two things at once in one process."""
-        try:
-            self._controller.checkpointer.wait()
-        except SaveError as error:
-            if self._controller.saver.failure == "stop":
-                raise
-            logger.error("%s; training goes on", error)
+        for name, listed in self._lists.items():
+            listed.set(arrays, meta.get(name, {}))
 
     def _best(self, params: Any, trainer: Any, model_dir: storage.PathLike) -> list[Action]:
-        exporter = maybe_create_best_ckpt_exporter(params, model_dir)
-        if exporter is None:
+        config, exporter = params.trainer, maybe_create_best_ckpt_exporter(params, model_dir)
+        metric = config.best_checkpoint_eval_metric
+        if exporter is None and not config.keep_best:
             return []
-        metrics.require_known(trainer, exporter.metric, KEY)
+        metrics.require_known(trainer, metric, KEY)
+        if exporter is None:  # which checkpoints are the best, each evaluation has to say
+            return [_function(lambda logs: metrics.value_of(logs, metric, KEY))]
         self._own["best_checkpoint"] = exporter
         return [_function(lambda logs: exporter.maybe_export_checkpoint(trainer, logs, trainer.global_step))]
 

@@ -61,6 +61,23 @@ def is_better(value: float, best: float | None, higher: bool, by: float = 0.0) -
     return best is None or (value - best > by if higher else best - value > by)
 
 
+def best_at(
+    step: int | None, saved: float | None, found: float | None, found_at: int | None, higher: bool
+) -> float | None:
+    """Returns the best that a run which goes on from a checkpoint knows of.
+
+    Args:
+      step: The checkpoint's; None if nobody knows it.
+      saved: The best as the checkpoint has it.
+      found: The best as a file has it, which may be newer.
+      found_at: The step of that; if it is a later one, an attempt that was killed got there, and the run will again.
+      higher: Whether a higher value is better.
+    """
+    if step is None or found is None or found_at is None or found_at > step:
+        return saved
+    return found if is_better(found, saved, higher) else saved
+
+
 def known_names(trainer: Any) -> list[str] | None:
     """Returns the names that the logs of a trainer's evaluations will have; None where only an evaluation can say."""
     engine = getattr(trainer, "engine", None)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from everstep import storage
-from everstep.actions.metrics import is_better, value_of
+from everstep.actions.metrics import best_at, is_better, value_of
 from everstep.actions.persisted_value import JSONPersistedValue
 
 
@@ -17,7 +17,8 @@ class NewBestMetric:
     Args:
       metric: The name of a metric, `a|b` for one inside another, or a function of the logs.
       higher_is_better: Whether it is to grow.
-      filename: A JSON file with the best value so far, for programs that have no checkpoints; None for none.
+      filename: A JSON file with the best so far, `{"best": 0.7, "step": 600}`, for programs that have no checkpoints;
+        None for none. The step is null where no controller says it.
       write_metric: Whether to write that file; False only begins from it.
     """
 
@@ -29,12 +30,20 @@ class NewBestMetric:
         write_metric: bool = True,
     ) -> None:
         self.metric, self.higher_is_better = metric, higher_is_better
-        self._best = JSONPersistedValue(None, filename, write_metric)
+        self._stored = JSONPersistedValue({"best": None, "step": None}, filename, write_metric)
+        if not isinstance(self._stored.read(), dict):  # the number alone, as Model Garden writes it
+            self._stored.write({"best": self._stored.read(), "step": None})
+        self._sure = not write_metric  # whether the best is known to be of this run's own past, or somebody else's
+        self._controller: Any = None
 
     @property
     def best_value(self) -> float | None:
         """The best so far; None if there is none."""
-        return self._best.read()
+        return self._stored.read()["best"]
+
+    def set_controller(self, controller: Any) -> None:
+        """Tells it whose evaluations it is shown; `run_experiment` does."""
+        self._controller = controller
 
     def metric_value(self, output: Mapping[str, Any]) -> float:
         """Returns the metric in the logs.
@@ -48,13 +57,17 @@ class NewBestMetric:
 
     def test(self, output: Mapping[str, Any]) -> bool:
         """Whether the logs are better than the best so far; remembers nothing."""
-        return is_better(self.metric_value(output), self.best_value, self.higher_is_better)
+        best = None if self._looks_ahead() else self.best_value
+        return is_better(self.metric_value(output), best, self.higher_is_better)
 
     def commit(self, output: Mapping[str, Any]) -> bool:
         """Whether the logs are better than the best so far; if so, they are it from now on."""
         better = self.test(output)
         if better:
-            self._best.write(self.metric_value(output))
+            self._stored.write({"best": self.metric_value(output), "step": self._step()})
+        elif self._looks_ahead():
+            self._stored.write({"best": None, "step": None})
+        self._sure = True
         return better
 
     def __call__(self, output: Mapping[str, Any]) -> bool:
@@ -63,8 +76,19 @@ class NewBestMetric:
 
     def get_state(self) -> dict[str, Any]:
         """Returns what a run has to remember."""
-        return {"best": self.best_value}
+        return dict(self._stored.read())
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` returned, whatever the file says: a killed attempt may have been further."""
-        self._best.write(state["best"])
+        """Goes on from what `get_state` returned, whatever the file says of later steps: a killed attempt was there."""
+        found = self._stored.read()
+        best = best_at(self._step(), state["best"], found["best"], found["step"], self.higher_is_better)
+        self._stored.write({"best": best, "step": state["step"]} if best == state["best"] else found)
+        self._sure = True
+
+    def _step(self) -> int | None:
+        return None if self._controller is None else int(self._controller.step)
+
+    def _looks_ahead(self) -> bool:
+        """Whether the file is of an attempt that was killed before anything was saved: this one will get there, too."""
+        step, found_at = self._step(), self._stored.read()["step"]
+        return not self._sure and step is not None and found_at is not None and found_at >= step

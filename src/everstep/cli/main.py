@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import typer
 
 from everstep import redaction
+from everstep.cli import declined_flags
 from everstep.cli.commands import app
 from everstep.cli.spelling import normalised
 from everstep.errors import TrainingError, UsageError
@@ -69,4 +70,7 @@ def _command_line_mistake(error: BaseException) -> str:
         return ""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "everstep"
-    return f"{spell().rstrip('.')} (see: {path} --help)"
+    found = spell().rstrip(".")
+    if reason := declined_flags.reason(getattr(error, "option_name", "")):
+        found = f"No such option: {getattr(error, 'option_name', '')}; {reason}"
+    return f"{found} (see: {path} --help)"

@@ -11,6 +11,7 @@
 `everstep train` needs no such program. Who has one already keeps it.
 """
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,9 +20,11 @@ from typing import Any, NoReturn
 from absl import app, flags
 
 from everstep import redaction, storage
+from everstep.cli.declined_flags import DECLINED
 from everstep.cli.options import Request
 from everstep.cli.request import resolve
 from everstep.config import Config, dialect
+from everstep.config.gin.bindings import operative_config
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment_config import MODES, ExperimentConfig
 from everstep.run.signals import Interrupted
@@ -39,6 +42,16 @@ def define_flags() -> None:
     flags.DEFINE_multi_string("gin_file", None, "A file with gin bindings; repeatable.")
     flags.DEFINE_multi_string("gin_params", None, "A gin binding; repeatable.")
     flags.DEFINE_string("tpu", None, "The TPU's name or address: sets runtime.tpu.")
+    define_declined(FLAGS)
+
+
+def define_declined(known: flags.FlagValues) -> None:
+    """Defines the flags of Model Garden that are not offered, so that giving one says why."""
+    for name, reason in DECLINED.items():
+        if name not in known:
+            text = f"is not offered: {reason}"
+            flags.DEFINE_string(name, None, text, flag_values=known)
+            flags.register_validator(name, lambda value: value is None, message=text, flag_values=known)
 
 
 def parse_configuration(flags: Any, lock_return: bool = True) -> ExperimentConfig:
@@ -82,10 +95,25 @@ def serialize_config(params: Config, model_dir: storage.PathLike) -> None:
     storage.write_text(Path(model_dir) / "params.yaml", text)
 
 
+def save_gin_config(filename_suffix: str, model_dir: storage.PathLike) -> None:
+    """Writes `model_dir/operative_config.<suffix>.gin`, without secrets: what gin configurables were called with.
+
+    Call it when all is done: only then is it known. Where no gin binding is in force, nothing is written.
+
+    Raises:
+      UsageError: The directory cannot be made or written to.
+    """
+    text = operative_config()
+    if text is not None:
+        storage.prepare_directory(model_dir)
+        storage.write_text(Path(model_dir) / f"operative_config.{filename_suffix}.gin", redaction.text(text))
+
+
 def run(main: Callable[[Sequence[str]], Any]) -> NoReturn:
     """Parses the command line and calls `main`; ends the process as `everstep train` would.
 
-    Bad input is one text and exit code 2, a failed run 1; a traceback means a bug.
+    What gin configurables were called with is written to the run directory of a mode that trains. Bad input is one
+    text and exit code 2, a failed run 1; a traceback means a bug.
     """
     app.run(lambda arguments: sys.exit(_exit_code(main, arguments)))
     raise SystemExit  # not reached: `app.run` ends the process
@@ -100,4 +128,14 @@ def _exit_code(main: Callable[[Sequence[str]], Any], arguments: Sequence[str]) -
     except Interrupted as interrupted:
         print(f"everstep: {interrupted.reason}; the same command goes on from there", file=sys.stderr)
         return interrupted.exit_code
+    finally:
+        _save_gin()
     return 0
+
+
+def _save_gin() -> None:
+    """Writes what gin configurables were called with, where there is a run that has trained."""
+    mode, model_dir = (getattr(FLAGS, name, None) for name in ("mode", "model_dir"))
+    if mode and "train" in mode and model_dir and Path(model_dir).is_dir():
+        with contextlib.suppress(OSError, UsageError):  # a full disk has been told of; how the run ended counts
+            save_gin_config(mode, model_dir)

@@ -16,7 +16,7 @@ from everstep.run.record import find_runs, read
 from everstep.tracking.sync import sync as send_waiting
 
 _HEADER = ("DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "STEP", "ATTEMPTS", "METRICS")
-_SIDE_FIGURES = {"eval_seconds", "steps_per_second", "learning_rate"}
+_SIDE_FIGURES = {"eval_seconds", "steps_per_second", "learning_rate", "optimizer_updates"}
 _NUM_METRICS = 3
 
 Root = Annotated[str | None, typer.Argument(metavar="ROOT", help="Where to look; runs by default.")]

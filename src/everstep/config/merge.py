@@ -1,5 +1,7 @@
 """Merging a tree of values into a config: plan every change first, then make all of them or none."""
 
+import functools
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +9,8 @@ from typing import Any
 from everstep.config.alternatives import given_way
 from everstep.config.node import Node
 from everstep.config.problem import ConfigError, Problem, join, show
+
+logger = logging.getLogger(__name__)
 
 _INDEXED = re.compile(r"(.+)\[(\d+)\]")
 
@@ -23,6 +27,7 @@ class Plan:
     def __init__(self, is_strict: bool) -> None:
         self._is_strict = is_strict
         self._edits: dict[tuple[int, str], tuple[Node, str, Any]] = {}
+        self._replaced: list[tuple[str, int, int]] = []
         self.problems: list[Problem] = []
 
     def visit(self, node: Node, tree: Mapping[str, Any], path: str = "") -> None:
@@ -47,10 +52,14 @@ class Plan:
             raise ConfigError(self.problems)
         for node, name, value in self._edits.values():
             object.__setattr__(node, name, value)
+        for lengths in self._replaced:
+            _warn_replaced(*lengths)
 
     def _visit_key(self, node: Node, key: str, value: Any, path: str) -> None:
         indexed = _INDEXED.fullmatch(key)
         name = indexed[1] if indexed else key
+        if node._passes_over(key, value):
+            return
         if name not in node._names():
             self._add(node, key, value)
         elif indexed:
@@ -75,6 +84,8 @@ class Plan:
         elif isinstance(held, Mapping) and isinstance(value, Mapping):
             self._visit_dict(node, name, value, path)
         else:
+            if _are_configs(held, value) and value:
+                self._replaced.append((where, len(held), len(value)))
             self._edit(node, name, node._convert(name, value))
 
     def _visit_dict(self, node: Node, name: str, value: Mapping[str, Any], path: str) -> None:
@@ -117,10 +128,24 @@ class Plan:
 
 def _pairs_up(held: Any, value: Any) -> bool:
     """Tells whether two lists are merged element by element: configs held, as many mappings given."""
+    return _are_configs(held, value) and len(held) == len(value)
+
+
+def _are_configs(held: Any, value: Any) -> bool:
+    """Tells whether configs are held in a list, and mappings given for them."""
     if not isinstance(held, (list, tuple)) or not isinstance(value, (list, tuple)) or not held:
         return False
-    of_configs = all(isinstance(item, Node) for item in held) and all(isinstance(v, Mapping) for v in value)
-    return of_configs and len(held) == len(value)
+    return all(isinstance(item, Node) for item in held) and all(isinstance(v, Mapping) for v in value)
+
+
+@functools.cache
+def _warn_replaced(path: str, held: int, given: int) -> None:
+    """Says that a list was not merged; once, for the same values may be laid over the same config several times."""
+    logger.warning(
+        "%s: %d given for %d, so all are replaced and none is merged: what is not given has its class's default; "
+        "%s[0] and so on change single ones",
+        *(path, given, held, path),
+    )
 
 
 def _merged(held: Any, value: Any) -> Any:

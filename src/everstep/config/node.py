@@ -12,6 +12,7 @@ from pydantic_core import core_schema
 from everstep import redaction
 from everstep.config.alternatives import check_declaration, given_way, given_way_in_construction
 from everstep.config.checking import field_types, own_annotations
+from everstep.config.declined import Declined, declined_by
 from everstep.config.problem import ConfigError, Problem, join, show
 from everstep.errors import UsageError, nearest
 
@@ -30,6 +31,7 @@ class Node:
     - `_alternatives`: groups of fields of which at most one has a value (see `everstep.config.alternatives`).
     - `_may_change`: fields that alter nothing in what a run computes, so that a resumed run may change them. One
       that holds a config covers all of it.
+    - `_declined`: keys of other libraries that it has not, and why (see `everstep.config.declined`).
     """
 
     _open = False
@@ -37,6 +39,7 @@ class Node:
     _restrictions: ClassVar[tuple[str, ...]] = ()
     _alternatives: ClassVar[tuple[tuple[str, ...], ...]] = ()
     _may_change: ClassVar[frozenset[str]] = frozenset()
+    _declined: ClassVar[Mapping[str, Declined]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -115,7 +118,14 @@ class Node:
         if not self._is_open():
             raise ConfigError([self._unknown(name, value)])
 
+    def _passes_over(self, name: str, value: Any) -> bool:
+        """Tells whether this is a key that the class has not, with a value that asks for nothing."""
+        declined = declined_by(type(self))
+        return name not in self._names() and name in declined and declined[name].passes(value)
+
     def _unknown(self, name: str, value: Any) -> Problem:
+        if name in (declined := declined_by(type(self))):
+            return declined[name].problem(name, value)
         for meant in difflib.get_close_matches(name, self._names()):
             redaction.learn({meant: value})  # after "pasword" there is a password, too
         hint = nearest(name, self._names())

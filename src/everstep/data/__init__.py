@@ -7,7 +7,6 @@ from everstep.data.files import pick_dataset_fn
 from everstep.data.input_reader import InputReader
 from everstep.data.iterables import IterableStream
 from everstep.data.labels import check_labels
-from everstep.data.records import RecordStream
 from everstep.data.source import make_stream, record_stream
 from everstep.data.stream import Stream
 from everstep.data.tf_data import TFDataStream
@@ -18,7 +17,6 @@ __all__ = [
     "DataConfig",
     "InputReader",
     "IterableStream",
-    "RecordStream",
     "Stream",
     "TFDataStream",
     "check_labels",

@@ -1,26 +1,16 @@
 """The data section of a task's configuration."""
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
 
 from everstep.config import Config
+from everstep.config.declined import Declined
 from everstep.config.problem import ConfigError, Problem
 
-_SERVICE = "a tf.data service hands batches to whoever asks first, so a resumed run would not see the same ones"
-_DECLINED = dict.fromkeys(
-    (
-        "enable_tf_data_service",
-        "tf_data_service_address",
-        "tf_data_service_job_name",
-        "enable_shared_tf_data_service_between_parallel_trainers",
-        "enable_round_robin_tf_data_service",
-        "apply_tf_data_service_before_batching",
-        "trainer_id",
-    ),
-    _SERVICE,
+_SERVICE = Declined(
+    "a tf.data service hands batches to whoever asks first, so a resumed run would not see the same ones", False, ""
 )
-"""Keys of TF Model Garden that are not here, and why."""
 
 
 @dataclasses.dataclass
@@ -34,6 +24,15 @@ class DataConfig(Config):
     _may_change: ClassVar[frozenset[str]] = frozenset(
         {"deterministic", "prefetch_buffer_size", "ram_budget", "autotune_algorithm"}
     )
+    _declined: ClassVar[Mapping[str, Declined]] = {
+        "enable_tf_data_service": _SERVICE,
+        "tf_data_service_address": _SERVICE,
+        "tf_data_service_job_name": _SERVICE,
+        "enable_shared_tf_data_service_between_parallel_trainers": _SERVICE,
+        "enable_round_robin_tf_data_service": _SERVICE,
+        "apply_tf_data_service_before_batching": _SERVICE,
+        "trainer_id": _SERVICE,
+    }
 
     input_path: str | list[str] | dict[str, str | list[str]] = ""
     """Record files: a path, a glob, several with commas between, a list of those; or a dict of such, to be combined."""
@@ -132,8 +131,3 @@ class DataConfig(Config):
                 "received False: samples in an order of chance cannot be resumed; leave it out, the order costs little"
             )
             yield Problem("deterministic", text)
-
-    def _unknown(self, name: str, value: Any) -> Problem:
-        if name in _DECLINED:
-            return Problem(name, f"is not supported: {_DECLINED[name]}; leave it out")
-        return super()._unknown(name, value)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from everstep.data.files import ReadFile
+from everstep.data.files import ReadFile, first_line
 from everstep.errors import UsageError
 from everstep.types import Batch
 
@@ -29,7 +29,7 @@ def naming_damage(tf: Any, batches: Iterator[Batch], files: Sequence[tuple[str, 
     except causes as error:
         for file, read in files:
             _check(tf, file, read, causes)
-        raise UsageError(f"the records cannot be read: {_first_line(error)}") from error
+        raise UsageError(f"the records cannot be read: {first_line(error)}") from error
 
 
 def _check(tf: Any, file: str, read: ReadFile, causes: tuple[type[Exception], ...]) -> None:
@@ -39,7 +39,7 @@ def _check(tf: Any, file: str, read: ReadFile, causes: tuple[type[Exception], ..
             records += 1
     except causes as error:
         where = f"{file!r}{_offset(error)}, after {records} good records"
-        raise UsageError(f"{where}: {_cause(tf, file)} ({_first_line(error)})") from error
+        raise UsageError(f"{where}: {_cause(tf, file)} ({first_line(error)})") from error
 
 
 def _offset(error: Exception) -> str:
@@ -53,9 +53,3 @@ def _cause(tf: Any, file: str) -> str:
     with tf.io.gfile.GFile(file, "rb") as opened:
         kind = " (it is a gzip file)" if opened.read(len(_MAGIC)) == _MAGIC else ""
     return f"it is damaged, or compressed in another way than it is read{kind}: write it again, or say its compression"
-
-
-def _first_line(error: Exception) -> str:
-    """Returns TensorFlow's own words without the names of its operations."""
-    line = str(getattr(error, "message", error)).splitlines()[0]
-    return re.sub(r"\{\{.*?\}\} | \[Op:.*", "", line)

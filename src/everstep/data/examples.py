@@ -109,10 +109,14 @@ class TfExampleFeatureKeyBase:
 def write_tfrecords(
     path: str | os.PathLike[str], examples: Iterable[Any], compression: str = "", shards: int = 1
 ) -> list[str]:
-    """Writes examples to TFRecord files, whole or not at all.
+    """Writes examples to TFRecord files, each of which is there as a whole or not at all.
 
         files = write_tfrecords("data/train.tfrecord", examples, shards=4)
         # data/train-00000-of-00004.tfrecord … data/train-00003-of-00004.tfrecord
+
+    All are written as drafts, `.everstep-…`, which no reader takes for data; only when the last example is in do they
+    get their names, one after the other. Shards of the same number that were there are replaced in that moment: a
+    process that is killed in it leaves new ones beside old ones, and has to be run again.
 
     Args:
       path: The file; with several shards, what their names are made from.
@@ -151,7 +155,7 @@ def _write(tf: Any, drafts: list[str], records: Iterator[bytes], compression: st
 
 @contextlib.contextmanager
 def _complete_or_gone(tf: Any, files: list[str]) -> Iterator[list[str]]:
-    drafts = [f"{file}.part" for file in files]
+    drafts = [_draft(file) for file in files]
     if folder := files[0].rpartition("/")[0]:
         tf.io.gfile.makedirs(folder)
     try:
@@ -162,6 +166,12 @@ def _complete_or_gone(tf: Any, files: list[str]) -> Iterator[list[str]]:
         for draft in filter(tf.io.gfile.exists, drafts):
             tf.io.gfile.remove(draft)
         raise
+
+
+def _draft(file: str) -> str:
+    """Returns what a file is called until it is complete: always the same, so that the next writing takes its place."""
+    folder, slash, name = file.rpartition("/")
+    return f"{folder}{slash}.everstep-{name}"
 
 
 def _shard_names(path: str, shards: int) -> list[str]:

@@ -1,11 +1,13 @@
 """Which record files a configuration names, and how one of them is read."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from everstep.config.problem import ConfigError, Problem
 from everstep.data.tf_data import load_tensorflow
 from everstep.errors import UsageError, nearest
+from everstep.storage import is_temporary
 
 Patterns = str | Sequence[str]
 
@@ -18,7 +20,7 @@ ReadFile = Callable[[Any], Any]
 _FILE_TYPES = {"tfrecord": "", "tfrecord_compressed": "GZIP"}
 
 
-def find_files(patterns: Patterns | Mapping[str, Patterns], key: str = "input_path") -> list[str]:
+def find_files(patterns: Patterns, key: str = "input_path") -> list[str]:
     """Returns the files that the patterns match, sorted, each once.
 
     Args:
@@ -26,13 +28,13 @@ def find_files(patterns: Patterns | Mapping[str, Patterns], key: str = "input_pa
       key: The configuration's key that they come from, for the messages.
 
     Raises:
-      UsageError: There is no pattern, one of them matches nothing, or a file is empty, a folder or not readable;
-        or it is a dict of patterns, which `InputReader` takes apart.
+      UsageError: There is no pattern, one of them matches nothing or cannot be looked for, or a file is empty, a
+        folder or not readable.
     """
     tf = load_tensorflow("reading TFRecord files")
     found: set[str] = set()
     for pattern in _patterns(patterns, key):
-        matches = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
+        matches = _matches(tf, pattern, key)
         if not matches:
             text = f"no file matches {pattern!r}: paths are relative to the working folder"
             raise ConfigError([Problem(key, text)])
@@ -67,9 +69,24 @@ def pick_dataset_fn(file_type: str) -> ReadFile:
     return read_records(_FILE_TYPES[file_type])
 
 
-def _patterns(patterns: Patterns | Mapping[str, Patterns], key: str) -> list[str]:
-    if isinstance(patterns, Mapping):
-        raise ConfigError([Problem(key, f"received {patterns!r}; a dict is for InputReader with a combine_fn")])
+def _matches(tf: Any, pattern: str, key: str) -> list[str]:
+    """Returns the files that a pattern matches; never drafts, what a killed process left of writing them."""
+    try:
+        if tf.io.gfile.exists(pattern):
+            return [pattern]
+        return [file for file in tf.io.gfile.glob(pattern) if not is_temporary(file)]
+    except (tf.errors.OpError, OSError) as error:  # a kind of storage that TensorFlow does not know, or cannot reach
+        text = f"{pattern!r} cannot be looked for: {first_line(error)}"
+        raise ConfigError([Problem(key, text)]) from error
+
+
+def first_line(error: Exception) -> str:
+    """Returns TensorFlow's own words in one line, without the names of its operations."""
+    line = str(getattr(error, "message", error)).partition("\n")[0]
+    return re.sub(r"\{\{.*?\}\} | \[Op:.*", "", line)
+
+
+def _patterns(patterns: Patterns, key: str) -> list[str]:
     listed = [patterns] if isinstance(patterns, str) else list(patterns)
     if not all(isinstance(entry, str) for entry in listed):
         raise ConfigError([Problem(key, f"received {patterns!r}; expected a path, a glob, or a list of those")])

@@ -18,6 +18,11 @@ class MappedStream(Stream):
         self._stream, self._fn = stream, fn
 
     @property
+    def made_of(self) -> Mapping[str, Stream]:
+        """The other stream."""
+        return {"": self._stream}
+
+    @property
     def guarantee(self) -> str:
         """The other stream's."""
         return self._stream.guarantee

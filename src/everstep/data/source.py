@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from everstep.data import nest
 from everstep.data.arrays import ArrayStream
 from everstep.data.config import DataConfig
+from everstep.data.input_reader import InputReader
+from everstep.data.input_stream import InputStream
 from everstep.data.iterables import IterableStream
-from everstep.data.records import RecordStream
 from everstep.data.stream import Stream
 from everstep.data.tf_data import TFDataStream, is_unbatched
 from everstep.errors import UsageError
@@ -60,8 +61,8 @@ def make_stream(source: Any, config: DataConfig, *, training: bool, seed: int) -
 
 def record_stream(
     config: DataConfig, parse: Callable[[Any], Any], *, training: bool, seed: int, compression: str = ""
-) -> RecordStream:
-    """Returns the stream over the TFRecord files that `config.input_path` names.
+) -> InputStream:
+    """Returns the stream over the TFRecord files that `config.input_path` names: `InputReader` with one function.
 
     Args:
       config: Files, batch size and choices.
@@ -69,19 +70,13 @@ def record_stream(
       training: What the data is for, where `config.is_training` does not say.
       seed: The run's seed, used where `config.seed` does not say.
       compression: `""`, `"GZIP"` or `"ZLIB"`.
+
+    Raises:
+      UsageError: The section names no files, files that are not there, or contradicts itself; names the key.
     """
     reading = _decide(config, training, seed)
-    return RecordStream(
-        config.input_path,
-        parse,
-        config.global_batch_size,
-        shuffle_buffer=config.shuffle_buffer_size if reading.training else 0,
-        seed=reading.seed,
-        repeat=reading.repeat,
-        drop_remainder=reading.drop_remainder,
-        compression=compression,
-        prefetch=config.prefetch_buffer_size,
-    )
+    decided = config.replace(is_training=reading.training, seed=reading.seed)
+    return InputReader(decided, parser_fn=parse, compression=compression).read()
 
 
 def _decide(config: DataConfig, training: bool, seed: int) -> _Reading:

@@ -6,7 +6,7 @@ batches of one epoch from a given one on, and nothing else.
 
 import abc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from everstep.data import nest
@@ -61,6 +61,11 @@ class Stream(abc.ABC):
     def batches_per_epoch(self) -> int | None:
         """The number of batches in an epoch, None if it is not known beforehand."""
         return self._batches_per_epoch
+
+    @property
+    def made_of(self) -> Mapping[str, "Stream"]:
+        """The streams that this one is made of, by name; they tell whether a run goes on with the same data."""
+        return {}
 
     @property
     def guarantee(self) -> str:

@@ -42,11 +42,11 @@ class TFDataStream(Stream):
 
     Resuming makes the dataset again what it was and skips the batches that were used. A dataset that shuffles
     anew at every pass orders pass n by its seed and n, so the passes of earlier epochs are first made,
-    without being read (one that caches its shuffled order reads the first). That is exact for deterministic
-    pipelines: sources that do not change, seeded shuffles, stateless maps. A shuffle without a seed is one of
-    them if the global seed was set before the dataset was made, as it is for what a task's `build_inputs`
-    makes. `guarantee` names what TensorFlow shows of the rest. It does not show what Python code inside the
-    pipeline draws from, as in `from_generator`: that has to give the same samples at every call.
+    without being read (one that caches its shuffled order, and has an end, reads the first). That is exact for
+    deterministic pipelines: sources that do not change, seeded shuffles, stateless maps. A shuffle without a seed
+    is one of them if the global seed was set before the dataset was made, as it is for what a task's
+    `build_inputs` makes. `guarantee` names what TensorFlow shows of the rest. It does not show what Python code inside
+    the pipeline draws from, as in `from_generator`: that has to give the same samples at every call.
 
     Args:
       dataset: A batched dataset; it may be infinite.
@@ -101,7 +101,7 @@ class TFDataStream(Stream):
                 "the same process: run again to resume, or use shuffle(…, reshuffle_each_iteration=False), "
                 "arrays or record files"
             )
-        if epoch > 0 and tf_pipeline.caches(self._dataset):
+        if epoch > 0 and tf_pipeline.caches(self._dataset) and not tf_pipeline.has_no_end(self._dataset):
             self._read_first_pass()
         for _ in range(self._passes, epoch):
             iter(self._dataset)

@@ -13,6 +13,9 @@ _GENERATOR = {"RngReadAndSkip", "StatefulUniform", "StatefulUniformFullInt", "St
 _SEED_INPUTS = {"ShuffleDataset": 2, "ShuffleAndRepeatDataset": 2, "RandomDataset": 0}
 """Where the two seeds stand among the inputs of an operation that makes a dataset, whatever its version."""
 
+_INFINITE, _UNKNOWN = -1, -2
+"""What TensorFlow says of a dataset's length where it is no number."""
+
 _WHO_SHUFFLES = "a shuffle (Dataset.shuffle, list_files)"
 _WHO_CHOOSES = "a random choice (Dataset.random, sample_from_datasets)"
 _UNSEEDED = (
@@ -51,6 +54,13 @@ def reshuffles(dataset: Any) -> bool:
 def caches(dataset: Any) -> bool:
     """Whether what the first pass read is kept for the later ones."""
     return any("Cache" in type(part).__name__ for part in parts(dataset))
+
+
+def has_no_end(dataset: Any) -> bool:
+    """Whether a pass over the dataset cannot be read to its end: it repeats for ever, or what it filters does."""
+    size = int(dataset.cardinality())
+    behind = [dataset] if size != _UNKNOWN else parts(dataset)
+    return any(int(part.cardinality()) == _INFINITE for part in behind)
 
 
 def weaknesses(tf: Any, dataset: Any, *, passes: bool) -> list[str]:

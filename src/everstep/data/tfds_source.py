@@ -1,15 +1,17 @@
 """TensorFlow Datasets that lie ready on this machine; nothing is downloaded and no builder's code is run."""
 
+import contextlib
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from everstep.config.problem import ConfigError, Problem
 from everstep.data.config import DataConfig
-from everstep.data.files import ReadFile, read_records
+from everstep.data.files import ReadFile, first_line, read_records
 from everstep.data.passes import Interleave, Shard, Source, arranged
-from everstep.errors import missing_extra
+from everstep.errors import UsageError, missing_extra
 
 
 class TfdsSource(Source):
@@ -31,17 +33,19 @@ class TfdsSource(Source):
         self._builder = self._find()
         self._files = len(self._split_info().file_instructions)
         self._decoders = self._skipping()
+        self._check_pairs()
 
     def records(self, random: np.random.Generator | None) -> Any:
         """Returns the samples of one pass; see `Source.records`."""
         by_file = self._shard.takes_files(self._files)
-        samples = self._builder.as_dataset(
-            split=self._config.tfds_split,
-            shuffle_files=False,  # its own shuffling follows TensorFlow's global seed
-            as_supervised=self._config.tfds_as_supervised,
-            decoders=self._decoders,
-            read_config=self._read_config(random, by_file),
-        )
+        with self._readable():
+            samples = self._builder.as_dataset(
+                split=self._config.tfds_split,
+                shuffle_files=False,  # its own shuffling follows TensorFlow's global seed
+                as_supervised=self._config.tfds_as_supervised,
+                decoders=self._decoders,
+                read_config=self._read_config(random, by_file),
+            )
         return samples if by_file or self._shard.count == 1 else samples.shard(self._shard.count, self._shard.index)
 
     def readers(self) -> list[tuple[str, ReadFile]]:
@@ -68,14 +72,32 @@ class TfdsSource(Source):
         folder = self._config.tfds_data_dir or None
         files = importlib.import_module("tensorflow_datasets.core.read_only_builder")
         try:
-            return files.builder_from_files(self._name, data_dir=folder)
-        except (self._tfds.core.DatasetNotFoundError, ValueError, FileNotFoundError) as error:
+            with self._readable():
+                return files.builder_from_files(self._name, data_dir=folder)
+        except self._tfds.core.DatasetNotFoundError as error:
             where = folder or "TensorFlow Datasets' folder (TFDS_DATA_DIR, or ~/tensorflow_datasets)"
             text = (
                 f"{self._name!r} is not in {where}: prepare it there first, with tfds build or "
                 f"tfds.builder({self._name!r}).download_and_prepare()"
             )
             raise ConfigError([Problem("tfds_name", text)]) from error
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Says in one line what is wrong with what lies there: files that are gone, or not what they should be."""
+        try:
+            yield
+        except (UsageError, self._tfds.core.DatasetNotFoundError):
+            raise
+        except Exception as error:  # of TensorFlow Datasets, protocol buffers and JSON, whatever they find
+            text = f"{self._name!r} cannot be read: {first_line(error)}; prepare it again, with tfds build"
+            raise ConfigError([Problem("tfds_name", text)]) from error
+
+    def _check_pairs(self) -> None:
+        if self._config.tfds_as_supervised and not self._builder.info.supervised_keys:
+            known = ", ".join(repr(name) for name in sorted(self._builder.info.features))
+            text = f"received True, but {self._name!r} has no pairs (input, target): leave it out, and use {known}"
+            raise ConfigError([Problem("tfds_as_supervised", text)])
 
     def _split_info(self) -> Any:
         try:

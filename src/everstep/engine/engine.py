@@ -32,6 +32,7 @@ from everstep.engine.pace import Pace
 from everstep.engine.probe import explain, no_new_variables, watch_variables
 from everstep.engine.window import Window
 from everstep.grad import adapt_loss_scaling, forget_scaled
+from everstep.optim.loss_scale import updates
 from everstep.task import compiled_step
 from everstep.task.task import Task, unpack
 from everstep.types import Batch, Logs, State
@@ -158,9 +159,9 @@ class Engine(abc.ABC):
 
     def _read(self, kind: str) -> dict[str, Any]:
         """What a window has to say."""
-        logs = self.windows[kind].read()
-        if kind == "train" and self.optimizer is not None:
-            logs.setdefault("learning_rate", self.optimizer.learning_rate)
+        logs, optimizer = self.windows[kind].read(), self.optimizer
+        if kind == "train" and optimizer is not None:
+            logs.update(learning_rate=logs.get("learning_rate", optimizer.learning_rate), **updates(optimizer))
         return {name: keras.ops.convert_to_tensor(value) for name, value in logs.items()}
 
     # -- running -------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What a step costs: floating-point operations, from the program that was compiled; None where they cannot be known.
 
-Nothing is compiled to count them. On JAX the compiler's own cost analysis looks at the program of the training step,
-which is there already; on TensorFlow the graph of the step is read.
+Nothing is compiled to count them. The compiler's own cost analysis looks at the program of the training step, which is
+there already; on TensorFlow, where the compiler cannot take it, the graph of the step is read.
 """
 
 import importlib

@@ -196,8 +196,10 @@ class JaxEngine(Engine):
 def _labels(jaxpr: Any, batch: Batch) -> Any:
     """Returns the input that a batch's labels are, None where they are not one array."""
     features, labels, _ = unpack(batch)
-    single = isinstance(batch, tuple | list) and isinstance(labels, np.ndarray)
-    return jaxpr.invars[len(jax.tree.leaves(features))] if single else None
+    if not isinstance(labels, np.ndarray):
+        return None
+    given = isinstance(batch, tuple | list) and len(batch) > 1  # else the features are their own labels
+    return jaxpr.invars[len(jax.tree.leaves(features)) if given else 0]
 
 
 def _source(jaxpr: Any, variable: Any) -> Any:

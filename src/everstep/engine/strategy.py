@@ -1,6 +1,7 @@
 """Which devices of this machine a run uses, by the names that TF Model Garden gives to strategies."""
 
 import contextlib
+import functools
 import importlib
 from typing import Any
 
@@ -13,6 +14,7 @@ _ELSEWHERE = {
 }
 _ALL_REDUCE = {"nccl": "NcclAllReduce", "hierarchical_copy": "HierarchicalCopyAllReduce"}
 _KEY = "runtime.distribution_strategy"
+_HERE = (None, "", "local")
 
 
 class OneDevice:
@@ -59,15 +61,27 @@ def get_distribution_strategy(
     return make(name, all_reduce_alg, num_gpus, tpu_address)
 
 
-def _checked_name(name: Any) -> str:
+def strategy_name(name: Any) -> str:
+    """Returns the name of a strategy as it is spelled here; Model Garden does not mind capitals.
+
+    Raises:
+      UsageError: There is none of this name. The text names no key.
+    """
     if name is None or name is False:  # what other YAML readers make of `off`
         return "off"
     lowered = str(name).lower()
     if lowered in _ELSEWHERE:
-        raise UsageError(f"{_KEY}: {name!r} is for {_ELSEWHERE[lowered]} and is not offered: {', '.join(STRATEGIES)}")
+        raise UsageError(f"{name!r} is for {_ELSEWHERE[lowered]} and is not offered: {', '.join(STRATEGIES)}")
     if lowered not in STRATEGIES:
-        raise UsageError(f"{_KEY}: there is no strategy {name!r}; {nearest(lowered, STRATEGIES)}")
+        raise UsageError(f"there is no strategy {name!r}; {nearest(lowered, STRATEGIES)}")
     return lowered
+
+
+def _checked_name(name: Any) -> str:
+    try:
+        return strategy_name(name)
+    except UsageError as error:
+        raise UsageError(f"{_KEY}: {error}") from None
 
 
 def _backend() -> str:
@@ -85,6 +99,8 @@ def _jax(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str 
         return OneDevice()
     if name == "tpu" and jax.default_backend() != "tpu":
         raise UsageError(f"{_KEY}: there is no TPU on this machine, JAX computes on {jax.default_backend()}")
+    if tpu_address not in _HERE:
+        raise UsageError(f"runtime.tpu: received {tpu_address!r}, but JAX uses the TPU of this machine: leave it out")
     devices = jax.local_devices()
     return importlib.import_module("everstep.engine.mesh").DeviceMesh(_wanted(devices, num_gpus))
 
@@ -101,6 +117,16 @@ def _tensorflow(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_addres
     devices = _wanted(gpus, num_gpus) if gpus or num_gpus else _cpus(tf)
     if name == "one_device":
         return tf.distribute.OneDeviceStrategy(devices[0])
+    return _mirrored(tuple(devices), all_reduce_alg)
+
+
+@functools.cache
+def _mirrored(devices: tuple[str, ...], all_reduce_alg: str | None) -> Any:
+    """Returns the strategy for some devices: one for all runs of a process, since each counts its sums from the start.
+
+    A second one would use the numbers of the first, and TensorFlow ends where the shapes under a number differ.
+    """
+    tf = importlib.import_module("tensorflow")
     sums = getattr(tf.distribute, _ALL_REDUCE[all_reduce_alg])() if all_reduce_alg else None
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=sums)
 
@@ -116,12 +142,13 @@ def _wanted(devices: list[Any], count: int) -> list[Any]:
 
 
 def _tpu(tf: Any, address: str | None) -> Any:
-    if address in (None, "", "local") and not tf.config.list_logical_devices("TPU"):
+    if address in _HERE and not tf.config.list_logical_devices("TPU"):
         raise UsageError(f"{_KEY}: there is no TPU on this machine; for one elsewhere set runtime.tpu to its address")
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address or "")
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-    except (ValueError, tf.errors.OpError) as error:
-        raise UsageError(f"runtime.tpu: the TPU {address!r} cannot be reached: {error}") from error
+    except (ValueError, RuntimeError, ImportError, OSError, tf.errors.OpError) as error:  # as many as it has layers
+        said = str(error).strip().partition("\n")[0]
+        raise UsageError(f"runtime.tpu: the TPU {address!r} cannot be reached: {said}") from error
     return tf.distribute.TPUStrategy(resolver)

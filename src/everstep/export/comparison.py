@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from everstep.engine.accelerator import has_accelerator
 from everstep.errors import TrainingError
 
 _FULL_PRECISION = 1e-5
@@ -65,9 +66,5 @@ def _difference(expected: np.ndarray, actual: np.ndarray) -> float:
 
 def _tolerance(model: keras.Model) -> float:
     dtypes = {layer.compute_dtype for layer in (model, *model.layers)}
-    reduced = dtypes & {"float16", "bfloat16"} or _has_accelerator()
+    reduced = dtypes & {"float16", "bfloat16"} or has_accelerator()
     return _REDUCED_PRECISION if reduced else _FULL_PRECISION
-
-
-def _has_accelerator() -> bool:
-    return any(not device.startswith("cpu") for device in keras.distribution.list_devices())

@@ -10,7 +10,7 @@ import keras
 
 from everstep import storage
 from everstep.errors import TrainingError, UsageError, nearest
-from everstep.export import calling, tensorflow_files
+from everstep.export import calling, origins, tensorflow_files
 from everstep.export.comparison import check_same
 from everstep.export.from_checkpoint import load_checkpoint
 from everstep.export.module import ExportModule
@@ -28,6 +28,7 @@ def export(
     save_options: Any = None,
     *,
     samples: Mapping[str, Any] | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> str:
     """Writes functions of a module as the signatures of a SavedModel, and returns where it is.
 
@@ -47,6 +48,7 @@ def export(
       save_options: A `tf.saved_model.SaveOptions`.
       samples: For each method a batch of inputs to compare answers on: its argument, or, of several, a tuple or a
         mapping by name. Numbers are made up where none is given; strings have to be given.
+      origin: What to say in the SavedModel's `assets.extra/everstep.json` of where it comes from.
 
     Returns:
       The directory of the SavedModel.
@@ -65,6 +67,8 @@ def export(
         module.input_signature = calling.spec_of(samples["serve"])
     with _target(Path(directory), timestamped) as target:
         _write_and_compare(module, keys, samples, target, save_options)
+        if origin is not None:
+            origins.write(target.temporary, origin)
     return str(target.path)
 
 

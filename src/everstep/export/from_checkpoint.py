@@ -5,13 +5,13 @@ import os
 import keras
 
 from everstep import storage
-from everstep.errors import UsageError
-from everstep.task.initial import find
 from everstep.task.initial.load import load
 
 
 def load_checkpoint(model: keras.Model, path: storage.PathLike) -> None:
-    """Gives a model the weights that a run has saved; all of them, or it is an error.
+    """Gives a model the weights that a run has saved; all of them, or it is an error and the model is as it was.
+
+    Of a run that averages its weights, the averages: what it evaluates, and exports itself.
 
     Args:
       model: The model, built.
@@ -21,9 +21,4 @@ def load_checkpoint(model: keras.Model, path: storage.PathLike) -> None:
     Raises:
       UsageError: There is nothing, or it has not every weight of this model.
     """
-    try:
-        report = load(model, os.path.abspath(path))
-    except UsageError as error:
-        raise UsageError(str(error).replace(find.KEY, "checkpoint_path")) from error
-    if not report.is_complete:
-        raise UsageError(f"checkpoint_path: not every weight of model {model.name!r} is there: {report.lines()[1]}")
+    load(model, os.path.abspath(path), key="checkpoint_path", complete=True)

@@ -1,14 +1,18 @@
 """A SavedModel for every checkpoint that a run keeps."""
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from everstep import storage
+from everstep.checkpoint import manifest
+from everstep.checkpoint.manifest import Damaged
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.errors import UsageError
+from everstep.export import origins
 from everstep.export.exporting import export
 from everstep.export.module import ExportModule
 
@@ -47,23 +51,33 @@ class CheckpointExports:
         self._directory = Path(directory)
 
     def __call__(self, logs: Mapping[str, Any]) -> None:
-        """Brings the exports up to date; an action."""
-        self.update()
+        """Brings the exports up to date; an action. A run's first one comes before its first checkpoint."""
+        if self._checkpoints.is_dir():
+            self.update()
 
     def update(self) -> list[Path]:
-        """Exports the checkpoints that are new, removes what is exported of those that are gone; returns the new."""
-        kept = self._kept()
-        new = [self._directory / str(step) for step in kept if step not in self._steps()]
-        written = [path for path in new if self._export(path)]
-        for step in self._steps():
-            if step not in kept:
-                storage.remove_directory(self._directory / str(step))
+        """Exports the checkpoints that are new, and removes the exports of those that are gone; returns the new.
+
+        Only what was exported from the same run is ever removed or replaced.
+
+        Raises:
+          UsageError: There is no such run, or something else has the name of a step in `directory`.
+        """
+        if not self._checkpoints.is_dir():
+            raise UsageError(f"CheckpointExports: checkpoints: no such directory: {str(self._checkpoints)!r}")
+        steps = self._steps()
+        kept = {step: origin for step in steps if (origin := self._origin(step))}
+        written = [path for step, origin in kept.items() if (path := self._export(step, origin))]
+        runs = {origin["run"] for origin in kept.values()}
+        for step, path in self._numbered().items():
+            if step not in steps and (origin := origins.read(path)) and origin.get("run") in runs:
+                storage.remove_directory(path)
         return written
 
     @property
     def latest(self) -> Path | None:
         """The SavedModel of the newest checkpoint that is exported, or None."""
-        return max((self._directory / str(step) for step in self._steps()), key=lambda p: int(p.name), default=None)
+        return max((path for path in self._numbered().values() if origins.read(path)), key=_step, default=None)
 
     def follow(
         self,
@@ -81,31 +95,57 @@ class CheckpointExports:
         seen: set[int] = set()
         last = time.monotonic()
         while True:
-            new = [step for step in self._steps() if step not in seen]
-            for step in new:
+            new = {step: path for step, path in self._numbered().items() if step not in seen}
+            for step, path in new.items():
                 seen.add(step)
-                yield self._directory / str(step)
+                yield path
                 last = time.monotonic()
             if not new and (done() or (timeout is not None and time.monotonic() - last >= timeout)):
                 return
             if not new:
                 time.sleep(interval)
 
-    def _export(self, path: Path) -> bool:
-        checkpoint = self._checkpoints / path.name
+    def _export(self, step: int, origin: Mapping[str, Any]) -> Path | None:
+        """Exports a checkpoint; returns where to, or None where nothing was to be done."""
+        path, checkpoint = self._directory / str(step), self._checkpoints / str(step)
+        if path.exists():
+            former = origins.read(path)
+            if former == origin:
+                return None
+            if former is None or former.get("run") != origin["run"]:
+                raise UsageError(f"CheckpointExports: directory: {str(path)!r} is no export of this run: name another")
         try:
-            export(self._module, self._keys, path, checkpoint, timestamped=False, samples=self._samples)
+            export(self._module, self._keys, path, checkpoint, timestamped=False, samples=self._samples, origin=origin)
         except UsageError:
             if checkpoint.exists():
                 raise
-            return False  # removed meanwhile by the run that wrote it
-        return True
+            return None  # removed meanwhile by the run that wrote it
+        return path
 
-    def _kept(self) -> list[int]:
+    def _steps(self) -> list[int]:
         with contextlib.closing(OrbaxCheckpointer(self._checkpoints, repair=False)) as checkpointer:
             return checkpointer.steps()
 
-    def _steps(self) -> list[int]:
-        """Returns the steps that are exported."""
-        names = [entry.name for entry in self._directory.iterdir()] if self._directory.is_dir() else []
-        return sorted(int(name) for name in names if name.isdigit())
+    def _origin(self, step: int) -> dict[str, Any] | None:
+        """Returns what the export of a checkpoint says of itself; None where the checkpoint is gone meanwhile."""
+        checkpoint = self._checkpoints / str(step)
+        try:
+            record = manifest.read(checkpoint)
+        except Damaged as damage:
+            if checkpoint.exists():
+                raise UsageError(f"CheckpointExports: {str(checkpoint)!r} is damaged: {damage}") from damage
+            return None
+        return {"run": record.run, "step": step, "saved": record.saved}
+
+    def _numbered(self) -> dict[int, Path]:
+        """Returns the versions in the directory, whoever wrote them, oldest first."""
+        entries = self._directory.iterdir() if self._directory.is_dir() else ()
+        return {_step(path): path for path in sorted(filter(_is_version, entries), key=_step)}
+
+
+def _is_version(path: Path) -> bool:
+    return re.fullmatch("[0-9]+", path.name) is not None
+
+
+def _step(path: Path) -> int:
+    return int(path.name)

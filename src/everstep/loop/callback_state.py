@@ -9,7 +9,7 @@ import functools
 import logging
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from everstep.errors import UsageError
@@ -73,6 +73,20 @@ class CallbackState:
         self.prepare(meta)
         for key, each in self._each.items():
             each.set(arrays, meta[key])
+
+    def set_known(self, arrays: State, meta: dict[str, Any]) -> list[str]:
+        """Goes on from what `get` returned of others, as far as they are the same.
+
+        One is the same as one that was saved if both are the first, or the second and so on, of a class of one name.
+
+        Returns:
+          Those that were not saved: they start anew.
+        """
+        saved, here = (_in_order(keys) for keys in (meta, self._each))
+        known = [name for name, key in here.items() if name in saved and self._each[key].form in meta[saved[name]]]
+        for name in known:
+            self._each[here[name]].set(arrays, meta[saved[name]])
+        return [here[name] for name in here if name not in known]
 
     @contextlib.contextmanager
     def going_on(self) -> Iterator[None]:
@@ -142,9 +156,22 @@ def _state_of(callback: Any, prefix: str) -> AttributeState | _OwnState:
     return (CSVLoggerState if is_csv_logger else AttributeState)(callback, prefix)
 
 
+def _in_order(keys: Iterable[str]) -> dict[tuple[str, int], str]:
+    """Returns keys `<index>.<class>` by the class, and by how many of it come before."""
+    named: dict[tuple[str, int], str] = {}
+    for key in sorted(keys, key=_index):
+        name = key.partition(".")[2]
+        named[name, sum(before == name for before, _ in named)] = key
+    return named
+
+
+def _index(key: str) -> int:
+    return int(key.partition(".")[0])
+
+
 def _difference(saved: list[str], here: list[str]) -> str:
     """Says what differs between two lists of `<index>.<class>`; nothing where they are one."""
-    saved = sorted(saved, key=lambda key: int(key.partition(".")[0]))
+    saved = sorted(saved, key=_index)
     if saved == here:
         return ""
     then, now = (Counter(key.partition(".")[2] for key in keys) for keys in (saved, here))

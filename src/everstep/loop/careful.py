@@ -14,20 +14,27 @@ class CarefulSteps:
       until: The step up to which care is taken.
 
     Args:
-      engine: Runs the steps.
       recovery: Judges them.
+      until: The step.
     """
 
-    def __init__(self, engine: Engine, recovery: Recovery, until: int) -> None:
-        self._engine, self._recovery, self.until = engine, recovery, until
+    def __init__(self, recovery: Recovery, until: int) -> None:
+        self._recovery, self.until = recovery, until
         self._left_out = 0
 
     def run(
-        self, feed: Feed, n: int, begin: int, logs: Callable[[], Mapping[str, float]], after: Callable[[int], bool]
+        self,
+        engine: Engine,
+        feed: Feed,
+        n: int,
+        begin: int,
+        logs: Callable[[], Mapping[str, float]],
+        after: Callable[[int], bool],
     ) -> int:
         """Trains up to `n` good steps, no further than `until`.
 
         Args:
+          engine: Runs the steps; another one in each stage of a run that grows.
           feed: Where batches come from.
           n: How many steps.
           begin: Steps done before.
@@ -39,13 +46,13 @@ class CarefulSteps:
         """
         done = 0
         while done < n and begin + done < self.until:
-            before, position = self._engine.state(), feed.state()
-            if not self._engine.run(feed, 1):
+            before, position = engine.state(), feed.state()
+            if not engine.run(feed, 1):
                 break
             step = begin + done + 1
-            reason = self._recovery.judge(step, logs()) or self._recovery.judge_state(step, self._engine.state())
+            reason = self._recovery.judge(step, logs()) or self._recovery.judge_state(step, engine.state())
             if reason:
-                self._engine.load(before)
+                engine.load(before)
                 self._recovery.leave_out(step, position, reason, further=self._left_out > 0)
                 self._left_out += 1
                 continue

@@ -4,14 +4,16 @@ import dataclasses
 import math
 import numbers
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 
 from everstep.config import Config, ConfigError, Problem
+from everstep.config.declined import Declined
 from everstep.config.problem import show
+from everstep.loop.declined import DECLINED
 from everstep.loop.stopping_config import EarlyStoppingConfig
 from everstep.optim.config import OptimizationConfig
 from everstep.tracking.config import TrackingConfig
@@ -62,6 +64,7 @@ class TrainerConfig(Config):
         | {"loss_upper_bound", "recovery_begin_steps", "recovery_max_trials"}
         | {"validation_steps", "validation_summary_subdir", "continuous_eval_timeout", "tracking"}
     )
+    _declined: ClassVar[Mapping[str, Declined]] = DECLINED
 
     optimizer_config: OptimizationConfig = dataclasses.field(default_factory=OptimizationConfig)
     """Optimizer, learning rate and warm-up."""
@@ -158,6 +161,9 @@ def _wrong_export(config: TrainerConfig) -> Iterator[Problem]:
     if folder and (not first or PurePath(folder).is_absolute() or ".." in PurePath(folder).parts or first[0] in taken):
         text = f"received {folder!r}, expected a folder of its own in the run directory, such as 'best'"
         yield Problem("best_checkpoint_export_subdir", text)
+    if folder and not config.best_checkpoint_eval_metric:
+        text = f"is empty, but best_checkpoint_export_subdir is {folder!r}: name the metric that tells what is best"
+        yield Problem("best_checkpoint_eval_metric", text)
 
 
 def _wrong_actions(config: TrainerConfig) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 while step < train_steps:
     train the window          trainer.train
     log it                    tracker.log
+    look at logs and state    where anything of the following is due
     act                       train_actions
     evaluate, act, log        at multiples of the interval, and at the end
     save                      after everything that belongs to the step
@@ -18,6 +19,8 @@ from typing import Any
 
 from everstep.checkpoint.checkpointer import Checkpointer, SaveError
 from everstep.errors import TrainingError, UsageError
+from everstep.loop.acting import Action as Action
+from everstep.loop.acting import act
 from everstep.loop.callback_state import CallbackState, remembering
 from everstep.loop.careful import CarefulSteps
 from everstep.loop.extra_state import ExtraState
@@ -26,13 +29,10 @@ from everstep.loop.pending_logs import PendingLogs
 from everstep.loop.plan import Plan
 from everstep.loop.random_state import RandomState
 from everstep.loop.recovery import Recovery
-from everstep.loop.saver import Saver, undisturbed
+from everstep.loop.saver import Saver
 from everstep.loop.windows import Windows
 from everstep.tracking.tracker import NoopTracker, Tracker, plain
 from everstep.types import Logs, State
-
-Action = Callable[[Mapping[str, Any]], None]
-"""Called with the logs of a loop or an evaluation; may look at the Keras objects and change them."""
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class Controller:
         begin = time.perf_counter()
         logs = dict(self.evaluator.evaluate(steps) or {})
         logs["eval_seconds"] = round(time.perf_counter() - begin, 3)
-        self._act(self.eval_actions, logs)
+        act(self.eval_actions, logs, self.trainer or self.evaluator)
         self.tracker.log(self.step, logs, "validation")
         self._evaluated = {"step": self.step, "logs": plain(logs)}
         return logs
@@ -226,7 +226,7 @@ class Controller:
     def _take_care(self, until: int) -> None:
         """Goes on step by step up to a step, past what went wrong there."""
         if self.trainer is not None and self.step < until:
-            self.trainer.careful = CarefulSteps(self.trainer.engine, self.recovery, until)
+            self.trainer.careful = CarefulSteps(self.recovery, until)
 
     def _parts(self) -> tuple[State, dict[str, Any]]:
         return self.saver.collect(self.trainer)
@@ -290,16 +290,17 @@ class Controller:
         return self.step >= target or bool(self.stopped)
 
     def _close(self, plan: Plan, logs: Mapping[str, float]) -> None:
-        """Does what belongs to the end of a window; stops where something is found to have gone wrong."""
+        """Does what belongs to the end of a window: looks, acts, evaluates, saves; no more if something is wrong."""
         if not self.summary_interval or self.step % self.summary_interval == 0:
             self.tracker.log(self.step, logs, "train")
-        self._act(self.train_actions, logs)
-        self._unclosed = False
-        ending = self.step >= plan.target or bool(self.stopped)
-        evaluating = plan.evaluation_due()
-        saving = self.saver.is_due(self.step) or (plan.save_at_end and ending) or self._early_step == self.step
-        if (ending or evaluating or saving) and self._is_bad():
+        if self._is_bad(plan):
             return
+        reason = self.stopped
+        act(self.train_actions, logs, self.trainer)
+        self._unclosed = False
+        if self.stopped != reason and self._is_bad(plan):  # more is due than before the actions
+            return
+        ending, evaluating, saving = self._due(plan)
         if ending:
             self._trained()
         if evaluating:
@@ -309,10 +310,25 @@ class Controller:
         if saving:
             self.save_checkpoint()
 
-    def _is_bad(self) -> bool:
-        """Waits for the device; returns whether what it has to say is a reason to go back, or to stop."""
-        self._pending.settle()
-        return bool(self.recovery.alarm) and self.recovery.max_trials >= 0
+    def _due(self, plan: Plan) -> tuple[bool, bool, bool]:
+        """Returns whether training ends with this window, whether it is evaluated, and whether it is saved."""
+        ending = self.step >= plan.target or bool(self.stopped)
+        saving = self.saver.is_due(self.step) or (plan.save_at_end and ending) or self._early_step == self.step
+        return ending, plan.evaluation_due(), saving
+
+    def _is_bad(self, plan: Plan) -> bool:
+        """Looks at what is about to be acted on; returns whether that is a reason to go back, or to stop.
+
+        Only where something is due it waits for the device; a save looks at the state by itself.
+        """
+        ending, evaluating, saving = self._due(plan)
+        due, watching = ending or evaluating or saving, self.recovery.max_trials >= 0
+        acting = watching and bool(self.train_actions)
+        if due or acting:
+            self._pending.settle()
+        if watching and (evaluating or (acting and due)) and not self.saver.is_off:
+            self.recovery.watch_state(self.step, self.trainer.state()[0])
+        return watching and (due or acting) and bool(self.recovery.alarm)
 
     def _go_back(self) -> None:
         """Goes back to the last good state, and from there step by step past what went wrong."""
@@ -369,18 +385,6 @@ class Controller:
         if self.step != end and not self.stopped and self._asked() is None:
             logger.warning("trainer.train(%d) moved the step from %d to %d", end - first, first, self.step)
         return self._pending.add(self.step, trained, self.step - first, begin, time.perf_counter() - begin)
-
-    def _act(self, actions: list[Action], logs: Mapping[str, float]) -> None:
-        if not actions:
-            return
-        engine = getattr(self.trainer or self.evaluator, "engine", None)
-        with undisturbed(self.trainer or self.evaluator):
-            if engine is not None:
-                engine.push()
-            for action in actions:
-                action(logs)
-            if engine is not None:
-                engine.pull()
 
     def _require(self, attribute: str, method: str) -> None:
         if getattr(self, attribute) is None:

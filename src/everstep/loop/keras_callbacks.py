@@ -19,6 +19,7 @@ import keras
 
 from everstep.loop.callback_state import CallbackState
 from everstep.loop.plain_values import decode, encode
+from everstep.optim.loss_scale import UPDATES
 from everstep.types import Logs, State
 
 logger = logging.getLogger(__name__)
@@ -213,5 +214,5 @@ def _training(logs: Mapping[str, Any]) -> Logs:
 
 def _renamed(logs: Mapping[str, Any], loss: str) -> Logs:
     """Returns the logs as `fit` names them."""
-    ours = {"learning_rate", "steps_per_second", "eval_seconds"}
+    ours = {"learning_rate", "steps_per_second", "eval_seconds", UPDATES}
     return {"loss" if name == loss else name: value for name, value in logs.items() if name not in ours}

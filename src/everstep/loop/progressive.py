@@ -2,7 +2,8 @@
 
 A task that is a `ProgressivePolicy` as well is trained in stages. A stage ends with the window in which its last step
 lies, and with everything that belongs to it: it is logged, evaluated and saved as it was trained. The next window
-begins in the next stage: variables that are still there with the same shape go on, those of the optimizer too.
+begins in the next stage: variables that are still there with the same shape go on, those of the optimizer too, unless
+the policy says that its models come ready.
 
 A checkpoint says which stage it is of; a run that goes on builds that stage before it reads the variables.
 """
@@ -16,6 +17,7 @@ from typing import Any
 import keras
 
 from everstep.loop import random_state
+from everstep.loop.carried import Carrying, carry
 from everstep.loop.trainer import Trainer
 from everstep.task.task import Task
 from everstep.types import State
@@ -44,10 +46,28 @@ class ProgressivePolicy(abc.ABC):
 
     @abc.abstractmethod
     def get_model(self, stage: int, old_model: keras.Model | None = None) -> keras.Model:
-        """Returns the model of a stage; `old_model` is that of the stage before, None where there was none."""
+        """Returns the model of a stage.
+
+        What it returns is the shape of the model. Variables that the stage before had under the same key (the name of
+        the layer, numbered from the model's first) with the same shape then get the values they had there, over what
+        was set here; `carries` keeps them off.
+
+        Args:
+          stage: Its number, from 0 on.
+          old_model: The model of the stage before, with what it has learned. None in the first stage, and where a run
+            goes on from a checkpoint, which has all values: the model must then have the same variables.
+        """
+
+    def carries(self, stage: int) -> bool:
+        """Returns whether variables that still fit go on into a stage.
+
+        False for a policy whose `get_model` makes the new model of the old one, such as by copying a layer: it is
+        trained as it was returned, and the optimizer remembers nothing but the number of steps.
+        """
+        return True
 
     def get_optimizer(self, stage: int) -> keras.Optimizer | None:
-        """Returns a stage's own optimizer; None for the configured one."""
+        """Returns a stage's own optimizer, which begins with its own learning rate; None for the configured one."""
         return None
 
     def get_train_dataset(self, stage: int) -> Any:
@@ -88,7 +108,7 @@ class ProgressiveTrainer(Trainer):
     ) -> None:
         self.stage = 0
         model = model or task.get_model(0, None)
-        optimizer = optimizer or (_optimizer(task, 0, config) if train else None)
+        optimizer = optimizer or (self._make_optimizer(task, 0, config) if train else None)
         data = task.get_train_dataset(0) if train else None, task.get_eval_dataset(0) if evaluate else None
         super().__init__(config, task, model, optimizer, train, evaluate, *data)
 
@@ -112,18 +132,22 @@ class ProgressiveTrainer(Trainer):
 
     def _grow(self, stage: int) -> None:
         """Goes on in another stage with all that is still there."""
-        before, epoch, step = self.engine.state(), self.epoch, self.global_step
+        before, epoch, optimizer = self.engine.state(), self.epoch, self.optimizer
         self._enter(stage, self.model)
-        fresh = self.engine.state()
-        carried = {key: array for key, array in before.items() if _fits(array, fresh.get(key))}
-        self.engine.load({**fresh, **carried})
+        same_kind = _kind(optimizer) is _kind(self.optimizer)
+        carrying = Carrying(weights=self.task.carries(stage), slots=same_kind, rate=not self._own_optimizer)
+        state, carried, variables = carry(before, self.engine.state(), carrying)
+        self.engine.load(state)
         self.engine.reset("train")
         if self._train_feed is not None:
             self._train_feed.restore({"epoch": epoch + 1, "batch": 0})  # another order than the stage before had
-        stages = self.task.num_stages()
-        logger.warning(
-            "step %d: stage %d of %d, %d of %d variables go on", step, stage + 1, stages, len(carried), len(fresh)
-        )
+        text = "step %d: stage %d of %d, %d of %d variables go on"
+        logger.warning(text, self.global_step, stage + 1, self.task.num_stages(), carried, variables)
+
+    def _make_optimizer(self, task: Any, stage: int, config: Any) -> keras.Optimizer:
+        own = task.get_optimizer(stage)
+        self._own_optimizer = own is not None
+        return own or task.create_optimizer(config.trainer.optimizer_config, config.runtime)
 
     def _enter(self, stage: int, old_model: keras.Model | None) -> None:
         if self._train_feed is not None:
@@ -133,7 +157,7 @@ class ProgressiveTrainer(Trainer):
         with _seeded(self.config.runtime.seed, stage):
             self.model = self.task.get_model(stage, old_model)
             if self._trains:
-                self.optimizer = _optimizer(self.task, stage, self.config)
+                self.optimizer = self._make_optimizer(self.task, stage, self.config)
             self._join(
                 self.task.get_train_dataset(stage) if self._trains else None,
                 self.task.get_eval_dataset(stage) if self._evaluates else None,
@@ -151,12 +175,11 @@ def _seeded(seed: int, stage: int) -> Iterator[None]:
         random_state.set(before)
 
 
-def _optimizer(task: Any, stage: int, config: Any) -> keras.Optimizer:
-    return task.get_optimizer(stage) or task.create_optimizer(config.trainer.optimizer_config, config.runtime)
-
-
-def _fits(array: Any, other: Any) -> bool:
-    return other is not None and (array.shape, array.dtype) == (other.shape, other.dtype)
+def _kind(optimizer: Any) -> type:
+    """Returns the class of the optimizer that updates the weights, whatever it is wrapped in."""
+    while getattr(optimizer, "inner_optimizer", None) is not None:
+        optimizer = optimizer.inner_optimizer
+    return type(optimizer)
 
 
 def is_progressive(task: Task) -> bool:

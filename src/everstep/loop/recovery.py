@@ -65,6 +65,10 @@ class Recovery:
         """Raises the alarm if a window's logs are bad."""
         self.alarm = self.alarm or self.judge(step, logs)
 
+    def watch_state(self, step: int, state: State) -> None:
+        """Raises the alarm if a state is not finite."""
+        self.alarm = self.alarm or self.judge_state(step, state)
+
     def try_again(self, good: int | None) -> None:
         """Counts a return to the last good state.
 

@@ -4,25 +4,26 @@ When to train, evaluate and save is the controller's business; how a step runs, 
 """
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 
+from everstep.config.problem import ConfigError, problems_under
 from everstep.data.arrays import ArrayStream
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine.backend import create_engine
 from everstep.engine.feed import Feed, NobodyWaits
+from everstep.engine.variable_names import name_variables
 from everstep.errors import TrainingError, UsageError
 from everstep.loop.careful import CarefulSteps
 from everstep.loop.lazy_logs import LazyLogs
+from everstep.loop.skipped_steps import SkippedSteps
+from everstep.optim.averaged_state import with_averages
 from everstep.optim.ema import find_average
 from everstep.task.task import Task
 from everstep.types import Batch, Logs, State
-
-_AVERAGE = re.compile(r"optimizer/(?:inner/)*(model/.+)/average")
 
 
 class Trainer:
@@ -79,11 +80,13 @@ class Trainer:
             _require_end(self.validation_stream, config.trainer.validation_steps)
         if (average := find_average(self.optimizer)) is not None:
             average.track(self.model)
+        name_variables(self.task, self.model, self.optimizer)
         self.engine = create_engine(self.task, self.model, self.optimizer, enable_xla=config.runtime.enable_xla)
         train_batch, validation_batch = _first(self.train_stream, True), _first(self.validation_stream, False)
         self.train_example = train_batch
         self.example = train_batch if validation_batch is None else validation_batch
         self.engine.build(train_batch, validation_batch)
+        self._skipped = SkippedSteps(self.optimizer, self.global_step)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
         self._validation_feed: Feed | None = None  # of the running evaluation, or closed, of the last one
 
@@ -112,16 +115,27 @@ class Trainer:
                 f"the training data ended after step {self.global_step} of {self.config.trainer.train_steps}: repeat "
                 "it (dataset.repeat(), or task.train_data.repeat=true) or lower trainer.train_steps"
             )
-        return self.window_logs()
+        return self._logs(self._skipped.watch if done == num_steps else None)
 
     def window_logs(self) -> Mapping[str, float]:
         """Returns the logs of the open window as it is now; looking at them waits for the device."""
-        read = self.engine.read_later("train")
-        return LazyLogs(lambda: _named(read(), self.task.loss, "training_loss"))
+        return self._logs()
+
+    def _logs(self, watch: Callable[[int, Logs], None] | None = None) -> Mapping[str, float]:
+        """Returns the window's logs; `watch` sees them, with the step that they end at, when somebody looks."""
+        read, step = self.engine.read_later("train"), self.global_step
+
+        def fetch() -> Logs:
+            logs = read()
+            if watch is not None:
+                watch(step, logs)
+            return _named(logs, self.task.loss, "training_loss")
+
+        return LazyLogs(fetch)
 
     def _run(self, feed: Feed, num_steps: int) -> int:
         begin, careful = self.global_step, self.careful
-        done = careful.run(feed, num_steps, begin, self.window_logs, self._go_on) if careful else 0
+        done = careful.run(self.engine, feed, num_steps, begin, self.window_logs, self._go_on) if careful else 0
         if careful and self.global_step >= careful.until:
             self.careful = None
         if done == num_steps or self._stopped or self.careful:
@@ -180,6 +194,7 @@ class Trainer:
         else:
             self.engine.load(state)
         self.global_step = meta["step"]
+        self._skipped = SkippedSteps(self.optimizer, self.global_step)
         if self._train_feed is not None:
             self._train_feed.restore(meta["stream"])
 
@@ -245,11 +260,13 @@ class Trainer:
 
 @contextlib.contextmanager
 def _in_section(training: bool) -> Iterator[None]:
-    """Says in errors which data they are about, by the key of its section."""
+    """Says in errors which data they are about, by its keys; of several tasks, each names its own."""
     try:
         yield
     except UsageError as error:
-        raise UsageError(f"task.{'train' if training else 'validation'}_data: {error}") from error
+        problems = problems_under("", error)
+        section = f"task.{'train' if training else 'validation'}_data"
+        raise ConfigError([p if p.path.startswith("task.") else p.under(section) for p in problems]) from error
 
 
 def _first(stream: Stream | None, training: bool) -> Batch | None:
@@ -268,12 +285,6 @@ def _require_end(stream: Stream, num_steps: int) -> None:
             f"trainer.validation_steps: received {num_steps}, the whole validation set, but its data never ends: "
             "set the number of batches, or do not repeat the data"
         )
-
-
-def with_averages(state: State) -> State:
-    """Returns a state whose model has its averaged weights, where the optimizer kept an average of them."""
-    found = {key: match[1] for key in state if (match := _AVERAGE.fullmatch(key))}
-    return {**state, **{model: state[key] for key, model in found.items()}}
 
 
 def _named(logs: Logs, loss: str, name: str) -> Logs:

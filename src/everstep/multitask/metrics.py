@@ -17,7 +17,8 @@ class MultiTaskMetrics(keras.Metric):
     Args:
       loss: What the mean of a task's loss is called: `training_loss`, `validation_loss`.
       own: The metrics of each task, made inside `keras.name_scope(<task>)`.
-      weights: With it, the sum of the tasks' mean losses by these weights is reported too, without a task's name.
+      weights: With it, the sum of the tasks' mean losses by these weights is reported too, without a task's name,
+        unless no task has both a weight above 0 and a loss.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class MultiTaskMetrics(keras.Metric):
 
     def result(self) -> dict[str, Any]:
         """Returns all values by name, the weighted sum first."""
-        values: dict[str, Any] = {self._loss: self._weighted_sum()} if self._weights else {}
+        values: dict[str, Any] = self._weighted_sum()
         for task in self.own:
             for name, metric in self._reported(task):
                 found = metric.result()
@@ -71,10 +72,12 @@ class MultiTaskMetrics(keras.Metric):
         for count in self.samples.values():
             count.assign(0.0)
 
-    def _weighted_sum(self) -> Any:
+    def _weighted_sum(self) -> dict[str, Any]:
+        """Returns the sum of the losses by name; nothing where no task has both a weight and a loss."""
         counted = [task for task, weight in self._weights.items() if weight > 0 and task not in self._without_loss]
         losses = {task: self.means[task][self._loss].result() for task in counted}
-        return sum(self._weights[task] * self._seen(task, loss) for task, loss in losses.items())
+        parts = [self._weights[task] * self._seen(task, loss) for task, loss in losses.items()]
+        return {self._loss: sum(parts)} if parts else {}
 
     def _reported(self, task: str) -> list[tuple[str, keras.Metric]]:
         means = self.means[task].items()

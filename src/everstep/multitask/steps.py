@@ -1,6 +1,6 @@
 """The steps of several tasks: one of them, chosen at run time, or all on the sum of their losses."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -8,23 +8,10 @@ from keras import ops
 
 from everstep.data import nest
 from everstep.errors import UsageError
-from everstep.grad import cond, value_and_grad
+from everstep.grad import value_and_grad
 from everstep.multitask.metrics import MultiTaskMetrics
 from everstep.task.task import Task, unpack
 from everstep.types import Batch
-
-
-def choose(index: Any, branches: Sequence[Callable[[], Any]]) -> Any:
-    """Runs the branch with that index, by halves: of eight, a step decides three times.
-
-    Args:
-      index: A scalar integer tensor.
-      branches: Functions that take nothing and return the same structure; they may assign variables.
-    """
-    if len(branches) == 1:
-        return branches[0]()
-    half = len(branches) // 2
-    return cond(index < half, lambda: choose(index, branches[:half]), lambda: choose(index - half, branches[half:]))
 
 
 def train_one(

@@ -43,6 +43,11 @@ class CombinedStream(Stream):
         return all(part.endless for part in self._parts.values())
 
     @property
+    def made_of(self) -> Mapping[str, Stream]:
+        """The tasks' streams."""
+        return self._parts
+
+    @property
     def guarantee(self) -> str:
         """The parts' own."""
         return "; ".join(f"{name}: {part.guarantee}" for name, part in self._parts.items() if part.guarantee)

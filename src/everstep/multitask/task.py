@@ -8,11 +8,13 @@ from typing import Any
 import keras
 
 from everstep.config import get_task
+from everstep.config.problem import ConfigError, problems_under
 from everstep.data import nest
 from everstep.data.arrays import ArrayStream
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.errors import UsageError
+from everstep.grad import switch
 from everstep.multitask import steps
 from everstep.multitask.config import MultiTaskConfig, TaskRoutine
 from everstep.multitask.layout import Layout
@@ -77,11 +79,10 @@ class MultiTask(Task):
             self._models = model, task_models(model, list(self.tasks))
         return self._models[1]
 
-    def initialize(self, model: keras.Model) -> None:
+    def initialize(self, model: keras.Model) -> list[Any]:
         """Loads initial weights: of the whole model, then, as each task's configuration says, of its part."""
-        super().initialize(model)
-        for name, task in self.tasks.items():
-            task.initialize(self.models(model)[name])
+        whole = super().initialize(model)
+        return [whole, *(task.initialize(self.models(model)[name]) for name, task in self.tasks.items())]
 
     # -- data ------------------------------------------------------------------------------------------------------
 
@@ -110,7 +111,8 @@ class MultiTask(Task):
         section = "train_data" if training else "validation_data"
         config = getattr(self._routines[name].task_config, section).replace(is_training=training)
         config = config.replace(seed=seed if config.seed is None else config.seed)
-        with _about(name):
+        index = list(self._routines).index(name)
+        with _about(name, f"task.task_routines[{index}].task_config.{section}"):
             stream = make_stream(task.build_inputs(config, input_context), config, training=training, seed=seed)
             if isinstance(stream, ArrayStream):  # all of it can be looked at now, once
                 task.check_batch(stream.arrays)
@@ -122,6 +124,13 @@ class MultiTask(Task):
 
     def check_batch(self, inputs: Batch) -> None:
         """Does nothing: each task has looked at its own data when it was read."""
+
+    def samples_per_step(self, inputs: Batch) -> int | None:
+        """Returns how many samples a training step learns from; None where that depends on the task drawn for it."""
+        sizes = [steps.size(batch) for batch in self._layouts[True].unpack(inputs)[1].values()]
+        if self.task_config.mode == "joint":
+            return sum(sizes)
+        return sizes[0] if len(set(sizes)) == 1 else None
 
     def _used(self, training: bool) -> list[str]:
         """Returns the tasks that are trained, or those that are evaluated.
@@ -160,7 +169,7 @@ class MultiTask(Task):
                 functools.partial(steps.train_one, name, task, batches[name], models[name], optimizer, metrics[0])
                 for name, task in tasks.items()
             ]
-            return {self.loss: steps.choose(index, branches)}
+            return {self.loss: switch(index, branches)}
 
     def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[Any]) -> Mapping[str, Any]:
         """Evaluates a combined batch: that of the task whose turn it is. What comes of it is in the metrics."""
@@ -169,7 +178,7 @@ class MultiTask(Task):
             functools.partial(steps.validate_one, name, self.tasks[name], batches[name], models[name], metrics[0])
             for name in batches
         ]
-        steps.choose(index, branches)
+        switch(index, branches)
         return {}
 
     # -- the tasks -------------------------------------------------------------------------------------------------
@@ -204,11 +213,13 @@ class MultiTask(Task):
 
 
 @contextlib.contextmanager
-def _about(name: str) -> Iterator[None]:
-    """Says in errors which task they are about."""
+def _about(name: str, section: str = "") -> Iterator[None]:
+    """Says in errors which task they are about; of those about its data's keys, where in the configuration they are."""
     try:
         yield
     except UsageError as error:
+        if section and isinstance(error, ConfigError):
+            raise ConfigError(problems_under(section, error)) from error
         raise UsageError(f"task {name!r}: {error}") from error
 
 

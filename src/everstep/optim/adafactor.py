@@ -68,17 +68,23 @@ class Adafactor(keras.optimizers.Optimizer):
             rate = ops.minimum(rate, 1.0 / ops.sqrt(step))
         decay = 1.0 - ops.power(step, self.beta_2_decay)
         slots = self._moments[self._get_variable_index(variable)]
-        update = gradient / ops.sqrt(self._second_moment(slots, ops.square(gradient) + self.epsilon_1, decay))
+        update = self._relative(gradient, slots, ops.square(gradient) + self.epsilon_1, decay)
         update = update / ops.maximum(_root_mean_square(update) / self.clip_threshold, 1.0)
         self.assign_sub(variable, rate * ops.maximum(_root_mean_square(variable), self.epsilon_2) * update)
 
-    def _second_moment(self, slots: Sequence[Any], square: Any, decay: Any) -> Any:
+    def _relative(self, gradient: Any, slots: Sequence[Any], square: Any, decay: Any) -> Any:
+        """Divides a gradient by the root of its second moment.
+
+        By that of the row, then by that of the column: where both are next to nothing, as those of a gradient that was
+        never there are, their product is less than the smallest number.
+        """
         if len(slots) == 1:
-            return self._moved(slots[0], square, decay)
+            return gradient / ops.sqrt(self._moved(slots[0], square, decay))
         row = self._moved(slots[0], ops.mean(square, axis=-1), decay)
         column = self._moved(slots[1], ops.mean(square, axis=-2), decay)
-        share = row / ops.mean(row, axis=-1, keepdims=True)
-        return ops.expand_dims(share, -1) * ops.expand_dims(column, -2)
+        whole = ops.sqrt(ops.mean(row, axis=-1, keepdims=True))
+        by_row = gradient / ops.expand_dims(ops.sqrt(row), -1)
+        return by_row * ops.expand_dims(whole / ops.sqrt(column), -2)
 
     def _moved(self, slot: Any, value: Any, decay: Any) -> Any:
         moved = decay * slot + (1.0 - decay) * value

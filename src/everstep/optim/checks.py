@@ -5,6 +5,7 @@ wrong with the named fields of one config. A field that is None is not set, and 
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -58,6 +59,20 @@ def fraction(config: Config, *names: str) -> Iterator[Problem]:
     for name, value in _set(config, names):
         if not 0 <= value <= 1:
             yield Problem(name, f"received {value}, must be from 0 to 1")
+
+
+def below_one(config: Config, *names: str) -> Iterator[Problem]:
+    """Finds shares that are not from 0 to less than 1: with 1, what was is kept for good, and nothing new counts."""
+    for name, value in _set(config, names):
+        if not 0 <= value < 1:
+            yield Problem(name, f"received {value}, must be from 0 to less than 1")
+
+
+def rates(config: Config, *names: str) -> Iterator[Problem]:
+    """Finds learning rates, or lists with one, that lead away from where the gradients point, or nowhere."""
+    for name, value in _set(config, names):
+        if not all(0 <= rate < math.inf for rate in (value if isinstance(value, list) else [value])):
+            yield Problem(name, f"received {value}, a learning rate is finite and not negative")
 
 
 def increasing_steps(config: Config, name: str, first: int = 0) -> Iterator[Problem]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from everstep.config import Problem
 from everstep.optim import checks
 from everstep.optim.checks import CheckedConfig
-from everstep.optim.optimizer_config import EMAConfig, OptimizerConfig
-from everstep.optim.registry import optimizer_config
+from everstep.optim.optimizer_config import EMAConfig
+from everstep.optim.registry import OptimizerConfig
 from everstep.optim.schedule_config import LrConfig, WarmupConfig
 
 
@@ -19,7 +19,7 @@ from everstep.optim.schedule_config import LrConfig, WarmupConfig
 class OptimizationConfig(CheckedConfig):
     """Everything about how weights are updated."""
 
-    optimizer: OptimizerConfig = dataclasses.field(default_factory=optimizer_config)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     """The optimizer."""
     learning_rate: LrConfig = LrConfig()
     """Its learning rate."""

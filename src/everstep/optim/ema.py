@@ -15,6 +15,9 @@ from keras import ops
 
 from everstep.errors import UsageError
 
+SLOT = "moving_average"
+"""What the state calls an average: `optimizer/<the variable's key>/moving_average`."""
+
 
 @keras.saving.register_keras_serializable(package="everstep")
 class ExponentialMovingAverage(keras.optimizers.Optimizer):
@@ -116,7 +119,8 @@ class ExponentialMovingAverage(keras.optimizers.Optimizer):
             initializer=lambda shape, dtype=None: ops.cast(ops.copy(variable), dtype or variable.dtype),
             dtype=variable.dtype,
             aggregation="only_first_replica",  # the weights are the same on all
-            name=f"{variable.path.replace('/', '_')}_average",
+            # Keras's own `use_ema` calls its averages `average`: those are not what is evaluated.
+            name=f"{variable.path.replace('/', '_')}_{SLOT}",
         )
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[keras.Variable] | None = None) -> None:

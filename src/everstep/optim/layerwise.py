@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from everstep.optim.gradients import dense
-from everstep.optim.paths import matches
+from everstep.optim.variable_names import ChoosesByName, matches
 
 
 def trust_ratio(variable: Any, update: Any, share: float = 1.0) -> Any:
@@ -22,8 +22,8 @@ def trust_ratio(variable: Any, update: Any, share: float = 1.0) -> Any:
     return ops.where(ops.logical_and(weight > 0, change > 0), ratio, ones)
 
 
-class _Layerwise(keras.optimizers.Optimizer):
-    """Decay and adaptation that leave out variables by their paths."""
+class _Layerwise(ChoosesByName):
+    """Decay and adaptation that leave out variables by their names."""
 
     def __init__(
         self,
@@ -39,15 +39,10 @@ class _Layerwise(keras.optimizers.Optimizer):
         unadapted = exclude_from_decay if exclude_from_adaptation is None else exclude_from_adaptation
         self.exclude_from_adaptation = list(unadapted)
 
-    def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Settles which variables decay and adapt, and builds the optimizer for them."""
-        if self.built:
-            return
-        paths = [variable.path for variable in variables]
-        rate = self.weight_decay_rate
-        self._decays = [0.0 if matches(self.exclude_from_decay, path) else rate for path in paths]
-        self._adapts = [not matches(self.exclude_from_adaptation, path) for path in paths]
-        super().build(variables)
+    def _choose(self, variables: Sequence[keras.Variable]) -> None:
+        names, rate = self._named(variables), self.weight_decay_rate
+        self._decays = [0.0 if matches(self.exclude_from_decay, name) else rate for name in names]
+        self._adapts = [not matches(self.exclude_from_adaptation, name) for name in names]
 
     def _decayed(self, update: Any, variable: Any) -> Any:
         """Returns an update with the variable's own decay."""

@@ -1,21 +1,10 @@
-"""Configuration of the optimizers: names and defaults as in TensorFlow Model Garden."""
+"""Configuration of each optimizer: names and defaults as in TensorFlow Model Garden."""
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
-from everstep.config import ConfigError, OneOfConfig, Problem
-from everstep.optim.checks import CheckedConfig, fraction, not_negative, patterns, positive
-
-_ELSEWHERE = {
-    "sgd_experimental": "is 'sgd' here; instead of jit_compile there is runtime.enable_xla",
-    "adam_experimental": "is 'adam' here; instead of jit_compile there is runtime.enable_xla",
-    "adamw_experimental": "is 'adamw' here, with weight_decay_rate and gradient_clip_norm; "
-    "instead of jit_compile there is runtime.enable_xla",
-    "adafactor_keras": "is 'adafactor' here; its learning rate is that of optimizer_config.learning_rate",
-    "slide": "has never been published; 'lamb' is the nearest that has",
-}
-"""Types of Model Garden that have another name here, or none."""
+from everstep.config import Problem
+from everstep.optim.checks import CheckedConfig, below_one, fraction, not_negative, patterns, positive
 
 
 @dataclasses.dataclass
@@ -52,7 +41,7 @@ class SGDConfig(ClippingConfig):
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
         yield from not_negative(self, "decay")
-        yield from fraction(self, "momentum")
+        yield from below_one(self, "momentum")
 
 
 @dataclasses.dataclass
@@ -70,7 +59,7 @@ class AdamConfig(ClippingConfig):
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
-        yield from fraction(self, "beta_1", "beta_2")
+        yield from below_one(self, "beta_1", "beta_2")
         yield from not_negative(self, "epsilon")
 
 
@@ -81,9 +70,9 @@ class AdamWeightDecayConfig(AdamConfig):
     weight_decay_rate: float = 0.0
     """Each step takes `learning_rate * weight_decay_rate * variable` off the variable."""
     include_in_weight_decay: list[str] | None = None
-    """Regular expressions; a variable whose path matches one decays, even if it is excluded below."""
+    """Regular expressions; a variable whose name matches one decays, even if it is excluded below."""
     exclude_from_weight_decay: list[str] | None = None
-    """Regular expressions; a variable whose path matches one, such as `bias`, does not decay."""
+    """Regular expressions; a variable whose name matches one, such as `bias`, does not decay."""
     gradient_clip_norm: float = 1.0
     """Largest norm of all gradients taken together, as Model Garden clips by default; 0 clips nothing."""
 
@@ -103,9 +92,9 @@ class LayerwiseConfig(ClippingConfig):
     weight_decay_rate: float = 0.0
     """So much of the variable is added to its update."""
     exclude_from_weight_decay: list[str] | None = None
-    """Regular expressions; a variable whose path matches one, such as `bias`, does not decay."""
+    """Regular expressions; a variable whose name matches one, such as `bias`, does not decay."""
     exclude_from_layer_adaptation: list[str] | None = None
-    """Regular expressions; a variable whose path matches one takes steps that ignore its norm. None: those above."""
+    """Regular expressions; a variable whose name matches one takes steps that ignore its norm. None: those above."""
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
@@ -126,7 +115,7 @@ class LAMBConfig(LayerwiseConfig):
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
-        yield from fraction(self, "beta_1", "beta_2")
+        yield from below_one(self, "beta_1", "beta_2")
         yield from not_negative(self, "epsilon")
 
 
@@ -145,7 +134,7 @@ class LARSConfig(LayerwiseConfig):
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
-        yield from fraction(self, "momentum")
+        yield from below_one(self, "momentum")
         yield from positive(self, "eeta")
 
 
@@ -164,7 +153,7 @@ class RMSPropConfig(ClippingConfig):
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
-        yield from fraction(self, "rho", "momentum")
+        yield from below_one(self, "rho", "momentum")
         yield from not_negative(self, "epsilon")
 
 
@@ -199,42 +188,10 @@ class AdafactorConfig(ClippingConfig):
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
-        yield from not_negative(self, "epsilon_1", "epsilon_2")
-        yield from positive(self, "clip_threshold")
+        yield from not_negative(self, "epsilon_2")
+        yield from positive(self, "epsilon_1", "clip_threshold")
         if self.beta_2_decay >= 0:
             yield Problem("beta_2_decay", f"received {self.beta_2_decay}, must be less than 0")
-
-
-@dataclasses.dataclass
-class OptimizerConfig(OneOfConfig):
-    """Which optimizer updates the weights; `register_optimizer` adds your own."""
-
-    type: str | None = "adam"
-    """One of the fields below."""
-    sgd: SGDConfig = SGDConfig()
-    """Gradient descent."""
-    adam: AdamConfig = AdamConfig()
-    """Adam."""
-    adamw: AdamWeightDecayConfig = AdamWeightDecayConfig()
-    """Adam with decoupled weight decay."""
-    lamb: LAMBConfig = LAMBConfig()
-    """Adam for large batches."""
-    lars: LARSConfig = LARSConfig()
-    """Gradient descent for large batches."""
-    rmsprop: RMSPropConfig = RMSPropConfig()
-    """RMSprop."""
-    adagrad: AdagradConfig = AdagradConfig()
-    """Adagrad."""
-    adafactor: AdafactorConfig = AdafactorConfig()
-    """Adafactor."""
-
-    def _convert(self, name: str, value: Any) -> Any:
-        if name == "type" and isinstance(value, str) and value in set(_ELSEWHERE) - set(self._names()):
-            raise ConfigError([Problem("type", f"{value!r} {_ELSEWHERE[value]}")])
-        return super()._convert(name, value)
-
-    def _unknown(self, name: str, value: Any) -> Problem:
-        return Problem(name, _ELSEWHERE[name]) if name in _ELSEWHERE else super()._unknown(name, value)
 
 
 @dataclasses.dataclass
@@ -252,5 +209,6 @@ class EMAConfig(CheckedConfig):
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
-        yield from fraction(self, "average_decay")
+        # With 1 nothing of a step would reach the average; the dynamic decay is less for as long as a run lasts.
+        yield from fraction(self, "average_decay") if self.dynamic_decay else below_one(self, "average_decay")
         yield from not_negative(self, "start_step")

@@ -1,4 +1,4 @@
-"""Optimizers of your own, under a name that configurations can choose.
+"""The choice of an optimizer, and how to add your own to it.
 
     @dataclasses.dataclass
     class LionConfig(ClippingConfig):
@@ -8,23 +8,95 @@
     def lion(learning_rate, **fields):
         return keras.optimizers.Lion(learning_rate, **fields)
 
-From then on `optimizer: {type: lion, lion: {beta_1: 0.95}}` is valid in every experiment that is made. Nothing here
+From then on `optimizer: {type: lion, lion: {beta_1: 0.95}}` is valid in every configuration that is made. Nothing here
 imports Keras: it is loaded by whoever makes the optimizer.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from everstep.config import Config
-from everstep.errors import UsageError
-from everstep.optim.optimizer_config import OptimizerConfig
+from everstep.config import Config, ConfigError, OneOfConfig, Problem
+from everstep.errors import UsageError, nearest
+from everstep.optim.optimizer_config import (
+    AdafactorConfig,
+    AdagradConfig,
+    AdamConfig,
+    AdamWeightDecayConfig,
+    LAMBConfig,
+    LARSConfig,
+    RMSPropConfig,
+    SGDConfig,
+)
 
 Maker = TypeVar("Maker", bound=Callable[..., Any])
 
-_BUILT_IN = {field.name for field in dataclasses.fields(OptimizerConfig)}
+_ELSEWHERE = {
+    "sgd_experimental": "is 'sgd' here; instead of jit_compile there is runtime.enable_xla",
+    "adam_experimental": "is 'adam' here; instead of jit_compile there is runtime.enable_xla",
+    "adamw_experimental": "is 'adamw' here, with weight_decay_rate and gradient_clip_norm; "
+    "instead of jit_compile there is runtime.enable_xla",
+    "adafactor_keras": "is 'adafactor' here; its learning rate is that of optimizer_config.learning_rate",
+    "slide": "has never been published; 'lamb' is the nearest that has",
+}
+"""Types of Model Garden that have another name here, or none."""
+
+_FIRST = "one of your own is known once @register_optimizer has run, in configs that are made after that"
+
 _registered: dict[str, tuple[type[Config], Callable[..., Any]]] = {}
+
+
+@dataclasses.dataclass
+class OptimizerConfig(OneOfConfig):
+    """Which optimizer updates the weights; `register_optimizer` adds your own.
+
+    To make one makes one of the class as it is now, with a field for every optimizer that was registered.
+    """
+
+    type: str | None = "adam"
+    """One of the fields below."""
+    sgd: SGDConfig = SGDConfig()
+    """Gradient descent."""
+    adam: AdamConfig = AdamConfig()
+    """Adam."""
+    adamw: AdamWeightDecayConfig = AdamWeightDecayConfig()
+    """Adam with decoupled weight decay."""
+    lamb: LAMBConfig = LAMBConfig()
+    """Adam for large batches."""
+    lars: LARSConfig = LARSConfig()
+    """Gradient descent for large batches."""
+    rmsprop: RMSPropConfig = RMSPropConfig()
+    """RMSprop."""
+    adagrad: AdagradConfig = AdagradConfig()
+    """Adagrad."""
+    adafactor: AdafactorConfig = AdafactorConfig()
+    """Adafactor."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Returns one of the class that knows all optimizers; a subclass stays what it is."""
+        made: Any = _extended() if cls is OptimizerConfig else cls
+        return object.__new__(made)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Completes the copy of a config that is older than the first registration."""
+        vars(self).update({**vars(type(self)()), **state})
+
+    def _convert(self, name: str, value: Any) -> Any:
+        if name == "type" and isinstance(value, str) and value not in self._names():
+            raise ConfigError([Problem("type", self._no_type(value))])
+        return super()._convert(name, value)
+
+    def _no_type(self, name: str) -> str:
+        if name in _ELSEWHERE:
+            return f"{name!r} {_ELSEWHERE[name]}"
+        return f"unknown type {name!r}; {nearest(name, set(self._names()) - {'type'})}; {_FIRST}"
+
+    def _unknown(self, name: str, value: Any) -> Problem:
+        if name in _ELSEWHERE:
+            return Problem(name, _ELSEWHERE[name])
+        problem = super()._unknown(name, value)
+        return Problem(name, f"{problem.text}; {_FIRST}")
 
 
 def register_optimizer(name: str, config_cls: type[Config]) -> Callable[[Maker], Maker]:
@@ -60,11 +132,6 @@ def registered() -> dict[str, Callable[..., Any]]:
     return {name: make for name, (_, make) in _registered.items()}
 
 
-def optimizer_config() -> OptimizerConfig:
-    """Returns a new config with a branch for every optimizer, those that were registered included."""
-    return _extended()()
-
-
 @functools.cache
 def _extended() -> type[OptimizerConfig]:
     """Returns the config class as it is until the next registration: two configs are equal only within one class."""
@@ -77,7 +144,7 @@ def _extended() -> type[OptimizerConfig]:
 
 
 def _require_free(name: str, make: Callable[..., Any]) -> None:
-    if name in _BUILT_IN:
+    if name in {field.name for field in dataclasses.fields(OptimizerConfig)}:
         raise UsageError(f"@register_optimizer: {name!r} is an optimizer of Everstep's own: choose another name")
     held = registered().get(name)
     if held is not None and _definition(held) != _definition(make):

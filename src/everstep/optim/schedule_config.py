@@ -10,6 +10,7 @@ from everstep.optim.checks import (
     increasing_steps,
     not_negative,
     positive,
+    rates,
     required,
 )
 
@@ -20,6 +21,10 @@ class ConstantLrConfig(CheckedConfig):
 
     learning_rate: float = 1e-3
     """The learning rate."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from rates(self, "learning_rate")
 
 
 @dataclasses.dataclass
@@ -42,6 +47,7 @@ class StepwiseLrConfig(OffsetConfig):
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
         yield from required(self, "boundaries", "values")
+        yield from rates(self, "values")
         yield from increasing_steps(self, "boundaries")
         if self.boundaries and self.values is not None and len(self.values) != len(self.boundaries) + 1:
             text = (
@@ -66,6 +72,7 @@ class ExponentialLrConfig(OffsetConfig):
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
         yield from required(self, "initial_learning_rate", "decay_steps", "decay_rate")
+        yield from rates(self, "initial_learning_rate")
         yield from positive(self, "decay_steps", "decay_rate")
 
 
@@ -87,6 +94,8 @@ class PolynomialLrConfig(OffsetConfig):
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
         yield from required(self, "initial_learning_rate", "decay_steps")
+        yield from rates(self, "initial_learning_rate", "end_learning_rate")
+        yield from not_negative(self, "power")
         yield from positive(self, "decay_steps")
 
 
@@ -104,6 +113,8 @@ class CosineLrConfig(OffsetConfig):
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
         yield from required(self, "initial_learning_rate", "decay_steps")
+        yield from rates(self, "initial_learning_rate")
+        yield from not_negative(self, "alpha")
         yield from positive(self, "decay_steps")
 
 
@@ -125,6 +136,8 @@ class CosineRestartsLrConfig(OffsetConfig):
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
         yield from required(self, "initial_learning_rate", "first_decay_steps")
+        yield from rates(self, "initial_learning_rate")
+        yield from not_negative(self, "alpha")
         yield from positive(self, "first_decay_steps", "m_mul")
         if self.t_mul != 1 and self.t_mul < 1.001:
             yield Problem("t_mul", f"received {self.t_mul}, must be 1 (all as long as the first) or at least 1.001")
@@ -142,6 +155,7 @@ class PowerLrConfig(CheckedConfig):
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
         yield from required(self, "initial_learning_rate")
+        yield from rates(self, "initial_learning_rate")
 
 
 @dataclasses.dataclass
@@ -160,6 +174,7 @@ class PowerLinearLrConfig(OffsetConfig):
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
         yield from required(self, "initial_learning_rate", "total_decay_steps")
+        yield from rates(self, "initial_learning_rate")
         yield from positive(self, "total_decay_steps")
         if self.linear_decay_fraction <= 0:
             text = "must be more than 0; a rate without an end has the type power_with_offset"
@@ -177,6 +192,10 @@ class PowerWithOffsetLrConfig(PowerLrConfig):
     pre_offset_learning_rate: float = 1e6
     """The rate up to `offset`, and the largest one after it."""
 
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from rates(self, "pre_offset_learning_rate")
+
 
 @dataclasses.dataclass
 class StepCosineLrConfig(OffsetConfig):
@@ -190,6 +209,7 @@ class StepCosineLrConfig(OffsetConfig):
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
         yield from required(self, "boundaries", "values")
+        yield from rates(self, "values")
         yield from increasing_steps(self, "boundaries", first=1)
         if self.boundaries and self.values is not None and len(self.values) - len(self.boundaries) not in (0, 1):
             text = f"received {len(self.values)} for {len(self.boundaries)} boundaries, must be as many or one more"
@@ -236,6 +256,7 @@ class LinearWarmupConfig(CheckedConfig):
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
         yield from required(self, "warmup_steps")
+        yield from rates(self, "warmup_learning_rate")
         yield from not_negative(self, "warmup_steps")
 
 

@@ -1,19 +1,19 @@
-"""AdamW whose weight decay is chosen by the variables' paths."""
+"""AdamW whose weight decay is chosen by the variables' names."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
-from everstep.optim.paths import matches
+from everstep.optim.variable_names import ChoosesByName, matches
 
 
 @keras.saving.register_keras_serializable(package="everstep")
-class SelectiveAdamW(keras.optimizers.AdamW):
+class SelectiveAdamW(ChoosesByName, keras.optimizers.AdamW):
     """Keras's AdamW, without decay for the variables that `exclude` matches and `include` does not.
 
     Keras compares its own exclusions with a variable's bare name (`bias`); these regular expressions are
-    searched in the whole path (`encoder/layer_norm/bias`), so that a layer can be named as well.
+    searched in the whole one (`encoder/layer_norm/bias`), so that a layer can be named as well.
     """
 
     def __init__(self, *args: Any, include: Sequence[str] = (), exclude: Sequence[str] = (), **kwargs: Any) -> None:
@@ -23,15 +23,13 @@ class SelectiveAdamW(keras.optimizers.AdamW):
         self.include = list(include)
         self.exclude = list(exclude)
 
-    def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Settles which variables decay, and builds the optimizer for them."""
-        if not self.built:
-            self.exclude_from_weight_decay(var_list=[v for v in variables if not self.decays(v.path)])
-        super().build(variables)
+    def _choose(self, variables: Sequence[keras.Variable]) -> None:
+        named = zip(variables, self._named(variables), strict=True)
+        self.exclude_from_weight_decay(var_list=[variable for variable, name in named if not self.decays(name)])
 
-    def decays(self, path: str) -> bool:
-        """Tells whether the variable at `path` decays; `include` is asked before `exclude`."""
-        return matches(self.include, path) or not matches(self.exclude, path)
+    def decays(self, name: str) -> bool:
+        """Tells whether the variable of this name decays; `include` is asked before `exclude`."""
+        return matches(self.include, name) or not matches(self.exclude, name)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments, for saving."""

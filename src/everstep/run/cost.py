@@ -13,8 +13,11 @@ import keras
 
 from everstep.data import nest
 from everstep.engine import flops
+from everstep.loop.progressive import ProgressiveTrainer
 from everstep.loop.trainer import Trainer
 from everstep.run.peaks import peak_flops
+from everstep.task.task import unpack
+from everstep.types import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -27,32 +30,36 @@ class Cost:
       parameters: Numbers in the model's variables, those that random generators count with left out.
       trainable_parameters: Those of them that are trained.
       flops_per_train_step: Floating-point operations of one training step, over all devices.
-      flops_per_inference_step: The same of the model alone, on one batch.
-      batch_size: Samples of a step.
+      flops_per_inference_sample: Those of the model alone, for one sample.
+      batch_size: Samples of a training step.
       steps_per_second: Over this attempt, from its first step on; evaluations and saves included.
       samples_per_second: The same in samples.
       device: What the device calls itself.
       devices: How many of them share a step.
       utilisation: Operations done, of those that the devices could do at their peak.
+      stages: Stages that this attempt has trained. Where they are several, the figures of a step are those of the last,
+        and samples a second and utilisation are unknown.
     """
 
     parameters: int
     trainable_parameters: int
     flops_per_train_step: float | None = None
-    flops_per_inference_step: float | None = None
+    flops_per_inference_sample: float | None = None
     batch_size: int | None = None
     steps_per_second: float | None = None
     samples_per_second: float | None = None
     device: str = ""
     devices: int = 1
     utilisation: float | None = None
+    stages: int = 1
 
     def __str__(self) -> str:
-        batch = f" of {self.batch_size} samples" if self.batch_size else ""
+        step = f"a step of {self.batch_size} samples" if self.batch_size else "a step"
+        step += " of the last stage" if self.stages > 1 else ""
         parts = [
             f"{_short(self.parameters).strip()} parameters",
-            f"{_short(self.flops_per_train_step)}FLOPs a step{batch}" if self.flops_per_train_step else "",
-            f"{_short(self.flops_per_inference_step)}FLOPs to infer" if self.flops_per_inference_step else "",
+            f"{_short(self.flops_per_train_step)}FLOPs {step}" if self.flops_per_train_step else "",
+            f"{_short(self.flops_per_inference_sample)}FLOPs to infer one" if self.flops_per_inference_sample else "",
             f"{self.steps_per_second:.3g} steps/s" if self.steps_per_second else "",
             f"{_short(self.samples_per_second)}samples/s" if self.samples_per_second else "",
             f"{self.utilisation:.1%} of the peak of {self.devices} × {self.device}" if self.utilisation else "",
@@ -90,25 +97,40 @@ def count_parameters(model: keras.Model) -> tuple[int, int]:
 
 def _cost(attempt: Mapping[str, Any], trainer: Trainer) -> Cost:
     parameters, trained = count_parameters(trainer.model)
-    batch = trainer.train_example
-    size = int(nest.flatten(batch)[0].shape[0]) if batch is not None else None
-    # A trainer that has its own way to train may have changed the model since: its last step is not its typical one.
-    usual = type(trainer).train is Trainer.train
-    train_flops = flops.of_train_step(trainer.engine, batch) if usual else None
+    size, stages = _samples(trainer.task, trainer.train_example), _stages(attempt, trainer)
+    train_flops = flops.of_train_step(trainer.engine, trainer.train_example)
     rate = _steps_per_second(attempt, trainer.global_step)
+    alike = rate if stages == 1 else None  # the speed of steps that are as the last one
     device, devices = flops.device_kind(), int(trainer.engine.describe().get("replicas", 1))
     return Cost(
         parameters=parameters,
         trainable_parameters=trained,
         flops_per_train_step=train_flops,
-        flops_per_inference_step=flops.of_inference_step(trainer.engine, trainer.example),
+        flops_per_inference_sample=_inference_flops(trainer),
         batch_size=size,
         steps_per_second=rate,
-        samples_per_second=rate * size if rate and size else None,
+        samples_per_second=alike * size if alike and size else None,
         device=device,
         devices=devices,
-        utilisation=_utilisation(train_flops, rate, device, devices, trainer.model),
+        utilisation=_utilisation(train_flops, alike, device, devices, trainer.model),
+        stages=stages,
     )
+
+
+def _samples(task: Any, batch: Batch | None) -> int | None:
+    """Returns the samples of a training step, of which a batch is given; a task of several tasks says it itself."""
+    return None if batch is None else getattr(task, "samples_per_step", _size_of_batch)(batch)
+
+
+def _stages(attempt: Mapping[str, Any], trainer: Trainer) -> int:
+    if not isinstance(trainer, ProgressiveTrainer):
+        return 1
+    return 1 + abs(trainer.stage - trainer.task.stage_at(attempt["from_step"]))
+
+
+def _inference_flops(trainer: Trainer) -> float | None:
+    total = flops.of_inference_step(trainer.engine, trainer.example)
+    return None if total is None else total / _size_of_batch(unpack(trainer.example)[0])
 
 
 def _steps_per_second(attempt: Mapping[str, Any], step: int) -> float | None:
@@ -125,6 +147,10 @@ def _utilisation(
     half = any(layer.compute_dtype in ("float16", "bfloat16") for layer in (model, *model.layers))
     peak = peak_flops(device, half)
     return operations * rate / (peak * devices) if operations and rate and peak else None
+
+
+def _size_of_batch(batch: Batch) -> int:
+    return int(nest.flatten(batch)[0].shape[0])
 
 
 def _size(variable: keras.Variable) -> int:

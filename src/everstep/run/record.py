@@ -38,6 +38,7 @@ _BLANK: Record = {
     "code": {},
     "environment": {},
     "data": {},
+    "initial_weights": [],
     "cost": {},
 }
 

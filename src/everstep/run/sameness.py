@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from everstep.data.arrays import ArrayStream
+from everstep.data.stream import Stream
 from everstep.errors import UsageError
 from everstep.run.environment import environment, fingerprint
 
@@ -18,14 +19,17 @@ DATA = "data"
 
 
 def fingerprints(trainer: Any) -> dict[str, Any]:
-    """Returns what identifies the data: digests of arrays, the kind and length of other streams."""
-    prints: dict[str, Any] = {}
-    for kind, stream in (("train", trainer.train_stream), ("validation", trainer.validation_stream)):
-        if isinstance(stream, ArrayStream):
-            prints[kind] = fingerprint(stream.arrays)
-        elif stream is not None:
-            prints[kind] = {"kind": type(stream).__name__, "batches_per_epoch": stream.batches_per_epoch}
-    return prints
+    """Returns what identifies the data: digests of arrays, the kind and length of other streams and their parts."""
+    streams = {"train": trainer.train_stream, "validation": trainer.validation_stream}
+    return {kind: _fingerprint(stream) for kind, stream in streams.items() if stream is not None}
+
+
+def _fingerprint(stream: Stream) -> dict[str, Any]:
+    if isinstance(stream, ArrayStream):
+        return fingerprint(stream.arrays)
+    parts = {name: _fingerprint(part) for name, part in stream.made_of.items()}
+    inside = {f"{name}/{key}".strip("/"): value for name, part in parts.items() for key, value in part.items()}
+    return {**inside, "kind": type(stream).__name__, "batches_per_epoch": stream.batches_per_epoch}
 
 
 def packages() -> dict[str, str]:

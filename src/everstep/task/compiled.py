@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from everstep.errors import UsageError
-from everstep.grad import mark_scaled
+from everstep.grad import losses_divided_by_keras, mark_scaled
 from everstep.task.task import Task
 from everstep.types import Batch
 
@@ -56,7 +56,8 @@ class CompiledTask(Task):
         if self._own_train is None:
             return super().train_step(inputs, model, optimizer, metrics)
         mark_scaled(optimizer)
-        return self._own_train(inputs)
+        with losses_divided_by_keras():
+            return self._own_train(inputs)
 
     def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]) -> Mapping[str, Any]:
         """Evaluates one batch as the model was compiled to."""

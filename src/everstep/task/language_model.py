@@ -19,9 +19,9 @@ PADDING = 0
 class LanguageModelTask(TokenClassificationTask):
     """Foretells each token from those before it. Write `build_model` and `build_inputs`.
 
-    Batches are tokens (batch, length) alone, or `(tokens, labels)`, where labels are the next tokens and `IGNORED`
-    where the model is not asked, as in a prompt. The model returns a logit per token of the vocabulary; that it does
-    not look ahead is its own business (`everstep.zoo.transformer` with `causal=True`).
+    Batches are tokens (batch, length) alone, as `tokens` or `(tokens,)`, or `(tokens, labels)`, where labels are the
+    next tokens and `IGNORED` where the model is not asked, as in a prompt. The model returns a logit per token of the
+    vocabulary; that it does not look ahead is its own business (`everstep.zoo.transformer` with `causal=True`).
     """
 
     def build_metrics(self, training: bool = True) -> list[keras.Metric]:
@@ -62,8 +62,12 @@ class Perplexity(keras.metrics.Mean):
 
 
 def with_next_tokens(inputs: Batch) -> Batch:
-    """Returns `(tokens, next tokens)` where a batch is tokens alone; the last one has none, and so has padding."""
-    if isinstance(inputs, tuple | list):
+    """Returns `(tokens, next tokens)` where a batch is tokens alone; the last one has none, and so has padding.
+
+    Tokens alone may also come as `(tokens,)`.
+    """
+    if isinstance(inputs, tuple | list) and len(inputs) > 1:
         return inputs
-    following = ops.pad(inputs[:, 1:], [[0, 0], [0, 1]], constant_values=PADDING)
-    return inputs, ops.where(ops.equal(following, PADDING), ops.full_like(following, IGNORED), following)
+    tokens = unpack(inputs)[0]
+    following = ops.pad(tokens[:, 1:], [[0, 0], [0, 1]], constant_values=PADDING)
+    return tokens, ops.where(ops.equal(following, PADDING), ops.full_like(following, IGNORED), following)

@@ -115,17 +115,24 @@ class Task(abc.ABC):
         for metric in metrics:
             metric.update_state(labels, model_outputs, **kwargs)
 
-    def process_compiled_metrics(self, compiled_metrics: keras.Metric, labels: Any, model_outputs: Any) -> None:
-        """Updates the metrics a model was compiled with, as one."""
-        compiled_metrics.update_state(labels, model_outputs)
+    def process_compiled_metrics(
+        self, compiled_metrics: keras.Metric, labels: Any, model_outputs: Any, **kwargs: Any
+    ) -> None:
+        """Updates the metrics that a model was compiled with, which are one; `kwargs` may hold `sample_weight`."""
+        compiled_metrics.update_state(labels, model_outputs, **kwargs)
 
     def train_step(
         self, inputs: Batch, model: keras.Model, optimizer: keras.Optimizer, metrics: Sequence[keras.Metric]
     ) -> Mapping[str, Any]:
-        """Learns from one batch; returns `{self.loss: loss}` and any further scalars, averaged per window."""
+        """Learns from one batch; returns `{self.loss: loss}` and any further scalars, averaged per window.
+
+        A compiled model learns from the loss it was compiled with and, if the task writes `build_losses`, from that
+        as well.
+        """
         features, labels, weight = unpack(inputs)
         if model.compiled:
-            return {self.loss: compiled_step.train(features, labels, weight, model, optimizer)}
+            batch = features, labels, weight
+            return {self.loss: compiled_step.train(self, batch, model, optimizer, metrics)}
         weighted = self._weighted(weight)
 
         def loss_fn() -> tuple[Any, Any]:
@@ -137,23 +144,30 @@ class Task(abc.ABC):
         self.process_metrics(metrics, labels, outputs, **weighted)
         return {self.loss: loss}
 
-    def _weighted(self, weight: Any) -> dict[str, Any]:
-        """Returns the keyword argument for sample weights, where there are any."""
+    def _weighted(self, weight: Any, hook: str = "build_losses") -> dict[str, Any]:
+        """Returns the keyword argument for sample weights, where there are any, that a method is called with."""
         if weight is None:
             return {}
-        known = inspect.signature(self.build_losses).parameters
+        known = inspect.signature(getattr(self, hook)).parameters
         if "sample_weight" not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
             raise UsageError(
-                f"{type(self).__name__}.build_losses({', '.join(known)}) knows no sample weights, but the batches "
+                f"{type(self).__name__}.{hook}({', '.join(known)}) knows no sample weights, but the batches "
                 "(x, y, weight) have them: add sample_weight=None to its arguments"
             )
         return {"sample_weight": weight}
 
+    def _writes(self, hook: str) -> bool:
+        """Tells whether a method is the task's own."""
+        return getattr(type(self), hook) is not getattr(Task, hook)
+
     def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]) -> Mapping[str, Any]:
-        """Evaluates one batch; a loss is optional here."""
+        """Evaluates one batch; a loss is optional here.
+
+        Its loss is that of `build_losses`, alone; of a compiled model whose task writes none, the compiled one.
+        """
         features, labels, weight = unpack(inputs)
         if model.compiled:
-            return {self.loss: compiled_step.validate(features, labels, weight, model)}
+            return {self.loss: compiled_step.validate(self, (features, labels, weight), model, metrics)}
         weighted = self._weighted(weight)
         outputs = self.inference_step(features, model)
         loss = self.build_losses(labels, outputs, aux_losses=model.losses, **weighted)
@@ -162,9 +176,9 @@ class Task(abc.ABC):
 
     def inference_step(self, inputs: Any, model: keras.Model) -> Any:
         """Returns the model's outputs outside training."""
-        return model(inputs, training=False)
+        return compiled_step.call(model, inputs, training=False)
 
-    def initialize(self, model: keras.Model) -> Report | None:
+    def initialize(self, model: keras.Model) -> Report | list[Any] | None:
         """Loads initial weights from `task_config.init_checkpoint`, whatever of them fits the model.
 
         Called once, before the first step of a run that has no checkpoint. A `.keras` or `.weights.h5` file, a

@@ -9,7 +9,7 @@ from everstep.experiment_config import ExperimentConfig
 from everstep.loop.config import TrainerConfig
 from everstep.optim.config import OptimizationConfig
 from everstep.task.augmentation_config import AugmentationConfig
-from everstep.task.config import TaskConfig
+from everstep.task.config import OwnDataConfig
 
 
 @dataclasses.dataclass
@@ -25,7 +25,7 @@ class MnistModel(Config):
 
 
 @dataclasses.dataclass
-class MnistConfig(TaskConfig):
+class MnistConfig(OwnDataConfig):
     """Handwritten digits."""
 
     model: MnistModel = dataclasses.field(default_factory=MnistModel)

@@ -9,11 +9,11 @@ from everstep.experiment_config import ExperimentConfig
 from everstep.loop.config import TrainerConfig
 from everstep.multitask import MultiTaskConfig, TaskRoutine
 from everstep.optim.config import OptimizationConfig
-from everstep.task.config import TaskConfig
+from everstep.task.config import OwnDataConfig
 
 
 @dataclasses.dataclass
-class DigitConfig(TaskConfig):
+class DigitConfig(OwnDataConfig):
     """One question about handwritten digits."""
 
     target: Literal["digit", "parity"] = "digit"
@@ -80,13 +80,14 @@ def digits_task(config: DigitsConfig, **kwargs: Any) -> Any:
 @register_experiment("multitask/digits")
 def digits() -> ExperimentConfig:
     """Two tasks, one model: which digit, and odd or even; 97 % and 98 % accurate in under a minute."""
-    rate = {"type": "cosine", "cosine": {"initial_learning_rate": 2e-3, "decay_steps": 2000}}
+    steps = 4000
+    rate = {"type": "cosine", "cosine": {"initial_learning_rate": 2e-3, "decay_steps": steps}}
     return ExperimentConfig(
         task=DigitsConfig(),
         trainer=TrainerConfig(
-            train_steps=2000,
-            validation_interval=1000,
-            checkpoint_interval=1000,
+            train_steps=steps,
+            validation_interval=2000,
+            checkpoint_interval=2000,
             optimizer_config=OptimizationConfig({"learning_rate": rate}),
         ),
     )

@@ -8,7 +8,7 @@ from everstep.data.config import DataConfig
 from everstep.experiment_config import ExperimentConfig
 from everstep.loop.config import TrainerConfig
 from everstep.optim.config import OptimizationConfig
-from everstep.task.config import TaskConfig
+from everstep.task.config import OwnDataConfig
 
 
 @dataclasses.dataclass
@@ -20,7 +20,7 @@ class CurveModel(Config):
 
 
 @dataclasses.dataclass
-class SineConfig(TaskConfig):
+class SineConfig(OwnDataConfig):
     """A sine, seen through noise."""
 
     model: CurveModel = dataclasses.field(default_factory=CurveModel)

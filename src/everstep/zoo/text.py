@@ -8,12 +8,12 @@ from everstep.data.config import DataConfig
 from everstep.experiment_config import ExperimentConfig
 from everstep.loop.config import TrainerConfig
 from everstep.optim.config import OptimizationConfig
-from everstep.task.config import TaskConfig
+from everstep.task.config import OwnDataConfig
 from everstep.zoo.transformer_config import TransformerConfig
 
 
 @dataclasses.dataclass
-class SumsConfig(TaskConfig):
+class SumsConfig(OwnDataConfig):
     """Learns to continue `27+95=` character by character."""
 
     model: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)

@@ -1,9 +1,11 @@
 """One file out of a zip archive that somebody else wrote."""
 
 import contextlib
+import lzma
 import stat
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -12,6 +14,10 @@ from everstep.errors import UsageError
 from everstep.task.initial.find import KEY
 
 _PIECE = 1 << 20
+_BROKEN = (
+    *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, EOFError, OSError),
+    *(NotImplementedError, RuntimeError, ValueError, OverflowError, MemoryError),
+)
 
 
 @contextlib.contextmanager
@@ -34,7 +40,9 @@ def member(path: Path, name: str, limit: int) -> Iterator[IO[bytes]]:
             _copy(archive, archive.getinfo(name), file, max(limit, 0))
         except KeyError:
             raise UsageError(f"{KEY}: {str(path)!r} has no {name}: it is no model that Keras 3 saved") from None
-        except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        except UsageError:
+            raise
+        except _BROKEN as error:
             raise UsageError(f"{KEY}: {str(path)!r} cannot be read: {error}") from error
         yield file
 

@@ -11,6 +11,7 @@ from everstep.errors import UsageError
 KEY = "task.init_checkpoint"
 KERAS, WEIGHTS = "the Keras file", "the weights file"
 TENSORFLOW, SAVED_MODEL, RUN = "the TensorFlow checkpoint", "the SavedModel", "the run's checkpoint"
+AVERAGES = "the averages in the run's checkpoint"
 
 _FORMS = (
     "a .keras or .weights.h5 file, a TensorFlow checkpoint (its prefix, its .index file or its directory), a "
@@ -41,15 +42,20 @@ def find(name: str) -> Source:
     Raises:
       UsageError: There is no such path, or nothing, or more than one thing, that it could mean.
     """
-    path = Path(name)
-    source = _file(path) or (_directory(path) if path.is_dir() else None)
-    if source:
+    try:
+        return _found(Path(name))
+    except OSError as error:
+        raise UsageError(f"{KEY}: {name!r} cannot be looked at: {error.strerror or error}") from error
+
+
+def _found(path: Path) -> Source:
+    if source := _file(path) or (_directory(path) if path.is_dir() else None):
         return source
     if path.is_dir():
         return _only(path)
     if path.exists():
-        raise UsageError(f"{KEY}: expected {_FORMS}; received {name!r}")
-    raise UsageError(f"{KEY}: no such file or directory: {name!r}; expected {_FORMS}")
+        raise UsageError(f"{KEY}: expected {_FORMS}; received {str(path)!r}")
+    raise UsageError(f"{KEY}: no such file or directory: {str(path)!r}; expected {_FORMS}")
 
 
 def inside(root: Path, path: Path) -> Path:
@@ -64,6 +70,8 @@ def inside(root: Path, path: Path) -> Path:
 
 
 def _file(path: Path) -> Source | None:
+    if not path.name:  # `.` and `/`
+        return None
     prefix = path.with_suffix("") if path.name.endswith(".index") else path
     if prefix.with_name(f"{prefix.name}.index").is_file():
         return Source(TENSORFLOW, (inside_all(prefix.parent, prefix),))

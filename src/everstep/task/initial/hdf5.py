@@ -17,6 +17,8 @@ from everstep.errors import UsageError
 from everstep.task.initial.find import KEY
 
 _LONGEST_NAME = 4096
+_LONGEST_PATH, _DEEPEST = 1024, 100
+_MOST_TEXT = 16 << 20
 _WIDEST_NUMBER = 16
 
 
@@ -32,6 +34,7 @@ class Arrays:
         self._file, self._path = file, path
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.names: dict[str, str] = {}
+        self._text = 0  # characters in all paths
         self._walk()
 
     def read(self, key: str) -> np.ndarray:
@@ -58,6 +61,7 @@ class Arrays:
                 self._look(f"{path}/{child}" if path else child, group, child, waiting)
 
     def _look(self, path: str, group: h5py.Group, name: str, waiting: list[tuple[str, h5py.Group]]) -> None:
+        self._refuse_long(path)
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
             raise self._refused(f"{path!r} in it is a link")
         child = group[name]
@@ -67,6 +71,14 @@ class Arrays:
             self._refuse_elsewhere(path, child)
             if _is_numbers(child):
                 self.shapes[path] = tuple(child.shape)
+
+    def _refuse_long(self, path: str) -> None:
+        """A file may say in few bytes what has very long names: a group within a group, over and over."""
+        self._text += len(path)
+        if len(path) > _LONGEST_PATH or path.count("/") > _DEEPEST:
+            raise self._refused(f"{path[:60] + '…'!r} in it is nested too deep")
+        if self._text > _MOST_TEXT:
+            raise self._refused("it holds far more than a model has")
 
     def _refuse_elsewhere(self, path: str, dataset: h5py.Dataset) -> None:
         properties = dataset.id.get_create_plist()

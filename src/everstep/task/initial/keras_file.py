@@ -6,8 +6,9 @@ that has the file's arrays where they fit, and the model's own elsewhere.
 """
 
 import contextlib
+import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from keras.src.saving import saving_lib
 from everstep.errors import UsageError
 from everstep.task.initial import archive, hdf5, names
 from everstep.task.initial.find import KEY
-from everstep.task.initial.matching import Match, Naming, best
+from everstep.task.initial.matching import Naming, best
 from everstep.task.initial.plan import Plan, report_of
 
 _WEIGHTS_FILE = "model.weights.h5"
@@ -37,7 +38,12 @@ def plan(model: keras.Model, paths: tuple[Path, ...]) -> Plan:
         arrays = stack.enter_context(_opened(paths[0], 4 * layout.size + (16 << 20)))
         match = best(layout.namings(arrays), layout.shapes, _candidates(arrays))
         report = report_of(match, paths[0], layout.shown)
-        return Plan(report, lambda: _load(model, _Store(layout, match, arrays), paths[0]), stack.pop_all())
+
+        def apply() -> None:
+            values = {key: arrays.read(other) for key, other in match.pairs.items()}
+            _load(model, layout.notes, values, paths[0])
+
+        return Plan(report, apply, stack.pop_all())
 
 
 @contextlib.contextmanager
@@ -55,10 +61,14 @@ def _candidates(arrays: hdf5.Arrays) -> dict[str, tuple[int, ...]]:
     return {key: shape for key, shape in arrays.shapes.items() if not others.match(key)}
 
 
-def _load(model: keras.Model, store: "_Store", path: Path) -> None:
+def _load(model: keras.Model, notes: "_Notes", values: Mapping[str, np.ndarray], path: Path) -> None:
+    """Has the layers load; where one of them will not, all of them load once more what they had."""
+    before = {key: np.array(keras.ops.convert_to_numpy(value)) for key, value in notes.arrays() if key in values}
     try:
-        saving_lib._load_state(model, store, None, "", visited_saveables=set())
-    except ValueError as error:
+        saving_lib._load_state(model, _Store(notes, values), None, "", visited_saveables=set())
+    except Exception as error:  # layers may load by code of their own
+        with contextlib.suppress(Exception):
+            saving_lib._load_state(model, _Store(notes, before), None, "", visited_saveables=set())
         raise UsageError(f"{KEY}: {str(path)!r} does not fit the model: {error}") from error
 
 
@@ -77,27 +87,29 @@ class _Notes(saving_lib.H5IOStore):
         self.names |= {_join(path, _VARS): metadata["name"]} if metadata else {}
         return self.entries.setdefault(path, {})
 
+    def arrays(self) -> Iterator[tuple[str, Any]]:
+        """Yields what Keras would write, by the path it would have in the file."""
+        for path, entry in self.entries.items():
+            yield from ((_join(path, _VARS, key), value) for key, value in entry.items())
+
 
 class _Store(saving_lib.H5IOStore):
-    """A store that gives the file's arrays where they fit, and the model's own elsewhere."""
+    """A store that gives some arrays, and the model's own elsewhere."""
 
-    def __init__(self, layout: "_Layout", match: Match, arrays: hdf5.Arrays) -> None:
-        self._layout, self._match, self._arrays = layout, match, arrays
+    def __init__(self, notes: _Notes, values: Mapping[str, np.ndarray]) -> None:
+        self._notes, self._values = notes, values
 
     def __bool__(self) -> bool:
         return True
 
     def get(self, path: str) -> dict[str, Any]:
         """Returns the arrays of one object."""
-        own = self._layout.notes.entries.get(path, {})
-        return {key: self._value(_join(path, _VARS, key), value) for key, value in own.items()}
+        own = self._notes.entries.get(path, {})
+        return {key: self._values.get(_join(path, _VARS, key), value) for key, value in own.items()}
 
     def has_path(self, path: str) -> bool:
         """Returns True: what the file does not have, the model has."""
         return True
-
-    def _value(self, key: str, own: Any) -> Any:
-        return self._arrays.read(self._match.pairs[key]) if key in self._match.pairs else own
 
 
 class _Layout:
@@ -114,8 +126,8 @@ class _Layout:
         self.notes = _Notes()
         saving_lib._save_state(model, self.notes, None, "", set())
         called = {id(variable): name for name, variable in names.weights(model).items()}
-        every = {_join(p, _VARS, k): value for p, e in self.notes.entries.items() for k, value in e.items()}
-        kept = {path: value for path, value in every.items() if id(value) in called or _is_own(path, value)}
+        every = self.notes.arrays()
+        kept = {path: value for path, value in every if id(value) in called or _is_own(path, value)}
         self.shapes = {path: tuple(value.shape) for path, value in kept.items() if 0 not in value.shape}
         self.shown = {path: called.get(id(value), path) for path, value in kept.items()}
         self.size = sum(int(np.prod(shape)) * 4 for shape in self.shapes.values())
@@ -123,21 +135,32 @@ class _Layout:
 
     def namings(self, arrays: hdf5.Arrays) -> list[Naming]:
         """Returns the ways to match: the same objects in the same order; layers of the same names."""
-        here = {path: path for path in self.shapes}
-        there = {path: path.replace(_OLD_LAYERS, "layers") for path in arrays.shapes}
+        here, there = {path: path for path in self.shapes}, {path: _modern(path) for path in arrays.shapes}
+        given = self._given(self.shapes, self.notes.names), self._given(arrays.shapes, arrays.names)
         ours, theirs = self._named(self.shapes, self.notes.names), self._named(arrays.shapes, arrays.names)
-        return [Naming(here, there), Naming(ours, theirs)]
+        return [Naming(here, there, called_here=given[0], called_there=given[1]), Naming(ours, theirs)]
 
-    def _named(self, paths: Mapping[str, Any], called: Mapping[str, str]) -> dict[str, str]:
+    def _named(self, paths: Iterable[str], called: Mapping[str, str]) -> dict[str, str]:
         """Returns paths with the names of layers in them, where Keras has a number: `layers/dense_1` for `head`."""
-        spelled = {path: self._spelled(path, called) for path in paths}
+        spelled = {path: _spelled(path, called) for path in paths}
         ranked = names.unnumbered(spelled.values(), self._automatic)
         return {path: ranked[name] for path, name in spelled.items()}
 
-    def _spelled(self, path: str, called: Mapping[str, str]) -> str:
-        parts = path.split("/")
-        names_ = [called.get(_join(*parts[: n + 1], _VARS), part) for n, part in enumerate(parts)]
-        return "/".join(name.replace("/", "|") for name in names_)
+    def _given(self, paths: Iterable[str], called: Mapping[str, str]) -> dict[str, str]:
+        """Returns paths with the names that people gave in them; the layers that have none keep their numbers."""
+        given = {place: name for place, name in called.items() if re.sub(r"_\d+$", "", name) not in self._automatic}
+        return {path: _spelled(path, given) for path in paths}
+
+
+def _spelled(path: str, called: Mapping[str, str]) -> str:
+    parts = path.split("/")
+    groups = itertools.accumulate(parts, _join)
+    spelled = (called.get(_join(group, _VARS), part) for group, part in zip(groups, parts, strict=True))
+    return _modern("/".join(name.replace("/", "|") for name in spelled))
+
+
+def _modern(path: str) -> str:
+    return path.replace(_OLD_LAYERS, "layers")
 
 
 def _is_own(path: str, value: Any) -> bool:

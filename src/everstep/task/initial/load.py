@@ -23,7 +23,7 @@ _PLANS: Mapping[str, Callable[[keras.Model, tuple[Path, ...]], Plan]] = {
 }
 
 
-def load(model: keras.Model, path: str) -> Report:
+def load(model: keras.Model, path: str, *, key: str = find.KEY, complete: bool = False) -> Report:
     """Loads what fits of the weights under `path` into a built model.
 
     Example:
@@ -32,7 +32,10 @@ def load(model: keras.Model, path: str) -> Report:
 
     Args:
       model: The model. Nothing but its weights is changed: no seed, no metric, no optimizer.
-      path: What `find` knows: `.keras`, `.weights.h5`, TensorFlow's checkpoints and SavedModels, runs.
+      path: What `find` knows: `.keras`, `.weights.h5`, TensorFlow's checkpoints and SavedModels, runs. Of a run that
+        averages its weights, the averages are taken.
+      key: What the path was given as; errors and log lines begin with it.
+      complete: Whether every weight of the model has to be there.
 
     Returns:
       Which weights were loaded. Those that were not keep their values, and are named in a warning.
@@ -40,16 +43,26 @@ def load(model: keras.Model, path: str) -> Report:
     Raises:
       UsageError: There is nothing to load, it is broken or hostile, or none of it fits; the model is as it was.
     """
+    try:
+        report = _loaded(model, path, complete)
+    except UsageError as error:
+        raise UsageError(f"{key}: {str(error).removeprefix(f'{find.KEY}: ')}") from error
+    for line in report.lines():
+        logger.log(logging.INFO if report.is_complete else logging.WARNING, "%s: %s", key, line)
+    return report
+
+
+def _loaded(model: keras.Model, path: str, complete: bool) -> Report:
     if not names.weights(model):
         raise UsageError(f"{find.KEY}: the model {model.name!r} has no weights yet: build it first")
     source = find.find(path)
     with _PLANS[source.kind](model, source.paths) as plan:
-        report = dataclasses.replace(plan.report, kind=source.kind)
+        report = dataclasses.replace(plan.report, kind=plan.report.kind or source.kind)
         if not report.matched:
             raise UsageError(_nothing(report))
+        if complete and not report.is_complete:
+            raise UsageError(f"{find.KEY}: not every weight of model {model.name!r} is there: {report.lines()[1]}")
         plan.apply()
-    for line in report.lines():
-        logger.log(logging.INFO if report.is_complete else logging.WARNING, "%s: %s", find.KEY, line)
     return report
 
 

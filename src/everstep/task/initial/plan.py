@@ -15,7 +15,7 @@ class Plan:
 
     Attributes:
       report: What would be loaded.
-      apply: Loads it.
+      apply: Loads it: reads all of it first, so that what cannot be read changes nothing.
       open_files: What has to be closed in the end.
     """
 

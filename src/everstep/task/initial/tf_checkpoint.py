@@ -3,11 +3,13 @@
 Nothing of a SavedModel is loaded but its variables: its graph, which may read and write files, is not looked at.
 """
 
+import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import keras
+import numpy as np
 
 from everstep.data.tf_variables import TfVariables
 from everstep.errors import UsageError
@@ -38,15 +40,27 @@ def plan(model: keras.Model, paths: tuple[Path, ...]) -> Plan:
     match = best(_namings(model, weights, stored, there), here, there)
 
     def apply() -> None:
-        for name, key in match.pairs.items():
-            weights[name].assign(stored.read(key))
+        for name, value in {name: _read(stored, key) for name, key in match.pairs.items()}.items():
+            weights[name].assign(value)
 
     return Plan(report_of(match, paths[0]), apply)
 
 
 def _stored(prefix: Path) -> TfVariables:
-    try:
+    with _named():
         return TfVariables(str(prefix))
+
+
+def _read(stored: TfVariables, key: str) -> np.ndarray:
+    with _named():
+        return stored.read(key)
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    """Says in errors which setting they are about."""
+    try:
+        yield
     except UsageError as error:
         raise UsageError(f"{KEY}: {error}") from error
 
@@ -65,11 +79,28 @@ def _namings(
         ranked = names.unnumbered(map(cut, texts.values()), automatic)
         ours = names.unnumbered(called.values(), automatic)
         yield Naming({n: ours[p] for n, p in called.items()}, {k: ranked[cut(t)] for k, t in texts.items()})
+    given = _given(called, texts, automatic)
     for cut in (_whole, _shortened):
-        yield Naming(objects, {key: cut(path) for key, path in paths.items()})
+        there = {key: cut(path) for key, path in paths.items()}
+        yield Naming(objects, there, called_here=given[0], called_there=given[1])
     places, listed = _in_order(model), _in_lists(stored)
     if len(places) == len(listed):
         yield Naming({name: places[id(variable)] for name, variable in weights.items()}, listed, whole=True)
+
+
+def _given(
+    called: Mapping[str, str], texts: Mapping[str, str], automatic: set[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns the names of variables on both sides that are all of people's making, with the same outermost part."""
+    ours = {name: path for name, path in called.items() if _is_given(path, automatic)}
+    known = set(ours.values())
+    spelled = {key: text if text in known else _shortened(text) for key, text in texts.items()}
+    return ours, {key: text for key, text in spelled.items() if _is_given(text, automatic)}
+
+
+def _is_given(path: str, automatic: set[str]) -> bool:
+    *layers, _ = path.split("/")
+    return bool(layers) and not any(re.sub(r"_\d+$", "", layer) in automatic for layer in layers)
 
 
 def _whole(path: str) -> str:

@@ -1,0 +1,113 @@
+"""How fast samples are evaluated, and in how much memory: `python -m benchmarks.evaluation [--rows 1000000]`.
+
+Three ways to write metrics: over a batch, for one data point in NumPy, and for one data point with a Keras loss made
+anew in every call, as people do. Each run prints rows per second, start to finish, by the clock and by the
+processor's time (what an idle machine would give), and by how much memory grew after the first batch.
+"""
+
+import argparse
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from everstep.evaluation import Accuracy, CrossEntropy, Evaluator, SampleBatch, TopK
+
+BATCH = 256
+CLASSES = 10
+
+
+class Figures(NamedTuple):
+    """What one run took."""
+
+    rows_per_second: float
+    rows_per_cpu_second: float
+    growth_mb: float
+
+
+def batches(rows: int) -> Iterator[SampleBatch]:
+    """Yields samples with images, from a pool: making them up must not count."""
+    random = np.random.default_rng(0)
+    shares = random.dirichlet(np.ones(CLASSES), BATCH).astype(np.float32)
+    labels = random.integers(0, CLASSES, BATCH)
+    images = random.integers(0, 256, (BATCH, 28, 28), np.uint8)
+    for first in range(0, rows, BATCH):
+        size = min(BATCH, rows - first)
+        ids = [f"image_{row}.png" for row in range(first, first + size)]
+        turned = np.roll(shares, first // BATCH, axis=0)[:size]
+        yield SampleBatch(ids, labels[:size], turned, images[:size], {"camera": ["left"] * size})
+
+
+def points() -> dict[str, Callable[..., Any]]:
+    """Three metrics of one data point."""
+    return {
+        "cross_entropy": lambda y_true, y_pred: -np.log(y_pred[y_true] + 1e-7),
+        "accuracy": lambda y_true, y_pred: float(np.argmax(y_pred) == y_true),
+        "margin": lambda y_true, y_pred: y_pred[y_true] - np.max(y_pred),
+    }
+
+
+def keras_loss() -> dict[str, Callable[..., Any]]:
+    """A Keras loss that is built for each data point."""
+    import keras
+
+    def scce_loss(y_true: Any, y_pred: Any) -> Any:
+        return keras.losses.SparseCategoricalCrossentropy()(y_true, y_pred)
+
+    return {"sparse categorical ce": scce_loss}
+
+
+def measure(metrics: Any, rows: int) -> Figures:
+    """Evaluates so many rows and returns what that took."""
+    after_first: list[float] = []
+
+    def note(_: int) -> None:
+        if not after_first:
+            after_first.append(_resident_mb())
+
+    with tempfile.TemporaryDirectory() as directory:
+        clock, processor = time.perf_counter(), time.process_time()
+        evaluation = Evaluator(metrics).run(batches(rows), directory, "test", progress=note)
+        seconds, cpu_seconds = time.perf_counter() - clock, time.process_time() - processor
+    if evaluation.rows != rows:
+        raise RuntimeError(f"{evaluation.rows} rows came out of {rows}")
+    return Figures(rows / seconds, rows / cpu_seconds, _peak_mb() - after_first[0])
+
+
+def main() -> int:
+    """Prints a line per way, memory first: the process's peak belongs to the run before it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.evaluation", description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the vectorised run (default 1,000,000)")
+    rows = parser.parse_args().rows
+    _show("vectorised, 3 metrics", rows, measure([CrossEntropy(), Accuracy(), TopK(3)], rows))
+    _show("per point, 3 NumPy functions", rows // 10, measure(points(), rows // 10))
+    measure(keras_loss(), BATCH)  # the backend starts
+    _show("per point, a Keras loss", rows // 500, measure(keras_loss(), rows // 500))
+    return 0
+
+
+def _show(name: str, rows: int, found: Figures) -> None:
+    print(
+        f"{name:30}{rows:>10,} rows {found.rows_per_second:>9,.0f} rows/s "
+        f"{found.rows_per_cpu_second:>9,.0f} rows/CPU s {found.growth_mb:>6.0f} MB over the first batch",
+        flush=True,
+    )
+
+
+def _resident_mb() -> float:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _peak_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

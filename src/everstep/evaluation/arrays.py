@@ -1,0 +1,56 @@
+"""Host arrays from whatever a backend hands out."""
+
+from typing import Any
+
+import numpy as np
+
+from everstep.data import nest
+from everstep.errors import UsageError
+
+
+def host(tree: Any) -> Any:
+    """Returns a nesting of NumPy arrays that nobody can write to: what one metric does, no other sees."""
+    return nest.map_leaves(_host_leaf, listed(tree))
+
+
+def listed(tree: Any) -> Any:
+    """Returns a list of plain numbers or texts as an array: it is one column, not a nesting."""
+    return np.asarray(tree) if isinstance(tree, list) and all(np.ndim(value) == 0 for value in tree) else tree
+
+
+def host_array(value: Any) -> np.ndarray:
+    """Returns a NumPy array from an array or a tensor of any backend."""
+    if hasattr(value, "detach"):  # a tensor that may remember gradients, or lie on a device
+        value = value.detach().cpu()
+    return np.asarray(value)
+
+
+def rows(tree: Any, what: str) -> int:
+    """Returns how many samples a nesting of arrays holds.
+
+    Raises:
+      UsageError: A leaf has no batch axis, or leaves disagree.
+    """
+    sizes = {path: np.shape(leaf)[0] if np.ndim(leaf) else None for path, leaf in nest.walk(tree)}
+    if not sizes or None in sizes.values():
+        raise UsageError(f"{what} must be arrays with a batch axis, received {_described(tree)}")
+    if len(set(sizes.values())) > 1:
+        raise UsageError(f"the parts of {what} hold different numbers of samples: {sizes}")
+    return next(size for size in sizes.values() if size is not None)
+
+
+def at(tree: Any, index: Any) -> Any:
+    """Returns one sample, or a slice of them, of a nesting of arrays."""
+    return nest.map_leaves(lambda leaf: leaf[index], tree)
+
+
+def _host_leaf(leaf: Any) -> np.ndarray:
+    array = host_array(leaf).view()
+    if array.dtype.kind == "V" and array.dtype.names is None:  # bfloat16 and its like, which NumPy cannot compare
+        array = array.astype(np.float32)
+    array.flags.writeable = False
+    return array
+
+
+def _described(tree: Any) -> str:
+    return repr(nest.map_leaves(lambda leaf: f"{type(leaf).__name__} of shape {np.shape(leaf)}", tree))

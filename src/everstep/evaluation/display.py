@@ -1,0 +1,91 @@
+"""What a reader sees of a sample: a small picture, a text, or some numbers."""
+
+import base64
+import io
+import math
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from everstep.data import nest
+from everstep.evaluation.arrays import host_array
+
+LONGER_SIDE = 128
+"""Pixels of a picture's longer side, at most."""
+
+LETTERS = 2_000
+NUMBERS = 256
+SMALLEST_PLANE = 8
+"""An array of numbers is a picture if it is at least so high and wide."""
+
+
+def shown(value: Any) -> dict[str, Any]:
+    """Returns one sample's input as `{"image": data URL}`, `{"text": …}` or `{"values": […]}`.
+
+    Of several inputs the first is shown. Pictures are `(h, w)`, `(h, w, channels)` or `(h, w, z, channels)`, of
+    which the middle plane is taken.
+    """
+    leaves = nest.flatten(value)
+    if not leaves:
+        return {}
+    array = host_array(leaves[0])
+    if array.dtype.kind in "OSU":
+        return {"text": " ".join(_text(part) for part in array.reshape(-1).tolist())[:LETTERS]}
+    plane = _plane(array)
+    return {"image": _data_url(_bytes(plane))} if plane is not None else {"values": _numbers(array)}
+
+
+def mask_shown(value: Any) -> dict[str, Any]:
+    """Returns a mask as a picture: one channel from black to white, several as one grey per class.
+
+    What is no `(h, w)`, `(h, w, channels)` or `(h, w, z, channels)` is shown as anything else.
+    """
+    array = np.nan_to_num(host_array(value))
+    array = array[:, :, array.shape[2] // 2] if array.ndim == 4 else array
+    if array.ndim not in (2, 3) or not array.size:
+        return shown(array)
+    if array.ndim == 3:
+        array = array.argmax(axis=-1) / (array.shape[-1] - 1) if array.shape[-1] > 1 else array[..., 0]
+    plane = array.astype(np.float32)
+    return {"image": _data_url(_bytes(plane / max(1.0, plane.max())))}
+
+
+def _plane(array: np.ndarray) -> np.ndarray | None:
+    """Returns what can be drawn, `(h, w)` or `(h, w, 3 or 4)`; None if it is no picture."""
+    if array.ndim == 4:
+        array = array[:, :, array.shape[2] // 2]
+    if array.ndim == 3 and array.shape[-1] not in (3, 4) and array.size:
+        array = array[..., 0]
+    return array if array.ndim in (2, 3) and min(array.shape[:2]) >= SMALLEST_PLANE else None
+
+
+def _bytes(plane: np.ndarray) -> np.ndarray:
+    """Returns a picture in bytes; numbers from 0 to 1 or to 255 keep their brightness, others are stretched."""
+    step = max(1, max(plane.shape[:2]) // (4 * LONGER_SIDE))
+    plane = plane[::step, ::step]
+    if plane.dtype == np.uint8:
+        return plane
+    numbers = np.nan_to_num(plane.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = float(numbers.min()), float(numbers.max())
+    if low < 0 or high > 255:
+        numbers = (numbers - low) / ((high - low) or 1.0)
+    scale = 255 if low < 0 or high > 255 or high <= 1 else 1
+    return np.clip(np.rint(numbers * scale), 0, 255).astype(np.uint8)
+
+
+def _data_url(picture: np.ndarray) -> str:
+    image = Image.fromarray(np.ascontiguousarray(picture))
+    image.thumbnail((LONGER_SIDE, LONGER_SIDE))
+    data = io.BytesIO()
+    image.save(data, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode('ascii')}"
+
+
+def _numbers(array: np.ndarray) -> list[float | None]:
+    values = array.reshape(-1)[:NUMBERS].astype(np.float64).tolist()
+    return [value if math.isfinite(value) else None for value in values]
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", errors="backslashreplace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,131 @@
+"""The rows of an evaluation on their way to disk: a CSV for people and a Parquet file for programs.
+
+Rows are held back until there are enough for a chunk, and written in the order in which they came: memory does not
+grow with their number.
+"""
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO, TextIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from everstep.errors import UsageError
+from everstep.evaluation.metric import RESERVED
+
+CHUNK = 32_768
+"""Rows per chunk: some megabytes, and row groups that a reader can skip."""
+
+
+class Table:
+    """Takes rows in batches and writes them in chunks; the files are whole, and on disk, when the block ends.
+
+    Example:
+      with Table(csv_file, parquet_file, ["loss"]) as table:
+          table.add(["a", "b"], {"loss": losses}, {"label": labels}, {"camera": ["left", "right"]})
+
+    Args:
+      csv_file: Open, with `newline=""`. Gets the id, under an empty header as pandas writes an index, and the metrics.
+      parquet_file: An open file. Gets the same as `id` and float64 columns, and everything else that is known of a row.
+      metrics: Their names, in order.
+    """
+
+    def __init__(self, csv_file: TextIO, parquet_file: BinaryIO, metrics: Sequence[str]):
+        self._metrics = list(metrics)
+        self._files = csv_file, parquet_file
+        self._rows = csv.writer(csv_file, lineterminator="\n")
+        self._rows.writerow(["", *self._metrics])
+        self._writer: pq.ParquetWriter | None = None
+        self._ids: list[str] = []
+        self._pieces: dict[str, list[np.ndarray]] = {}
+        self._columns: dict[str, list[Any]] = {}
+
+    def __enter__(self) -> "Table":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None and self._ids:
+                self._flush()
+        finally:
+            if self._writer is not None:
+                self._writer.close()  # also when something failed: it would complain when it is collected
+        if kind is None:
+            self._sync()
+
+    def add(
+        self,
+        ids: list[str],
+        metrics: Mapping[str, np.ndarray],
+        outcome: Mapping[str, np.ndarray],
+        columns: Mapping[str, list[Any]],
+    ) -> None:
+        """Adds one batch; every batch has the same names.
+
+        Args:
+          ids: One per row.
+          metrics: A number for each row, by metric.
+          outcome: `label`, `prediction` and the like; a negative whole number is a missing one.
+          columns: Facts of the user's, of any scalar type.
+        """
+        self._ids += ids
+        for name, numbers in {**metrics, **outcome}.items():
+            self._pieces.setdefault(name, []).append(numbers)
+        for name, values in columns.items():
+            self._columns.setdefault(name, []).extend(values)
+        if len(self._ids) >= CHUNK:
+            self._flush()
+
+    def _flush(self) -> None:
+        arrays = {name: np.concatenate(pieces) for name, pieces in self._pieces.items()}
+        self._rows.writerows(zip(self._ids, *(arrays[name].tolist() for name in self._metrics), strict=True))
+        self._write_parquet(arrays)
+        self._ids, self._pieces, self._columns = [], {}, {}
+
+    def _write_parquet(self, arrays: Mapping[str, np.ndarray]) -> None:
+        found = {"id": pa.array(self._ids, pa.string()), **{name: _numbers(a) for name, a in arrays.items()}}
+        found |= {name: _scalars(name, values) for name, values in self._columns.items()}
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._files[1], pa.table(found).schema)
+        schema = self._writer.schema
+        fitting = {name: _as_before(name, found[name], schema.field(name).type) for name in schema.names}
+        self._writer.write_table(pa.table(fitting, schema=schema), row_group_size=CHUNK)
+
+    def _sync(self) -> None:
+        for file in self._files:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def check_columns(columns: Sequence[str], metrics: Sequence[str]) -> None:
+    """Checks that the user's columns have names of their own.
+
+    Raises:
+      UsageError: One is named as a metric, or as a column that is always there.
+    """
+    for name in columns:
+        if not name.strip() or name in RESERVED or name in metrics:
+            taken = "a metric" if name in metrics else "a column of the table"
+            raise UsageError(f"a column of the data is named {name!r}, which is {taken}: give it another name")
+
+
+def _numbers(values: np.ndarray) -> pa.Array:
+    return pa.array(values, mask=values < 0 if values.dtype.kind == "i" else None)
+
+
+def _scalars(name: str, values: list[Any]) -> pa.Array:
+    try:
+        array = pa.array(values)
+    except (pa.ArrowException, OverflowError) as error:
+        raise UsageError(f"column {name!r} holds values of different types; give it one: {error}") from error
+    return array.cast(pa.string()) if pa.types.is_null(array.type) else array
+
+
+def _as_before(name: str, array: pa.Array, type_: pa.DataType) -> pa.Array:
+    try:
+        return array.cast(type_)
+    except pa.ArrowException as error:
+        raise UsageError(f"column {name!r} was {type_} at first and is {array.type} now; give it one type") from error

@@ -1,0 +1,58 @@
+"""From a task and its configuration to a trainer."""
+
+from typing import Any
+
+import keras
+
+from everstep.engine import backend
+from everstep.engine.precision import precision
+from everstep.errors import UsageError
+from everstep.loop.progressive import ProgressiveTrainer, is_progressive
+from everstep.loop.trainer import Trainer
+from everstep.optim.loss_scale import rescale
+from everstep.task.task import Task
+
+
+def create_trainer(
+    params: Any, task: Task, train: bool, evaluate: bool, trainer_cls: type[Trainer] = Trainer
+) -> Trainer:
+    """Seeds everything, builds model and optimizer as `params` say, and joins them in a trainer.
+
+    Args:
+      params: An ExperimentConfig.
+      task: The task.
+      train: Whether it will train.
+      evaluate: Whether it will evaluate.
+      trainer_cls: The class of the trainer; for a task that is trained in stages, a `ProgressiveTrainer`.
+
+    Raises:
+      UsageError: The task is trained in stages, and `trainer_cls` cannot do that.
+    """
+    backend.prepare(params.runtime.seed)
+    with precision(params.runtime.mixed_precision_dtype):
+        if is_progressive(task):
+            return _progressive(trainer_cls)(params, task, train=train, evaluate=evaluate)
+        model = task.build_model()
+        optimizer = _optimizer(params, task, model) if train else None
+        return trainer_cls(params, task, model, optimizer, train=train, evaluate=evaluate)
+
+
+def _progressive(trainer_cls: type[Trainer]) -> type[ProgressiveTrainer]:
+    """Returns the class that trains in stages: the one that was asked for, if it can."""
+    if issubclass(trainer_cls, ProgressiveTrainer):
+        return trainer_cls
+    if trainer_cls is Trainer:
+        return ProgressiveTrainer
+    name = trainer_cls.__name__
+    raise UsageError(
+        f"trainer_cls: received {name}, but the task is trained in stages: derive it from ProgressiveTrainer"
+    )
+
+
+def _optimizer(params: Any, task: Task, model: keras.Model) -> keras.Optimizer:
+    """Returns the optimizer that the model was compiled with, or the configured one."""
+    if not model.compiled or model.optimizer is None:
+        return task.create_optimizer(params.trainer.optimizer_config, params.runtime)
+    if params.runtime.mixed_precision_dtype == "float16":
+        rescale(model, params.runtime.loss_scale)
+    return model.optimizer

@@ -1,0 +1,67 @@
+"""Keys of other libraries: what asks for nothing is passed over, the rest refused with the reason."""
+
+import dataclasses
+
+import pytest
+
+from everstep.config import Config
+from everstep.config.declined import Declined
+from everstep.errors import UsageError
+
+
+@dataclasses.dataclass
+class Base(Config):
+    """Declines two keys."""
+
+    _declined = {
+        "packs": Declined("gradients are summed in one piece", 1),
+        "title": Declined("it is nowhere", label=True),
+    }
+
+    units: int = 3
+
+
+@dataclasses.dataclass
+class Derived(Base):
+    """Declines one more, and has one of those that its base has not."""
+
+    _declined = {"hosts": Declined("a run is on one machine")}
+
+    packs: int = 5
+
+
+@dataclasses.dataclass
+class Holder(Config):
+    """Holds one."""
+
+    part: Base = Base()
+
+
+@pytest.mark.parametrize("tree", [{"packs": 1}, {"packs": None}, {"title": "any"}, {"title": None}])
+def test_what_asks_for_nothing_changes_nothing(tree):
+    for strict in (True, False):
+        config = Holder()
+        config.override({"part": {**tree, "units": 4}}, is_strict=strict)
+        assert config.as_dict() == {"part": {"units": 4}}
+    assert Base(tree) == Base()
+
+
+@pytest.mark.parametrize("value", [2, 1.0, True, "1", [1]])
+def test_another_value_is_refused_with_the_reason(value):
+    with pytest.raises(UsageError) as error:
+        Holder().override({"part": {"packs": value}})
+    assert str(error.value) == f"part.packs: received {value!r}, but gradients are summed in one piece; leave it out"
+    with pytest.raises(UsageError, match="received 5, but it is nowhere"):
+        Base({"title": 5})
+
+
+def test_assigning_one_is_refused_too():
+    with pytest.raises(UsageError, match="Base.packs: received 2, but gradients"):
+        Base().packs = 2
+
+
+def test_classes_decline_what_their_bases_do_unless_they_have_it():
+    config = Derived({"packs": 7, "title": "any", "hosts": None})
+    assert config.as_dict() == {"units": 3, "packs": 7}
+    with pytest.raises(UsageError, match="one machine"):
+        config.override({"hosts": ["a", "b"]})
