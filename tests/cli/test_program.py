@@ -60,16 +60,16 @@ def test_a_flag_that_is_not_offered_says_what_is_instead(name):
 
 def test_what_gin_was_used_for_is_written_with_the_mode_in_its_name(tmp_path):
     @gin.configurable(module="test_program")
-    def area(width=1):
+    def programmed_area(width=1):
         return width
 
     gin.clear_config()
     program.save_gin_config("train", tmp_path / "none")
     assert not (tmp_path / "none").exists()
     try:
-        gin.parse_config("area.width = 3")
-        assert area() == 3
+        gin.parse_config("programmed_area.width = 3")
+        assert programmed_area() == 3
         program.save_gin_config("train", tmp_path / "run")
     finally:
         gin.clear_config()
-    assert "area.width = 3" in (tmp_path / "run" / "operative_config.train.gin").read_text()
+    assert "programmed_area.width = 3" in (tmp_path / "run" / "operative_config.train.gin").read_text()
