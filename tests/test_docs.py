@@ -23,7 +23,13 @@ from test_structure import LEVEL, edges, modules, part
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "everstep"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", SOURCE / "zoo" / "data" / "README.md"]
+LINKED = [
+    *PAGES,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    SOURCE / "zoo" / "data" / "README.md",
+    ROOT / "examples" / "mnist_components" / "README.md",
+]
 
 FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 UNIVERSAL = {"errors", "redaction", "types"}

@@ -245,6 +245,7 @@ def everything():
     return model
 
 
+@pytest.mark.full
 def test_another_process_says_the_same():
     """This one has made layers before, so that Keras gives other names."""
     layers.Dense(1), layers.LSTM(1), keras.Sequential()

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from everstep.config.registry import register_experiment as register_experiment
     from everstep.config.registry import register_task as register_task
     from everstep.data.config import DataConfig as DataConfig
+    from everstep.data.record_dataset import get_tfrecord_dataset as get_tfrecord_dataset
+    from everstep.data.record_dataset import get_train_ds as get_train_ds
+    from everstep.data.record_dataset import get_valid_ds as get_valid_ds
+    from everstep.data.record_files import get_labels as get_labels
     from everstep.data.stream import Stream as Stream
     from everstep.engine.config import RuntimeConfig as RuntimeConfig
     from everstep.engine.strategy import get_distribution_strategy as get_distribution_strategy
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from everstep.task.compiled import CompiledTask as CompiledTask
     from everstep.task.config import TaskConfig as TaskConfig
     from everstep.task.task import Task as Task
+    from everstep.training.training import Training as Training
 
 _WHERE = {
     "CompiledTask": "task.compiled",
@@ -50,11 +55,16 @@ _WHERE = {
     "TaskConfig": "task.config",
     "Trainer": "loop.trainer",
     "TrainerConfig": "loop.config",
+    "Training": "training.training",
     "cond": "grad",
     "fit": "fitting",
     "get_distribution_strategy": "engine.strategy",
     "get_exp_config": "config.registry",
+    "get_labels": "data.record_files",
     "get_task": "config.registry",
+    "get_tfrecord_dataset": "data.record_dataset",
+    "get_train_ds": "data.record_dataset",
+    "get_valid_ds": "data.record_dataset",
     "register_experiment": "config.registry",
     "register_task": "config.registry",
     "run_experiment": "experiment",

@@ -36,6 +36,7 @@ from everstep.loop.in_steps import in_steps
 from everstep.loop.learning_rate import LearningRate
 from everstep.loop.trainer import Trainer
 from everstep.optim.ema import find_average
+from everstep.remote.working import working_copy
 from everstep.run import cost
 from everstep.run.attempt import Attempt
 from everstep.run.changes import accepted_changes, check_keys
@@ -85,7 +86,7 @@ def run_experiment(
       task: The task.
       mode: One of `train`, `eval`, `train_and_eval`, `train_and_post_eval`, `continuous_eval`.
       params: The experiment's configuration.
-      model_dir: The run directory.
+      model_dir: The run directory; or a URL such as `s3://bucket/run`, to which a local copy is uploaded.
       run_post_eval: Evaluate once after whatever the mode does.
       save_summary: Whether to write TensorBoard events and `history.csv`.
       train_actions: Called with the logs after each training loop.
@@ -113,8 +114,9 @@ def run_experiment(
     training, evaluating = "train" in mode, "eval" in mode or run_post_eval
     stored = params.replace(runtime={"backend": keras.backend.backend()})
     header = header or ({"experiment": experiment} if experiment else {})
-    run = Run.open(model_dir, experiment or task.name, keras.backend.backend())
     with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(working_copy(model_dir, training, follow=mode == "continuous_eval"))
+        run = Run.open(directory, experiment or task.name, keras.backend.backend())
         guard: Any = stack.enter_context(_guarded(run, params)) if training else NoGuard()
         if (strategy := distribution_strategy or _strategy(params.runtime)) is not None:
             stack.enter_context(strategy.scope())
@@ -204,8 +206,6 @@ def _check(mode: str, params: ExperimentConfig, model_dir: Any, strategy: Any) -
     check_mode(mode)
     if not model_dir:
         raise UsageError(f"model_dir: received {model_dir!r}; name a directory for the run")
-    if "://" in str(model_dir):
-        raise UsageError(f"model_dir: received {model_dir!r}, but runs live in local directories only: name one")
     if strategy is not None and not hasattr(strategy, "scope"):
         raise UsageError(
             f"distribution_strategy: received {strategy!r}; expected what get_distribution_strategy returns, or None"

@@ -78,7 +78,8 @@ def fit(
       epochs: How many epochs there are in all; a resumed run does not start to count anew.
       batch_size: For arrays.
       callbacks: Keras callbacks.
-      model_dir: The run directory: run the same call again and it resumes there. None keeps nothing.
+      model_dir: The run directory, or its URL in a store: run the same call again and it resumes there. None keeps
+        nothing.
       steps_per_epoch: Needed where the data does not say how many batches an epoch has.
       validation_steps: Batches per evaluation; None for all.
       shuffle: Whether arrays are shuffled, anew each epoch.

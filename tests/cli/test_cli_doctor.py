@@ -61,6 +61,7 @@ def test_a_broken_backend_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no answer within 0.2 seconds" in checks[0].text
 
 
+@pytest.mark.full
 def test_backends_are_tried_for_real(shell: Any) -> None:
     outcome = shell("doctor")
     assert outcome.code == 0

@@ -47,6 +47,7 @@ def record(directory: Path) -> dict[str, Any]:
     return json.loads((directory / "run.json").read_text())
 
 
+@pytest.mark.full
 def test_a_stored_configuration_repeats_its_run(shell: Any, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     words = ["own/line", "--import=own", "--gin_params=scale.by = 3.0", "--seed=7", "--no-export"]

@@ -1,11 +1,14 @@
 """`everstep runs`."""
 
+import datetime
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from everstep.run.lock import RunLock
 from everstep.run.record import Run
 
 
@@ -21,16 +24,98 @@ def finished(tmp_path: Path) -> Path:
     return run.directory
 
 
+HEADER = ["DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "PROGRESS", "LEFT", "ATTEMPTS", "SEEN", "METRICS"]
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a row: between them are two blanks or more."""
+    return re.split(r"\s{2,}", line)
+
+
 def test_a_table_of_runs(everstep: Any, finished: Path) -> None:
     Run.open("other/b", "mnist/cnn", "jax").begin(0, "", code={})
     for words in ([], ["runs"], ["list", "runs"]):
         header, row = everstep("runs", *words).out.splitlines()
-        assert header.split() == ["DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "STEP", "ATTEMPTS", "METRICS"]
-        cells = ["runs/a", "mnist/mlp", "jax", "finished", "8", "2", "validation_loss=0.25", "accuracy=0.5"]
-        assert row.split() == cells
+        assert header.split() == HEADER
+        *known, seen, metrics = cells(row)
+        assert known == ["runs/a", "mnist/mlp", "jax", "finished", "8", "-", "2"]
+        assert re.fullmatch(r"\d+ s", seen)
+        assert metrics == "validation_loss=0.25 accuracy=0.5"
         assert header.index("METRICS") == row.index("validation_loss")
     assert everstep("runs", ".").out.splitlines()[1].split()[:3] == ["other/b", "mnist/cnn", "jax"]
     assert json.loads(everstep("runs", "runs", "--json").out)[0]["directory"] == "runs/a"
+
+
+def begun(directory: str, steps: int, train_steps: int | None) -> Run:
+    """A run in the middle of its work; who does it is another question."""
+    run = Run.open(directory, "mnist/mlp", "jax")
+    run.record["train_steps"] = train_steps
+    run.begin(0, "", code={})
+    run.stepped()
+    run.update(steps, 0)
+    return run
+
+
+def test_running_is_who_holds_the_lock(everstep: Any) -> None:
+    run = begun("runs/a", 1200, 4000)
+    assert cells(everstep("runs").out.splitlines()[1])[3:6] == ["killed", "1200/4000 30 %", "-"]
+    with RunLock(run.directory) as lock:
+        attempt = run.record["attempts"][-1]
+        earlier = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=1000)
+        attempt |= {"started": earlier.isoformat(), "first_step": earlier.isoformat()}
+        run.update(1200, 0)
+        lock.beat(2000)  # beyond what is recorded
+        state, progress, left = cells(everstep("runs").out.splitlines()[1])[3:6]
+        assert (state, progress) == ("running", "2000/4000 50 %")
+        assert left in ("16 min", "17 min"), "half of it took 1000 seconds"
+        shown = everstep("runs", "show", "runs/a").out
+        assert re.search(r"^status +running$", shown, re.MULTILINE)
+        assert re.search(r"^progress +2000/4000 50 %$", shown, re.MULTILINE)
+    run.finish("finished", "done")
+    assert cells(everstep("runs").out.splitlines()[1])[3] == "finished"
+
+
+def test_a_projects_run_is_one_run(everstep: Any) -> None:
+    """The loop trains in `training`, and the folder above has links into it, sooner or later."""
+    folder = Path("runs/baseline")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("")
+    run = begun("runs/baseline/training", 3, 10)
+    with RunLock(folder), RunLock(folder / "training"):
+        for _ in range(2):
+            (row,) = everstep("runs").out.splitlines()[1:]
+            assert cells(row)[0:5] == ["runs/baseline", "mnist/mlp", "jax", "running", "3/10 30 %"]
+            if not (folder / "run.json").exists():
+                (folder / "run.json").symlink_to("training/run.json")
+    run.finish("finished", "done")
+    with RunLock(folder):
+        assert "exporting" in everstep("runs").out
+        (folder / "exported").mkdir()
+        assert "evaluating" in everstep("runs").out
+    assert "finished" in everstep("runs").out
+
+
+@pytest.mark.parametrize(
+    ("engine", "notes", "state"),
+    [
+        ("ray", {}, "queued (ray 7)"),
+        ("background", {}, "killed"),
+        ("background", {"started.json": {}}, "killed"),
+        ("background", {"started.json": {}, "ended.json": {"code": 2}}, "failed (exit 2, background 7)"),
+        ("ray", {"started.json": {}, "ended.json": {"code": 0}}, "finished"),
+    ],
+)
+def test_a_submitted_run_that_has_not_begun(everstep: Any, engine: str, notes: Any, state: str) -> None:
+    snapshot = Path("runs/a/submissions/20300101-000000-abcd")
+    snapshot.mkdir(parents=True)
+    record = {"id": "x", "engine": engine, "job": "7", "submitted": "2026-01-01T00:00:00+00:00"}
+    for name, values in {"submission.json": record, **notes}.items():
+        (snapshot / name).write_text(json.dumps(values))
+    (row,) = everstep("runs").out.splitlines()[1:]
+    assert cells(row)[:7] == ["runs/a", "-", "-", state, "-", "-", "0"]
+    assert cells(row)[7].endswith(" d")
+    (one,) = json.loads(everstep("runs", "--json").out)
+    assert (one["state"], one["submission"]["job"]) == (state, "7")
 
 
 def test_no_runs(everstep: Any, tmp_path: Path) -> None:

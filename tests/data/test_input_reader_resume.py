@@ -78,6 +78,7 @@ def global_seed():
     tf.random.set_seed(7)  # as a run does before it asks for data
 
 
+@pytest.mark.full
 def test_goes_on_in_another_process(made, tmp_path):
     done = subprocess.run(
         [sys.executable, __file__, str(tmp_path)],

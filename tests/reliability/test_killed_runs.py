@@ -27,6 +27,7 @@ def test_a_killed_run_ends_in_the_same_bits_and_curves(tmp_path: Path) -> None:
         assert {step for name, step, _ in points if "training_loss" in name} >= {7, 14, 21, 28, 30, 37, 60}
 
 
+@pytest.mark.full
 @pytest.mark.backend
 def test_killed_in_its_second_stage_it_ends_in_the_same_bits_and_has_the_same_best(tmp_path: Path) -> None:
     """The stage, the averages, the gradients collected so far, and the best accuracy yet: nothing begins anew."""

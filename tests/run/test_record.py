@@ -7,7 +7,7 @@ from everstep.errors import UsageError
 from everstep.run.record import Run, find_runs, read
 
 KEYS = (
-    "id experiment backend status step epoch attempts metrics digest weights_digest "
+    "id experiment backend status step epoch train_steps attempts metrics digest weights_digest "
     "code environment data initial_weights cost"
 )
 

@@ -134,6 +134,7 @@ def test_slow_training_data(tmp_path, undisturbed):
     assert finished(tmp_path / "run") == undisturbed
 
 
+@pytest.mark.full
 def test_training_data_that_stops(tmp_path, undisturbed):
     code, seconds, errors = asked_to_end(tmp_path / "run", "training stops", "stopped")
     assert code == 143, errors

@@ -58,6 +58,11 @@ class OrbaxCheckpointer(Checkpointer):
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "everstep-checkpoint")
         self._pending: tuple[int, concurrent.futures.Future[None]] | None = None
 
+    @property
+    def directory(self) -> Path:
+        """Where they are, on this machine."""
+        return self._directory
+
     def save(
         self,
         step: int,

@@ -13,9 +13,15 @@ from typer.core import TyperGroup
 COMMANDS = {
     "train": "Train an experiment; run again, it resumes.",
     "eval": "Evaluate the newest checkpoint of a run.",
+    "run": "Train, export and evaluate a run of a project.",
+    "check": "Check a run's components before it is trained.",
+    "report": "Write a page to look at: curves, errors, the worst samples.",
     "experiments": "List the experiments there are.",
     "config": "Print an experiment's resolved configuration.",
+    "submit": "Have a run done in the background, on Slurm or on Ray.",
     "runs": "List runs, or show one.",
+    "records": "Write TFRecord files, or look into them.",
+    "bct": "Compare embedding models of different versions.",
     "launch": "Run a command; start it again when it dies.",
     "doctor": "Check this machine: backends, extras, disk.",
 }

@@ -7,18 +7,19 @@ from everstep import redaction, storage
 from everstep.cli.request import Resolved
 from everstep.config import dialect
 from everstep.errors import UsageError
+from everstep.remote.urls import checked, is_url
 
 
-def run_directory(model_dir: str | None, resolved: Resolved) -> Path:
-    """Returns the directory of the run, which is not created yet; None: the default one.
+def run_directory(model_dir: str | None, resolved: Resolved) -> Path | str:
+    """Returns the directory of the run, which is not created yet; None: the default one; a URL: itself.
 
     Raises:
-      UsageError: It is a file, or cannot be written to.
+      UsageError: It is a file, or cannot be written to; it is no URL of a store.
     """
     if model_dir == "":
         raise UsageError("--model-dir: received '', name a directory for the run")
-    if model_dir and "://" in model_dir:
-        raise UsageError(f"--model-dir: received {model_dir!r}, but runs live in local directories only: name one")
+    if model_dir and is_url(model_dir):
+        return checked(model_dir, "--model-dir")
     directory = default_directory(resolved) if model_dir is None else Path(model_dir)
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     try:

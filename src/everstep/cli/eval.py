@@ -12,6 +12,8 @@ from everstep.cli.output import aligned, json_text, number
 from everstep.cli.request import resolve
 from everstep.cli.running import run
 from everstep.errors import UsageError
+from everstep.remote.urls import is_url
+from everstep.remote.working import local_view
 
 app = new_app()
 
@@ -35,6 +37,7 @@ def evaluate(request: options.Request, target: Target, model_dir: ModelDir = Non
 
 def _find(target: str, model_dir: str | None) -> tuple[str | None, Path, list[str]]:
     """Returns the experiment, if TARGET is one, the run directory, and the configuration stored there."""
+    target, model_dir = _local(target), model_dir and _local(model_dir)
     stored = Path(target, "config.yaml")
     if stored.is_file():
         if model_dir is not None and Path(model_dir).resolve() != Path(target).resolve():
@@ -45,6 +48,11 @@ def _find(target: str, model_dir: str | None) -> tuple[str | None, Path, list[st
     if Path(target).is_dir():
         raise UsageError(f"{target!r} is not a run directory: there is no config.yaml in it")
     raise UsageError(f"{target!r} is no run directory; if it is an experiment, add --model-dir DIR")
+
+
+def _local(path: str) -> str:
+    """Returns where a run is on this machine; one at a URL is fetched."""
+    return str(local_view(path)) if is_url(path) else path
 
 
 def _existing(model_dir: str) -> Path:

@@ -13,18 +13,26 @@ from everstep.config import get_task
 from everstep.config.gin.bindings import operative_config
 from everstep.engine import backend
 from everstep.experiment_config import check_mode
+from everstep.remote.working import working_copy
 from everstep.run.changes import check_keys
 from everstep.types import Logs
 
 
-def run(resolved: Resolved, mode: str, directory: Path, export: bool = True, allow_change: Sequence[str] = ()) -> Logs:
-    """Makes the task and runs it; returns the last logs.
+def run(
+    resolved: Resolved, mode: str, directory: Path | str, export: bool = True, allow_change: Sequence[str] = ()
+) -> Logs:
+    """Makes the task and runs it, in a directory or at a URL; returns the last logs.
 
     Raises:
       UsageError: The request cannot be carried out; nothing is left behind.
       TrainingError: The run started and failed.
     """
     check_mode(mode)
+    with working_copy(directory, "train" in mode, follow=mode == "continuous_eval") as local:
+        return _run(resolved, mode, Path(local), export, allow_change)
+
+
+def _run(resolved: Resolved, mode: str, directory: Path, export: bool, allow_change: Sequence[str]) -> Logs:
     params = resolved.params
     check_keys(directory, params, allow_change)
     with quiet():

@@ -12,12 +12,15 @@ from everstep.cli.commands import new_app
 from everstep.cli.output import aligned, json_text, number
 from everstep.errors import TrainingError, UsageError
 from everstep.run.goodput import goodput
-from everstep.run.record import find_runs, read
+from everstep.run.record import read
+from everstep.submit.overview import Overview, overview
+from everstep.submit.submissions import newest
 from everstep.tracking.sync import sync as send_waiting
 
-_HEADER = ("DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "STEP", "ATTEMPTS", "METRICS")
+_HEADER = ("DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "PROGRESS", "LEFT", "ATTEMPTS", "SEEN", "METRICS")
 _SIDE_FIGURES = {"eval_seconds", "steps_per_second", "learning_rate", "optimizer_updates"}
 _NUM_METRICS = 3
+_SPANS = ((172800, 86400, "d"), (7200, 3600, "h"), (120, 60, "min"), (0, 1, "s"))  # from when on, which unit
 
 Root = Annotated[str | None, typer.Argument(metavar="ROOT", help="Where to look; runs by default.")]
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory.")]
@@ -53,14 +56,14 @@ def list_runs(
     root: Root = None,
     json: options.Json = False,
 ) -> None:
-    """List the runs below a directory."""
+    """List the runs below a directory: how they stand, how far they are, and when they were last heard of."""
     if root is not None and not Path(root).is_dir():
         raise UsageError(f"there is no directory {root!r} to look for runs in")
-    found = find_runs(root or "runs")
+    found = overview(Path(root or "runs"))
     if json:
-        print(json_text([{"directory": str(path), **record} for path, record in found]))
+        print(json_text([one.as_dict() for one in found]))
     elif found:
-        print(aligned([_HEADER, *(_row(path, record) for path, record in found)]))
+        print(aligned([_HEADER, *map(_row, found)]))
     else:
         print(f"no runs in {root or 'runs'!r}; everstep train mnist/local makes one")
 
@@ -75,7 +78,7 @@ def show(
     if json:
         print(Path(directory, "run.json").read_text("utf-8"), end="")
     else:
-        print(_summary(record))
+        print(_summary(Overview(Path(directory), record, newest(Path(directory)))))
 
 
 @app.command(epilog="Example: everstep runs sync runs/mnist-local-5f2c7a90b1")
@@ -90,10 +93,35 @@ def sync(directory: Directory) -> None:
         raise TrainingError(f"{result.server} takes no points: {result.problem}")
 
 
-def _row(path: Path, record: Mapping[str, Any]) -> list[str]:
-    words = [_word(record[name]) for name in ("experiment", "backend", "status", "step")]
+def _row(run: Overview) -> list[str]:
+    record = run.record or {"experiment": None, "backend": None, "attempts": [], "metrics": {}}
     metrics = " ".join(f"{name}={number(value)}" for name, value in _main_metrics(record["metrics"]))
-    return [str(path), *words, str(len(record["attempts"])), metrics]
+    return [
+        str(run.directory),
+        _word(record["experiment"]),
+        _word(record["backend"]),
+        run.state,
+        _progress(run),
+        _span(run.seconds_left),
+        str(len(record["attempts"])),
+        _span(run.age),
+        metrics,
+    ]
+
+
+def _progress(run: Overview) -> str:
+    """Returns `1200/4000 30 %`; where nobody knows how many there are in all, the steps done."""
+    if run.record is None:
+        return "-"
+    return f"{run.step}/{run.train_steps} {100 * run.step // run.train_steps} %" if run.train_steps else str(run.step)
+
+
+def _span(seconds: float | None) -> str:
+    """Returns a time in one number: 40 s, 12 min, 3 h, 2 d."""
+    if seconds is None:
+        return "-"
+    unit, name = next((unit, name) for from_, unit, name in _SPANS if seconds >= from_)
+    return f"{seconds / unit:.0f} {name}"
 
 
 def _main_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Any]]:
@@ -102,9 +130,12 @@ def _main_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, A
     return [(name, value) for name, value in logs.items() if name not in _SIDE_FIGURES][:_NUM_METRICS]
 
 
-def _summary(record: Mapping[str, Any]) -> str:
+def _summary(run: Overview) -> str:
+    record = run.record or {}
     plain = ("id", "experiment", "backend", "status", "step", "epoch", "digest", "weights_digest")
     rows = [(name, _word(record[name])) for name in plain]
+    rows[3:5] = [("status", run.state), ("progress", _progress(run))]
+    rows += [("submitted", f"{run.submission.job}, {run.submission.folder}")] if run.submission else []
     rows += [(name, _word(value)) for name, value in record["code"].items() if value is not None]
     for kind, logs in record["metrics"].items():
         rows += [(f"{kind} {name}", number(value)) for name, value in logs.items()]

@@ -1,8 +1,5 @@
 """`everstep train`."""
 
-import os
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +9,12 @@ from everstep import storage
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.directory import run_directory
+from everstep.cli.ending import print_last, unsupervised
 from everstep.cli.output import aligned, number
 from everstep.cli.request import resolve
 from everstep.cli.running import run
 from everstep.launch.supervisor import supervise
+from everstep.remote.urls import is_url, join
 from everstep.types import Logs
 
 app = new_app()
@@ -29,7 +28,7 @@ Mode = Annotated[
 ]
 ModelDir = Annotated[
     str | None,
-    typer.Option(metavar="DIR", help="The run directory; by default runs/EXPERIMENT-DIGEST."),
+    typer.Option(metavar="DIR", help="The run directory, or its URL; by default runs/EXPERIMENT-DIGEST."),
 ]
 AllowChange = Annotated[
     list[str] | None,
@@ -56,30 +55,22 @@ def train(
     ones win.
     """
     if max_restarts:  # all else is the business of the process that may die, also what the user's modules do
-        raise typer.Exit(supervise(_unsupervised(context.obj), max_restarts))
+        raise typer.Exit(supervise(unsupervised(context.obj), max_restarts))
     resolved = resolve(request)
     directory = run_directory(model_dir, resolved)
     logs = run(resolved, mode, directory, export=not no_export, allow_change=allow_change or ())
-    _print(_where_to_look(directory, logs, exported=mode.startswith("train") and not no_export))
+    print_last(_where_to_look(directory, logs, exported=mode.startswith("train") and not no_export))
 
 
-def _print(text: str) -> None:
-    """Prints; nobody may read it any more (`… | head`), but the run is done."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python complains when it ends
-
-
-def _unsupervised(words: Sequence[str]) -> list[str]:
-    """Returns this very command line as the supervisor is to start it: of an option given twice, the last counts."""
-    end = words.index("--") if "--" in words else len(words)
-    return [sys.executable, "-m", "everstep", *words[:end], "--max-restarts=0", *words[end:]]
-
-
-def _where_to_look(directory: Path, logs: Logs, exported: bool) -> str:
-    folder = directory / "export"
-    written = sorted(folder.iterdir()) if exported and folder.is_dir() else []
+def _where_to_look(directory: Path | str, logs: Logs, exported: bool) -> str:
     rows = [("run", str(directory)), ("curves", f"tensorboard --logdir {directory}")]
-    rows += [("exported", str(path)) for path in written if not storage.is_temporary(path)]
+    rows += [("exported", path) for path in _exported(directory)] if exported else []
     return aligned([*rows, *((metric, number(value)) for metric, value in logs.items())])
+
+
+def _exported(directory: Path | str) -> list[str]:
+    if is_url(directory):
+        return [join(str(directory), "export")]
+    folder = Path(directory, "export")
+    written = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [str(path) for path in written if not storage.is_temporary(path)]

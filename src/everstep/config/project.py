@@ -11,6 +11,7 @@ from typing import Any
 from everstep.config.problem import show
 from everstep.errors import UsageError
 
+_KEYS = {"allow", "allow-pickle"}
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -28,8 +29,8 @@ def trusted_packages(root: Path) -> tuple[str, ...]:
     """
     path = root / "pyproject.toml"
     settings = _settings(path) if path.is_file() else {}
-    if not isinstance(settings, dict) or not set(settings) <= {"allow"}:
-        raise UsageError(f"{path}: [tool.everstep] has the one key 'allow', received {show(settings)}")
+    if not isinstance(settings, dict) or not set(settings) <= _KEYS:
+        raise UsageError(f"{path}: [tool.everstep] has the keys {sorted(_KEYS)}, received {show(settings)}")
     entries = settings.get("allow", [])
     if not isinstance(entries, list) or not all(_is_package(entry) for entry in entries):
         raise UsageError(f'{path}: [tool.everstep] allow must be a list such as ["my_lib"], received {show(entries)}')

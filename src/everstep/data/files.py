@@ -7,6 +7,7 @@ from typing import Any
 from everstep.config.problem import ConfigError, Problem
 from everstep.data.tf_data import load_tensorflow
 from everstep.errors import UsageError, nearest
+from everstep.remote.data import is_known, local_files
 from everstep.storage import is_temporary
 
 Patterns = str | Sequence[str]
@@ -21,7 +22,9 @@ _FILE_TYPES = {"tfrecord": "", "tfrecord_compressed": "GZIP"}
 
 
 def find_files(patterns: Patterns, key: str = "input_path") -> list[str]:
-    """Returns the files that the patterns match, sorted, each once.
+    """Returns the files that the patterns match, sorted by their names, each once.
+
+    Those in a store are fetched first, and what is returned is where they are on this machine.
 
     Args:
       patterns: A path, a glob, several of them separated by commas, or a list of those.
@@ -32,17 +35,17 @@ def find_files(patterns: Patterns, key: str = "input_path") -> list[str]:
         folder or not readable.
     """
     tf = load_tensorflow("reading TFRecord files")
-    found: set[str] = set()
+    found: dict[str, str] = {}  # where each is on this machine, by its name
     for pattern in _patterns(patterns, key):
-        matches = _matches(tf, pattern, key)
+        matches = local_files(pattern, key) if is_known(pattern) else _matches(tf, pattern, key)
         if not matches:
             text = f"no file matches {pattern!r}: paths are relative to the working folder"
             raise ConfigError([Problem(key, text)])
         found.update(matches)
-    problems = [Problem(key, text) for file in sorted(found) if (text := _unusable(tf, file))]
+    problems = [Problem(key, text) for name in sorted(found) if (text := _unusable(tf, name, found[name]))]
     if problems:
         raise ConfigError(problems)
-    return sorted(found)
+    return [found[name] for name in sorted(found)]
 
 
 def read_records(compression: str = "") -> ReadFile:
@@ -69,12 +72,12 @@ def pick_dataset_fn(file_type: str) -> ReadFile:
     return read_records(_FILE_TYPES[file_type])
 
 
-def _matches(tf: Any, pattern: str, key: str) -> list[str]:
+def _matches(tf: Any, pattern: str, key: str) -> dict[str, str]:
     """Returns the files that a pattern matches; never drafts, what a killed process left of writing them."""
     try:
         if tf.io.gfile.exists(pattern):
-            return [pattern]
-        return [file for file in tf.io.gfile.glob(pattern) if not is_temporary(file)]
+            return {pattern: pattern}
+        return {file: file for file in tf.io.gfile.glob(pattern) if not is_temporary(file)}
     except (tf.errors.OpError, OSError) as error:  # a kind of storage that TensorFlow does not know, or cannot reach
         text = f"{pattern!r} cannot be looked for: {first_line(error)}"
         raise ConfigError([Problem(key, text)]) from error
@@ -97,16 +100,16 @@ def _patterns(patterns: Patterns, key: str) -> list[str]:
     return globs
 
 
-def _unusable(tf: Any, file: str) -> str:
+def _unusable(tf: Any, name: str, file: str) -> str:
     """Returns why a file of this machine cannot hold records, empty if it may; distant ones are not asked."""
     if "://" in file:
         return ""
     if tf.io.gfile.isdir(file):
-        return f"{file!r} is a folder: name its files, such as {file.rstrip('/') + '/*'!r}"
+        return f"{name!r} is a folder: name its files, such as {name.rstrip('/') + '/*'!r}"
     if not tf.io.gfile.stat(file).length:
-        return f"{file!r} is empty, 0 bytes: write it again, or leave it out"
+        return f"{name!r} is empty, 0 bytes: write it again, or leave it out"
     try:
         with open(file, "rb"):
             return ""
     except OSError as error:
-        return f"{file!r} cannot be read: {error.strerror}"
+        return f"{name!r} cannot be read: {error.strerror}"

@@ -27,6 +27,11 @@ class MappedStream(Stream):
         """The other stream's."""
         return self._stream.guarantee
 
+    @property
+    def endless(self) -> bool:
+        """The other stream's."""
+        return self._stream.endless
+
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Returns the other stream's batches, mapped."""
         return map(self._fn, self._stream.open(epoch, batch))

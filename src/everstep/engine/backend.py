@@ -33,11 +33,12 @@ def choose_what_is_there() -> None:
         os.environ.setdefault("KERAS_BACKEND", "jax")
 
 
-def select(name: str | None) -> str:
+def select(name: str | None, said: str = "runtime.backend") -> str:
     """Decides on the backend of this process and tells Keras; call it before anything imports Keras.
 
     Args:
       name: The backend asked for. None: what `KERAS_BACKEND` says, else TensorFlow if installed, else JAX.
+      said: Where it was asked for, for messages.
 
     Returns:
       Its name.
@@ -47,7 +48,7 @@ def select(name: str | None) -> str:
     """
     loaded = sys.modules.get("keras")
     current = loaded.backend.backend() if loaded is not None else os.environ.get("KERAS_BACKEND")
-    where = "runtime.backend" if name else "KERAS_BACKEND"
+    where = said if name else "KERAS_BACKEND"
     name = name or current or next(iter(installed()), "jax")
     if name not in _ENGINES:
         raise UsageError(f"{where}: unknown backend {name!r}; {nearest(name, _ENGINES)}")
@@ -55,7 +56,7 @@ def select(name: str | None) -> str:
         raise missing_extra(name, name, f"{where}: {name!r}")
     if loaded is not None and current != name:
         raise UsageError(
-            f"runtime.backend: asked for {name!r}, but Keras is loaded with {current!r}: set KERAS_BACKEND={name} "
+            f"{where}: asked for {name!r}, but Keras is loaded with {current!r}: set KERAS_BACKEND={name} "
             "before importing keras"
         )
     os.environ["KERAS_BACKEND"] = name

@@ -86,6 +86,7 @@ class Attempt(Tracker):
           beat: The last sign of life of the attempt before.
         """
         made_of, records = self._made_of, as_records(changes)
+        self._run.record["train_steps"] = self._trainer.config.trainer.train_steps
         self._run.begin(self._trainer.global_step, made_of["config"], data=made_of["data"], changes=records, beat=beat)
         self._run.record["environment"]["engine"] = self._trainer.engine.describe()
         try:

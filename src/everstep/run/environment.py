@@ -13,6 +13,7 @@ import numpy as np
 
 from everstep import storage
 from everstep.run.digest import array_bytes
+from everstep.run.submitted import submitted_code
 
 _PACKAGES = ("everstep", "keras", "jax", "jaxlib", "tensorflow", "torch", "numpy")
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist", "venv", "env"}
@@ -37,8 +38,11 @@ def code_version(path: storage.PathLike) -> dict[str, Any]:
 
     Returns:
       `commit` and `dirty` (a tracked file changed, or a Python file nobody added) inside a git work tree;
-      elsewhere both are None and `sources` is a digest of the Python files below `path`.
+      elsewhere both are None and `sources` is a digest of the Python files below `path`. Of a run that was submitted,
+      the version that was.
     """
+    if (told := submitted_code(path)) is not None:
+        return told
     commit = _git(path, "rev-parse", "HEAD")
     if commit is None:
         return {"commit": None, "dirty": None, "sources": _sources_digest(Path(path))}

@@ -31,6 +31,7 @@ _BLANK: Record = {
     "status": None,
     "step": 0,
     "epoch": 0,
+    "train_steps": None,
     "attempts": [],
     "metrics": {"train": {}, "validation": {}},
     "digest": None,

@@ -1,0 +1,104 @@
+"""Experiments on scikit-learn's 8×8 digits: an old model of six of them, and a new one of all ten. Imports no Keras.
+
+everstep train bct/digits_old --model-dir runs/old
+everstep train bct/digits task.bct.old_model=runs/old --model-dir runs/new
+"""
+
+import dataclasses
+import importlib
+from typing import Any
+
+from everstep.bct.config import BCTConfig
+from everstep.config import Config, ConfigError, Problem, register_experiment, register_task
+from everstep.data.config import DataConfig
+from everstep.experiment_config import ExperimentConfig
+from everstep.loop.config import TrainerConfig
+from everstep.optim.config import OptimizationConfig
+
+_OLD_IMAGES = 280
+_OLD_STEPS, _STEPS = 100, 600
+
+
+@dataclasses.dataclass
+class DigitsModel(Config):
+    """The embedding's shape."""
+
+    units: int = 256
+    """Width of the hidden layer."""
+    embedding_size: int = 32
+    """Components of an embedding."""
+
+
+@dataclasses.dataclass
+class DigitsConfig(BCTConfig):
+    """Handwritten digits, 8×8, of the classes that are named."""
+
+    classes: list[str] = dataclasses.field(default_factory=lambda: [str(digit) for digit in range(10)])
+    """The digits to learn; images of others are left out."""
+    model: DigitsModel = dataclasses.field(default_factory=DigitsModel)
+    """The model's settings."""
+    num_samples: int | None = None
+    """Use only so many of the 1,200 training images, counted after other classes are left out; None for all."""
+    train_data: DataConfig = dataclasses.field(
+        default_factory=lambda: DataConfig(global_batch_size=64, is_training=True)
+    )
+    """Training images."""
+    validation_data: DataConfig = dataclasses.field(
+        default_factory=lambda: DataConfig(global_batch_size=200, is_training=False)
+    )
+    """The 597 test images, less those of other classes."""
+
+    def validate(self) -> None:
+        """Checks names and numbers.
+
+        Raises:
+          UsageError: One of them cannot be used; names the key.
+        """
+        super().validate()
+        wrong = []
+        unknown = [name for name in self.classes if name not in set("0123456789")]
+        if unknown:
+            wrong.append(Problem("classes", f"received {unknown[0]!r}, which is no digit from '0' to '9'"))
+        if self.num_samples is not None and self.num_samples < 1:
+            wrong.append(Problem("num_samples", f"received {self.num_samples}, must be at least 1"))
+        for name in ("units", "embedding_size"):
+            if (value := getattr(self.model, name)) < 1:
+                wrong.append(Problem(f"model.{name}", f"received {value}, must be at least 1"))
+        if wrong:
+            raise ConfigError(wrong)
+
+
+@register_task(DigitsConfig)
+def digits_task(config: DigitsConfig, **kwargs: Any) -> Any:
+    """Makes the task; only now is Keras needed."""
+    return importlib.import_module("everstep.bct.digits_task").DigitsTask(config, **kwargs)
+
+
+@register_experiment("bct/digits")
+def digits() -> ExperimentConfig:
+    """All ten digits; with task.bct.old_model, compatible with an older model."""
+    return ExperimentConfig(
+        task=DigitsConfig(),
+        trainer=TrainerConfig(
+            train_steps=_STEPS,
+            steps_per_loop=_STEPS // 2,
+            validation_interval=_STEPS,
+            checkpoint_interval=_STEPS // 2,
+            optimizer_config=OptimizationConfig(
+                {
+                    "optimizer": {"type": "adam"},
+                    "learning_rate": {"type": "constant", "constant": {"learning_rate": 3e-3}},
+                }
+            ),
+        ),
+    )
+
+
+@register_experiment("bct/digits_old")
+def digits_old() -> ExperimentConfig:
+    """The digits 0 to 5 from a few images: an old model to be compatible with."""
+    config = digits()
+    config.override({"task": {"classes": list("012345"), "num_samples": _OLD_IMAGES}})
+    steps = {"train_steps": _OLD_STEPS, "steps_per_loop": _OLD_STEPS, "validation_interval": _OLD_STEPS}
+    config.override({"trainer": {**steps, "checkpoint_interval": _OLD_STEPS}})
+    return config

@@ -1,0 +1,127 @@
+"""`everstep records`."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from everstep.cli import options
+from everstep.cli.commands import new_app
+from everstep.cli.output import aligned, json_text
+from everstep.data.record_inspection import Feature, Inspection, inspect
+from everstep.data.record_writing import Written, write_arrays, write_images
+from everstep.errors import UsageError
+
+app = new_app(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: everstep records inspect data/faces",
+)
+
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="The dataset's folder.")]
+Split = Annotated[str, typer.Option(metavar="NAME", help="train or valid.")]
+Shards = Annotated[int, typer.Option(metavar="N", help="Number of files.")]
+Arrays = Annotated[str | None, typer.Option(metavar="NPZ", help="Arrays with a sample per row, each a feature.")]
+Images = Annotated[str | None, typer.Option(metavar="DIR", help="A folder of image files; needs --labels.")]
+Labels = Annotated[str | None, typer.Option(metavar="CSV", help="A table with the columns file and label.")]
+Paths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Record files, or folders of them.")]
+Examples = Annotated[int, typer.Option(metavar="N", help="How many of the first records to show.")]
+
+
+@app.callback()
+def records() -> None:
+    """Write TFRecord files, or look into them."""
+
+
+@app.command(epilog="Example: everstep records write data/faces --images photos --labels photos.csv --shards 8")
+def write(
+    folder: Folder,
+    arrays: Arrays = None,
+    images: Images = None,
+    labels: Labels = None,
+    split: Split = "train",
+    shards: Shards = 1,
+) -> None:
+    """Write a dataset folder: <split>-00000-of-00008.tfrec …, and labels.txt.
+
+    From --arrays: images (uint8, height, width, channels) become PNG, label becomes text. From --images and --labels:
+    the files as they are; further columns become features, a column split chooses rows.
+    """
+    if (arrays is None) == (images is None) or (images is None) != (labels is None):
+        raise UsageError("say what to write: --arrays FILE.npz, or --images DIR with --labels FILE.csv")
+    if arrays is not None:
+        written = write_arrays(folder, split, _load(arrays), shards)
+    else:
+        written = write_images(folder, split, str(images), str(labels), shards)
+    print(_told(written))
+
+
+@app.command("inspect", epilog="Example: everstep records inspect data/faces --examples 1 --json")
+def inspect_files(paths: Paths, examples: Examples = 3, json: options.Json = False) -> None:
+    """Show what is in record files: counts, features, the first records, damage.
+
+    Every byte is read. Exit code 1: something is damaged; file and byte are shown.
+    """
+    found = inspect(paths, examples)
+    if json:
+        print(json_text(_plain(found)))
+    else:
+        print("\n".join(_lines(found)))
+    if found.damages:
+        raise typer.Exit(1)
+
+
+def _load(path: str) -> dict[str, np.ndarray]:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.ndarray):
+            with loaded:
+                return {name: loaded[name] for name in loaded.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"--arrays: {path!r} cannot be read as an .npz file: {error}") from error
+    raise UsageError(f"--arrays: {path!r} is a single array: save it by its name with numpy.savez")
+
+
+def _told(written: Written) -> str:
+    classes = f", {len(written.labels)} classes in labels.txt" if written.labels else ""
+    return "\n".join([*written.files, f"{written.records} records in {len(written.files)} files{classes}"])
+
+
+def _lines(found: Inspection) -> Iterator[str]:
+    rows = [(file, f"{records} records", f"{size} bytes") for file, records, size in found.files]
+    total = sum(records for _, records, _ in found.files)
+    yield aligned([*rows, (f"{len(rows)} files", f"{total} records", f"{sum(size for *_, size in found.files)} bytes")])
+    if found.features:
+        yield f"\nfeatures, of {found.looked} records"
+        yield aligned([(name, *_described(feature, found.looked)) for name, feature in found.features.items()])
+    for number, example in enumerate(found.examples):
+        yield f"\nrecord {number}"
+        yield aligned(list(example.items()))
+    if found.damages:
+        yield "\ndamaged"
+        yield from (str(damage) for damage in found.damages)
+
+
+def _described(feature: Feature, looked: int) -> tuple[str, str, str]:
+    count = f"{feature.least}" if feature.least == feature.most else f"{feature.least} to {feature.most}"
+    images = f"{', '.join(sorted(feature.images))} images" if feature.images else ""
+    missing = f"missing in {looked - feature.records}" if feature.records < looked else ""
+    return feature.kind, f"[{count}]", ", ".join(filter(None, [images, missing]))
+
+
+def _plain(found: Inspection) -> dict[str, Any]:
+    return {
+        "files": [{"file": file, "records": records, "bytes": size} for file, records, size in found.files],
+        "looked": found.looked,
+        "features": {
+            name: {
+                "type": feature.kind,
+                "records": feature.records,
+                "shape": [feature.least, feature.most],
+                "images": sorted(feature.images),
+            }
+            for name, feature in found.features.items()
+        },
+        "examples": found.examples,
+        "damages": [damage._asdict() for damage in found.damages],
+    }

@@ -1,0 +1,135 @@
+"""`everstep submit`."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from everstep.cli.commands import new_app
+from everstep.cli.output import aligned
+from everstep.errors import UsageError, nearest
+from everstep.run.lock import RunLock
+from everstep.submit import background, on_ray, slurm, snapshot, submissions
+from everstep.submit.request import Request, any_command, project_run
+
+app = new_app()
+
+ENGINES = ("background", "slurm", "ray")
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="RUN_NAME | -- COMMAND...", help="A folder in runs/, or any command that trains."),
+]
+ProjectRoot = Annotated[str, typer.Option(metavar="DIR", help="The project of the run.")]
+DataDir = Annotated[str | None, typer.Option(metavar="DIR", help="The data, in place of what the config file says.")]
+ModelDir = Annotated[str | None, typer.Option(metavar="DIR", help="The run directory of a command after --.")]
+Engine = Annotated[str, typer.Option(metavar="NAME", help="background, slurm or ray.")]
+MaxRestarts = Annotated[int, typer.Option(metavar="N", help="How often it may be started again when it dies.")]
+GpuType = Annotated[str, typer.Option(metavar="NAME", help="Slurm: p100, v100, t4, …; any, or none.")]
+Hours = Annotated[float, typer.Option(metavar="H", help="Slurm: hours at a time; it goes on in the next turn.")]
+Mem = Annotated[int, typer.Option(metavar="MIB", help="Slurm: memory.")]
+NumCpu = Annotated[int, typer.Option("--n-cpu", metavar="N", help="Slurm: processors.")]
+Email = Annotated[str, typer.Option(metavar="ADDRESS", help="Slurm: who is told when it begins, ends or fails.")]
+Address = Annotated[
+    str | None, typer.Option(metavar="URL", help="Ray: the dashboard; by default $RAY_ADDRESS, or this machine's.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and do nothing.")]
+
+
+@app.command(epilog="Example: everstep submit baseline --engine slurm --gpu-type v100 --hours 8")
+def submit(
+    context: typer.Context,
+    words: Words = None,
+    project_root: ProjectRoot = ".",
+    data_dir: DataDir = None,
+    model_dir: ModelDir = None,
+    engine: Engine = "background",
+    max_restarts: MaxRestarts = 10,
+    gpu_type: GpuType = "any",
+    hours: Hours = 2.0,
+    mem: Mem = 12288,
+    n_cpu: NumCpu = 1,
+    email: Email = "",
+    address: Address = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Have a run done in the background, on Slurm or on Ray.
+
+    Its config file and code are copied: what is edited while the job waits or trains does not change it. It is started
+    again when it dies, and saves when it is asked to end.
+    """
+    if engine not in ENGINES:
+        raise UsageError(f"--engine: received {engine!r}; {nearest(engine, ENGINES)}")
+    if max_restarts < 0:
+        raise UsageError(f"--max-restarts: received {max_restarts}, must be 0 or more")
+    resources = slurm.Resources(gpu_type, hours, mem, n_cpu, email)
+    resources.check()
+    request = _request(context.obj, words or [], project_root, data_dir, model_dir)
+    folder = snapshot.place(request)
+    if dry_run:
+        print(_preview(request, folder, engine, resources, max_restarts), end="")
+        return
+    hand_over = _engine(engine, request, folder, resources, max_restarts, address)
+    _require_free(request)
+    snapshot.take(request, folder, engine)
+    try:
+        job = hand_over()
+    except UsageError:
+        snapshot.discard(folder)
+        raise
+    snapshot.note_job(folder, job)
+    print(_where_to_look(request, folder, engine, job))
+
+
+def _request(
+    typed: list[str], words: list[str], project_root: str, data_dir: str | None, model_dir: str | None
+) -> Request:
+    """Returns what is submitted: what stands before a lone `--` is a run's name, what follows it a command."""
+    command = typed[typed.index("--") + 1 :] if "--" in typed else []
+    names = words[: len(words) - len(command)]
+    if bool(command) == bool(names) or len(names) > 1:
+        raise UsageError(f"name one run, or a command after --: received {shlex.join(words) or 'neither'}")
+    if command:
+        return any_command(command, model_dir, data_dir)
+    if model_dir is not None:
+        raise UsageError(f"--model-dir: received {model_dir!r}; a run of a project is in runs/{names[0]}: leave it out")
+    return project_run(names[0], project_root, data_dir)
+
+
+def _engine(
+    engine: str, request: Request, folder: Path, resources: slurm.Resources, max_restarts: int, address: str | None
+) -> Callable[[], str]:
+    """Returns what hands the job over; refuses first where the engine cannot take it."""
+    if engine == "slurm":
+        slurm.require()
+        slurm.require_room()
+        return lambda: slurm.submit(request, folder, resources, max_restarts)
+    if engine == "ray":
+        client = on_ray.connect(on_ray.address(address))
+        return lambda: on_ray.submit(client, request, folder, max_restarts)
+    return lambda: background.start(request, folder, max_restarts)
+
+
+def _require_free(request: Request) -> None:
+    """Refuses a run that is under way, whoever started it."""
+    submissions.require_none_under_way(request.directory)
+    with RunLock(request.directory):
+        pass
+
+
+def _preview(request: Request, folder: Path, engine: str, resources: slurm.Resources, max_restarts: int) -> str:
+    if engine == "slurm":
+        return slurm.job_text(request, folder, resources, max_restarts)
+    return shlex.join(background.job_command(request, folder, max_restarts)) + "\n"
+
+
+def _where_to_look(request: Request, folder: Path, engine: str, job: str) -> str:
+    rows = [("job", f"{job} ({engine})"), ("run", str(request.directory)), ("snapshot", str(folder))]
+    if engine == "slurm":
+        rows.append(("job file", str(slurm.job_file(request))))
+    rows.append(("log", f"ray job logs {job}" if engine == "ray" else str(background.log(request, job))))
+    found = submissions.newest(request.directory)
+    rows += [("to end it", found.how_to_end)] if found is not None else []
+    return aligned([*rows, ("to see it", f"everstep runs {shlex.quote(str(request.directory.parent))}")])

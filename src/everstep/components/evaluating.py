@@ -1,0 +1,217 @@
+"""The evaluation of what was exported: every sample of validation and test data, in files and on MLflow."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from everstep import storage
+from everstep.components.building import Components
+from everstep.components.columns import with_columns
+from everstep.components.evaluator import EvaluatorBase
+from everstep.components.flows import Flow, make_flow
+from everstep.components.own_metrics import Overall
+from everstep.components.run_folder import RunFolder
+from everstep.components.tracking import Tracking
+from everstep.errors import UsageError
+from everstep.evaluation import Evaluator, predictions, sample_metrics
+
+logger = logging.getLogger(__name__)
+
+Split = Literal["validation", "test"]
+Results = dict[str, dict[str, dict[str, float]]]
+"""By split: `model.evaluate` and `eval_funcs`, each numbers by name."""
+
+_SUFFIXES = (".csv", ".parquet", "_summary.csv", ".json")
+
+
+class Artefact:
+    """What is evaluated.
+
+    Args:
+      predict: Answers a batch of inputs.
+      overall: Makes, for each split, what computes the model's own metrics from the answers.
+    """
+
+    def __init__(self, predict: Callable[[Any], Any], overall: Callable[[], Overall]) -> None:
+        self.predict, self.overall = predict, overall
+
+
+def evaluate_all(components: Components, folder: RunFolder, artefact: Artefact, tracking: Tracking) -> Results:
+    """Evaluates validation and test data, and writes what was found.
+
+    `reports/` has the rows, a summary and what a page is made of; the run's folder has copies of the rows under the
+    names that users know; `reports/metrics.json` has all means.
+
+    Returns:
+      The means.
+
+    Raises:
+      UsageError: Data, model and evaluation functions do not fit together.
+    """
+    splits: tuple[Split, ...] = ("validation", "test")
+    results: Results = {split: _evaluated(components, folder, artefact, split) for split in splits}
+    _copy(folder, str(components.config.project_name))
+    number = _number(folder, results)
+    tracking.start()
+    tracking.evaluation(number, named(results))
+    storage.write_json(folder.reports / "metrics.json", {"evaluation": number, **results})
+    return results
+
+
+def check_evaluation(components: Components, validation: Flow) -> None:
+    """Refuses, before anything is trained, what an evaluation would fail at: functions, ids, test data.
+
+    Raises:
+      UsageError: One line with the key, the file and the reason.
+    """
+    config, functions = components.config, _functions(components)
+    try:
+        sample_metrics(functions or ())
+    except UsageError as error:
+        place = config.place("evaluator_class")
+        raise UsageError(f"evaluator_class: {config.evaluator_class}: {error} (from {place})") from error
+    _ids(components, validation)
+    make_flow(components, "test")
+
+
+def named(results: Results) -> dict[str, float]:
+    """Returns results in one level: `test__model.evaluate_loss`, `test_<function>`."""
+    flat: dict[str, float] = {}
+    for split, found in results.items():
+        flat |= {f"{split}__model.evaluate_{name}": value for name, value in found["model.evaluate"].items()}
+        flat |= {f"{split}_{name}": value for name, value in found["eval_funcs"].items()}
+    return flat
+
+
+def _evaluated(components: Components, folder: RunFolder, artefact: Artefact, split: Split) -> dict[str, Any]:
+    flow = make_flow(components, split)
+    evaluator = evaluator_of(components)
+    answers = _Answers(artefact, flow, _ids(components, flow))
+    if evaluator is None:
+        _remove(folder, split)
+        for _ in answers:
+            pass
+        return {"model.evaluate": answers.overall(), "eval_funcs": {}}
+    batches = with_columns(components, iter(answers))
+    evaluation = evaluator.run(batches, folder.reports, split, overall=answers.filled)
+    return {"model.evaluate": answers.overall(), "eval_funcs": evaluation.means}
+
+
+def evaluator_of(components: Components) -> Evaluator | None:
+    """Returns what judges samples with the project's functions; None where it has none."""
+    functions = _functions(components)
+    if functions is None:
+        return None
+    return Evaluator(functions, classes=_class_names(components), show=_show(components.evaluator))
+
+
+def _functions(components: Components) -> Any:
+    with components.calling("evaluator", "get_eval_funcs"):
+        return components.evaluator.get_eval_funcs()
+
+
+def _class_names(components: Components) -> Any:
+    with components.calling("evaluator", "get_class_names"):
+        return components.evaluator.get_class_names()
+
+
+class _Answers:
+    """The batches of a split with the artefact's answers; passed over once, it knows the model's own metrics."""
+
+    def __init__(self, artefact: Artefact, flow: Flow, index: Any) -> None:
+        self._artefact, self._flow, self._index = artefact, flow, index
+        self._overall = artefact.overall()
+        self._now: tuple[Any, Any] = (None, None)
+        self.filled: dict[str, float] = {}
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from predictions(self._answer, self._items(), limit=self._flow.count, index=self._index)
+        self.filled.update(self._overall.result())
+
+    def overall(self) -> dict[str, float]:
+        """Returns the model's own metrics."""
+        return dict(self.filled)
+
+    def _items(self) -> Iterator[tuple[Any, ...]]:
+        """Yields batches; the weights of validation data are no ids, and the ids of test data no weights."""
+        for batch in self._flow.batches():
+            x, y, third = (*batch, None)[:3]
+            is_test = self._flow.split == "test"
+            self._now = (y, None if is_test else third)
+            yield (x, y, third) if is_test else (x, y)
+
+    def _answer(self, x: Any) -> Any:
+        y, weight = self._now
+        y_pred = self._artefact.predict(x)
+        self._overall.add(x, y, weight, y_pred)
+        return y_pred
+
+
+def _ids(components: Components, flow: Flow) -> Any:
+    if flow.split == "test":
+        return None
+    with components.calling("data_loader", "get_validation_index"):
+        index = components.data_loader.get_validation_index()
+    if index is not None and len(index) != flow.count:
+        raise UsageError(
+            f"{components.config.data_loader_class}.get_validation_index() returned {len(index)} ids for {flow.count} "
+            f"validation samples (from {components.config.place('data_loader_class')})"
+        )
+    return index
+
+
+def _show(evaluator: EvaluatorBase) -> Callable[[Any], Any] | None:
+    return None if type(evaluator).show is EvaluatorBase.show else evaluator.show
+
+
+def _copy(folder: RunFolder, project_name: str) -> None:
+    """Copies the rows to where users look for them; test rows also to EVAL_REPORTS_DIR, where that is set."""
+    copies = {
+        "validation.csv": [folder.path / "validation_report.csv"],
+        "test.csv": [folder.path / "eval_report.csv"],
+        "test_summary.csv": [folder.path / "eval_report_summary.csv"],
+    }
+    if common := os.environ.get("EVAL_REPORTS_DIR"):
+        there = Path(common) / project_name / folder.name
+        storage.prepare_directory(there)
+        copies["test.csv"].append(there / "eval_report.csv")
+        copies["test_summary.csv"].append(there / "eval_report_summary.csv")
+    for name, targets in copies.items():
+        for target in targets:
+            if (folder.reports / name).exists():
+                storage.write_bytes(target, (folder.reports / name).read_bytes())
+            else:
+                target.unlink(missing_ok=True)
+
+
+def _remove(folder: RunFolder, split: Split) -> None:
+    """Removes the rows of an earlier evaluation that had functions."""
+    storage.prepare_directory(folder.reports)
+    for suffix in _SUFFIXES:
+        (folder.reports / f"{split}{suffix}").unlink(missing_ok=True)
+
+
+def _number(folder: RunFolder, results: Results) -> int:
+    """Returns the number of this evaluation: that of the last one, unless it found something else."""
+    try:
+        last = storage.read_json(folder.reports / "metrics.json")
+        number, before = int(last.pop("evaluation")), last
+    except (UsageError, KeyError, TypeError, ValueError):
+        return 0
+    return number if before == _as_stored(results) else number + 1
+
+
+def _as_stored(results: Results) -> Any:
+    """Returns results as JSON gives them back."""
+    return {
+        split: {kind: {name: _stored(value) for name, value in numbers.items()} for kind, numbers in found.items()}
+        for split, found in results.items()
+    }
+
+
+def _stored(value: float) -> float | str:
+    if value != value:
+        return "NaN"
+    return {float("inf"): "Infinity", float("-inf"): "-Infinity"}.get(value, value)

@@ -1,0 +1,174 @@
+"""The data of a run: loader, augmentor and preprocessor joined, for training and for evaluation."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from everstep.components.building import Components
+from everstep.components.rows import exactly, without_end
+from everstep.components.tf_datasets import is_dataset, one_pass
+from everstep.data.iterables import IterableStream, is_one_shot
+from everstep.data.mapped import MappedStream
+from everstep.data.stream import Stream
+from everstep.data.tf_data import TFDataStream
+from everstep.data.tf_pipeline import has_no_end
+from everstep.errors import UsageError
+
+Split = Literal["training", "validation", "test"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    """The batches of one split.
+
+    Attributes:
+      split: Which.
+      count: How many samples it has.
+      n_iter: How many batches that are.
+      batches: Yields them once, `(x, y)` or `(x, y, weights or ids)` in NumPy arrays, every sample once.
+      stream: The same with a position, for training and the evaluations in it.
+    """
+
+    split: Split
+    count: int
+    n_iter: int
+    batches: Callable[[], Iterator[tuple[Any, ...]]]
+    stream: Stream
+
+
+def make_flow(components: Components, split: Split) -> Flow:
+    """Joins the components to the data of a split.
+
+    A Python generator is made here to see what it is, and again for every pass: it cannot be read twice.
+
+    Raises:
+      UsageError: They do not fit together; one line with the key, the file and the reason.
+    """
+    made = _make(components, split)
+    if is_dataset(made.batches):
+        return _of_dataset(components, split, made)
+    what = described(components, split)
+
+    def one_epoch() -> Iterator[tuple[Any, ...]]:
+        again = _make(components, split)
+        with components.calling("data_loader", f"create_{split}_generator"):
+            yield from exactly(again.batches, again.count, again.n_iter, what)
+
+    stream = GeneratedStream(one_epoch, made.n_iter, repeat=split == "training", seed=components.config.seed)
+    return Flow(split, made.count, made.n_iter, one_epoch, stream)
+
+
+class GeneratedStream(IterableStream):
+    """A generator function that is known to yield so many batches each time.
+
+    Args:
+      source: The function.
+      batches: How many.
+      repeat: Whether epoch follows epoch without end.
+      seed: With the epoch, sets the random generators of Python and NumPy for the function.
+    """
+
+    def __init__(self, source: Callable[[], Iterator[Any]], batches: int, *, repeat: bool, seed: int) -> None:
+        super().__init__(source, repeat=repeat, seed=seed)
+        self._batches_per_epoch = batches
+
+
+class BlamedStream(MappedStream):
+    """The batches of another stream; what fails while they are read is the project's, and one line says so.
+
+    Args:
+      stream: The other.
+      calling: Makes the block in which it is read.
+    """
+
+    def __init__(self, stream: Stream, calling: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        super().__init__(stream, lambda batch: batch)
+        self._calling = calling
+
+    def open(self, epoch: int, batch: int) -> Iterator[Any]:
+        """Returns the other stream's batches."""
+        with self._calling():
+            yield from super().open(epoch, batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    batches: Any
+    count: int
+    n_iter: int
+
+
+def _of_dataset(components: Components, split: Split, made: _Made) -> Flow:
+    dataset, what = one_pass(made.batches), described(components, split)
+    if split == "training" and (size := int(dataset.cardinality())) >= 0 and size != made.n_iter:
+        raise UsageError(
+            f"{what}: batchify announced {made.n_iter} batches for {made.count} samples, but the dataset has {size}: "
+            "return the samples by the batch size, rounded up, and leave no batch out"
+        )
+
+    def batches() -> Iterator[tuple[Any, ...]]:
+        with components.calling("data_loader", f"create_{split}_generator"):
+            yield from exactly(dataset.as_numpy_iterator(), made.count, made.n_iter, what)
+
+    stream: Stream
+    if split == "training":
+        read = TFDataStream(dataset, repeat=not has_no_end(dataset))
+        stream = BlamedStream(read, lambda: components.calling("data_loader", f"create_{split}_generator"))
+    else:
+        stream = GeneratedStream(batches, made.n_iter, repeat=False, seed=components.config.seed)
+    return Flow(split, made.count, made.n_iter, batches, stream)
+
+
+def load_samples(components: Components, split: Split) -> tuple[Any, int]:
+    """Asks the loader for the samples of a split; returns them and how many it announces.
+
+    Raises:
+      UsageError: It fails, or returns something else.
+    """
+    method = f"create_{split}_generator"
+    with components.calling("data_loader", method), components.naming("data_loader"):
+        return _pair(getattr(components.data_loader, method)(), f"{method}()", "(samples, how many)")
+
+
+def _make(components: Components, split: Split) -> _Made:
+    """Calls loader, augmentor and preprocessor once."""
+    samples, count = load_samples(components, split)
+    if is_one_shot(samples):
+        samples = without_end(samples, count, described(components, split))
+    with components.calling("augmentor" if components.augmentor else "preprocessor", "add_augmentation"):
+        samples = augmented(components, split, samples)
+    method = "add_test_preprocess" if split == "test" else "add_preprocess"
+    with components.calling("preprocessor", method), components.naming("preprocessor"):
+        made = getattr(components.preprocessor, method)(samples, count)
+        batches, n_iter = _pair(made, f"{method}()", "(batches, how many)")
+    return _Made(batches, count, n_iter)
+
+
+def augmented(components: Components, split: Split, samples: Any) -> Any:
+    """Returns samples augmented where the configuration asks for it, and as they are where it does not."""
+    config, augmentor = components.config, components.augmentor
+    if augmentor is not None and split == "training" and config.do_train_augmentation:
+        return augmentor.add_augmentation(samples)
+    if augmentor is not None and split == "validation" and config.do_validation_augmentation:
+        return augmentor.add_validation_augmentation(samples)
+    return samples
+
+
+def _pair(returned: Any, who: str, wanted: str) -> tuple[Any, int]:
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        raise UsageError(f"{who} returned {type(returned).__name__}, expected {wanted}")
+    values, count = returned
+    try:
+        number = int(count)
+    except (TypeError, ValueError):
+        number = 0
+    if number < 1 or number != count:
+        raise UsageError(f"{who} returned {wanted} with the number {count!r}, expected a whole number of at least 1")
+    return values, number
+
+
+def described(components: Components, split: Split) -> str:
+    """Returns whose samples they are, for messages: split, key, class and file."""
+    config = components.config
+    return f"{split} data (data_loader_class: {config.data_loader_class}, from {config.place('data_loader_class')})"

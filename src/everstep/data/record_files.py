@@ -1,0 +1,106 @@
+"""The files of a dataset folder: `train-*.tfrec`, `valid-*.tfrec`, `labels.txt`, and smaller copies of it."""
+
+import fnmatch
+import os
+from typing import Any
+
+from everstep.data.tf_data import load_tensorflow
+from everstep.errors import UsageError
+from everstep.storage import is_temporary
+
+SPLITS = ("train", "valid")
+_PATTERNS = ("{split}-*.tfrec", "{split}_*.tfrec", "{split}-*.tfrecord")
+_LABELS = ("labels.txt", "label.txt")
+
+
+class NoRecordFiles(UsageError, FileNotFoundError):
+    """A dataset has no files of the kind asked for; also a `FileNotFoundError`."""
+
+
+def record_files(folder: str, split: str) -> list[str]:
+    """Returns the record files of a split, sorted by name.
+
+    They are `<split>-*.tfrec`; where there are none, `<split>_*.tfrec` or `<split>-*.tfrecord`.
+
+    Raises:
+      NoRecordFiles: There is none; says what there is instead.
+    """
+    names = _listed(folder, f"no {split} records")
+    for pattern in _PATTERNS:
+        found = sorted(fnmatch.filter(names, pattern.format(split=split)))
+        if found:
+            return [f"{folder}/{name}" for name in found]
+    there = ", ".join(repr(name) for name in sorted(names)[:5]) or "nothing"
+    raise NoRecordFiles(f"{folder!r} has no file {split}-*.tfrec; it has {there}: name the folder of the record files")
+
+
+def get_labels(dataset: str | os.PathLike[str], percentage: float = 100) -> tuple[int, list[str]]:
+    """Returns how many classes a dataset has, and their names in order: the lines of its `labels.txt`.
+
+        num_classes, label_list = get_labels("data/faces", 10)
+
+    Args:
+      dataset: The dataset's folder.
+      percentage: How much of it is used. Below 100, a copy `<dataset>-subset-<percentage>` has labels of its own;
+        where there is none, the classes are those of the whole.
+
+    Raises:
+      NoRecordFiles: There is no `labels.txt`.
+      UsageError: It names no class, or one twice.
+    """
+    folder, _ = dataset_folder(dataset, percentage)
+    names = _listed(folder, "no labels")
+    path = next((f"{folder}/{name}" for name in _LABELS if name in names), None)
+    if path is None:
+        raise NoRecordFiles(f"there is no {folder + '/labels.txt'!r}: write one with a class per line")
+    labels = [line.strip() for line in _text(path).splitlines()]
+    labels = [label for label in labels if label]
+    twice = sorted({label for label in labels if labels.count(label) > 1}) if len(set(labels)) < len(labels) else []
+    if twice or not labels:
+        raise UsageError(f"{path!r} names {f'the class {twice[0]!r} twice' if twice else 'no class'}: one per line")
+    return len(labels), labels
+
+
+def dataset_folder(dataset: str | os.PathLike[str], percentage: float) -> tuple[str, float]:
+    """Returns the folder to read, and which percentage of what is in it.
+
+    A copy `<dataset>-subset-<percentage>` that is there is read as a whole.
+
+    Raises:
+      UsageError: It is no percentage.
+    """
+    if isinstance(percentage, bool) or not isinstance(percentage, int | float) or not 0 < percentage <= 100:
+        raise UsageError(f"percentage: received {percentage!r}, must be more than 0 and at most 100")
+    folder = os.fspath(dataset).rstrip("/") or "/"
+    if percentage == 100:
+        return folder, 100
+    subset = f"{folder}-subset-{percentage:g}"
+    return (subset, 100) if _is_folder(subset) else (folder, percentage)
+
+
+def is_distant(path: str) -> bool:
+    """Tells whether a path is of another machine, and left to TensorFlow to read."""
+    return "://" in path
+
+
+def _listed(folder: str, what: str) -> list[str]:
+    if not _is_folder(folder):
+        raise NoRecordFiles(f"{what}: there is no folder {folder!r}; paths are relative to {os.getcwd()!r}")
+    names = _gfile().listdir(folder) if is_distant(folder) else os.listdir(folder)
+    return [name for name in names if not is_temporary(name)]
+
+
+def _is_folder(folder: str) -> bool:
+    return bool(_gfile().isdir(folder)) if is_distant(folder) else os.path.isdir(folder)
+
+
+def _text(path: str) -> str:
+    try:
+        with _gfile().GFile(path) if is_distant(path) else open(path, encoding="utf-8") as file:
+            return str(file.read())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path!r} cannot be read as text: {error}") from error
+
+
+def _gfile() -> Any:
+    return load_tensorflow("reading files of another machine").io.gfile

@@ -1,0 +1,138 @@
+"""What is in TFRecord files: how many records, which features, and what is damaged."""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from everstep.data.record_files import NoRecordFiles
+from everstep.data.record_frames import Frame
+from everstep.data.record_salvage import Damage, examined
+from everstep.data.record_writing import image_kind
+from everstep.data.tf_data import load_tensorflow
+from everstep.errors import UsageError
+from everstep.storage import is_temporary
+
+_SHOWN = 60
+
+
+@dataclasses.dataclass
+class Feature:
+    """A feature of examples.
+
+    Attributes:
+      kind: `bytes`, `int64` or `float`.
+      records: How many examples have it.
+      least: The smallest number of values in one.
+      most: The largest.
+      images: Of what kinds of image files its values are.
+    """
+
+    kind: str
+    records: int = 0
+    least: int | None = None
+    most: int = 0
+    images: set[str] = dataclasses.field(default_factory=set)
+
+
+@dataclasses.dataclass
+class Inspection:
+    """What was found.
+
+    Attributes:
+      files: Each with its number of whole records and its size in bytes.
+      features: By name, of the records that were looked into.
+      looked: How many those are.
+      examples: The first records in words.
+      damages: The places that cannot be read.
+    """
+
+    files: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
+    features: dict[str, Feature] = dataclasses.field(default_factory=dict)
+    looked: int = 0
+    examples: list[dict[str, str]] = dataclasses.field(default_factory=list)
+    damages: list[Damage] = dataclasses.field(default_factory=list)
+
+
+def inspect(paths: Sequence[str], examples: int = 3, look: int = 1000) -> Inspection:
+    """Reads local record files to their ends, and says what is in them.
+
+    Args:
+      paths: Files, or folders of files `*.tfrec` and `*.tfrecord`.
+      examples: How many of the first records to show.
+      look: Into how many records of each file to look for features.
+
+    Raises:
+      UsageError: There is no such file, or a record is no `tf.train.Example`.
+    """
+    tf = load_tensorflow("reading TFRecord files")
+    found = Inspection()
+    for file in _files(paths):
+        frames, damages = examined(tf, file)
+        bad = {damage.record for damage in damages}
+        good = [frame for number, frame in enumerate(frames) if number not in bad]
+        found.files.append((file, len(good), os.path.getsize(file)))
+        found.damages += damages
+        for number, record in enumerate(_records(file, good[:look])):
+            _look(found, _example(tf, file, number, record), examples)
+    return found
+
+
+def _files(paths: Sequence[str]) -> Iterator[str]:
+    for path in paths:
+        if os.path.isdir(path):
+            inside = [p for p in sorted(Path(path).iterdir()) if p.suffix in (".tfrec", ".tfrecord")]
+            names = [str(p) for p in inside if not is_temporary(p)]
+            if not names:
+                raise NoRecordFiles(f"{path!r} has no file *.tfrec or *.tfrecord")
+            yield from names
+        elif os.path.isfile(path):
+            yield path
+        else:
+            raise NoRecordFiles(f"there is no file or folder {path!r}")
+
+
+def _records(file: str, frames: Sequence[Frame]) -> Iterator[bytes]:
+    with open(file, "rb") as opened:
+        for frame in frames:
+            opened.seek(frame.data)
+            yield opened.read(frame.length)
+
+
+def _example(tf: Any, file: str, number: int, record: bytes) -> Any:
+    try:
+        return tf.train.Example.FromString(record)
+    except Exception as error:  # of the protocol buffers' own kind
+        raise UsageError(f"record {number} of {file!r} is no tf.train.Example ({len(record)} bytes)") from error
+
+
+def _look(found: Inspection, example: Any, examples: int) -> None:
+    found.looked += 1
+    shown = {}
+    for name in sorted(example.features.feature):
+        held = example.features.feature[name]
+        kind = held.WhichOneof("kind") or "bytes_list"
+        values = list(getattr(held, kind).value)
+        _count(found.features.setdefault(name, Feature(kind.removesuffix("_list"))), values)
+        shown[name] = _words(values)
+    if len(found.examples) < examples:
+        found.examples.append(shown)
+
+
+def _count(feature: Feature, values: list[Any]) -> None:
+    feature.records += 1
+    feature.most = max(feature.most, len(values))
+    feature.least = len(values) if feature.least is None else min(feature.least, len(values))
+    feature.images |= {kind for v in values[:1] if isinstance(v, bytes) and (kind := image_kind(v))}
+
+
+def _words(values: list[Any]) -> str:
+    """Returns values as a person wants to see them."""
+    if len(values) == 1 and isinstance(values[0], bytes):
+        if kind := image_kind(values[0]):
+            return f"{kind} image, {len(values[0])} bytes"
+        text = values[0].decode("utf-8", "replace")
+        return repr(text) if len(text) <= _SHOWN and text.isprintable() else f"{len(values[0])} bytes"
+    text = str(values[0] if len(values) == 1 else values)
+    return text if len(text) <= _SHOWN else f"{len(values)} values: {text[: _SHOWN - 1]}…"

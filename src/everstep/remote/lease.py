@@ -1,0 +1,162 @@
+"""One machine at a time: a small object in the store that says who trains, and is renewed while it does.
+
+Stores have no locks that end with a process. So this is a best effort: a second machine waits until it has seen
+either that the lease is renewed, and gives up, or that it is not, and takes over. Clocks are not compared, as they
+differ. Whoever finds that somebody else has taken over stops uploading.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from everstep.errors import UsageError
+from everstep.remote.failures import Absent, StoreError
+from everstep.remote.layout import OWN
+from everstep.remote.transfer import Store
+
+logger = logging.getLogger(__name__)
+
+NAME = f"{OWN}/lease.json"
+_RENEWALS_MISSED = 3
+_LONG_DEAD = 600.0
+_SECONDS_TO_RELEASE = 5.0
+
+
+class LostLease(StoreError):
+    """Somebody else trains the run by now."""
+
+
+class Lease:
+    """The right to write to a store, as long as it is renewed.
+
+    Args:
+      store: The store.
+      interval: Seconds between two renewals.
+      say: Tells a person that it waits.
+    """
+
+    def __init__(self, store: Store, interval: float, say: Callable[[str], None] = logger.warning) -> None:
+        self._store, self._interval, self._say = store, interval, say
+        self._token = uuid.uuid4().hex
+        self._renewed = 0.0
+
+    def acquire(self) -> None:
+        """Takes it; where somebody has it, waits until it is clear whether that one lives.
+
+        Raises:
+          UsageError: Somebody else trains there; names the host and the process.
+          StoreError: The store does not answer, or may not be written to.
+        """
+        if self._holder() is not None or not self._store.create(NAME, self._text()):
+            self._take_over()
+        self._renewed = time.monotonic()
+
+    def renew(self) -> None:
+        """Says that this process lives, if it is time for that.
+
+        Raises:
+          LostLease: Somebody else has taken over.
+          StoreError: The store does not answer.
+        """
+        if time.monotonic() - self._renewed < self._interval:
+            return
+        holder = self._holder()
+        if holder is not None and holder.get("token") != self._token:
+            raise LostLease(f"{self._store.url} is being trained by {_words(holder)} by now", permanent=True)
+        self._store.put_bytes(NAME, self._text())
+        self._renewed = time.monotonic()
+
+    def release(self) -> None:
+        """Gives it back, if it still is this process's; does not wait long for a store that does not answer."""
+        thread = threading.Thread(target=self._release, name="everstep-lease", daemon=True)
+        thread.start()
+        thread.join(_SECONDS_TO_RELEASE)
+
+    def _release(self) -> None:
+        with contextlib.suppress(StoreError):
+            if (self._holder() or {}).get("token") == self._token:
+                self._store.delete([NAME])
+
+    def holder(self) -> str:
+        """Returns who has it, in words."""
+        with contextlib.suppress(StoreError):
+            if found := self._holder():
+                return _words(found)
+        return "another process of this machine"
+
+    def _take_over(self) -> None:
+        holder = self._holder()
+        if holder is not None and not _is_surely_dead(holder):
+            self._wait_for(holder)
+        self._store.put_bytes(NAME, self._text())
+        time.sleep(0.2)
+        now = self._holder()
+        if now is not None and now.get("token") != self._token:
+            raise UsageError(self._refusal(now))
+
+    def _wait_for(self, holder: dict[str, Any]) -> None:
+        """Waits until the holder has missed its renewals.
+
+        Raises:
+          UsageError: It has renewed it.
+        """
+        seconds = _RENEWALS_MISSED * float(holder.get("interval", self._interval))
+        self._say(
+            f"{self._store.url} was held by {_words(holder)}: waiting up to {seconds:.0f} s whether that one lives"
+        )
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            time.sleep(min(1.0, self._interval / 2))
+            now = self._holder()
+            if now is None:
+                return
+            if now != holder:
+                raise UsageError(self._refusal(now))
+
+    def _refusal(self, holder: dict[str, Any]) -> str:
+        return f"{self._store.url} is being trained by {_words(holder)}: wait for it, or name another place"
+
+    def _holder(self) -> dict[str, Any] | None:
+        try:
+            found = json.loads(self._store.get_bytes(NAME))
+        except Absent:
+            return None
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _text(self) -> bytes:
+        holder = {"host": socket.gethostname(), "pid": os.getpid(), "token": self._token}
+        return json.dumps({**holder, "time": time.time(), "interval": self._interval}).encode()
+
+
+def _words(holder: dict[str, Any]) -> str:
+    return f"process {holder.get('pid', '?')} on host {holder.get('host', '?')}"
+
+
+def _is_surely_dead(holder: dict[str, Any]) -> bool:
+    """Whether there is no need to wait: a process of this machine that is gone, or one silent for very long."""
+    try:
+        pid, renewed = int(holder["pid"]), float(holder["time"])
+    except (KeyError, TypeError, ValueError):
+        return False
+    if time.time() - renewed > _LONG_DEAD:
+        return True
+    if holder.get("host") != socket.gethostname():
+        return False
+    if pid == os.getpid():  # a container's first process, before it was started again
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

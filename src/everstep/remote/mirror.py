@@ -1,0 +1,270 @@
+"""From this machine to the store, in an order that leaves the store usable whenever it stops.
+
+Files first, then checkpoints with their manifests last, then the record of the run, then removals with manifests
+first. A checkpoint is linked into a folder of its own while it is on its way: retention may remove it here meanwhile.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from everstep.checkpoint import manifest
+from everstep.remote import layout
+from everstep.remote.cache import Copy
+from everstep.remote.checksums import Fingerprint, fingerprint
+from everstep.remote.fetching import Contents, fetch_files, fetch_newest, fetch_others, fetch_unit
+from everstep.remote.index import Index
+from everstep.remote.layout import CHECKPOINTS, Tree, Unit, scan
+from everstep.remote.transfer import Store
+
+logger = logging.getLogger(__name__)
+
+RECORD = "run.json"
+Staged = tuple[Path, tuple[int, ...]]
+"""A copy of a file, and what the file looked like before it was copied."""
+
+_LAST = ("job_meta.json", RECORD)  # they say how far the rest is
+
+
+class Mirror:
+    """A run in a store, and its working copy on this machine.
+
+    Example:
+      mirror = Mirror(store, Copy(store.url))
+      mirror.fetch()
+      ...                # a run in mirror.directory
+      mirror.commit()    # from another thread, again and again
+
+    Only one thread at a time may call it.
+
+    Attributes:
+      directory: The run directory on this machine.
+      was_empty: Whether the store had nothing of a run when it was fetched.
+      progressed: When the store last took something new, on the monotonic clock.
+    """
+
+    def __init__(self, store: Store, copy: Copy) -> None:
+        self.store, self.directory = store, copy.directory
+        self.was_empty = True
+        self._copy = copy
+        self._index = Index()
+        self._committed: dict[str, Unit] = {}  # what the store has, as far as known
+        self._sent: dict[str, tuple[int, ...]] = {}  # what each file looked like when it was uploaded
+        self._awaited: list[Unit] = []  # what the store has and this machine will fetch in its time
+        self._leftovers: list[str] = []
+        self._parts: set[tuple[str, str]] = set()  # what the store has of a unit that is on its way
+        self._bad: set[str] = set()  # units that this machine's disk has spoiled
+        self.progressed = time.monotonic()
+
+    # -- down --------------------------------------------------------------------------------------------------------
+
+    def fetch(self) -> None:
+        """Makes the working copy what the store has, unless it is ahead of it.
+
+        It is ahead if nobody else has written to the store since. Otherwise what the store has counts: the local copy
+        is set aside, and a line says so.
+
+        Raises:
+          TrainingError: What the store has cannot be used.
+          StoreError: The store does not answer.
+        """
+        contents = Contents(self.store)
+        self.was_empty, self._committed = contents.is_empty, dict(contents.units)
+        self._index = contents.index or Index()
+        self._leftovers = layout.leftovers(contents.names, contents.units, self._index.files)
+        if self.directory.exists() and not self._is_ahead(contents):
+            self._copy.set_aside(self._why(contents))
+        if not self.directory.exists() and not contents.is_empty:
+            self._fetch_all(contents)
+        self._index.writer = self._copy.id
+
+    def _is_ahead(self, contents: Contents) -> bool:
+        here, there = scan(self.directory).newest, max((unit.step for unit in contents.checkpoints), default=-1)
+        written = contents.index is not None and contents.index.writer == self._copy.id and here >= there
+        return written or (contents.is_empty and contents.index is None and not self._was_uploaded)
+
+    @property
+    def _was_uploaded(self) -> bool:
+        return self._mark.exists()
+
+    @property
+    def _mark(self) -> Path:
+        """Says that the store had something of this copy: if it has nothing then, somebody removed it."""
+        return self.directory / ".uploaded"
+
+    def _why(self, contents: Contents) -> str:
+        if contents.is_empty:
+            return f"{self.store.url} was emptied since this machine trained there, so the run starts anew"
+        return f"{self.store.url} was written to elsewhere since this machine trained there"
+
+    def _fetch_all(self, contents: Contents) -> None:
+        """Puts a run directory together beside its name; it takes the name when it is complete."""
+        making = self._copy.staging / "fetched"
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir()
+        fetch_files(contents, making)
+        fetch_others(contents, making, self._copy.staging)
+        self._awaited = fetch_newest(contents, making, self._copy.staging)
+        (making / self._mark.name).touch()
+        making.rename(self.directory)
+
+    def fetch_awaited(self) -> bool:
+        """Fetches one of the older checkpoints, so that retention knows of it; returns whether there was one."""
+        if not self._awaited:
+            return False
+        if not fetch_unit(self.store, self._awaited[0], self.directory, self._copy.staging):
+            self._committed.pop(self._awaited[0].path, None)
+        del self._awaited[0]
+        return True
+
+    # -- up ----------------------------------------------------------------------------------------------------------
+
+    def has_news(self) -> bool:
+        """Returns whether there is a checkpoint here that the store does not have."""
+        with contextlib.suppress(OSError):
+            names = [entry.name for entry in (self.directory / CHECKPOINTS).iterdir() if entry.name.isdecimal()]
+            return any(f"{CHECKPOINTS}/{name}" not in self._committed for name in names)
+        return False
+
+    def commit(self) -> None:
+        """Carries everything that is new here to the store.
+
+        Raises:
+          StoreError: The store does not take it; what it has is as usable as before.
+        """
+        late = [name for name in _LAST if name in self._index.files]
+        record = self._stage(late)  # before the checkpoints are looked at: it must not say more than they show
+        tree = scan(self.directory)
+        if not tree.units and RECORD not in tree.files:
+            return  # nothing of a run yet, or a run that was given up
+        self._upload(self._stage(name for name in tree.files if name not in late))
+        for unit in sorted(tree.units.values(), key=lambda unit: (unit.parent == CHECKPOINTS, -unit.step)):
+            self._commit_unit(unit)
+        self._upload(record)
+        self._remove(tree)
+
+    def _stage(self, names: Iterable[str]) -> dict[str, Staged]:
+        """Copies the files that have changed: they may change again while they are on their way."""
+        staged = {}
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                before = layout.signature(self.directory / name)
+                if self._sent.get(name) != before:
+                    target = self._copy.staging / "files" / name
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    staged[name] = Path(shutil.copyfile(self.directory / name, target)), before
+        return staged
+
+    def _upload(self, staged: Mapping[str, Staged]) -> None:
+        found = {name: fingerprint(path) for name, (path, _) in staged.items()}
+        new = {name: one for name, one in found.items() if self._index.files.get(name) != one.entry}
+        if new:
+            self._index.pending = {name: one.entry for name, one in new.items()}
+            self._write_index()
+            self.store.each(lambda name: self._put(name, staged[name][0], new[name]), new)
+            self._index.files |= self._index.pending
+            self._index.pending = {}
+            self._write_index()
+        self._sent |= {name: before for name, (_, before) in staged.items()}
+
+    def _write_index(self) -> None:
+        self._index.write(self.store)
+        with contextlib.suppress(OSError):
+            self._mark.touch()
+
+    def _commit_unit(self, unit: Unit) -> None:
+        if self._has(unit) or unit.identity in self._bad:
+            return
+        linked = self._copy.staging / "unit"
+        if not self._link(unit, linked):
+            return  # removed meanwhile: a newer one is here
+        if unit.path in self._committed:
+            self._make_room(self._committed[unit.path])
+        missing = [name for name in unit.files if (unit.identity, name) not in self._parts]
+        self.store.each(lambda name: self._put_part(unit, name, linked / name), missing)
+        if unit.identity in self._bad:
+            return
+        self.store.put(f"{unit.path}/{manifest.NAME}", linked / manifest.NAME)
+        self._committed[unit.path] = unit
+        self._parts = set()
+        self._leftovers = [name for name in self._leftovers if name not in unit.names]
+        shutil.rmtree(linked, ignore_errors=True)
+
+    def _put_part(self, unit: Unit, name: str, path: Path) -> None:
+        found = fingerprint(path)
+        if found.entry != unit.files[name]:
+            logger.warning("%s is damaged: %s has other content; it is not uploaded", self.directory / unit.path, name)
+            self._bad.add(unit.identity)
+            return
+        self._put(f"{unit.path}/{name}", path, found)
+        self._parts.add((unit.identity, name))
+
+    def _put(self, name: str, path: Path, found: Fingerprint) -> None:
+        self.store.put(name, path, found)
+        self.progressed = time.monotonic()
+
+    def _link(self, unit: Unit, target: Path) -> bool:
+        shutil.rmtree(target, ignore_errors=True)
+        try:
+            for name in (*unit.files, manifest.NAME):
+                (target / name).parent.mkdir(parents=True, exist_ok=True)
+                _link_or_copy(self.directory / unit.path / name, target / name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _make_room(self, former: Unit) -> None:
+        """Keeps what has the name of a unit under another one, until the new one is there."""
+        kept = dataclasses.replace(former, path=f"{former.path}.replaced")
+        for name, target in zip(former.names, kept.names, strict=True):
+            self.store.copy(name, target)
+        self._committed[kept.path] = kept
+        self._delete_unit(former)
+        self._committed.pop(former.path, None)
+
+    # -- removals ----------------------------------------------------------------------------------------------------
+
+    def _remove(self, tree: Tree) -> None:
+        """Removes from the store what was removed here: where the store has all there is here, and no sooner."""
+        awaited = {unit.path for unit in self._awaited}
+        for path, unit in list(self._committed.items()):
+            here = [other for other in tree.units.values() if other.parent == unit.parent]
+            kept = path in tree.units or path in tree.damaged or path in awaited or not here
+            if not kept and all(self._has(other) for other in here):
+                self._delete_unit(unit)
+                del self._committed[path]
+        if self._leftovers and any(self._has(unit) for unit in tree.units.values()):
+            self.store.delete(self._leftovers)
+            self._leftovers = []
+        gone = [name for name in self._index.files if name not in tree.files]
+        if gone and RECORD in tree.files:
+            for name in gone:
+                del self._index.files[name]
+            self._write_index()
+            self.store.delete(gone)
+
+    def _has(self, unit: Unit) -> bool:
+        return unit.path in self._committed and self._committed[unit.path].identity == unit.identity
+
+    def _delete_unit(self, unit: Unit) -> None:
+        self.store.delete(reversed(unit.names))
+
+    def forget(self) -> None:
+        """Removes from the store all that was uploaded of a run that never began."""
+        for unit in self._committed.values():
+            self._delete_unit(unit)
+        self.store.delete([*self._index.files, *self._index.pending, f"{layout.OWN}/index.json"])
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)

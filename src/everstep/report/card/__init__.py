@@ -1,0 +1,15 @@
+"""The model card: what a model is, for whom, how good it is, how it was trained, and how to load it.
+
+    write_card("runs/baseline", config)
+
+README.md                         for whoever looks at the run's folder, with the pictures below
+model-card/histograms/*.svg       how the metrics are distributed
+model-card/model_card.html        the same as one file that needs nothing else
+
+What people wrote comes from the config file (`described`), numbers from `reports/` (`measured`), the rest from what
+training and export left behind (`trained`). The same run gives the same bytes.
+"""
+
+from everstep.report.card.files import write_card
+
+__all__ = ["write_card"]

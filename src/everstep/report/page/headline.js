@@ -1,0 +1,62 @@
+// The numbers at the top, and how the run went.
+
+function headlineSection() {
+  const several = data.runs.length > 1;
+  return section("summary", several ? "Side by side" : "Summary", several ? figuresCompared() : figures(data.runs[0]), several ? factsCompared() : facts(data.runs[0]));
+}
+
+function figures(run) {
+  if (!run.headline.length) return element("p", { class: "note" }, "Nothing was measured yet.");
+  return element("ul", { class: "figures" }, run.headline.map((figure) =>
+    element("li", { class: "card", title: figure.source },
+      element("span", { class: "big" }, number(figure.value)),
+      element("span", { class: "name" }, spaced(figure.name)),
+      element("span", { class: "muted" }, figure.split))));
+}
+
+function facts(run) {
+  if (!run.facts.length) return null;
+  return element("dl", { class: "facts" }, run.facts.map((fact) =>
+    element("div", { title: fact.detail }, element("dt", {}, fact.name), element("dd", { class: fact.name === "status" ? `status ${statusClass(fact.value)}` : "" }, fact.value))));
+}
+
+function statusClass(status) {
+  return { finished: "good", failed: "bad" }[status] || "";
+}
+
+function runName(place) {
+  return [element("i", { class: `swatch run${place % 6}`, "aria-hidden": "true" }), data.runs[place].name];
+}
+
+function figuresCompared() {
+  const keys = new Map();
+  data.runs.forEach((run, place) => run.headline.forEach((figure) => {
+    const key = JSON.stringify([figure.split, figure.name]);
+    if (!keys.has(key)) keys.set(key, { figure, values: data.runs.map(() => undefined) });
+    keys.get(key).values[place] = figure.value;
+  }));
+  const rows = [...keys.values()].map(({ figure, values }) => element("tr", {},
+    element("th", { scope: "row" }, spaced(figure.name), " ", element("span", { class: "muted" }, figure.split)),
+    values.map((value, place) => element("td", {}, element("b", { class: "figure" }, number(value)), place ? difference(value, values[0], figure.better) : null))));
+  return element("div", { class: "scroller" }, element("table", { class: "plain-table compared" },
+    element("caption", { class: "hidden" }, "Metrics of the runs"),
+    element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "metric"), data.runs.map((run, place) => element("th", { scope: "col" }, runName(place))))),
+    element("tbody", {}, rows)));
+}
+
+function difference(value, base, better) {
+  if (value === null || value === undefined || base === null || base === undefined) return null;
+  return element("span", { class: `difference ${verdict(value - base, better)}` }, signed(value - base));
+}
+
+function factsCompared() {
+  const names = [...new Set(data.runs.flatMap((run) => run.facts.map((fact) => fact.name)))];
+  if (!names.length) return null;
+  return element("details", { class: "card more" }, element("summary", {}, "How the runs went"),
+    element("div", { class: "scroller" }, element("table", { class: "plain-table" },
+      element("thead", {}, element("tr", {}, element("th", {}, ""), data.runs.map((run, place) => element("th", { scope: "col" }, runName(place))))),
+      element("tbody", {}, names.map((name) => element("tr", {}, element("th", { scope: "row" }, name), data.runs.map((run) => {
+        const fact = run.facts.find((one) => one.name === name);
+        return element("td", { title: fact ? fact.detail : null }, fact ? fact.value : MISSING);
+      })))))));
+}

@@ -1,0 +1,80 @@
+// Curves over steps.
+//   series: [{ name, colour (a class), dashed, steps, values }]   marks: [{ step, text }]
+
+function lineChart(title, series, marks, logarithmic) {
+  const steps = [...new Set(series.flatMap((one) => one.steps))].sort((a, b) => a - b);
+  const legend = element("div", { class: "legend" });
+  const where = element("span", { class: "where" });
+  const entries = series.map((one) => ({ one, value: element("b", {}, "") }));
+  legend.append(...entries.map(({ one, value }) => element("span", { class: "entry" },
+    element("i", { class: `swatch ${one.colour}${one.dashed ? " dashed" : ""}`, "aria-hidden": "true" }), `${one.name} `, value)), where);
+  const read = (step) => {
+    for (const { one, value } of entries) value.textContent = number(valueAt(one, step));
+    where.textContent = step === null ? "" : `step ${number(step)}`;
+  };
+  read(null);
+  const frame = chart(190, (width, height) => linesDrawn(title, series, marks, logarithmic, steps, width, height, read));
+  return element("figure", { class: "card" }, element("figcaption", {}, spaced(title)), frame, legend);
+}
+
+// The value at a step, or the last one before it; without a step, the last of all.
+function valueAt(one, step) {
+  if (step === null) return one.values[one.values.length - 1];
+  let low = 0, high = one.steps.length;
+  while (low < high) { const middle = (low + high) >> 1; if (one.steps[middle] <= step) low = middle + 1; else high = middle; }
+  return low ? one.values[low - 1] : null;
+}
+
+function linesDrawn(title, series, marks, logarithmic, steps, width, height, read) {
+  const usable = (value) => value !== null && (!logarithmic || value > 0);
+  const values = series.flatMap((one) => one.values).filter(usable);
+  if (!values.length) return element("p", { class: "note" }, "No finite numbers.");
+  const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
+  const box = { left: 0, right: width - 8, top: 8, bottom: height - 24 };
+  const y = scale(low, high, box.bottom - 4, box.top + 4, logarithmic, 4);
+  box.left = leftMargin(y);
+  const x = scale(steps[0], steps[steps.length - 1], box.left + 4, box.right - 4, false, width / 90);
+  const inside = marks.filter((mark) => mark.step >= x.low && mark.step <= x.high);
+  const pointer = drawn("line", { class: "pointer", y1: box.top, y2: box.bottom, visibility: "hidden" });
+  const svg = canvas(width, height, chartLabel(title, series, marks),
+    axes(box, x, y),
+    inside.map((mark) => drawn("line", { class: "mark", x1: x.at(mark.step), x2: x.at(mark.step), y1: box.top, y2: box.bottom },
+      drawn("title", {}, `step ${mark.step}: ${mark.text}`))),
+    series.flatMap((one) => onePath(one, x, y, usable)), pointer);
+  cursor(svg, steps.length, (at) => nearestStep(steps, x, at), (place) => {
+    pointer.setAttribute("visibility", place === null ? "hidden" : "visible");
+    if (place !== null) { pointer.setAttribute("x1", x.at(steps[place])); pointer.setAttribute("x2", x.at(steps[place])); }
+    read(place === null ? null : steps[place]);
+  });
+  return svg;
+}
+
+function onePath(one, x, y, usable) {
+  let path = "", open = false;
+  const lone = [];
+  one.values.forEach((value, i) => {
+    if (!usable(value)) { open = false; return; }
+    const at = `${x.at(one.steps[i]).toFixed(1)} ${y.at(value).toFixed(1)}`;
+    if (!open && !usable(one.values[i + 1] ?? null)) lone.push(i);
+    path += `${open ? "L" : "M"}${at}`;
+    open = true;
+  });
+  const dots = one.values.length <= 24 ? one.values.map((value, i) => i).filter((i) => usable(one.values[i])) : lone;
+  return [drawn("path", { class: `line ${one.colour}${one.dashed ? " dashed" : ""}`, d: path }),
+    ...dots.map((i) => drawn("circle", { class: `dot ${one.colour}`, cx: x.at(one.steps[i]), cy: y.at(one.values[i]), r: 2.5 }))];
+}
+
+function nearestStep(steps, x, at) {
+  let best = 0;
+  for (let low = 0, high = steps.length - 1; low <= high;) {
+    const middle = (low + high) >> 1;
+    if (Math.abs(x.at(steps[middle]) - at) < Math.abs(x.at(steps[best]) - at)) best = middle;
+    if (x.at(steps[middle]) < at) low = middle + 1; else high = middle - 1;
+  }
+  return best;
+}
+
+function chartLabel(title, series, marks) {
+  const last = series.map((one) => `${one.name} ends at ${number(valueAt(one, null))}`).join(", ");
+  return `${spaced(title)} over steps: ${last}${marks.length ? `; ${count(marks.length, "later attempt")}` : ""}. Arrow keys read values.`;
+}

@@ -1,0 +1,77 @@
+"""One run directory, read for the page."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from everstep.errors import UsageError
+from everstep.report import configuration
+from everstep.report.curves import Curve, read_curves
+from everstep.report.facts import facts, marks
+from everstep.report.headline import Figure, headline
+from everstep.report.splits import Split, read_splits
+from everstep.run import record
+
+
+@dataclasses.dataclass
+class Run:
+    """What is known of a run.
+
+    Attributes:
+      name: What the page calls it.
+      record: Its `run.json`; None where there is none, as for runs that were only evaluated.
+      curves: The learning curves.
+      splits: The data it was evaluated on, sample by sample.
+      config: The text of its configuration, "" where there is none.
+    """
+
+    name: str
+    record: Mapping[str, Any] | None
+    curves: list[Curve]
+    splits: list[Split]
+    config: str
+
+    def split(self, name: str) -> Split | None:
+        """Returns the evaluation on the data of this name, if there is one."""
+        return next((split for split in self.splits if split.name == name), None)
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns the run as the page reads it."""
+        return {
+            "name": self.name,
+            "status": (self.record or {}).get("status"),
+            "facts": facts(self.record),
+            "headline": [dataclasses.asdict(figure) for figure in self.figures()],
+            "marks": marks(self.record),
+            "curves": [dataclasses.asdict(curve) for curve in self.curves],
+            "splits": [split.as_data() for split in self.splits],
+            "config": self.config,
+        }
+
+    def figures(self) -> list[Figure]:
+        """Returns the numbers that stand at the top."""
+        return headline(self.record, [split.page for split in self.splits])
+
+
+def read_runs(directories: Sequence[Path]) -> list[Run]:
+    """Returns the runs in some directories, under names that tell them apart.
+
+    Raises:
+      UsageError: One is no run, or has nothing to show.
+    """
+    names = [directory.resolve().name for directory in directories]
+    unlike = len(set(names)) == len(names)
+    return [_read(path, name if unlike else str(path)) for path, name in zip(directories, names, strict=True)]
+
+
+def _read(directory: Path, name: str) -> Run:
+    known = record.read(directory) if (directory / "run.json").is_file() else None
+    splits = read_splits(directory / "reports")
+    curves = read_curves(directory / "history.csv", known)
+    if known is None and not splits and not curves:
+        raise UsageError(f"{str(directory)!r} is not a run directory: there is no run.json in it, and no evaluation")
+    run = Run(name, known, curves, splits, configuration.read(directory))
+    if not curves and not splits and not run.figures():
+        raise UsageError(f"the run in {str(directory)!r} has nothing to show yet: no logged step, and no evaluation")
+    return run

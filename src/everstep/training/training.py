@@ -1,0 +1,281 @@
+"""`Training`: a Keras model trained as a job that may be ended at any moment and started again."""
+
+import contextlib
+import functools
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from everstep import storage
+from everstep.data import nest
+from everstep.data.config import DataConfig
+from everstep.data.source import make_stream
+from everstep.data.stream import Stream
+from everstep.engine import backend
+from everstep.errors import UsageError
+from everstep.experiment import run_experiment
+from everstep.export.saved_model import export_saved_model
+from everstep.loop.keras_callbacks import KerasCallbacks
+from everstep.run.signals import Interrupted
+from everstep.task.compiled import CompiledTask
+from everstep.task.description import describe, leave
+from everstep.task.task import unpack
+from everstep.training import pipeline_files
+from everstep.training.building import build_model, known_objects, named
+from everstep.training.devices import choose_strategy, make_optimizer, scope
+from everstep.training.history_file import history_csv
+from everstep.training.input_size import Size, input_size
+from everstep.training.job_controller import JobController
+from everstep.training.publishing import place_for, publish
+from everstep.training.settings import experiment_config
+
+
+class Training:
+    """Trains a model in a job's directory; run again after any end, it goes on to the step.
+
+        t = Training(build_model_func=build, job_dir="jobs/17", artifacts_dir="artifacts/17", optimizer="adam",
+                     loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+        history = t.run_train(train_ds, valid_ds, epochs=10)
+
+    Args:
+      build_model_func: Makes the model, not compiled.
+      job_dir: The run directory: the same in every attempt.
+      artifacts_dir: Where `saved_model/` and `history.csv` go; empty for nowhere.
+      use_tpu: Whether to train on a TPU; without one it is an error, unless `EVERSTEP_DEVICE_FALLBACK` is `cpu`.
+      custom_model_class: A `keras.Model` subclass with steps of its own: the model is made one of it. One that
+        `build_model_func` returns already stays as it is.
+      custom_objects: Classes and functions by name: `loss="mine"` then means yours, and Keras knows them on loading.
+      optimizer: As for `model.compile`.
+      loss: As for `model.compile`.
+      metrics: As for `model.compile`.
+      seed: Seeds Python, NumPy and Keras before the model is built.
+      allow_change: Keys, such as `task.optimizer.learning_rate`, that a job that goes on may change although they
+        alter what it computes. The refusal names the keys.
+      verbose: Whether to print progress.
+
+    Attributes:
+      model: The compiled model.
+      history: What `run_train` returned last; None before.
+
+    Raises:
+      UsageError: The request cannot be carried out.
+    """
+
+    def __init__(
+        self,
+        *,
+        build_model_func: Callable[[], keras.Model],
+        job_dir: str | os.PathLike[str],
+        artifacts_dir: str | os.PathLike[str] = "",
+        use_tpu: bool = False,
+        custom_model_class: Any = None,
+        custom_objects: Mapping[str, Any] | None = None,
+        optimizer: Any,
+        loss: Any,
+        metrics: Any = None,
+        seed: int = 0,
+        allow_change: Sequence[str] = (),
+        verbose: bool = True,
+    ) -> None:
+        self.job_dir, self.artifacts_dir = os.fspath(job_dir), os.fspath(artifacts_dir)
+        _check_places(self.job_dir, self.artifacts_dir)
+        self.seed, self.verbose, self._allow_change = seed, verbose, allow_change
+        self.history: keras.callbacks.History | None = None
+        self._callbacks: list[keras.callbacks.Callback] = []
+        self._known = functools.partial(known_objects, custom_objects, custom_model_class)
+        backend.select(None)
+        self.strategy = choose_strategy(use_tpu)
+        backend.prepare(seed)
+        with scope(self.strategy), self._known():
+            made = make_optimizer(named(optimizer, custom_objects), self.strategy)
+            loss, metrics = (named(each, custom_objects) for each in (loss, metrics))
+            self.model = build_model(build_model_func, custom_model_class, made, loss, metrics)
+
+    def model_summary(self) -> None:
+        """Prints the model, layer by layer."""
+        self.model.summary()
+
+    def get_model_input_size(self, name: str | None = None) -> Size:
+        """Returns the size of the model's images: 112 where they are square, else (height, width).
+
+        An input that is no image, as the label of a model with two inputs, does not count.
+
+        Args:
+          name: Of an input, where images of several sizes go in.
+
+        Raises:
+          UsageError: The model does not say, or its inputs differ; lists them.
+        """
+        return input_size(self.model, name)
+
+    def add_callback(self, callback: keras.callbacks.Callback) -> None:
+        """Adds a Keras callback; what it remembers goes on with the job.
+
+        Raises:
+          UsageError: It is none.
+        """
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise UsageError(f"add_callback: received {callback!r}, expected a keras.callbacks.Callback")
+        self._callbacks.append(callback)
+
+    def add_callbacks(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
+        """Adds several; see `add_callback`."""
+        if isinstance(callbacks, keras.callbacks.Callback) or not isinstance(callbacks, Iterable):
+            raise UsageError(f"add_callbacks: received {callbacks!r}, expected a list; add_callback takes a single one")
+        for callback in callbacks:
+            self.add_callback(callback)
+
+    def run_train(
+        self,
+        train_ds: Any,
+        valid_ds: Any = None,
+        epochs: int = 1,
+        *,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+    ) -> keras.callbacks.History:
+        """Trains until `epochs` epochs are done in all, from wherever the job is; then leaves the artifacts.
+
+        Args:
+          train_ds: What `get_train_ds` returns, a `tf.data.Dataset`, arrays `(x, y)`, or a `Stream`.
+          valid_ds: The same for the evaluation at each epoch's end; None for none.
+          epochs: The total, also of a job that goes on.
+          steps_per_epoch: Needed where the data does not say how many batches an epoch has.
+          validation_steps: Batches per evaluation; None for all.
+
+        Returns:
+          The history of all epochs, also of those in earlier attempts.
+
+        Raises:
+          UsageError: The request cannot be carried out, or would go on with a job that was trained otherwise.
+          TrainingError: The job started and failed. Nothing that is not finite is saved or exported.
+        """
+        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+            raise UsageError(f"epochs: received {epochs!r}, must be a whole number of at least 1")
+        with place_for(self.artifacts_dir):
+            backend.prepare(self.seed)
+            train = _stream(train_ds, True, self.seed)
+            valid = None if valid_ds is None else _stream(valid_ds, False, self.seed)
+            trainer = self._run(train, valid, epochs, _steps(train, steps_per_epoch), validation_steps)
+            if self.artifacts_dir:
+                self._save_model(trainer)
+                self.save_history()
+        return self._known_history()
+
+    def save_history(self) -> str:
+        """Writes `history.csv` to `artifacts_dir`: a row per epoch of all attempts; returns where it is.
+
+        Raises:
+          UsageError: There is no `artifacts_dir`, or nothing was trained yet.
+        """
+        history = self._known_history()
+        if not self.artifacts_dir:
+            raise UsageError("artifacts_dir: received '', so there is no place for history.csv: name a directory")
+        target = f"{self.artifacts_dir.rstrip('/')}/history.csv"
+        with place_for(self.artifacts_dir), tempfile.TemporaryDirectory() as folder:
+            table = Path(folder, "history.csv")
+            storage.write_text(table, history_csv(history.epoch, history.history))
+            publish(table, target)
+        return target
+
+    def save_pipeline_metadata(
+        self,
+        ui_metadata: str | os.PathLike[str] = "mlpipeline-ui-metadata.json",
+        metrics: str | os.PathLike[str] = "mlpipeline-metrics.json",
+    ) -> None:
+        """Writes what Kubeflow Pipelines shows of a component: the place of its logs, and its last numbers.
+
+        Args:
+          ui_metadata: The file that tells it of TensorBoard.
+          metrics: The file with the numbers.
+
+        Raises:
+          UsageError: Nothing was trained yet.
+        """
+        history = self._known_history()
+        storage.write_json(ui_metadata, pipeline_files.ui_metadata(f"{self.job_dir.rstrip('/')}/logs"))
+        storage.write_json(metrics, pipeline_files.metrics(history.history))
+
+    def _run(self, train: Stream, valid: Stream | None, epochs: int, steps: int, validation_steps: int | None) -> Any:
+        """Runs the experiment; returns the trainer, which is done."""
+        told, made = describe(self.model), []
+        records = {"train_records": getattr(train, "facts", {}), "valid_records": getattr(valid, "facts", {})}
+        params = experiment_config(told, epochs, steps, validation_steps, self.seed, records)
+        callbacks = KerasCallbacks(self._callbacks, self.model, epochs, steps, valid is not None)
+
+        def controller(**kwargs: Any) -> JobController:
+            made.append(JobController(callbacks=callbacks, learning_rate=told.learning_rate, **kwargs))
+            return made[0]
+
+        with contextlib.ExitStack() as stack:
+            stack.callback(leave, self.model, told)
+            stack.enter_context(self._known())
+            stack.enter_context(_as_python_interrupts())
+            run_experiment(
+                self.strategy,
+                CompiledTask(self.model, train, valid, params.task),
+                "train" if valid is None else "train_and_eval",
+                params,
+                self.job_dir,
+                controller_cls=controller,
+                experiment=type(self).__name__,
+                export=False,
+                verbose=self.verbose,
+                allow_change=self._allow_change,
+            )
+        self.history = callbacks.history
+        return made[0].trainer
+
+    def _save_model(self, trainer: Any) -> None:
+        """Exports the model as it was evaluated, without its optimizer, loaded back and compared before."""
+        sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(trainer.example)[0])
+        with tempfile.TemporaryDirectory() as folder, self._known():
+            with trainer.averaged():
+                trainer.engine.push()
+                export_saved_model(self.model, Path(folder, "saved_model"), sample)
+            trainer.engine.push()
+            publish(Path(folder, "saved_model"), f"{self.artifacts_dir.rstrip('/')}/saved_model")
+
+    def _known_history(self) -> keras.callbacks.History:
+        if self.history is None:
+            raise UsageError("there is no history yet: call run_train first")
+        return self.history
+
+
+@contextlib.contextmanager
+def _as_python_interrupts() -> Any:
+    """A Ctrl-C, which has saved the state, ends as Python's callers expect it to."""
+    try:
+        yield
+    except Interrupted as interrupted:
+        if interrupted.exit_code != 128 + signal.SIGINT:
+            raise
+        raise KeyboardInterrupt from interrupted
+
+
+def _check_places(job_dir: str, artifacts_dir: str) -> None:
+    if not job_dir:
+        raise UsageError("job_dir: received '', expected a directory of the job's own")
+    if artifacts_dir and os.path.normpath(job_dir) == os.path.normpath(artifacts_dir):
+        raise UsageError(f"artifacts_dir: received {artifacts_dir!r}, which is job_dir: name another directory")
+
+
+def _stream(data: Any, training: bool, seed: int) -> Stream:
+    try:
+        return make_stream(data, DataConfig(drop_remainder=False), training=training, seed=seed)
+    except UsageError as error:
+        raise UsageError(f"{'train_ds' if training else 'valid_ds'}: {error}") from error
+
+
+def _steps(stream: Stream, steps_per_epoch: int | None) -> int:
+    steps = steps_per_epoch if steps_per_epoch is not None else stream.batches_per_epoch
+    if steps is None:
+        raise UsageError("steps_per_epoch: the data does not say how many batches an epoch has; pass steps_per_epoch=…")
+    if steps < 1:
+        raise UsageError(f"steps_per_epoch: received {steps}, must be at least 1")
+    return steps

@@ -1,0 +1,115 @@
+"""`BCTModel` for compiled Keras models, under `everstep.fit` and `model.fit`."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from bct_models import NAMES, backbone, old_model, same_bits, samples, weights
+
+import everstep as es
+from everstep.bct import BCTModel, DistillBCTModel, Influence, OldModel, embed, loss_func, with_classifier
+from everstep.errors import UsageError
+
+pytestmark = pytest.mark.backend
+
+
+@pytest.fixture(scope="module")
+def influence() -> Influence:
+    made = Influence(OldModel(old_model()), NAMES)
+    made.synthesise([samples()])
+    return made
+
+
+def build(influence=None, weight=1.0, cls=BCTModel, **settings) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    plain = with_classifier(backbone(), NAMES)
+    made = cls(inputs=plain.input, outputs=plain.output, influence=influence)
+    made.compile(keras.optimizers.SGD(0.1), loss=loss_func(weight), **settings)
+    return made
+
+
+def fitted(model, directory=None, epochs=2):
+    return es.fit(model, samples(), samples(32), epochs=epochs, batch_size=16, model_dir=directory, verbose=False)
+
+
+@pytest.fixture(scope="module")
+def trained(influence, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs") / "new"
+    before, model = weights(influence), build(influence, metrics=["accuracy"])
+    history = fitted(model, directory)
+    assert same_bits(before, weights(influence)), "the old classifier is never changed"
+    return model, history, directory
+
+
+def test_it_learns_and_reports_both(trained):
+    _, history, _ = trained
+    names = {"loss", "accuracy", "head_acc", "old_head_acc"}
+    assert names | {f"val_{name}" for name in names} <= set(history.history)
+    assert history.history["loss"][-1] < history.history["loss"][0]
+
+
+def test_the_file_holds_the_new_model_alone_and_may_be_the_next_old_one(trained):
+    model, _, directory = trained
+    loaded = keras.saving.load_model(directory / "export" / "model.keras", compile=False)
+    assert isinstance(loaded, BCTModel)
+    assert loaded.influence is None
+    assert loaded.count_params() == with_classifier(backbone(), NAMES).count_params()
+    old = OldModel.load(directory)
+    x, y = samples()
+    assert np.allclose(old.embed(x), embed(model, x), atol=1e-6)
+    assert old.class_names == NAMES
+    third = Influence(old, [*NAMES, "elk"], "synthesise_new")
+    third.synthesise([(x, y), (x[:4], np.full(4, 4))])
+    assert third.classifier.class_names == [*NAMES, "elk"]
+
+
+def test_the_same_call_again_has_nothing_to_do(trained, influence):
+    model, _, directory = trained
+    again = build(influence, metrics=["accuracy"])
+    fitted(again, directory)
+    assert same_bits(weights(again), weights(model))
+    with pytest.raises(UsageError, match="task.loss"):
+        fitted(build(influence, weight=0.5, metrics=["accuracy"]), directory, epochs=3)
+
+
+@pytest.mark.full
+def test_weight_zero_is_a_plain_model_to_the_bit(influence):
+    keras.utils.set_random_seed(1)
+    inner = with_classifier(backbone(), NAMES)
+    plain = keras.Model(inner.input, inner.output["logits"])
+    plain.compile(keras.optimizers.SGD(0.1), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    zero = build(influence, weight=0.0)
+    fitted(plain, epochs=1)
+    fitted(zero, epochs=1)
+    assert same_bits(weights(plain), weights(zero))
+
+
+def test_keras_fit_does_the_same(influence):
+    """Distillation, with labels that say which dataset they are from; a pair of outputs in place of the dict."""
+    taught = Influence(OldModel(old_model()), NAMES, "distill", exclude_datasets=[1])
+    before = weights(taught)
+    keras.utils.set_random_seed(1)
+    plain = with_classifier(backbone(), NAMES)
+    make = functools.partial(DistillBCTModel, influence=taught)
+    model = make(inputs=plain.inputs, outputs=plain.outputs)
+    model.compile(keras.optimizers.SGD(0.1), loss=loss_func())
+    x, y = samples()
+    history = model.fit(x, {"label": y, "dataset_id": y % 2}, epochs=2, batch_size=16, verbose=0)
+    assert history.history["loss"][1] < history.history["loss"][0]
+    assert "old_head_acc" in history.history
+    assert same_bits(before, weights(taught))
+
+
+def test_wrong_calls_are_named(influence):
+    with pytest.raises(UsageError, match="weight: received -1"):
+        loss_func(-1)
+    with pytest.raises(UsageError, match="DistillBCTModel knows the variants distill"):
+        build(influence, cls=DistillBCTModel)
+    plain = with_classifier(backbone(), NAMES)
+    with pytest.raises(UsageError, match="loss_func"):
+        BCTModel(plain.input, plain.output).compile("sgd", loss="mse")
+    single = BCTModel(plain.input, plain.output["logits"], influence=influence)
+    single.compile("sgd", loss=loss_func())
+    with pytest.raises(UsageError, match="both embedding and logits"):
+        fitted(single)

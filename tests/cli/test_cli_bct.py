@@ -1,0 +1,94 @@
+"""`everstep bct evaluate`, as a user runs it."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from everstep.bct import with_classifier
+from everstep.cli.bct import evaluate
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two models that embed, and data for them."""
+    folder = tmp_path_factory.mktemp("bct")
+    for seed, name in enumerate(("old", "new")):
+        keras.utils.set_random_seed(seed)
+        inner = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4 + seed)])
+        with_classifier(inner, ["a", "b"]).save(folder / f"{name}.keras")
+    rng = np.random.default_rng(0)
+    labels = np.array(["a", "b", "c"])[np.arange(30) % 3]
+    np.savez(folder / "test.npz", x=rng.normal(size=(30, 6)).astype("float32"), y=labels)
+    np.savez(folder / "two.npz", x=rng.normal(size=(20, 6)).astype("float32"), y=labels[labels != "c"][:20])
+    np.savez(folder / "empty.npz", x=np.zeros((0, 6), "float32"), y=np.zeros(0, "int32"))
+    np.savez(folder / "x.npz", x=np.zeros((3, 6), "float32"))
+    np.savez(folder / "wide.npz", x=np.zeros((3, 9), "float32"), y=np.zeros(3, "int32"))
+    (folder / "text.npz").write_text("no archive")
+    return folder
+
+
+def check(text: str) -> None:
+    """Holds the JSON against what these models and data must give."""
+    found = json.loads(text)
+    assert list(found["rows"]) == ["old/old", "new/old", "new/new"]
+    assert set(found["rows"]["new/old"]) == {"mAP", "top-1", "top-5", "TAR@FAR=0.1", "TPIR@FPIR=0.2"}
+    assert all(0 <= value <= 1 for row in found["rows"].values() for value in row.values())
+    assert found["paragon"] == "new/new"
+    assert found["compatible"] == (found["rows"]["new/old"]["mAP"] > found["rows"]["old/old"]["mAP"])
+
+
+def test_figures(folder, capsys):
+    old, new, data, gallery = (str(folder / name) for name in ("old.keras", "new.keras", "test.npz", "two.npz"))
+    evaluate(old, new, data, gallery, far=0.1, fpir=0.2, json=True)
+    check(capsys.readouterr().out)
+    evaluate(old, new, data, paragon=old)
+    printed = capsys.readouterr().out
+    lines = printed.splitlines()
+    assert lines[0].split() == ["query/gallery", "mAP", "top-1", "top-5", "TAR@FAR=0.001", "TPIR@FPIR=0.01"]
+    assert [line.split()[0] for line in lines[1:5]] == ["old/old", "new/old", "new/new", "paragon"]
+    assert lines[1].split()[-1] == "-", "every image has a mate: there are no false alarms to count"
+    assert "none: paragon is not above old/old" in printed
+
+
+@pytest.mark.full
+def test_figures_from_the_command_line(shell, folder):
+    old, new, data, gallery = (str(folder / name) for name in ("old.keras", "new.keras", "test.npz", "two.npz"))
+    rates = ["--far", "0.1", "--fpir", "0.2"]
+    told = shell("bct", "evaluate", old, new, "--data", data, "--gallery", gallery, *rates, "--json")
+    assert told.code == 0, told.err
+    assert told.err == ""
+    check(told.out)
+
+
+def test_what_needs_no_model_is_said_at_once(everstep, folder):
+    wrong = {"none.npz": "no such file", "x.npz": "no 'y'", "text.npz": "cannot be read as .npz"}
+    for name, said in wrong.items():
+        told = everstep("bct", "evaluate", "old", "new", "--data", str(folder / name))
+        assert told.code == 2
+        assert said in told.err
+        assert told.err.count("\n") == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["old.keras", "new.keras", "--data", "empty.npz"], "data: it is empty"),
+        (["old.keras", "new.keras", "--data", "wide.npz"], "cannot read an array of shape (3, 9)"),
+        (["no.keras", "new.keras", "--data", "test.npz"], "no such file or directory"),
+        (["text.npz", "new.keras", "--data", "test.npz"], "expected a .keras file"),
+        ([".", "new.keras", "--data", "test.npz"], "name a run that has finished"),
+        (["old.keras", "new.keras", "--data", "test.npz", "--metric", "map"], "metric: received 'map'"),
+        (["old.keras", "new.keras", "--data", "test.npz", "--far", "2"], "far: received 2.0"),
+        (["old.keras", "new.keras", "--data", "test.npz", "--metric", "TPIR@FPIR=0.01"], "cannot be computed"),
+        (["old.keras", "new.keras", "--data", "test.npz", "--backend", "theano"], "unknown backend 'theano'"),
+    ],
+)
+def test_bad_input_is_one_line(shell, folder, words, said):
+    places = [str(folder / word) if "." in word and "@" not in word else word for word in words]
+    told = shell("bct", "evaluate", *places)
+    assert told.code == 2
+    assert said in told.err
+    assert told.err.count("\n") == 1, told.err

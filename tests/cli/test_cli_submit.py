@@ -1,0 +1,65 @@
+"""`everstep submit`: what cannot be submitted is one line."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    classes = ("data_loader", "preprocessor", "model_builder", "evaluator")
+    config = {"src_code_path": "src", "project_name": "digits", "epochs": 1}
+    config |= {f"{name}_class": "parts.Part" for name in classes}
+    for folder in ("src", "runs/a"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "config.yaml").write_text(yaml.safe_dump(config))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name one run, or a command after --: received neither"),
+        (["a", "b"], "name one run, or a command after --: received a b"),
+        (["a", "--", "true"], "name one run, or a command after --: received a true"),
+        (["--", "true"], "--model-dir: is missing; name the directory that the command after -- trains in"),
+        (["--model-dir", "runs/c", "--", "no-such-program"], "there is no program 'no-such-program'"),
+        (["a", "--model-dir", "runs/c"], "--model-dir: received 'runs/c'; a run of a project is in runs/a"),
+        (["a", "--engine", "slrum"], "--engine: received 'slrum'; did you mean 'slurm'?"),
+        (["a", "--max-restarts", "-1"], "--max-restarts: received -1, must be 0 or more"),
+        (["a", "--project-root", "nowhere"], "--project-root: received 'nowhere', which is no folder"),
+        (["a", "--data-dir", "nowhere"], "data_dir: there is no '"),
+        (["c"], "there is no run 'c' in '"),
+    ],
+)
+def test_mistakes(everstep: Any, project: Path, words: list[str], said: str) -> None:
+    outcome = everstep("submit", *words)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"everstep: error: {said}")
+    assert outcome.err.count("\n") == 1
+    assert [path.name for path in (project / "runs" / "a").iterdir()] == ["config.yaml"]
+
+
+def test_what_would_be_run(everstep: Any, project: Path) -> None:
+    outcome = everstep("submit", "a", "--dry-run", "--max_restarts=3")
+    python, module, *job, dashes, _, _, everstep_, run, name, option, root = outcome.out.split()
+    assert (python, module, job[0], job[2:]) == (sys.executable, "-m", "everstep.submit.job", ["--max-restarts", "3"])
+    assert Path(job[1]).parent == project / "runs" / "a" / "submissions"
+    assert (dashes, everstep_, run, name, option, root) == (
+        "--",
+        "everstep",
+        "run",
+        "a",
+        "--project-root",
+        str(project),
+    )
+    assert [path.name for path in (project / "runs" / "a").iterdir()] == ["config.yaml"]
+
+
+def test_the_words_of_a_command_stay_as_they_are(everstep: Any, project: Path) -> None:
+    command = [sys.executable, "train.py", "--model_dir=runs/c", "--", "two words"]
+    outcome = everstep("submit", "--dry-run", "--model-dir", "runs/c", "--", *command)
+    assert outcome.out.endswith(f" -- {sys.executable} train.py --model_dir=runs/c -- 'two words'\n")

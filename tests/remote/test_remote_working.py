@@ -1,0 +1,208 @@
+"""The thread that uploads, and what becomes of a run whose store is away: at the start, in the middle, at the end."""
+
+import shutil
+import time
+
+import pytest
+from tests.remote.machines import Machine, remote_steps, save, steps
+
+from everstep.errors import TrainingError, UsageError
+from everstep.remote import local_runs, local_view, publish, working_copy
+from everstep.remote.lease import NAME, Lease
+from everstep.remote.transfer import Store
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch, tmp_path):
+    monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("EVERSTEP_UPLOAD_SECONDS", "0.5")
+
+
+def until(happened, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def begin(directory, step=10):
+    directory.mkdir(exist_ok=True)
+    (directory / "run.json").write_text('{"id": "run-1"}')
+    save(directory, step)
+
+
+@pytest.mark.stores("memory", "gs")
+def test_a_run_is_in_the_store_when_the_block_ends(place, tmp_path, monkeypatch):
+    url = place.url()
+    with working_copy(url) as directory:
+        assert not directory.exists()
+        begin(directory)
+        until(lambda: remote_steps(url) == [10])  # while it trains
+        save(directory, 20)
+    assert remote_steps(url) == [10, 20]
+    assert NAME not in Store(url).listing()
+    assert not list(directory.parent.glob("*.staging"))
+    monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "other"))
+    with working_copy(url) as elsewhere:
+        assert elsewhere != directory
+        assert 20 in steps(elsewhere / "checkpoints")
+        until(lambda: steps(elsewhere / "checkpoints") == [10, 20])  # the older one follows
+
+
+def test_a_directory_of_this_machine_stays_what_it_is(tmp_path):
+    with working_copy(tmp_path / "run") as directory:
+        assert directory == tmp_path / "run"
+
+
+@pytest.mark.stores("s3", "gs")
+def test_a_store_that_is_away_at_the_start_is_told_in_one_line(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("EVERSTEP_STORE_TIMEOUT", "0.5")
+    place.network.fault = "refuse"
+    with pytest.raises(UsageError, match=r"^cannot \w+ \S+://.*: check the URL, the network") as told:
+        working_copy(place.url()).__enter__()
+    assert "\n" not in str(told.value)
+    assert not any(path.is_dir() for path in (tmp_path / "cache" / "runs").iterdir())
+
+
+@pytest.mark.stores("s3")
+def test_a_store_that_goes_away_gets_everything_when_it_is_back(place, caplog):
+    url = place.url()
+    with working_copy(url) as directory:
+        begin(directory)
+        until(lambda: remote_steps(url) == [10])
+        place.network.fault = "error"
+        save(directory, 20)
+        until(lambda: "training goes on, but its results wait on this machine" in caplog.text)
+        save(directory, 30)
+        place.network.fault = "none"
+        until(lambda: "has all results again" in caplog.text)
+        assert remote_steps(url) == [10, 20, 30]
+    assert caplog.text.count("training goes on") == 1
+
+
+@pytest.mark.stores("s3")
+def test_a_store_that_is_away_at_the_end_fails_the_run_and_the_next_attempt_uploads_it(place, monkeypatch):
+    monkeypatch.setenv("EVERSTEP_UPLOAD_PATIENCE", "0.5")
+    url = place.url()
+    told = r"does not have all of the run: cannot .*the same command"
+    with pytest.raises(TrainingError, match=told), working_copy(url) as directory:  # noqa: PT012
+        begin(directory)
+        until(lambda: remote_steps(url) == [10])
+        place.network.fault = "refuse"
+        save(directory, 20)
+    place.network.fault = "none"
+    assert remote_steps(url) == [10]
+    with working_copy(url) as again:
+        assert steps(again / "checkpoints") == [10, 20]
+    assert remote_steps(url) == [10, 20]
+
+
+@pytest.mark.stores("s3")
+def test_a_run_that_is_told_to_end_uploads_its_last_state_or_leaves_in_time(place, monkeypatch, caplog):
+    url = place.url()
+    with pytest.raises(SystemExit), working_copy(url) as directory:  # noqa: PT012
+        begin(directory)
+        raise SystemExit(143)
+    assert remote_steps(url) == [10]
+    monkeypatch.setenv("EVERSTEP_UPLOAD_PATIENCE", "1")
+    with pytest.raises(SystemExit), working_copy(url) as directory:  # noqa: PT012
+        save(directory, 20)
+        place.network.trouble = "stall"
+        began = time.monotonic()
+        raise SystemExit(143)
+    assert time.monotonic() - began < 9  # the second for uploads, and those for the lease
+    assert "does not have all of the run: not done within 1 s" in caplog.text
+
+
+@pytest.mark.stores("memory")
+def test_a_run_that_never_began_leaves_nothing_there(place):
+    url = place.url()
+    with pytest.raises(UsageError, match="bad request"), working_copy(url) as directory:  # noqa: PT012
+        begin(directory, step=0)
+        until(lambda: remote_steps(url) == [0])
+        shutil.rmtree(directory)  # what run_experiment does with a directory that it made for nothing
+        raise UsageError("bad request")
+    assert Store(url).listing() == {}
+
+
+@pytest.mark.stores("file", "s3")
+def test_a_second_machine_is_told_who_trains(place, tmp_path, monkeypatch):
+    url = place.url()
+    with working_copy(url) as directory:
+        begin(directory)
+        with pytest.raises(UsageError, match=r"is being trained by process \d+ on host \S+: wait"):
+            working_copy(url).__enter__()
+        monkeypatch.setattr("everstep.remote.lease.socket.gethostname", lambda: "elsewhere")
+        monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "other"))
+        with pytest.raises(UsageError, match=r"is being trained by process \d+ on host \S+: wait"):
+            working_copy(url).__enter__()
+
+
+@pytest.mark.stores("file")
+def test_a_lease_that_nobody_renews_is_taken_over(place, monkeypatch, caplog):
+    store = Store(place.url())
+    dead, alive = Lease(store, 0.3), Lease(store, 0.3)
+    with monkeypatch.context() as patch:
+        patch.setattr("everstep.remote.lease.socket.gethostname", lambda: "elsewhere")
+        dead.acquire()
+    began = time.monotonic()
+    alive.acquire()
+    assert 0.8 < time.monotonic() - began < 5
+    assert "waiting up to 1 s" in caplog.text
+    time.sleep(0.3)
+    with pytest.raises(Exception, match="is being trained by process .* by now"):
+        dead.renew()
+    alive.renew()
+    alive.release()
+    assert store.listing() == {}
+
+
+@pytest.mark.stores("file")
+def test_a_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(place, monkeypatch):
+    store = Store(place.url())
+    with monkeypatch.context() as patch:
+        patch.setattr("everstep.remote.lease.os.getpid", lambda: 2**22 + 1)  # beyond what Linux gives
+        Lease(store, 60).acquire()
+    Lease(store, 60).acquire()
+
+
+@pytest.mark.stores("gs")
+def test_others_look_at_a_copy_of_their_own(place, tmp_path):
+    url = place.url()
+    trained = Machine(tmp_path / "machine", url)
+    trained.begin()
+    trained.save(10)
+    trained.mirror.commit()
+    seen = local_view(url)
+    assert steps(seen / "checkpoints") == [10]
+    trained.save(20)
+    shutil.rmtree(trained.directory / "checkpoints" / "10")
+    trained.mirror.commit()
+    with working_copy(url, training=False) as again:
+        assert again == seen
+        assert steps(seen / "checkpoints") == [20]
+    assert [found for found, _ in local_runs(url.rpartition("/")[0]) if found == url] == [url]
+    with pytest.raises(UsageError, match="there is no run at"):
+        local_view(f"{url}-not")
+
+
+@pytest.mark.stores("memory")
+def test_who_follows_sees_what_comes(place, tmp_path):
+    url = place.url()
+    trained = Machine(tmp_path / "machine", url)
+    trained.begin()
+    trained.save(10)
+    trained.mirror.commit()
+    with working_copy(url, training=False, follow=True) as seen:
+        trained.save(20)
+        trained.mirror.commit()
+        until(lambda: 20 in steps(seen / "checkpoints"))
+
+
+@pytest.mark.stores("file", "s3")
+def test_a_folder_is_published(place, tmp_path):
+    (tmp_path / "model" / "deep").mkdir(parents=True)
+    (tmp_path / "model" / "deep" / "weights").write_bytes(b"w" * 100)
+    url = place.url()
+    publish(tmp_path / "model", url)
+    assert Store(url).get_bytes("deep/weights") == b"w" * 100

@@ -1,0 +1,64 @@
+"""A real browser: Chromium without a window. After every test its console is empty, and it has asked for nothing."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WIDE, NARROW = (1366, 768), (390, 844)
+
+Page = Callable[..., Any]
+
+
+def _programs() -> tuple[str, str] | None:
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    browser = next((found for name in names if (found := shutil.which(name))), None)
+    driver = shutil.which("chromedriver")
+    return (browser, driver) if browser and driver else None
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    webdriver = pytest.importorskip(
+        "selenium.webdriver", reason="the page is tested with selenium: pip install selenium"
+    )
+    programs = _programs()
+    if programs is None:
+        pytest.skip("no Chromium with chromedriver here; on Debian and Ubuntu: apt install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = programs[0]
+    profile = tmp_path_factory.mktemp("profile")
+    flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
+    for flag in (*flags, "--force-color-profile=srgb", f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    service = webdriver.ChromeService(programs[1], log_output=os.devnull)
+    driver = webdriver.Chrome(options=options, service=service)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Page]:
+    """Opens a report in a window of some size; the test fails if the page complains, or asks a network."""
+
+    def show(path: Path, size: tuple[int, int] = WIDE) -> Any:
+        width, height = size
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        browser.get(path.resolve().as_uri())
+        return browser
+
+    browser.get("about:blank")
+    browser.get_log("browser"), browser.get_log("performance")
+    yield show
+    complaints = [entry["message"] for entry in browser.get_log("browser")]
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert not complaints
+    assert not [url[:80] for url in asked if not url.startswith(("file:///", "data:"))]
+    assert len({url for url in asked if url.startswith("file:")}) <= 1

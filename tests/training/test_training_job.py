@@ -1,0 +1,246 @@
+"""`Training` in one process: what it builds, trains, returns and leaves behind; and what it refuses."""
+
+import csv
+import functools
+import json
+import logging
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from everstep.errors import TrainingError, UsageError
+from everstep.training import Training
+
+pytestmark = pytest.mark.backend
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(48, 4)).astype("float32")
+Y = (X.sum(axis=1) > 0).astype("int32")
+TENSORFLOW = keras.backend.backend() == "tensorflow"
+
+
+def build(activation="softmax"):
+    inputs = keras.Input((4,), name="x")
+    return keras.Model(inputs, keras.layers.Dense(2, activation)(inputs))
+
+
+def made(job_dir, cls=Training, **changes):
+    given = {"build_model_func": build, "optimizer": "adam", "loss": "sparse_categorical_crossentropy"}
+    return cls(**{**given, "job_dir": job_dir, "metrics": ["accuracy"], "verbose": False, **changes})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A job of two epochs with artifacts."""
+    root = tmp_path_factory.mktemp("finished")
+    optimizer = keras.optimizers.Adam(0.01)
+    training = made(root / "job", artifacts_dir=root / "artifacts", optimizer=optimizer)
+    assert training.model.optimizer is optimizer
+    return training, training.run_train((X, Y), (X, Y), 2)
+
+
+def test_layout(finished):
+    training, history = finished
+    job, artifacts = Path(training.job_dir), Path(training.artifacts_dir)
+    assert json.loads((job / "job_meta.json").read_text()) == {"last_epoch": 2, "last_checkpoint": "00002"}
+    assert sorted(path.name for path in (job / "epochs").iterdir()) == ["00001.json", "00002.json"]
+    assert json.loads((job / "run.json").read_text())["status"] == "finished"
+    assert (job / "history.csv").read_text().startswith("step,")
+    assert sorted(path.name for path in artifacts.iterdir()) == ["history.csv", "saved_model"]
+    rows = list(csv.DictReader((artifacts / "history.csv").read_text().splitlines()))
+    assert [row["epoch"] for row in rows] == ["0", "1"]
+    assert [float(row["loss"]) for row in rows] == history.history["loss"]
+    assert float(training.model.optimizer.learning_rate) == pytest.approx(0.01)
+
+
+def test_finished_job_returns_all_and_mends_its_files(finished):
+    """Run again there is nothing to train: the whole history comes back, and what was lost is there again."""
+    training, history = finished
+    job, artifacts = Path(training.job_dir), Path(training.artifacts_dir)
+    (artifacts / "history.csv").unlink()
+    (job / "job_meta.json").unlink()
+    again = made(job, artifacts_dir=artifacts, optimizer=keras.optimizers.Adam(0.01))
+    found = again.run_train((X, Y), (X, Y), 2)
+    assert (found.history, found.epoch) == (history.history, [0, 1])
+    assert json.loads((job / "job_meta.json").read_text())["last_epoch"] == 2
+    assert (artifacts / "history.csv").is_file()
+    for ours, theirs in zip(again.model.get_weights(), training.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_another_optimizer_is_no_secret(finished):
+    """A job that goes on with other settings is refused, by the key; allowed, it goes on with them."""
+    training, _ = finished
+    with pytest.raises(UsageError, match=r"task.optimizer.learning_rate: 0.00999\d* -> 0.5|0.01 -> 0.5"):
+        made(training.job_dir, optimizer=keras.optimizers.Adam(0.5)).run_train((X, Y), (X, Y), 3)
+
+
+def test_pipeline_files(finished, tmp_path):
+    training, history = finished
+    training.save_pipeline_metadata(tmp_path / "ui.json", tmp_path / "metrics.json")
+    source = f"{training.job_dir}/logs"
+    assert json.loads((tmp_path / "ui.json").read_text()) == {"outputs": [{"type": "tensorboard", "source": source}]}
+    metrics = {m["name"]: m for m in json.loads((tmp_path / "metrics.json").read_text())["metrics"]}
+    assert metrics["val_loss"] == {"name": "val_loss", "numberValue": history.history["val_loss"][-1], "format": "RAW"}
+    assert metrics["val_accuracy"]["format"] == "PERCENTAGE"
+
+
+# -- classes of the user's -------------------------------------------------------------------------------------------
+
+
+class OwnStep(keras.Model):
+    """Learns by a step of its own, in the form that Keras wants on this backend."""
+
+    if TENSORFLOW:
+
+        def train_step(self, data):
+            import tensorflow as tf
+
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss, "own": loss * 0 + 7}
+
+    else:
+
+        def train_step(self, state, data):
+            import jax
+
+            trainable, others, optimizer, metrics = state
+            x, y = data
+
+            def loss_of(values):
+                y_pred, new = self.stateless_call(values, others, x, training=True)
+                return self.compute_loss(y=y, y_pred=y_pred), new
+
+            (loss, new), gradients = jax.value_and_grad(loss_of, has_aux=True)(trainable)
+            trainable, optimizer = self.optimizer.stateless_apply(optimizer, gradients, trainable)
+            return {"loss": loss, "own": loss * 0 + 7}, (trainable, new, optimizer, metrics)
+
+
+def test_custom_model_class_from_the_first_start(tmp_path):
+    """And after a restart; one that the function returns itself stays the same object."""
+    for epochs in (1, 2):
+        training = made(tmp_path / "job", custom_model_class=OwnStep)
+        assert isinstance(training.model, OwnStep)
+        history = training.run_train((X, Y), None, epochs)
+    assert history.history["own"] == [7, 7]
+    inputs = keras.Input((4,))
+    ready = OwnStep(inputs=inputs, outputs=keras.layers.Dense(2)(inputs))
+    assert made(tmp_path / "other", build_model_func=lambda: ready, custom_model_class=OwnStep).model is ready
+
+
+def test_subclass(tmp_path):
+    """`__init__` and `run_train` are there to be overridden."""
+
+    class Scaled(Training):
+        def __init__(self, *, scale, **kwargs):
+            super().__init__(**kwargs)
+            self.scale = scale
+
+        def run_train(self, train_ds, valid_ds, epochs):
+            self.seen = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)
+            self.add_callback(self.seen)
+            return super().run_train((train_ds[0] * self.scale, train_ds[1]), valid_ds, epochs)
+
+    training = made(tmp_path / "job", Scaled, scale=2.0)
+    assert training.run_train((X, Y), None, 1).epoch == [0]
+    assert json.loads((tmp_path / "job" / "run.json").read_text())["experiment"] == "Scaled"
+
+
+def test_custom_objects(tmp_path):
+    def halved(y_true, y_pred):
+        return keras.ops.mean((keras.ops.cast(y_true, "float32") - y_pred[:, 0]) ** 2) / 2
+
+    training = made(tmp_path / "job", loss="halved", custom_objects={"halved": halved})
+    assert training.run_train((X, Y), None, 1).history["loss"][0] < 1
+
+
+# -- nothing bad is kept ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("bad", "loss"), [(np.nan, "nan"), (1e30, "inf")])
+def test_what_is_not_finite_is_neither_saved_nor_exported(tmp_path, bad, loss):
+    """The loss goes bad in the second epoch: the first one's checkpoint is the last, and there are no artifacts."""
+
+    def spoiling(epoch, logs):
+        if epoch == 1:
+            kernel = training.model.layers[-1].kernel
+            kernel.assign(np.full(kernel.shape, bad, "float32"))
+
+    spoil = keras.callbacks.LambdaCallback(on_epoch_begin=spoiling)
+    linear = functools.partial(build, activation="linear")
+    training = made(tmp_path / "job", artifacts_dir=tmp_path / "artifacts", build_model_func=linear, loss="mse")
+    training.add_callback(spoil)
+    data = X, np.eye(2, dtype="float32")[Y]
+    with pytest.raises(TrainingError, match=f"the training loss is {loss} at step 4; the checkpoint of step 2 is"):
+        training.run_train(data, data, 3)
+    assert [path.name for path in (tmp_path / "job" / "checkpoints").iterdir()] == ["2"]
+    assert json.loads((tmp_path / "job" / "job_meta.json").read_text())["last_epoch"] == 1
+    assert not list((tmp_path / "artifacts").iterdir())
+
+
+# -- refused ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"build_model_func": lambda: "model"}, "build_model_func returned str, expected a keras.Model"),
+        ({"build_model_func": None}, "build_model_func: received None"),
+        ({"job_dir": ""}, "job_dir: received ''"),
+        ({"job_dir": "a/b", "artifacts_dir": "a/b/"}, "artifacts_dir: received 'a/b/', which is job_dir"),
+        ({"optimizer": "adan"}, "optimizer, loss, metrics: model.compile refuses them"),
+        ({"loss": "sparse_crossentropy"}, "loss: received 'sparse_crossentropy'"),
+        ({"custom_model_class": dict}, "custom_model_class: it made a dict"),
+    ],
+)
+def test_bad_construction(changes, words):
+    with pytest.raises(UsageError) as refused:
+        made(**{"job_dir": "unused", **changes})
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_bad_calls(tmp_path):
+    """Each in one line, and nothing is left behind."""
+    training = made(tmp_path / "job", artifacts_dir=tmp_path / "artifacts")
+    calls = {
+        "epochs: received 0": lambda: training.run_train((X, Y), (X, Y), 0),
+        "epochs: received 1.5": lambda: training.run_train((X, Y), (X, Y), 1.5),
+        "train_ds: cannot read data from": lambda: training.run_train(7, None, 1),
+        "steps_per_epoch: the data does not say": lambda: training.run_train(lambda: iter([(X, Y)]), None, 1),
+        "add_callback: received 'stop'": lambda: training.add_callback("stop"),
+        "add_callbacks: received 3": lambda: training.add_callbacks(3),
+        "there is no history yet": training.save_history,
+    }
+    for words, call in calls.items():
+        with pytest.raises(UsageError) as refused:
+            call()
+        assert words in str(refused.value)
+        assert "\n" not in str(refused.value)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is a file"):
+        made(tmp_path / "job", artifacts_dir=tmp_path / "file").run_train((X, Y), None, 1)
+
+
+def test_no_tpu(tmp_path, monkeypatch, caplog):
+    """A clear word; or the CPU, where the environment says so."""
+    for name in ("EVERSTEP_DEVICE_FALLBACK", "TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError, match=r"use_tpu: received True, but .*no TPU.*EVERSTEP_DEVICE_FALLBACK=cpu"):
+        made(tmp_path, use_tpu=True)
+    monkeypatch.setenv("EVERSTEP_DEVICE_FALLBACK", "gpu")
+    with pytest.raises(UsageError, match="EVERSTEP_DEVICE_FALLBACK: received 'gpu'"):
+        made(tmp_path, use_tpu=True)
+    monkeypatch.setenv("EVERSTEP_DEVICE_FALLBACK", "cpu")
+    optimizer = keras.optimizers.SGD(0.5)
+    with caplog.at_level(logging.WARNING):
+        training = made(tmp_path, use_tpu=True, optimizer=optimizer)
+    assert training.model.optimizer is optimizer
+    assert "training on the CPU" in caplog.text
