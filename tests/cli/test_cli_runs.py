@@ -92,6 +92,9 @@ def test_a_projects_run_is_one_run(everstep: Any) -> None:
         assert "exporting" in everstep("runs").out
         (folder / "exported").mkdir()
         assert "evaluating" in everstep("runs").out
+    assert "trained" in everstep("runs").out  # and not evaluated
+    (folder / "reports").mkdir()
+    (folder / "reports" / "metrics.json").write_text("{}")
     assert "finished" in everstep("runs").out
 
 

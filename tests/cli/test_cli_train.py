@@ -84,7 +84,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
+@pytest.mark.parametrize("backend", ["jax", pytest.param("tensorflow", marks=pytest.mark.full)])
 def test_bad_requests_that_only_keras_can_tell(tmp_path: Path, backend: str) -> None:
     here = Path(__file__).parent
     words = {name: [*case[0], "--import=tiny_experiments", f"--backend={backend}"] for name, case in BAD.items()}

@@ -16,7 +16,7 @@ WORDS = ("--import=slow_experiment", "--mode=train", "--no-export", "--max-resta
 
 def test_a_killed_run_goes_on_and_finishes(tmp_path: Path) -> None:
     shutil.copy(HERE.parent / "slow_experiment.py", tmp_path)
-    job = Job("slow/line", "tensorflow", tmp_path / "run", WORDS)
+    job = Job("slow/line", "jax", tmp_path / "run", WORDS)
     process = job.start()
     try:
         assert process.until(lambda: (job.newest_checkpoint() or 0) > 0), process.said()

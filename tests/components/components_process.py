@@ -67,7 +67,8 @@ class Attempt:
         self._begin([run, str(root), str(data), action], tracking)
 
     def _begin(self, words: list[str], tracking: str) -> None:
-        environment = {**os.environ, "MLFLOW_TRACKING_URI": tracking, "PYTHONPATH": str(Path(__file__).parent)}
+        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "MLFLOW_TRACKING_URI": tracking, "PYTHONPATH": path}
         with open(self._said, "a") as said:
             command = [sys.executable, "-c", PROGRAM, *words]
             self._process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
@@ -182,10 +183,12 @@ class Clock:
 
     Args:
       seed: What the instants depend on.
+      share: Up to which share of a phase they are; little where the run that was watched had to compile and create what
+        later ones find.
     """
 
-    def __init__(self, seed: int) -> None:
-        self._random, self.seconds = random.Random(seed), dict.fromkeys(PHASES, 0.0)
+    def __init__(self, seed: int, share: float) -> None:
+        self._random, self._share, self.seconds = random.Random(seed), share, dict.fromkeys(PHASES, 0.0)
 
     def watch(self, attempt: Attempt) -> None:
         """Looks on until the attempt has ended."""
@@ -205,7 +208,7 @@ class Clock:
           attempt: It.
           also: Seconds that it takes to get there, where files of an earlier attempt make it look as if it were there.
         """
-        end = time.monotonic() + self._random.uniform(0, 0.6) * (also + self.seconds[phase])
+        end = time.monotonic() + self._random.uniform(0, self._share) * (also + self.seconds[phase])
         while (now := phase_of(attempt.folder, attempt.before)) == phase and time.monotonic() < end:
             if attempt.code() is not None:
                 break

@@ -40,8 +40,8 @@ def place(tmp_path_factory):
 class Runs:
     """Runs of equal projects, beside an undisturbed one."""
 
-    def __init__(self, place, nursery, flavour="", seed=0):
-        self.place, self.nursery, self.flavour, self.clock = place, nursery, flavour, Clock(seed)
+    def __init__(self, place, nursery, flavour="", seed=0, share=0.25):
+        self.place, self.nursery, self.flavour, self.clock = place, nursery, flavour, Clock(seed, share)
         self.ends = []
         place.mkdir(exist_ok=True)
         self.whole = self.project("whole")
@@ -180,7 +180,7 @@ def test_two_processes_on_one_run(runs):
 def test_many_random_kills(place, nursery, flavour):
     """Once, twice and three times in a row, with and without imports, by all signals; as many projects as rounds."""
     chance, wrong = random.Random(7), {}
-    many = Runs(place / f"many{flavour}", nursery, flavour, seed=7)
+    many = Runs(place / f"many{flavour}", nursery, flavour, seed=7, share=0.8)
     for number in range(ROUNDS):
         root = many.project(f"cut{number}")
         first = PHASES[number % len(PHASES)]

@@ -141,6 +141,7 @@ def test_train(tmp_path):
     assert get_exp_config("mnist/local").replace(**written).to_yaml() == (tmp_path / "run" / "params.yaml").read_text()
 
 
+@pytest.mark.full
 def test_train_answers_bad_input_in_one_line(tmp_path):
     done = train(tmp_path / "run", "--experiment=mnist/lokal")
     assert done.returncode == 2

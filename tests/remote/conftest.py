@@ -47,7 +47,7 @@ def place(
 ) -> Iterator[Place]:
     """The store that a test asks for by its parameter; its network is good at the start."""
     found = _places[request.param]
-    for name, value in {**found.environment(), "EVERSTEP_STORE_TIMEOUT": "10"}.items():
+    for name, value in {**found.environment(), "EVERSTEP_STORE_TIMEOUT": "30"}.items():
         monkeypatch.setenv(name, value)
     fsspec.get_filesystem_class(found.scheme).clear_instance_cache()
     yield found

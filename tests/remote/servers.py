@@ -108,12 +108,14 @@ class BadNetwork(Proxy):
     Attributes:
       trouble: `truncate` cuts uploads in half on the way; `reset` breaks the connection; `stall` never answers.
         `trouble_at` limits it to requests whose path holds that text; `trouble_left` counts those still to meet it.
+      troubles: Kinds of trouble in turn, which every `often`-th request meets.
       met: How many requests met trouble.
     """
 
     def __init__(self, target: str) -> None:
         self.trouble, self.trouble_at, self.trouble_left = "", "", 1 << 30
-        self.met = 0
+        self.troubles: list[str] = []
+        self.often, self.met, self._counted = 7, 0, 0
         super().__init__(target)
 
     def _start(self) -> None:
@@ -126,6 +128,8 @@ class BadNetwork(Proxy):
     def meets(self, method: str, path: str, body: bytes) -> str:
         """Returns the trouble that a request runs into; where a place is named, uploads to it alone do."""
         uploads = method in ("PUT", "POST")
+        if self.troubles:
+            return self._in_turn(uploads)
         place = self.trouble_at.encode()
         fits = self.trouble and self.trouble_left > 0 and (place in path.encode() or place in body[:2000])
         if not fits or ((self.trouble == "truncate" or place) and not uploads):
@@ -133,6 +137,14 @@ class BadNetwork(Proxy):
         self.trouble_left -= 1
         self.met += 1
         return self.trouble
+
+    def _in_turn(self, uploads: bool) -> str:
+        self._counted += 1
+        if self._counted % self.often:
+            return ""
+        trouble = self.troubles[self._counted // self.often % len(self.troubles)]
+        self.met += 1
+        return "error" if trouble == "truncate" and not uploads else trouble
 
     def wait(self) -> bool:
         return self._closed.wait(self.delay)
@@ -191,7 +203,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.send_header("Content-Length", str(len(content)))
             self.send_header("Connection", "close")  # a network that is gone is gone at once
             self.end_headers()
-            self.wfile.write(content)
+            self.wfile.write(content if self.command != "HEAD" else b"")
 
     def _reset(self) -> None:
         self.close_connection = True

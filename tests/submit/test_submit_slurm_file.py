@@ -126,7 +126,7 @@ def test_without_slurm_the_job_file_can_still_be_seen(place: Place, monkeypatch:
     assert "gres" not in text
     assert "mail" not in text
     assert "gres=gpu:1\n" in place.submit(1, "--engine", "slurm", "--dry-run")
-    assert not list(place.run.iterdir())
+    assert not place.run.exists()
 
 
 def test_code_that_was_edited_while_a_command_waited_is_not_run(cluster: Place) -> None:

@@ -3,15 +3,21 @@
 import contextlib
 import csv
 import json
+import re
 import signal
 from pathlib import Path
 
+import fsspec
 import keras
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tests.remote.servers import BadNetwork, environment, fresh_url, running
 from training_program import EPOCHS, LABELS, STEPS, Nursery, arrays
+
+from everstep.remote import local_view, publish
+from everstep.remote.transfer import Store
 
 pytestmark = pytest.mark.backend
 
@@ -127,3 +133,63 @@ def test_early_stopping_counts_over_attempts(nursery, tmp_path):
     assert code == 0, said
     assert json.loads((tmp_path / "job.json").read_text())["epochs"] == [0, 1, 2]
     assert meta(tmp_path / "job")["last_epoch"] == 3
+
+
+# -- in a store --------------------------------------------------------------------------------------------------------
+
+ELSEWHERE = [] if keras.backend.backend() == "tensorflow" else [pytest.mark.full]
+
+
+def stored(scheme, root, url, clean):
+    """What another machine sees of a job: every byte checked, and nothing said that is not there."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**clean, "EVERSTEP_CACHE_DIR": str(root / "seen")}.items():
+            patch.setenv(name, value)
+        fsspec.get_filesystem_class(scheme).clear_instance_cache()
+        seen = local_view(url)
+        there = Store(url).listing()
+    for path in sorted((seen / "epochs").glob("*.json")):
+        assert f"{json.loads(path.read_text())['checkpoint']}/manifest.json" in there
+    saved = [int(name.split("/")[1]) for name in there if re.fullmatch(r"checkpoints/\d+/manifest.json", name)]
+    assert meta(seen)["last_epoch"] * STEPS <= max(saved)
+    return seen
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("scheme", [pytest.param("s3", marks=ELSEWHERE), pytest.param("gs", marks=pytest.mark.full)])
+def test_the_same_in_a_store(scheme, nursery, folder, ended, tmp_path, caplog, monkeypatch):
+    """Each attempt on a machine that knows nothing, on a network that fails in every way: nothing is lost, nor torn."""
+    with running(scheme, tmp_path) as server, BadNetwork(server.uri) as network:
+        clean, url = environment(scheme, server.uri), fresh_url(scheme, tmp_path, "job")
+        data = upload_records(folder, f"{url}-data", clean, monkeypatch)
+        network.troubles = ["error", "truncate", "reset", "stall"]
+        times = {"EVERSTEP_STORE_TIMEOUT": "3", "EVERSTEP_UPLOAD_SECONDS": "1"}
+        for at in ("begin 1", "batch 3.1", ""):
+            told = {**environment(scheme, network.uri), **times, "EVERSTEP_CACHE_DIR": str(tmp_path / f"machine {at}")}
+            code, said = nursery.run(tmp_path / "job", at=at, folder=data, url=url, environment=told)
+            assert code == (-signal.SIGKILL if at else 0), said
+            seen = stored(scheme, tmp_path, url, clean)
+        assert network.met > 4
+        artifacts = f"{url}-artifacts"
+        names, table = sorted(Store(artifacts).listing()), Store(artifacts).get_bytes("history.csv").decode()
+    wanted, found = (json.loads(Path(f"{job}.json").read_text()) for job in (ended[0], tmp_path / "job"))
+    assert found == wanted
+    assert meta(seen) == {"last_epoch": EPOCHS, "last_checkpoint": "00006"}
+    assert table == Path(f"{ended[0]}-artifacts", "history.csv").read_text()
+    assert {"history.csv", "saved_model/saved_model.pb"} <= set(names)
+    assert not [name for name in names if name.startswith(".")]
+    assert "damaged" not in caplog.text
+    attempts = json.loads((seen / "run.json").read_text())["attempts"]
+    assert [attempt["from_step"] for attempt in attempts] == [0, 1 * STEPS, 3 * STEPS]
+    files = sorted((seen / "logs" / "train").glob("*tfevents*"))
+    events = [event for path in files for event in EventFileLoader(str(path)).Load()]
+    assert [event.step for event in events if event.HasField("summary")] == list(range(EPOCHS))
+
+
+def upload_records(folder, url, clean, monkeypatch):
+    for name, value in clean.items():
+        monkeypatch.setenv(name, value)
+    if not folder:
+        return ""
+    publish(folder, url)
+    return url

@@ -74,6 +74,15 @@ def data(folder, training):
     return get_valid_ds(folder, read, 8)
 
 
+def is_saved(job, step):
+    """Tells whether a checkpoint is complete where the job lives."""
+    if "://" not in job:
+        return Path(job, "checkpoints", str(step)).exists()
+    from everstep.remote.transfer import Store
+
+    return f"checkpoints/{step}/manifest.json" in Store(job).listing()
+
+
 def deadly(at, job):
     """A callback that ends its process at a point, such as `batch 3.1` or `begin 1`, by a signal."""
     import keras
@@ -98,7 +107,7 @@ def deadly(at, job):
         def await_saved(self, needed):
             """Waits until the epoch before is saved: what is lost then, is lost by the job alone."""
             if needed and self.epoch:
-                until(lambda: (job / "checkpoints" / str(self.epoch * STEPS)).exists())
+                until(lambda: is_saved(job, self.epoch * STEPS))
 
         def on_train_batch_end(self, batch, logs=None):
             self.await_saved(batch == 0)
@@ -121,20 +130,21 @@ def until(true, seconds=60):
         time.sleep(0.01)
 
 
-def work(job, at="", folder="", epochs=EPOCHS, constant=False):
-    """Runs a job to its end, or to the point where it dies."""
+def work(job, at="", folder="", epochs=EPOCHS, constant=False, url="", environment=None):
+    """Runs a job to its end, or to the point where it dies; at a URL, if one is given."""
     import keras
     import numpy as np
 
     from everstep.training import Training
 
-    job = Path(job)
+    os.environ.update(environment or {})
+    place = url or job
     rate = 0.0 if constant else keras.optimizers.schedules.ExponentialDecay(0.02, 5, 0.9)
     optimizer = keras.optimizers.SGD(0.0) if constant else keras.optimizers.Adam(rate)
     t = Training(
         build_model_func=functools.partial(build_model, rate=0.0 if constant else 0.3),
-        job_dir=job,
-        artifacts_dir="" if constant else f"{job}-artifacts",
+        job_dir=place,
+        artifacts_dir="" if constant else f"{place}-artifacts",
         optimizer=optimizer,
         loss="sparse_categorical_crossentropy",
         metrics=["accuracy"],
@@ -142,7 +152,7 @@ def work(job, at="", folder="", epochs=EPOCHS, constant=False):
     )
     stop = keras.callbacks.EarlyStopping("val_loss", patience=2, min_delta=1e9 if constant else 0)
     t.add_callbacks([stop] if constant else [])
-    t.add_callback(deadly(at, job))
+    t.add_callback(deadly(at, place))
     train, valid = data(folder, True), data(folder, False)
     train = train if folder else tuple(part[: STEPS * 32] for part in train)
     history = t.run_train(train, valid, epochs)

@@ -12,6 +12,7 @@ from everstep.cli.output import aligned, json_text
 from everstep.data.record_inspection import Feature, Inspection, inspect
 from everstep.data.record_writing import Written, write_arrays, write_images
 from everstep.errors import UsageError
+from everstep.remote.urls import is_url
 
 app = new_app(
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -24,7 +25,7 @@ Shards = Annotated[int, typer.Option(metavar="N", help="Number of files.")]
 Arrays = Annotated[str | None, typer.Option(metavar="NPZ", help="Arrays with a sample per row, each a feature.")]
 Images = Annotated[str | None, typer.Option(metavar="DIR", help="A folder of image files; needs --labels.")]
 Labels = Annotated[str | None, typer.Option(metavar="CSV", help="A table with the columns file and label.")]
-Paths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Record files, or folders of them.")]
+Paths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Record files, folders of them, or URLs.")]
 Examples = Annotated[int, typer.Option(metavar="N", help="How many of the first records to show.")]
 
 
@@ -49,6 +50,8 @@ def write(
     """
     if (arrays is None) == (images is None) or (images is None) != (labels is None):
         raise UsageError("say what to write: --arrays FILE.npz, or --images DIR with --labels FILE.csv")
+    if is_url(folder):
+        raise UsageError(f"DIR: received {folder!r}; records are written to this machine: name a folder, then copy it")
     if arrays is not None:
         written = write_arrays(folder, split, _load(arrays), shards)
     else:

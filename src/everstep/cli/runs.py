@@ -1,6 +1,6 @@
 """`everstep runs`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,9 +10,12 @@ from typer.core import TyperGroup
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned, json_text, number
+from everstep.cli.stored_runs import StoredRun, stored_run, stored_runs
 from everstep.errors import TrainingError, UsageError
+from everstep.remote.urls import is_url
 from everstep.run.goodput import goodput
 from everstep.run.record import read
+from everstep.run.record_shape import damage
 from everstep.submit.overview import Overview, overview
 from everstep.submit.submissions import newest
 from everstep.tracking.sync import sync as send_waiting
@@ -22,8 +25,10 @@ _SIDE_FIGURES = {"eval_seconds", "steps_per_second", "learning_rate", "optimizer
 _NUM_METRICS = 3
 _SPANS = ((172800, 86400, "d"), (7200, 3600, "h"), (120, 60, "min"), (0, 1, "s"))  # from when on, which unit
 
-Root = Annotated[str | None, typer.Argument(metavar="ROOT", help="Where to look; runs by default.")]
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory.")]
+Root = Annotated[
+    str | None, typer.Argument(metavar="ROOT", help="Where to look, a directory or a URL; runs by default.")
+]
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory, or its URL.")]
 
 
 class RunsGroup(TyperGroup):
@@ -57,9 +62,7 @@ def list_runs(
     json: options.Json = False,
 ) -> None:
     """List the runs below a directory: how they stand, how far they are, and when they were last heard of."""
-    if root is not None and not Path(root).is_dir():
-        raise UsageError(f"there is no directory {root!r} to look for runs in")
-    found = overview(Path(root or "runs"))
+    found = _overview(root)
     if json:
         print(json_text([one.as_dict() for one in found]))
     elif found:
@@ -74,16 +77,21 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show one run; with --json, its run.json as it is."""
-    record = read(directory)
+    if not json and (waiting := _waiting(directory)) is not None:
+        print(aligned([("status", waiting.state), *_submitted(waiting)]))
+        return
+    run = stored_run(directory) if is_url(directory) else _local_run(directory)
     if json:
-        print(Path(directory, "run.json").read_text("utf-8"), end="")
+        print((run.directory / "run.json").read_text("utf-8"), end="")
     else:
-        print(_summary(Overview(Path(directory), record, newest(Path(directory)))))
+        print(_summary(run))
 
 
 @app.command(epilog="Example: everstep runs sync runs/mnist-local-5f2c7a90b1")
 def sync(directory: Directory) -> None:
     """Send MLflow what it has not got yet of a run's numbers."""
+    if is_url(directory):
+        raise UsageError(f"DIR: received {directory!r}; what waits is on the machine that trained: name its directory")
     read(directory)
     result = send_waiting(directory)
     print(f"{result.sent} points sent to {result.server}, {result.waiting} wait")
@@ -93,11 +101,34 @@ def sync(directory: Directory) -> None:
         raise TrainingError(f"{result.server} takes no points: {result.problem}")
 
 
+def _waiting(directory: str) -> Overview | None:
+    """Returns a run that was submitted and has no record yet."""
+    path = Path(directory)
+    submitted = None if is_url(directory) or (path / "run.json").exists() else newest(path)
+    return None if submitted is None else Overview(path, None, submitted)
+
+
+def _overview(root: str | None) -> Sequence[Overview]:
+    if root is not None and is_url(root):
+        return stored_runs(root)
+    if root is not None and not Path(root).is_dir():
+        raise UsageError(f"there is no directory {root!r} to look for runs in")
+    return overview(Path(root or "runs"))
+
+
+def _local_run(directory: str) -> Overview:
+    return Overview(Path(directory), read(directory), newest(Path(directory)))
+
+
+def _submitted(run: Overview) -> list[tuple[str, str]]:
+    return [("submitted", f"{run.submission.job}, {run.submission.folder}")] if run.submission else []
+
+
 def _row(run: Overview) -> list[str]:
     record = run.record or {"experiment": None, "backend": None, "attempts": [], "metrics": {}}
     metrics = " ".join(f"{name}={number(value)}" for name, value in _main_metrics(record["metrics"]))
     return [
-        str(run.directory),
+        run.url if isinstance(run, StoredRun) else str(run.directory),
         _word(record["experiment"]),
         _word(record["backend"]),
         run.state,
@@ -132,10 +163,13 @@ def _main_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, A
 
 def _summary(run: Overview) -> str:
     record = run.record or {}
+    if (wrong := damage(record)) is not None:
+        path = str(run.directory / "run.json")
+        raise UsageError(f"{path!r} is damaged: {wrong} is missing, or has no usable value; --json shows it as it is")
     plain = ("id", "experiment", "backend", "status", "step", "epoch", "digest", "weights_digest")
     rows = [(name, _word(record[name])) for name in plain]
     rows[3:5] = [("status", run.state), ("progress", _progress(run))]
-    rows += [("submitted", f"{run.submission.job}, {run.submission.folder}")] if run.submission else []
+    rows += _submitted(run)
     rows += [(name, _word(value)) for name, value in record["code"].items() if value is not None]
     for kind, logs in record["metrics"].items():
         rows += [(f"{kind} {name}", number(value)) for name, value in logs.items()]

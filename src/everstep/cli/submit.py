@@ -1,14 +1,17 @@
 """`everstep submit`."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from everstep import storage
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned
+from everstep.cli.project_options import Backend, choose_backend
+from everstep.cli.run import AllowChange, EvalOnly
 from everstep.errors import UsageError, nearest
 from everstep.run.lock import RunLock
 from everstep.submit import background, on_ray, slurm, snapshot, submissions
@@ -46,6 +49,9 @@ def submit(
     data_dir: DataDir = None,
     model_dir: ModelDir = None,
     engine: Engine = "background",
+    eval_only: EvalOnly = False,
+    backend: Backend = None,
+    allow_change: AllowChange = None,
     max_restarts: MaxRestarts = 10,
     gpu_type: GpuType = "any",
     hours: Hours = 2.0,
@@ -66,12 +72,16 @@ def submit(
         raise UsageError(f"--max-restarts: received {max_restarts}, must be 0 or more")
     resources = slurm.Resources(gpu_type, hours, mem, n_cpu, email)
     resources.check()
-    request = _request(context.obj, words or [], project_root, data_dir, model_dir)
+    more = _more(eval_only, backend, allow_change or ())
+    request = _request(context.obj, words or [], project_root, data_dir, model_dir, more)
+    if backend:
+        choose_backend(backend)  # a wrong name is told now, not by the job
     folder = snapshot.place(request)
     if dry_run:
         print(_preview(request, folder, engine, resources, max_restarts), end="")
         return
-    hand_over = _engine(engine, request, folder, resources, max_restarts, address)
+    where = on_ray.address(address) if engine == "ray" else None
+    hand_over = _engine(engine, request, folder, resources, max_restarts, where)
     _require_free(request)
     snapshot.take(request, folder, engine)
     try:
@@ -79,41 +89,56 @@ def submit(
     except UsageError:
         snapshot.discard(folder)
         raise
-    snapshot.note_job(folder, job)
+    snapshot.note_job(folder, job, where)
     print(_where_to_look(request, folder, engine, job))
 
 
+def _more(eval_only: bool, backend: str | None, allow_change: Sequence[str]) -> list[str]:
+    """Returns the options that `everstep run` is given as they are."""
+    words = ["--eval-only"] if eval_only else []
+    words += ["--backend", backend] if backend else []
+    return words + [word for key in allow_change for word in ("--allow-change", key)]
+
+
 def _request(
-    typed: list[str], words: list[str], project_root: str, data_dir: str | None, model_dir: str | None
+    typed: list[str],
+    words: list[str],
+    project_root: str,
+    data_dir: str | None,
+    model_dir: str | None,
+    more: list[str],
 ) -> Request:
     """Returns what is submitted: what stands before a lone `--` is a run's name, what follows it a command."""
     command = typed[typed.index("--") + 1 :] if "--" in typed else []
     names = words[: len(words) - len(command)]
     if bool(command) == bool(names) or len(names) > 1:
         raise UsageError(f"name one run, or a command after --: received {shlex.join(words) or 'neither'}")
+    if command and more:
+        raise UsageError(f"{more[0]}: is an option of a project's run; put it into the command after --")
     if command:
         return any_command(command, model_dir, data_dir)
     if model_dir is not None:
         raise UsageError(f"--model-dir: received {model_dir!r}; a run of a project is in runs/{names[0]}: leave it out")
-    return project_run(names[0], project_root, data_dir)
+    return project_run(names[0], project_root, data_dir, more)
 
 
 def _engine(
-    engine: str, request: Request, folder: Path, resources: slurm.Resources, max_restarts: int, address: str | None
+    engine: str, request: Request, folder: Path, resources: slurm.Resources, max_restarts: int, where: str | None
 ) -> Callable[[], str]:
     """Returns what hands the job over; refuses first where the engine cannot take it."""
     if engine == "slurm":
         slurm.require()
         slurm.require_room()
         return lambda: slurm.submit(request, folder, resources, max_restarts)
-    if engine == "ray":
-        client = on_ray.connect(on_ray.address(address))
+    if where is not None:
+        client = on_ray.connect(where)
         return lambda: on_ray.submit(client, request, folder, max_restarts)
     return lambda: background.start(request, folder, max_restarts)
 
 
 def _require_free(request: Request) -> None:
     """Refuses a run that is under way, whoever started it."""
+    storage.prepare_directory(request.directory)
     submissions.require_none_under_way(request.directory)
     with RunLock(request.directory):
         pass

@@ -15,6 +15,14 @@ _GRAPH = re.compile(
 """What TensorFlow says around the reason when a dataset fails: nodes of its graph, which nobody has named."""
 
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def in_a_line(error: BaseException) -> str:
+    """Returns what an exception says, in one line and without the colours that Keras gives to shapes and layers."""
+    return " ".join(_COLOUR.sub("", str(error)).split())
+
+
 @contextlib.contextmanager
 def blamed(what: str, source: Path, hint: str = "") -> Iterator[None]:
     """Inside the block, an exception of the project's code becomes a line; it stays behind it as the cause.
@@ -32,7 +40,7 @@ def blamed(what: str, source: Path, hint: str = "") -> Iterator[None]:
     except (UsageError, TrainingError):
         raise
     except Exception as error:
-        text = _GRAPH.sub("", " ".join(str(error).split()))[:300]
+        text = _GRAPH.sub("", in_a_line(error))[:300]
         raise UsageError(f"{what} fails{_place(error, source)}: {type(error).__name__}: {text}{hint}") from error
 
 

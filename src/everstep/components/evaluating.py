@@ -16,6 +16,7 @@ from everstep.components.run_folder import RunFolder
 from everstep.components.tracking import Tracking
 from everstep.errors import UsageError
 from everstep.evaluation import Evaluator, predictions, sample_metrics
+from everstep.evaluation.kinds import Kind
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +52,12 @@ def evaluate_all(components: Components, folder: RunFolder, artefact: Artefact, 
       UsageError: Data, model and evaluation functions do not fit together.
     """
     splits: tuple[Split, ...] = ("validation", "test")
+    tracking.start()
     results: Results = {split: _evaluated(components, folder, artefact, split) for split in splits}
     _copy(folder, str(components.config.project_name))
     number = _number(folder, results)
-    tracking.start()
-    tracking.evaluation(number, named(results))
     storage.write_json(folder.reports / "metrics.json", {"evaluation": number, **results})
+    tracking.evaluation(number, named(results))
     return results
 
 
@@ -104,7 +105,15 @@ def evaluator_of(components: Components) -> Evaluator | None:
     functions = _functions(components)
     if functions is None:
         return None
-    return Evaluator(functions, classes=_class_names(components), show=_show(components.evaluator))
+    kind, classes, from_logits = evaluated_as(components)
+    show = _show(components.evaluator)
+    return Evaluator(functions, kind=kind, classes=classes, from_logits=from_logits, show=show)
+
+
+def evaluated_as(components: Components) -> tuple[Kind | None, Any, bool | None]:
+    """Returns what the evaluator says of the data: their kind, the names of classes, and whether answers are logits."""
+    own = components.evaluator
+    return getattr(own, "kind", None), _class_names(components), getattr(own, "from_logits", None)
 
 
 def _functions(components: Components) -> Any:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everstep.components.base import BaseClass
+from everstep.evaluation.kinds import Kind
 
 
 class EvaluatorBase(BaseClass):
@@ -23,6 +24,12 @@ class EvaluatorBase(BaseClass):
 
     def _load_params(self, config: Any) -> None:
         """Has no parameters; override it where there are some."""
+
+    kind: Kind | None = None
+    """What the data are, where the first batch would be misread: "regression" for labels that begin with 0 and 1."""
+
+    from_logits: bool | None = None
+    """Whether predictions over classes are logits; None: as the first batch looks."""
 
     @abc.abstractmethod
     def get_eval_funcs(self) -> Mapping[str, Any] | Sequence[Any] | None:

@@ -16,6 +16,7 @@ import keras
 
 from everstep import redaction, storage
 from everstep.actions.best_checkpoint import STEP
+from everstep.components.blame import in_a_line
 from everstep.components.building import Components
 from everstep.components.config_struct import ConfigStruct
 from everstep.components.run_folder import RunFolder
@@ -24,7 +25,7 @@ from everstep.config import dialect
 from everstep.data import nest
 from everstep.errors import TrainingError, UsageError
 from everstep.export.from_checkpoint import load_checkpoint
-from everstep.export.saved_model import export_saved_model
+from everstep.export.saved_model import declared_inputs, export_saved_model
 from everstep.run.environment import code_version
 from everstep.types import Batch
 
@@ -52,7 +53,7 @@ def export_best(components: Components, folder: RunFolder, model: keras.Model, s
 
     def write(directory: Path) -> dict[str, Any]:
         export_saved_model(model, directory / "savedmodel", few)
-        return {**best, "inputs": _dtypes(model, few)}
+        return {**best, "inputs": input_dtypes(model, few)}
 
     write_export(folder, components.config, write)
 
@@ -86,7 +87,7 @@ def _failing_in_a_line(folder: RunFolder) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:
-        text = " ".join(str(error).split())
+        text = in_a_line(error)
         if not isinstance(error, TrainingError):
             text = f"{str(folder.exported)!r} cannot be written: {type(error).__name__}: {text[:300]}"
         raise TrainingError(f"{_HALF_MADE.sub(_named, text)}{_left(folder)}") from error
@@ -155,11 +156,10 @@ def _identity(config: ConfigStruct) -> dict[str, Any]:
     return {**export, "trained": hashlib.sha256(dialect.dump(values).encode("utf-8")).hexdigest()}
 
 
-def _dtypes(model: keras.Model, sample: Any) -> list[str]:
+def input_dtypes(model: keras.Model, sample: Any) -> list[str]:
     """Returns the types of the model's inputs: as it declares them, else those of the sample."""
     arrays = keras.tree.flatten(sample)
-    declared = getattr(model, "inputs", None) or ()
-    return [str(each.dtype) for each in (declared if len(declared) == len(arrays) else arrays)]
+    return [str(each.dtype) for each in declared_inputs(model, sample) or arrays]
 
 
 def _digests(directory: Path) -> dict[str, str]:

@@ -2,12 +2,14 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from everstep.components.building import Components
-from everstep.components.rows import exactly, without_end
-from everstep.components.tf_datasets import is_dataset, one_pass
+from everstep.components.rows import exactly, weights_of_samples, without_end
+from everstep.components.tf_datasets import RUNS_OVER, is_dataset, one_pass, runs_over
+from everstep.data import nest
 from everstep.data.iterables import IterableStream, is_one_shot
 from everstep.data.mapped import MappedStream
 from everstep.data.stream import Stream
@@ -28,6 +30,7 @@ class Flow:
       n_iter: How many batches that are.
       batches: Yields them once, `(x, y)` or `(x, y, weights or ids)` in NumPy arrays, every sample once.
       stream: The same with a position, for training and the evaluations in it.
+      doubt: What may not be meant that way, in words; empty for nothing.
     """
 
     split: Split
@@ -35,6 +38,7 @@ class Flow:
     n_iter: int
     batches: Callable[[], Iterator[tuple[Any, ...]]]
     stream: Stream
+    doubt: str = ""
 
 
 def make_flow(components: Components, split: Split) -> Flow:
@@ -53,7 +57,7 @@ def make_flow(components: Components, split: Split) -> Flow:
     def one_epoch() -> Iterator[tuple[Any, ...]]:
         again = _make(components, split)
         with components.calling("data_loader", f"create_{split}_generator"):
-            yield from exactly(again.batches, again.count, again.n_iter, what)
+            yield from _weighted(split, exactly(again.batches, again.count, again.n_iter, what))
 
     stream = GeneratedStream(one_epoch, made.n_iter, repeat=split == "training", seed=components.config.seed)
     return Flow(split, made.count, made.n_iter, one_epoch, stream)
@@ -80,16 +84,50 @@ class BlamedStream(MappedStream):
     Args:
       stream: The other.
       calling: Makes the block in which it is read.
+      announced: How many samples and how many batches a pass has to have; None where passes have no end.
+      what: Whose they are, for messages.
     """
 
-    def __init__(self, stream: Stream, calling: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-        super().__init__(stream, lambda batch: batch)
-        self._calling = calling
+    def __init__(
+        self,
+        stream: Stream,
+        calling: Callable[[], contextlib.AbstractContextManager[None]],
+        announced: tuple[int, int] | None = None,
+        what: str = "",
+    ) -> None:
+        super().__init__(stream, weights_of_samples)
+        self._calling, self._announced, self._what = calling, announced, what
 
     def open(self, epoch: int, batch: int) -> Iterator[Any]:
-        """Returns the other stream's batches."""
+        """Returns the other stream's batches; a dataset whose size nobody knew before is counted on the way.
+
+        Raises:
+          UsageError: A pass has fewer or more than announced: epochs would run into each other.
+        """
         with self._calling():
-            yield from super().open(epoch, batch)
+            if self._announced is None:
+                yield from super().open(epoch, batch)
+            else:
+                yield from self._counted(super().open(epoch, batch), batch, *self._announced)
+
+    def _counted(self, batches: Iterator[Any], begin: int, count: int, n_iter: int) -> Iterator[Any]:
+        """Yields batches of a pass from one on; samples are counted where it is the first."""
+        number, rows = begin, 0
+        for number, item in enumerate(batches, start=begin + 1):
+            rows += len(nest.flatten(item)[0])
+            if number > n_iter:
+                break
+            yield item
+        if number != n_iter:
+            raise self._wrong(f"{n_iter} batches", "more" if number > n_iter else f"{number}")
+        if begin == 0 and rows != count:
+            raise self._wrong(f"{count} samples", f"{rows}")
+
+    def _wrong(self, announced: str, found: str) -> UsageError:
+        return UsageError(
+            f"{self._what}: {announced} were announced for a pass, but the dataset has {found}: return the number of "
+            "samples there is, let batchify return that by the batch size, rounded up, and end a pass after them"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,15 +147,23 @@ def _of_dataset(components: Components, split: Split, made: _Made) -> Flow:
 
     def batches() -> Iterator[tuple[Any, ...]]:
         with components.calling("data_loader", f"create_{split}_generator"):
-            yield from exactly(dataset.as_numpy_iterator(), made.count, made.n_iter, what)
+            yield from _weighted(split, exactly(dataset.as_numpy_iterator(), made.count, made.n_iter, what))
 
     stream: Stream
     if split == "training":
         read = TFDataStream(dataset, repeat=not has_no_end(dataset))
-        stream = BlamedStream(read, lambda: components.calling("data_loader", f"create_{split}_generator"))
+        counted = None if has_no_end(dataset) else (made.count, made.n_iter)
+        calling = functools.partial(components.calling, "data_loader", f"create_{split}_generator")
+        stream = BlamedStream(read, calling, counted, what)
     else:
         stream = GeneratedStream(batches, made.n_iter, repeat=False, seed=components.config.seed)
-    return Flow(split, made.count, made.n_iter, batches, stream)
+    doubt = f"{what}: {RUNS_OVER}" if split == "training" and runs_over(dataset, made.count) else ""
+    return Flow(split, made.count, made.n_iter, batches, stream, doubt)
+
+
+def _weighted(split: Split, batches: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Yields batches with their weights as Keras takes them; test data has ids in their place."""
+    return batches if split == "test" else map(weights_of_samples, batches)
 
 
 def load_samples(components: Components, split: Split) -> tuple[Any, int]:
@@ -135,7 +181,7 @@ def _make(components: Components, split: Split) -> _Made:
     """Calls loader, augmentor and preprocessor once."""
     samples, count = load_samples(components, split)
     if is_one_shot(samples):
-        samples = without_end(samples, count, described(components, split))
+        samples = without_end(samples, count, described(components, split), components.config.get("batch_size"))
     with components.calling("augmentor" if components.augmentor else "preprocessor", "add_augmentation"):
         samples = augmented(components, split, samples)
     method = "add_test_preprocess" if split == "test" else "add_preprocess"

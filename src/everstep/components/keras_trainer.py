@@ -2,7 +2,8 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -17,6 +18,7 @@ from everstep.components.redirected import redirected
 from everstep.components.run_folder import RunFolder
 from everstep.components.tracking import NoTracking, Tracking
 from everstep.components.training_config import experiment_config
+from everstep.config import load_file
 from everstep.data.mapped import MappedStream, class_weighted
 from everstep.data.stream import Stream
 from everstep.errors import TrainingError, UsageError
@@ -26,6 +28,9 @@ from everstep.loop.keras_callbacks import KerasCallbacks
 from everstep.loop.learning_rate import LearningRate
 from everstep.task.compiled import CompiledTask, require_compiled
 from everstep.task.description import Description, describe, leave
+from everstep.types import Batch
+
+logger = logging.getLogger(__name__)
 
 
 class KerasTrainer:
@@ -60,10 +65,14 @@ class KerasTrainer:
         """
         config = self._components.config
         epochs, steps = require_epochs(config), train.n_iter
+        self._refuse_other_best()
+        self._refuse_fewer(epochs, steps)
+        if train.doubt:
+            logger.warning("%s", train.doubt)
         model = compiled_model(self._components)
         told, class_weight = describe(model), self._class_weight()
         params = experiment_config(config, told, class_weight, epochs, steps)
-        task = CompiledTask(model, _weighted(train.stream, class_weight), validation.stream, params.task)
+        task = CompiledTask(model, self._weighted(train.stream, class_weight), validation.stream, params.task)
         watcher = EpochWatcher(config, self._folder, self._tracking)
         callbacks = KerasCallbacks([*self._callbacks(), watcher], model, epochs, steps, True)
         with _told_of_nan(watcher, str(config.export.metric)), contextlib.ExitStack() as stack:
@@ -90,6 +99,50 @@ class KerasTrainer:
           TrainingError: No epoch can be the best, or what was exported does not answer as the model does.
         """
         export_best(self._components, self._folder, compiled_model(self._components), sample)
+
+    def _refuse_other_best(self) -> None:
+        """Refuses to change what the best epoch is: only the weights that were best so far are kept."""
+        config = self._components.config
+        now = {"metric": config.export.metric, "mode": config.export.mode}
+        for key, before in self._best_so_far().items():
+            if key in now and now[key] != before:
+                raise UsageError(
+                    f"export.{key}: received {now[key]!r}, but of the epochs trained so far only the best by {before!r} "
+                    f"is kept: go on with that, or start a run with another name (from {config.place(f'export.{key}')})"
+                )
+
+    def _best_so_far(self) -> Mapping[str, Any]:
+        """Returns `export` as the run was trained with it; nothing where it is not trained yet, or nobody knows."""
+        if self._folder.step() is None:
+            return {}
+        try:
+            stored: Any = load_file(self._folder.training / "config.yaml")
+        except UsageError:
+            return {}  # what there is to say of that is said by who opens the run
+        for key in ("task", "project", "export"):
+            stored = stored.get(key) if isinstance(stored, Mapping) else None
+        return stored if isinstance(stored, Mapping) else {}
+
+    def _refuse_fewer(self, epochs: int, steps: int) -> None:
+        """Refuses to end before where the run is: the best epoch may be one of those beyond."""
+        trained = -(-(self._folder.step() or 0) // steps)
+        if trained > epochs:
+            raise UsageError(
+                f"epochs: received {epochs}, but {trained} are trained already, and any of them may be the best: say "
+                f"{trained} or more, or start a run with another name (from {self._components.config.place('epochs')})"
+            )
+
+    def _weighted(self, stream: Stream, class_weight: Any) -> Stream:
+        """Returns batches with the weights of their classes; labels that have none are the model builder's fault."""
+        if not class_weight:
+            return stream
+        weigh = class_weighted(class_weight)
+
+        def weighed(batch: Batch) -> Batch:
+            with self._components.naming("model_builder"):
+                return weigh(batch)
+
+        return MappedStream(stream, weighed)
 
     def _class_weight(self) -> Any:
         with self._components.calling("model_builder", "get_class_weight"):
@@ -140,10 +193,6 @@ def _builder(components: Components) -> ModelBuilderBase:
     if not isinstance(builder, ModelBuilderBase):
         raise UsageError(f"KerasTrainer trains a ModelBuilderBase, received {type(builder).__name__}")
     return builder
-
-
-def _weighted(stream: Stream, class_weight: Any) -> Stream:
-    return MappedStream(stream, class_weighted(class_weight)) if class_weight else stream
 
 
 def _controller(told: Description, callbacks: KerasCallbacks, watcher: EpochWatcher, **kwargs: Any) -> EpochController:

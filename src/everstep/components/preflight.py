@@ -34,6 +34,10 @@ def check_first_batches(components: Components, train: Flow, validation: Flow) -
         y_pred = fitting.answers(model, x)
         fitting.check_labels(model, y, y_pred)
         fitting.check_loss(model, (x, y, weight), y_pred)
+        for short in sorted({flow.count % size for flow in (train, validation)} - {0}):
+            fitting.check_short(model, (x, y, weight), short)
+    with components.calling("model_builder", "get_class_weight"):
+        fitting.check_class_weight(components.model_builder.get_class_weight(), (x, y, weight))  # type: ignore[union-attr]
     check_functions(components, x, y, y_pred)
 
 

@@ -10,8 +10,10 @@ import numpy as np
 from everstep.data import nest
 from everstep.errors import UsageError
 
+_PADDING = 4096  # samples that may be read beyond the end: what is missing in a last batch, or looked ahead at
 
-def without_end(samples: Iterator[Any], count: int, what: str) -> Iterator[Any]:
+
+def without_end(samples: Iterator[Any], count: int, what: str, batch_size: int | None = None) -> Iterator[Any]:
     """Yields samples, and after the last one that one again and again.
 
     Preprocessors take samples with `next(generator)` until a batch is full: at an end they would lose the batch they
@@ -21,16 +23,21 @@ def without_end(samples: Iterator[Any], count: int, what: str) -> Iterator[Any]:
       samples: They; they may have no end themselves.
       count: How many were announced.
       what: Whose they are, for messages.
+      batch_size: How many a batch has, where that is known.
 
     Raises:
-      UsageError: There are fewer.
+      UsageError: There are fewer, or somebody reads on as if there were an end.
     """
     last, number = None, 0
     for number, last in enumerate(samples, start=1):  # noqa: B007  both are looked at after the loop
         yield last
     if number < count:
         raise UsageError(f"{what} gave {number} samples and announced {count}: return the number there is")
-    yield from itertools.repeat(last)
+    yield from itertools.repeat(last, max(count, _PADDING, 2 * (batch_size or 0)))
+    raise UsageError(
+        f"{what} is read on and on after its {count} samples: make batches as samples come, with itertools.islice, "
+        "and do not collect a generator in a list: it may have no end"
+    )
 
 
 def exactly(batches: Iterable[Any], count: int, n_iter: int, what: str) -> Iterator[tuple[Any, ...]]:
@@ -60,6 +67,20 @@ def exactly(batches: Iterable[Any], count: int, n_iter: int, what: str) -> Itera
             f"{what}: batchify announced {n_iter} batches for {count} samples, but they fill {number}: return the "
             "samples by the batch size, rounded up, and leave no batch out"
         )
+
+
+def weights_of_samples(batch: Any) -> Any:
+    """Returns a batch whose weights, one for each sample, weigh all of its label: every pixel of a mask, say.
+
+    Keras adds one axis to weights and no more: `(batch,)` against losses `(batch, height, width)` fails, and where
+    batch and width are equal it weighs columns in place of samples.
+    """
+    if not isinstance(batch, tuple) or len(batch) != 3 or np.ndim(batch[2]) != 1:
+        return batch
+    x, y, weight = batch
+    shaped = nest.map_leaves(lambda leaf: np.reshape(weight, (-1, *(1,) * max(leaf.ndim - 2, 0))), y)
+    leaves = nest.flatten(shaped)
+    return batch if all(leaf.ndim == 1 for leaf in leaves) else (x, y, shaped)
 
 
 def _until_the_end(batches: Iterator[Any]) -> Iterator[Any]:

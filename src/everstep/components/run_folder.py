@@ -9,10 +9,13 @@ validation_report.csv, eval_report.csv, eval_report_summary.csv    copies from r
 run_id.txt          the run's id, the same over all attempts
 """
 
+import contextlib
 import logging
 import os
 import uuid
 from pathlib import Path
+
+import filelock
 
 from everstep import storage
 from everstep.errors import UsageError
@@ -45,14 +48,15 @@ class RunFolder:
         self.reports = self.path / "reports"
 
     def tidy(self) -> None:
-        """Removes what a killed process left half written; call it when the folder is this process's alone.
-
-        Not in `spool/`: another process may be sending what waits there.
-        """
+        """Removes what a killed process left half written; call it when the folder is this process's alone."""
         for folder in (self.path, self.training, self.reports):
-            for entry in list(folder.iterdir()) if folder.is_dir() else ():
-                if storage.is_temporary(entry):
-                    storage.remove_directory(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
+            _remove_temporary(folder)
+        spool = self.path / "spool"
+        if spool.is_dir():
+            # `everstep runs sync` may be at work there: it holds this lock.
+            lock = filelock.FileLock(spool / "mlflow.lock", thread_local=False, fallback_to_soft=False)
+            with contextlib.suppress(filelock.Timeout, OSError), lock.acquire(timeout=0):
+                _remove_temporary(spool)
 
     def step(self) -> int | None:
         """Returns the step from which training goes on, or at which it ended; None where nothing is saved yet."""
@@ -81,3 +85,9 @@ class RunFolder:
             os.symlink(target, link, target_is_directory=not target.suffix)
         except OSError as error:
             logger.warning("%s cannot be a link to %s: %s", link, target, error.strerror)
+
+
+def _remove_temporary(folder: Path) -> None:
+    for entry in list(folder.iterdir()) if folder.is_dir() else ():
+        if storage.is_temporary(entry):
+            storage.remove_directory(entry) if entry.is_dir() else entry.unlink(missing_ok=True)

@@ -3,6 +3,13 @@
 from typing import Any
 
 from everstep.data import tf_pipeline
+from everstep.data.tf_data import load_tensorflow
+
+RUNS_OVER = (
+    "the dataset is batched after repeat(), so the last batch of an epoch holds samples of the next one, and some "
+    "samples are not in every epoch: batch before you repeat"
+)
+"""What to say where `runs_over`."""
 
 
 def is_dataset(value: Any) -> bool:
@@ -23,6 +30,18 @@ def one_pass(dataset: Any) -> Any:
         (inner,) = part._inputs()
         return inner if not tf_pipeline.has_no_end(inner) else dataset
     return dataset
+
+
+def runs_over(dataset: Any, count: int) -> bool:
+    """Tells whether epochs of `count` samples end inside a batch: the dataset repeats before it is batched."""
+    if not tf_pipeline.has_no_end(dataset):
+        return False
+    tf = load_tensorflow("reading a tf.data.Dataset")
+    late = [
+        part for part in tf_pipeline.parts(dataset) if hasattr(part, "_batch_size") and tf_pipeline.has_no_end(part)
+    ]
+    sizes = [tf.get_static_value(part._batch_size) for part in late]
+    return any(size is not None and count % int(size) for size in sizes)
 
 
 def _is(part: Any, kind: str) -> bool:

@@ -50,10 +50,17 @@ def class_weighted(class_weight: Mapping[int, float]) -> Callable[[Batch], Batch
         if not isinstance(batch, (tuple, list)) or not 2 <= len(batch) <= 3:
             raise UsageError("class_weight needs batches (x, y) or (x, y, weight)")
         x, y, weight = (*batch, None)[:3]
+        if isinstance(y, Mapping | tuple | list):
+            raise UsageError("class_weight needs a model with one output: give each sample a weight instead")
         labels = np.asarray(y)
+        if labels.ndim > 2 or not len(labels):
+            raise UsageError(f"class_weight needs one label for each sample, received labels {labels.shape}")
         labels = labels.argmax(-1) if labels.ndim > 1 and labels.shape[-1] > 1 else labels.reshape(len(labels))
-        known = labels.astype(np.int64) < len(table)
-        weights = np.where(known, table[np.where(known, labels.astype(np.int64), 0)], np.float32(1))
-        return x, y, weights if weight is None else weights * np.asarray(weight)
+        numbers = labels.astype(np.int64)
+        known = (numbers >= 0) & (numbers < len(table))
+        weights = np.where(known, table[np.where(known, numbers, 0)], np.float32(1))
+        if weight is None:
+            return x, y, weights
+        return x, y, weights.reshape(-1, *(1,) * (np.ndim(weight) - 1)) * np.asarray(weight)
 
     return weigh

@@ -2,11 +2,12 @@
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from everstep.data.input_pipeline import Hooks, Reading
-from everstep.data.record_files import SPLITS, dataset_folder, is_distant, record_files
+from everstep.data.record_files import SPLITS, dataset_folder, naming_urls, record_files
+from everstep.data.record_files import dataset_path as as_path
 from everstep.data.record_salvage import Salvaged
 from everstep.data.record_source import RecordSource, count_records, identity
 from everstep.data.record_stream import RecordStream
@@ -15,7 +16,7 @@ from everstep.errors import UsageError, nearest
 
 Function = Callable[..., Any]
 
-SHUFFLE_BUFFER = 10_000
+SHUFFLE_BUFFER = 2048
 """Records, still encoded, to draw the next one from."""
 
 
@@ -35,7 +36,7 @@ def get_train_ds(
     """Returns the training data of a dataset: shuffled anew each epoch, in full batches.
 
     Args:
-      dataset: The dataset's folder, with `train-*.tfrec`.
+      dataset: The dataset's folder, with `train-*.tfrec`, or its URL in a store.
       read_func: Makes a sample of one record; called with the keyword `example`.
       global_batch_size: Samples per step.
       percentage: How much of it to use: `<dataset>-subset-<percentage>` where that is there, else a sample of it.
@@ -87,7 +88,7 @@ def get_tfrecord_dataset(
     batch.
 
     Args:
-      dataset_path: The folder of the record files.
+      dataset_path: The folder of the record files, or its URL in a store: they are fetched once.
       preprocessing: Makes a sample of one serialised record, in TensorFlow; called with the keyword `example`.
       global_batch_size: Samples per step.
       split: `train` or `valid`: the beginning of the files' names.
@@ -108,18 +109,19 @@ def get_tfrecord_dataset(
     training = _is_training(split, is_train)
     _check(global_batch_size, shuffle_buffer, on_corrupt)
     _require_keyword(preprocessing)
-    files = record_files(os.fspath(dataset_path).rstrip("/"), SPLITS[0] if training else SPLITS[1])
+    names = record_files(as_path(dataset_path), SPLITS[0] if training else SPLITS[1])
+    files = list(names)
     salvaged = _salvaged(tf, files, compression) if on_corrupt == "skip" else None
     readable = salvaged.files if salvaged else files
-    counts = count_records(tf, readable, compression)
+    counts = _counted(tf, readable, compression, names)
     _, percentage = dataset_folder("", percentage) if percentage != 100 else ("", 100)
     source = RecordSource(tf, readable, counts, percentage, compression)
-    _require_batches(source.size, global_batch_size, files, training)
+    _require_batches(source.size, global_batch_size, list(names.values()), training)
     hooks = Hooks(decode=lambda record: preprocessing(example=record), parse=_augmentation(data_augmentation, training))
     reading = Reading(global_batch_size, training, training, shuffle_buffer, seed, training)
     order = {"seed": seed, "shuffle_buffer": shuffle_buffer} if training else {}
     facts = {"files": identity(readable, counts), "percentage": percentage, "batch": global_batch_size, **order}
-    return RecordStream(source, hooks, reading, facts, salvaged)
+    return RecordStream(source, hooks, reading, facts, names, salvaged)
 
 
 def _is_training(split: str | bool | None, is_train: bool | None) -> bool:
@@ -167,7 +169,14 @@ def _require_batches(records: int, batch: int, files: list[str], training: bool)
         )
 
 
+def _counted(tf: Any, files: list[str], compression: str, names: Mapping[str, str]) -> list[int]:
+    try:
+        return count_records(tf, files, compression)
+    except UsageError as error:
+        raise naming_urls(error, names) from error
+
+
 def _salvaged(tf: Any, files: list[str], compression: str) -> Salvaged:
-    if compression or any(map(is_distant, files)):
-        raise UsageError("on_corrupt: 'skip' needs local files without compression: copy them, or write them again")
+    if compression:
+        raise UsageError("on_corrupt: 'skip' needs files without compression: write them again")
     return Salvaged(tf, files)

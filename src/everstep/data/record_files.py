@@ -2,36 +2,46 @@
 
 import fnmatch
 import os
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-from everstep.data.tf_data import load_tensorflow
 from everstep.errors import UsageError
+from everstep.remote.data import local_files, stored_names
+from everstep.remote.urls import checked, is_url, refuse_lost_slash
 from everstep.storage import is_temporary
 
 SPLITS = ("train", "valid")
 _PATTERNS = ("{split}-*.tfrec", "{split}_*.tfrec", "{split}-*.tfrecord")
 _LABELS = ("labels.txt", "label.txt")
+_KEY = "dataset"
 
 
 class NoRecordFiles(UsageError, FileNotFoundError):
     """A dataset has no files of the kind asked for; also a `FileNotFoundError`."""
 
 
-def record_files(folder: str, split: str) -> list[str]:
-    """Returns the record files of a split, sorted by name.
+def record_files(folder: str, split: str) -> dict[str, str]:
+    """Returns the record files of a split, sorted by name: how the user knows each, by its path on this machine.
 
-    They are `<split>-*.tfrec`; where there are none, `<split>_*.tfrec` or `<split>-*.tfrecord`.
+    They are `<split>-*.tfrec`; where there are none, `<split>_*.tfrec` or `<split>-*.tfrecord`. Those in a store are
+    fetched, once.
 
     Raises:
       NoRecordFiles: There is none; says what there is instead.
     """
     names = _listed(folder, f"no {split} records")
     for pattern in _PATTERNS:
-        found = sorted(fnmatch.filter(names, pattern.format(split=split)))
-        if found:
-            return [f"{folder}/{name}" for name in found]
+        if found := sorted(fnmatch.filter(names, pattern.format(split=split))):
+            return _fetched(folder, pattern.format(split=split)) if is_url(folder) else _itself(folder, found)
     there = ", ".join(repr(name) for name in sorted(names)[:5]) or "nothing"
     raise NoRecordFiles(f"{folder!r} has no file {split}-*.tfrec; it has {there}: name the folder of the record files")
+
+
+def _fetched(folder: str, pattern: str) -> dict[str, str]:
+    return {path: url for url, path in local_files(f"{folder}/{pattern}", _KEY).items()}
+
+
+def _itself(folder: str, names: Iterable[str]) -> dict[str, str]:
+    return {f"{folder}/{name}": f"{folder}/{name}" for name in names}
 
 
 def get_labels(dataset: str | os.PathLike[str], percentage: float = 100) -> tuple[int, list[str]]:
@@ -40,7 +50,7 @@ def get_labels(dataset: str | os.PathLike[str], percentage: float = 100) -> tupl
         num_classes, label_list = get_labels("data/faces", 10)
 
     Args:
-      dataset: The dataset's folder.
+      dataset: The dataset's folder, or its URL in a store.
       percentage: How much of it is used. Below 100, a copy `<dataset>-subset-<percentage>` has labels of its own;
         where there is none, the classes are those of the whole.
 
@@ -71,36 +81,53 @@ def dataset_folder(dataset: str | os.PathLike[str], percentage: float) -> tuple[
     """
     if isinstance(percentage, bool) or not isinstance(percentage, int | float) or not 0 < percentage <= 100:
         raise UsageError(f"percentage: received {percentage!r}, must be more than 0 and at most 100")
-    folder = os.fspath(dataset).rstrip("/") or "/"
+    folder = dataset_path(dataset)
     if percentage == 100:
         return folder, 100
     subset = f"{folder}-subset-{percentage:g}"
     return (subset, 100) if _is_folder(subset) else (folder, percentage)
 
 
-def is_distant(path: str) -> bool:
-    """Tells whether a path is of another machine, and left to TensorFlow to read."""
-    return "://" in path
+def dataset_path(dataset: str | os.PathLike[str]) -> str:
+    """Returns a folder or a URL without slashes at its end.
+
+    Raises:
+      UsageError: It is no URL of a store.
+    """
+    text = os.fspath(dataset)
+    refuse_lost_slash(text, _KEY)
+    return checked(text, _KEY) if is_url(text) else text.rstrip("/") or "/"
+
+
+def naming_urls(error: UsageError, names: Mapping[str, str]) -> UsageError:
+    """Returns an error that speaks of files by the URLs they were fetched from, not by their copies here.
+
+    Args:
+      error: Any error.
+      names: The URL or path by which the user knows a file, by its path on this machine.
+    """
+    text = str(error)
+    for path, name in names.items():
+        text = text.replace(repr(path), repr(name))
+    return error if text == str(error) else UsageError(text)
 
 
 def _listed(folder: str, what: str) -> list[str]:
     if not _is_folder(folder):
-        raise NoRecordFiles(f"{what}: there is no folder {folder!r}; paths are relative to {os.getcwd()!r}")
-    names = _gfile().listdir(folder) if is_distant(folder) else os.listdir(folder)
+        relative = "" if is_url(folder) else f"; paths are relative to {os.getcwd()!r}"
+        raise NoRecordFiles(f"{what}: there is no folder {folder!r}{relative}")
+    names = stored_names(folder, _KEY) if is_url(folder) else os.listdir(folder)
     return [name for name in names if not is_temporary(name)]
 
 
 def _is_folder(folder: str) -> bool:
-    return bool(_gfile().isdir(folder)) if is_distant(folder) else os.path.isdir(folder)
+    return bool(stored_names(folder, _KEY)) if is_url(folder) else os.path.isdir(folder)
 
 
 def _text(path: str) -> str:
     try:
-        with _gfile().GFile(path) if is_distant(path) else open(path, encoding="utf-8") as file:
-            return str(file.read())
+        here = local_files(path, _KEY)[path] if is_url(path) else path
+        with open(here, encoding="utf-8") as file:
+            return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path!r} cannot be read as text: {error}") from error
-
-
-def _gfile() -> Any:
-    return load_tensorflow("reading files of another machine").io.gfile

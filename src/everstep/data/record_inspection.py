@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,12 @@ from everstep.data.record_salvage import Damage, examined
 from everstep.data.record_writing import image_kind
 from everstep.data.tf_data import load_tensorflow
 from everstep.errors import UsageError
+from everstep.remote.data import local_files
+from everstep.remote.urls import is_url
 from everstep.storage import is_temporary
 
 _SHOWN = 60
+_ENDINGS = (".tfrec", ".tfrecord")
 
 
 @dataclasses.dataclass
@@ -56,10 +59,10 @@ class Inspection:
 
 
 def inspect(paths: Sequence[str], examples: int = 3, look: int = 1000) -> Inspection:
-    """Reads local record files to their ends, and says what is in them.
+    """Reads record files to their ends, and says what is in them.
 
     Args:
-      paths: Files, or folders of files `*.tfrec` and `*.tfrecord`.
+      paths: Files, or folders of files `*.tfrec` and `*.tfrecord`, or URLs of those.
       examples: How many of the first records to show.
       look: Into how many records of each file to look for features.
 
@@ -68,29 +71,41 @@ def inspect(paths: Sequence[str], examples: int = 3, look: int = 1000) -> Inspec
     """
     tf = load_tensorflow("reading TFRecord files")
     found = Inspection()
-    for file in _files(paths):
+    for name, file in _files(paths):
         frames, damages = examined(tf, file)
         bad = {damage.record for damage in damages}
         good = [frame for number, frame in enumerate(frames) if number not in bad]
-        found.files.append((file, len(good), os.path.getsize(file)))
-        found.damages += damages
+        found.files.append((name, len(good), os.path.getsize(file)))
+        found.damages += [damage._replace(file=name) for damage in damages]
         for number, record in enumerate(_records(file, good[:look])):
-            _look(found, _example(tf, file, number, record), examples)
+            _look(found, _example(tf, name, number, record), examples)
     return found
 
 
-def _files(paths: Sequence[str]) -> Iterator[str]:
+def _files(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields the name by which the user knows a file, and its path on this machine."""
     for path in paths:
-        if os.path.isdir(path):
-            inside = [p for p in sorted(Path(path).iterdir()) if p.suffix in (".tfrec", ".tfrecord")]
+        if is_url(path):
+            yield from _stored(path)
+        elif os.path.isdir(path):
+            inside = [p for p in sorted(Path(path).iterdir()) if p.suffix in _ENDINGS]
             names = [str(p) for p in inside if not is_temporary(p)]
             if not names:
                 raise NoRecordFiles(f"{path!r} has no file *.tfrec or *.tfrecord")
-            yield from names
+            yield from zip(names, names, strict=True)
         elif os.path.isfile(path):
-            yield path
+            yield path, path
         else:
             raise NoRecordFiles(f"there is no file or folder {path!r}")
+
+
+def _stored(url: str) -> Iterable[tuple[str, str]]:
+    """Fetches a file, the files of a glob, or those of a folder."""
+    tried = [url, *(f"{url.rstrip('/')}/*{ending}" for ending in _ENDINGS)]
+    found = {name: path for pattern in tried for name, path in local_files(pattern, "PATH").items()}
+    if not found:
+        raise NoRecordFiles(f"there is no record file at {url!r}")
+    return sorted(found.items())
 
 
 def _records(file: str, frames: Sequence[Frame]) -> Iterator[bytes]:

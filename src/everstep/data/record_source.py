@@ -9,7 +9,6 @@ import numpy as np
 from everstep.data.damage import naming_damage
 from everstep.data.files import COMPRESSIONS, ReadFile, read_records
 from everstep.data.passes import FileSource, Interleave, Shard
-from everstep.data.record_files import is_distant
 from everstep.data.record_frames import BrokenFrame, frames
 from everstep.errors import UsageError
 
@@ -69,7 +68,7 @@ def _ranks(tf: Any, file: Any, numbers: Any) -> Any:
 def count_records(tf: Any, files: Sequence[str], compression: str) -> list[int]:
     """Returns how many records each file has.
 
-    Of a local file it is seen from the lengths of its records; one that is compressed, or of another machine, is read.
+    It is seen from the lengths of its records; a file that is compressed is read.
 
     Raises:
       UsageError: A file is damaged; names it and the place in it.
@@ -81,7 +80,7 @@ def count_records(tf: Any, files: Sequence[str], compression: str) -> list[int]:
 
 
 def _count(tf: Any, file: str, compression: str) -> int:
-    if compression or is_distant(file):
+    if compression:
         read = read_records(compression)
         return sum(1 for _ in naming_damage(tf, iter(read(file)), [(file, read)]))
     try:

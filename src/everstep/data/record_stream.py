@@ -6,6 +6,7 @@ from typing import Any
 from everstep.data.input_pipeline import Hooks, Reading
 from everstep.data.input_stream import InputStream
 from everstep.data.record_blame import blamed
+from everstep.data.record_files import naming_urls
 from everstep.data.record_source import RecordSource
 from everstep.errors import UsageError
 from everstep.types import Batch
@@ -25,14 +26,22 @@ class RecordStream(InputStream):
       hooks: A user's functions.
       reading: How to read.
       facts: What decides which batches come, in plain values: a run that goes on has to be told the same.
+      names: How the user knows each file, by its path on this machine.
       owns: What has to stay alive as long as this is read.
     """
 
     def __init__(
-        self, source: RecordSource, hooks: Hooks, reading: Reading, facts: Mapping[str, Any], owns: Any = None
+        self,
+        source: RecordSource,
+        hooks: Hooks,
+        reading: Reading,
+        facts: Mapping[str, Any],
+        names: Mapping[str, str],
+        owns: Any = None,
     ) -> None:
         super().__init__(source, hooks, reading)
         self.facts = dict(facts)
+        self._names = dict(names)
         self._source, self._preprocess, self._owns = source, hooks.decode, owns
         self._epochs_read = 0
 
@@ -65,4 +74,6 @@ class RecordStream(InputStream):
             ) from error
         except failed as error:
             preprocess = self._preprocess or (lambda record: record)
-            raise blamed(tf, error, self._source.readers(), preprocess) from error
+            raise naming_urls(blamed(tf, error, self._source.readers(), preprocess), self._names) from error
+        except UsageError as error:  # of a file that is damaged
+            raise naming_urls(error, self._names) from error

@@ -137,7 +137,9 @@ def _text(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="backslashreplace")
-    if value is None or isinstance(value, str | int | float):
+    if isinstance(value, str):  # names of files may hold bytes that are no UTF-8, which no file format takes
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if value is None or isinstance(value, int | float):
         return value
     single = arrays.host_array(value)
     inside = single.reshape(-1).tolist()[0] if single.size == 1 else value

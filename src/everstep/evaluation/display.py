@@ -36,8 +36,10 @@ def shown(value: Any) -> dict[str, Any]:
     return {"image": _data_url(_bytes(plane))} if plane is not None else {"values": _numbers(array)}
 
 
-def mask_shown(value: Any) -> dict[str, Any]:
+def mask_shown(value: Any, classes: int = 0) -> dict[str, Any]:
     """Returns a mask as a picture: one channel from black to white, several as one grey per class.
+
+    A mask of class numbers, of which there are `classes`, gets the greys that the several channels have.
 
     What is no `(h, w)`, `(h, w, channels)` or `(h, w, z, channels)` is shown as anything else.
     """
@@ -47,6 +49,8 @@ def mask_shown(value: Any) -> dict[str, Any]:
         return shown(array)
     if array.ndim == 3:
         array = array.argmax(axis=-1) / (array.shape[-1] - 1) if array.shape[-1] > 1 else array[..., 0]
+    elif classes > 1:
+        array = array / (classes - 1)
     plane = array.astype(np.float32)
     return {"image": _data_url(_bytes(plane / max(1.0, plane.max())))}
 

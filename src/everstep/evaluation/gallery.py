@@ -65,7 +65,8 @@ class Gallery:
         if batch.inputs is not None:
             sample["input"] = self._shown(batch, i)
         if masks:
-            sample["target"] = display.mask_shown(arrays.at(batch.y_true, i))
+            numbered = batch.y_pred.shape[-1] if batch.y_true.ndim == batch.y_pred.ndim - 1 else 0
+            sample["target"] = display.mask_shown(arrays.at(batch.y_true, i), numbered)
             sample["output"] = display.mask_shown(arrays.at(batch.y_pred, i))
         return sample
 

@@ -122,7 +122,10 @@ def _class_numbers(y_true: Any, count: int) -> np.ndarray:
         return labels.argmax(axis=1)
     if labels.size != len(labels):
         raise UsageError(f"labels of shape {labels.shape} are neither class numbers nor one-hot over {count} classes")
-    check_labels(labels, count, "the labels")
+    try:
+        check_labels(labels, count, "the labels")
+    except UsageError as error:
+        raise UsageError(f"{error}; labels that are no classes: say kind='regression'") from error
     return labels.reshape(-1).astype(np.int64)
 
 

@@ -6,6 +6,8 @@ grow with their number.
 
 import csv
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, TextIO
 
@@ -90,9 +92,24 @@ class Table:
         found |= {name: _scalars(name, values) for name, values in self._columns.items()}
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._files[1], pa.table(found).schema)
+        wider = [name for name in self._columns if _is_wider(found[name].type, self._writer.schema.field(name).type)]
+        if wider:
+            self._writer = self._rewritten(self._writer, wider)
         schema = self._writer.schema
         fitting = {name: _as_before(name, found[name], schema.field(name).type) for name in schema.names}
         self._writer.write_table(pa.table(fitting, schema=schema), row_group_size=CHUNK)
+
+    def _rewritten(self, writer: pq.ParquetWriter, wider: Sequence[str]) -> pq.ParquetWriter:
+        """Writes the rows so far again, a chunk at a time, with whole numbers of these columns as floats."""
+        writer.close()
+        file = self._files[1]
+        file.flush()
+        with tempfile.TemporaryFile(dir=os.path.dirname(file.name)) as copy:
+            with open(file.name, "rb") as former:
+                shutil.copyfileobj(former, copy)
+            file.seek(0)
+            file.truncate()
+            return _copied(pq.ParquetFile(copy), file, wider)
 
     def _sync(self) -> None:
         for file in self._files:
@@ -124,7 +141,22 @@ def _scalars(name: str, values: list[Any]) -> pa.Array:
     return array.cast(pa.string()) if pa.types.is_null(array.type) else array
 
 
-def _as_before(name: str, array: pa.Array, type_: pa.DataType) -> pa.Array:
+def _is_wider(now: pa.DataType, before: pa.DataType) -> bool:
+    return pa.types.is_floating(now) and pa.types.is_integer(before)
+
+
+def _copied(source: pq.ParquetFile, file: BinaryIO, wider: Sequence[str]) -> pq.ParquetWriter:
+    """Returns a writer that has written what the source has, some of its columns as floats."""
+    fields = [field.with_type(pa.float64()) if field.name in wider else field for field in source.schema_arrow]
+    writer = pq.ParquetWriter(file, pa.schema(fields))
+    for number in range(source.num_row_groups):
+        rows = source.read_row_group(number)
+        fitting = {field.name: _as_before(field.name, rows[field.name], field.type) for field in fields}
+        writer.write_table(pa.table(fitting, schema=writer.schema), row_group_size=CHUNK)
+    return writer
+
+
+def _as_before(name: str, array: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> Any:
     try:
         return array.cast(type_)
     except pa.ArrowException as error:

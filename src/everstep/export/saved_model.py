@@ -1,5 +1,6 @@
 """`saved_model/`: the forward pass alone, for TensorFlow Serving and all that reads SavedModels."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,25 @@ def export_saved_model(model: keras.Model, directory: storage.PathLike, sample: 
 def _signature(model: keras.Model, sample: Any) -> Any:
     """Returns the input spec in the structure of `sample`: as the model declares it, else any batch size."""
     arrays = keras.tree.flatten(sample)
-    declared = getattr(model, "inputs", None) or ()
-    if len(declared) == len(arrays):
+    if declared := declared_inputs(model, sample):
         specs = [keras.InputSpec(shape=i.shape, dtype=i.dtype, name=i.name) for i in declared]
     else:
         specs = [keras.InputSpec(shape=(None, *a.shape[1:]), dtype=a.dtype.name) for a in arrays]
     return keras.tree.pack_sequence_as(sample, specs)
+
+
+def declared_inputs(model: keras.Model, sample: Any) -> list[Any]:
+    """Returns the model's inputs in the flat order of `sample`; none where it does not declare as many.
+
+    Keras finds the inputs of a dictionary by their names, in whatever order the model lists them.
+    """
+    declared = list(getattr(model, "inputs", None) or ())
+    if len(declared) != len(keras.tree.flatten(sample)):
+        return []
+    named = {one.name: one for one in declared}
+    if isinstance(sample, Mapping) and not isinstance(getattr(model, "_inputs_struct", None), Mapping):
+        return list(keras.tree.flatten({key: named[key] for key in sample})) if named.keys() == sample.keys() else []
+    return declared
 
 
 def _write(model: keras.Model, directory: Path, signature: Any) -> None:

@@ -17,10 +17,12 @@ carries what is complete to the store, and the next attempt, on whichever machin
     cache.py       where local copies live
     working.py     all of it around a run
     data.py        data files, fetched once
+    publishing.py  results for others to read
 """
 
 from everstep.remote.data import local_files
+from everstep.remote.publishing import publish
 from everstep.remote.urls import is_url
-from everstep.remote.working import local_runs, local_view, publish, working_copy
+from everstep.remote.working import local_runs, local_view, working_copy
 
 __all__ = ["is_url", "local_files", "local_runs", "local_view", "publish", "working_copy"]

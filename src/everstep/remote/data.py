@@ -56,6 +56,21 @@ def local_files(pattern: str, key: str = "input_path") -> dict[str, str]:
         raise UsageError(f"{key}: {pattern!r} cannot be read: {brief(error)}") from error
 
 
+def stored_names(url: str, key: str = "input_path") -> list[str]:
+    """Returns the names of the objects that lie directly in a folder of a store; none if there is no such folder.
+
+    Raises:
+      UsageError: The store cannot be reached.
+    """
+    place = checked(url, key)
+    try:
+        return sorted(Store(place).matching("*"))
+    except Absent:
+        return []
+    except StoreError as error:
+        raise UsageError(f"{key}: {url!r} cannot be read: {brief(error)}") from error
+
+
 def _found(url: str) -> dict[str, Mapping[str, Any]]:
     """Returns what the store says of each file that matches, by URL, in the order of the URLs."""
     folder, _, name = url.rpartition("/")

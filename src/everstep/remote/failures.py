@@ -11,6 +11,9 @@ _REFUSALS = {
     "ParamValidationError",
     "InvalidRegionError",
 }
+_GARBLED = {"HTTPClientError", "ClientResponseError"}
+"""What clients make of an answer that is no HTTP: they give it the status 400, as if it were a refusal."""
+
 _STATUS_REFUSED = {400, 401, 403, 405, 410}
 
 
@@ -45,7 +48,7 @@ def is_permanent(error: BaseException) -> bool:
         return True
     if type(error).__name__ in _REFUSALS or str(error).startswith("Forbidden"):
         return True
-    return status_of(error) in _STATUS_REFUSED
+    return type(error).__name__ not in _GARBLED and status_of(error) in _STATUS_REFUSED
 
 
 def status_of(error: BaseException) -> int | None:

@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from everstep.errors import UsageError
@@ -27,6 +28,7 @@ NAME = f"{OWN}/lease.json"
 _RENEWALS_MISSED = 3
 _LONG_DEAD = 600.0
 _SECONDS_TO_RELEASE = 5.0
+_CLOCKS_DIFFER = 60.0
 
 
 class LostLease(StoreError):
@@ -135,6 +137,16 @@ class Lease:
     def _text(self) -> bytes:
         holder = {"host": socket.gethostname(), "pid": os.getpid(), "token": self._token}
         return json.dumps({**holder, "time": time.time(), "interval": self._interval}).encode()
+
+
+def is_renewed(directory: Path) -> bool:
+    """Tells of a fetched run whether its lease was renewed lately, as far as this machine's clock can tell."""
+    try:
+        found = json.loads((directory / NAME).read_bytes())
+        silent = time.time() - float(found["time"])
+        return silent < _RENEWALS_MISSED * float(found["interval"]) + _CLOCKS_DIFFER
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _words(holder: dict[str, Any]) -> str:

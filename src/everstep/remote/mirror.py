@@ -28,7 +28,7 @@ RECORD = "run.json"
 Staged = tuple[Path, tuple[int, ...]]
 """A copy of a file, and what the file looked like before it was copied."""
 
-_LAST = ("job_meta.json", RECORD)  # they say how far the rest is
+_LAST = ("job_meta.json", "epochs/")  # they say how far the rest is, and RECORD does from its second time on
 
 
 class Mirror:
@@ -137,16 +137,22 @@ class Mirror:
         Raises:
           StoreError: The store does not take it; what it has is as usable as before.
         """
-        late = [name for name in _LAST if name in self._index.files]
-        record = self._stage(late)  # before the checkpoints are looked at: it must not say more than they show
+        late = self._stage(self._late_names())  # before the checkpoints are looked at: it must not say more than they
         tree = scan(self.directory)
         if not tree.units and RECORD not in tree.files:
             return  # nothing of a run yet, or a run that was given up
-        self._upload(self._stage(name for name in tree.files if name not in late))
+        self._upload(self._stage(name for name in tree.files if not self._is_late(name)))
         for unit in sorted(tree.units.values(), key=lambda unit: (unit.parent == CHECKPOINTS, -unit.step)):
             self._commit_unit(unit)
-        self._upload(record)
+        self._upload(late)
         self._remove(tree)
+
+    def _is_late(self, name: str) -> bool:
+        return name.startswith(_LAST) or (name == RECORD and name in self._index.files)
+
+    def _late_names(self) -> list[str]:
+        names = [RECORD, "job_meta.json", *(f"epochs/{path.name}" for path in self.directory.glob("epochs/*.json"))]
+        return [name for name in names if self._is_late(name)]
 
     def _stage(self, names: Iterable[str]) -> dict[str, Staged]:
         """Copies the files that have changed: they may change again while they are on their way."""
@@ -231,6 +237,12 @@ class Mirror:
 
     def _remove(self, tree: Tree) -> None:
         """Removes from the store what was removed here: where the store has all there is here, and no sooner."""
+        gone = [name for name in self._index.files if name not in tree.files]
+        if gone and RECORD in tree.files:
+            for name in gone:
+                del self._index.files[name]
+            self._write_index()
+            self.store.delete(gone)
         awaited = {unit.path for unit in self._awaited}
         for path, unit in list(self._committed.items()):
             here = [other for other in tree.units.values() if other.parent == unit.parent]
@@ -241,12 +253,6 @@ class Mirror:
         if self._leftovers and any(self._has(unit) for unit in tree.units.values()):
             self.store.delete(self._leftovers)
             self._leftovers = []
-        gone = [name for name in self._index.files if name not in tree.files]
-        if gone and RECORD in tree.files:
-            for name in gone:
-                del self._index.files[name]
-            self._write_index()
-            self.store.delete(gone)
 
     def _has(self, unit: Unit) -> bool:
         return unit.path in self._committed and self._committed[unit.path].identity == unit.identity

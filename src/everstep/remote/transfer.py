@@ -220,7 +220,7 @@ class Store:
     def _named(self, found: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
         start = len(self._root.lstrip("/")) + 1
         named = {path.lstrip("/")[start:]: info for path, info in found.items() if info.get("type") != "directory"}
-        return {name: info for name, info in named.items() if name and not storage.is_temporary(name)}
+        return {name: info for name, info in named.items() if _is_safe(name) and not storage.is_temporary(name)}
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
@@ -256,6 +256,11 @@ class Store:
         if isinstance(error, FileNotFoundError) and what in ("download", "delete", "look at"):
             return Absent(f"there is no {place}")
         return StoreError(f"cannot {what} {place}: {brief(error)}", is_permanent(error))
+
+
+def _is_safe(name: str) -> bool:
+    """Whether a name that a store tells stays below a folder of this machine."""
+    return bool(name) and not name.startswith("/") and ".." not in name.split("/")
 
 
 def _copy_whole(source: Path, target: Path) -> None:

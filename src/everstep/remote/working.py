@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,16 @@ from everstep.remote.cache import Copy
 from everstep.remote.failures import StoreError, brief
 from everstep.remote.fetching import Contents, drop_gone, fetch_files, fetch_newest, fetch_others
 from everstep.remote.layout import scan
+from everstep.remote.lease import NAME as LEASE
 from everstep.remote.lease import Lease
 from everstep.remote.mirror import Mirror
 from everstep.remote.transfer import Store
 from everstep.remote.uploader import Uploader
-from everstep.remote.urls import checked, is_url, refuse_lost_slash
+from everstep.remote.urls import checked, is_url, join, refuse_lost_slash
 
 logger = logging.getLogger(__name__)
+
+_RECORDS = ("run.json", ".heartbeat", LEASE)
 
 
 @contextlib.contextmanager
@@ -124,7 +127,7 @@ def local_view(url: str, checkpoints: bool = True) -> Path:
       TrainingError: What is there is damaged.
     """
     url = checked(url, "run")
-    store, directory = Store(url), cache.root() / "views" / cache.key(url)
+    store, directory = Store(url), cache.root() / "views" / cache.key(url) / url.rpartition("/")[2]
     storage.prepare_directory(directory.parent)
     with filelock.FileLock(f"{directory}.lock"), _reachable():
         _refresh(store, directory, checkpoints)
@@ -169,28 +172,27 @@ def _keep_up(url: str, ended: threading.Event) -> None:
 def local_runs(url: str) -> list[tuple[str, Path]]:
     """Fetches the records of all runs below a URL; returns the URL and a directory of this machine for each.
 
+    A directory has `run.json`, and of a run that is under way its heartbeat and its lease; see `lease.is_renewed`.
+
     Raises:
       UsageError: The store cannot be reached.
     """
     url = checked(url, "runs")
     store, root = Store(url), cache.root() / "views" / f"{cache.key(url)}.records"
     with _reachable():
-        names = [name for name in store.listing() if name.rpartition("/")[2] == "run.json"]
-        store.each(lambda name: store.get(name, root / name), names)
-    folders = [name.rpartition("/")[0] for name in sorted(names)]
-    return [(f"{url}/{folder}".rstrip("/"), root / folder) for folder in folders]
+        there = store.listing()
+        folders = _run_folders(there)
+        wanted = [f"{folder}{name}" for folder in folders for name in _RECORDS]
+        for name in wanted:
+            (root / name).unlink(missing_ok=True)  # of a run that has ended there is no lease any more
+        store.each(lambda name: store.get(name, root / name), [name for name in wanted if name in there])
+    return [(join(url, folder), root / folder) for folder in folders]
 
 
-def publish(directory: storage.PathLike, url: str) -> None:
-    """Uploads a folder, file by file, each checked; `run.json` and the like last.
-
-    Raises:
-      UsageError: The URL is bad, or the store cannot be reached.
-    """
-    store, tree = Store(checked(url, "url")), scan(Path(directory))
-    names = [*tree.files, *(name for unit in tree.units.values() for name in unit.names)]
-    with _reachable():
-        store.each(lambda name: store.put(name, Path(directory, name)), names)
+def _run_folders(names: Iterable[str]) -> list[str]:
+    """Returns the folders that have a record, each with a slash at its end; not what is inside a run."""
+    found = sorted(name.removesuffix("run.json") for name in names if f"/{name}".endswith("/run.json"))
+    return [one for one in found if not any(one.startswith(other) for other in found if other != one)]
 
 
 @contextlib.contextmanager

@@ -46,11 +46,12 @@ def compare(base: Run, other: Run, number: int) -> list[dict[str, Any]]:
       number: Its place among the page's runs.
     """
     pairs = [(before, after) for after in other.splits if (before := base.split(after.name)) is not None]
-    return [
-        {"run": number, "split": after.name, **_changes(before, after, before.table, after.table)}
-        for before, after in pairs
-        if before.table is not None and after.table is not None
-    ]
+    with np.errstate(over="ignore", invalid="ignore"):  # the distance of two floats may be none
+        return [
+            {"run": number, "split": after.name, **_changes(before, after, before.table, after.table)}
+            for before, after in pairs
+            if before.table is not None and after.table is not None
+        ]
 
 
 def join(before: Sequence[str], after: Sequence[str]) -> tuple[np.ndarray, np.ndarray, int]:

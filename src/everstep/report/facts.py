@@ -36,7 +36,11 @@ def _course(record: Mapping[str, Any]) -> list[Fact]:
         fact("steps", f"{record['step']:,}", f"epoch {record['epoch']}"),
         fact("attempts", str(len(attempts) or "")),
         fact("goodput", f"{kept.ratio:.1%}" if kept else "", str(kept or "")),
-        fact("time", _duration(kept.seconds) if kept else "", attempts[0]["started"][:16] if attempts else ""),
+        fact(
+            "time",
+            _duration(kept.seconds) if kept and kept.seconds else "",
+            attempts[0]["started"][:16] if attempts else "",
+        ),
     ]
 
 

@@ -11,12 +11,18 @@ from everstep.report.rows import floats
 
 
 def residuals(table: pa.Table) -> dict[str, Any] | None:
-    """Returns a histogram of prediction minus label, and what sums it up; None where no row has both."""
+    """Returns a histogram of prediction minus label, and what sums it up; None where no row has a distance.
+
+    Numbers may be so large that their distance or its square is none: what cannot be told is None.
+    """
     labels, predicted = floats(table["label"]), floats(table["prediction"])
-    known = np.isfinite(labels) & np.isfinite(predicted)
-    if not known.any():
-        return None
-    distances = predicted[known] - labels[known]
+    with np.errstate(over="ignore", invalid="ignore"):
+        distances = predicted - labels
+        known = np.isfinite(distances)
+        return _summed_up(labels[known], distances[known]) if known.any() else None
+
+
+def _summed_up(labels: np.ndarray, distances: np.ndarray) -> dict[str, Any]:
     found = summarize(distances)
     return {
         "histogram": {"edges": found.edges, "counts": found.counts},
@@ -24,7 +30,7 @@ def residuals(table: pa.Table) -> dict[str, Any] | None:
         "bias": finite(found.mean),
         "mae": finite(np.abs(distances).mean()),
         "rmse": finite(np.sqrt((distances**2).mean())),
-        "r2": _explained(labels[known], distances),
+        "r2": _explained(labels, distances),
     }
 
 

@@ -12,6 +12,8 @@ from everstep.report.facts import facts, marks
 from everstep.report.headline import Figure, headline
 from everstep.report.splits import Split, read_splits
 from everstep.run import record
+from everstep.run.alive import is_held
+from everstep.run.record_shape import damage
 
 
 @dataclasses.dataclass
@@ -65,8 +67,21 @@ def read_runs(directories: Sequence[Path]) -> list[Run]:
     return [_read(path, name if unlike else str(path)) for path, name in zip(directories, names, strict=True)]
 
 
+def _told(directory: Path) -> Mapping[str, Any]:
+    """Returns the record; a run that says it is running while nobody holds its directory was killed.
+
+    Raises:
+      UsageError: The record is damaged.
+    """
+    known = record.read(directory)
+    if (wrong := damage(known)) is not None:
+        raise UsageError(f"{str(directory / 'run.json')!r} is damaged: {wrong} is missing, or has no usable value")
+    alone = not any(is_held(place) for place in (directory, directory / "training"))
+    return {**known, "status": "killed"} if known["status"] == "running" and alone else known
+
+
 def _read(directory: Path, name: str) -> Run:
-    known = record.read(directory) if (directory / "run.json").is_file() else None
+    known = _told(directory) if (directory / "run.json").is_file() else None
     splits = read_splits(directory / "reports")
     curves = read_curves(directory / "history.csv", known)
     if known is None and not splits and not curves:

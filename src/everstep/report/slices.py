@@ -1,6 +1,6 @@
 """Slices: the mean of each metric for every value of a column, or for every bin of it, over all rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,18 +22,18 @@ Slice = dict[str, Any]
 """`column`, and `groups`: `value` or `low`, `high` and `last`; with `count` and `means`."""
 
 
-def slices(table: pa.Table, metrics: Mapping[str, np.ndarray], classes: Sequence[str] | None) -> list[Slice]:
+def slices(table: pa.Table, metrics: Mapping[str, np.ndarray], classes: int) -> list[Slice]:
     """Returns a slice for each column that has one: those of the data first, the metrics last.
 
     Args:
       table: All rows.
       metrics: The columns whose means are taken.
-      classes: The names of the classes: there may be more of them than other values.
+      classes: How many classes there are: there may be more of them than other values.
     """
     others = [name for name in table.column_names if name not in metrics and name != "id"]
     own = [name for name in others if name not in ("label", "prediction", "confidence")]
     names = [*own, *(name for name in others if name not in own), *metrics]
-    most = max(MOST_VALUES, len(classes or ()))
+    most = max(MOST_VALUES, classes)
     found = [
         (name, _groups(table[name], metrics, most if name in ("label", "prediction") else MOST_VALUES))
         for name in names
@@ -42,6 +42,8 @@ def slices(table: pa.Table, metrics: Mapping[str, np.ndarray], classes: Sequence
 
 
 def _groups(column: pa.ChunkedArray, metrics: Mapping[str, np.ndarray], most: int) -> list[dict[str, Any]]:
+    if pa.types.is_floating(column.type):  # a missing number is in no group of its own: NaN is not, and JSON has none
+        column = pc.if_else(pc.is_finite(column), column, None)
     distinct = pc.count_distinct(column).as_py()
     if is_number(column.type) and distinct > (most if pa.types.is_integer(column.type) else FEW_NUMBERS):
         return _bins(floats(column), metrics)

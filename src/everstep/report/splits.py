@@ -55,7 +55,7 @@ class Split:
         metrics = {name: rows.floats(self.table[name]) for name in self.metrics}
         return {
             "table": rows.table_data(self.table, self.page, metrics, self.changes),
-            "slices": slices.slices(self.table, metrics, self._classes()),
+            "slices": slices.slices(self.table, metrics, self._class_count()),
             "by_class": classes.by_class(self.table, metrics, self._classes()) if self._is("classification") else [],
             "residuals": residuals.residuals(self.table) if self._is("regression") else None,
         }
@@ -63,6 +63,11 @@ class Split:
     def _is(self, kind: str) -> bool:
         has_outcome = self.table is not None and {"label", "prediction"} <= set(self.table.column_names)
         return self.page["kind"] == kind and has_outcome
+
+    def _class_count(self) -> int:
+        if not self._is("classification"):
+            return 0
+        return len(self.page["classes"] or self.page["confusion"] or ())
 
     def _classes(self) -> list[str] | None:
         return self.page["classes"] if self._is("classification") else None

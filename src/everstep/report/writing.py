@@ -7,7 +7,7 @@ from pathlib import Path
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.report.comparison import compare
-from everstep.report.configuration import differences
+from everstep.report.configuration import differences, incomparable
 from everstep.report.runs import Run, read_runs
 from everstep.report.shell import html
 
@@ -57,9 +57,11 @@ def _title(runs: Sequence[Run]) -> str:
 def _data(runs: Sequence[Run]) -> dict[str, object]:
     """Returns what the page is given; comparing comes first, because it adds columns to the tables."""
     comparisons = [found for number, run in enumerate(runs[1:], start=1) for found in compare(runs[0], run, number)]
+    configs = [run.config for run in runs]
     return {
         "format": FORMAT,
         "runs": [run.as_data() for run in runs],
         "comparisons": comparisons,
-        "configuration": differences([run.config for run in runs]),
+        "configuration": differences(configs),
+        "incomparable": incomparable(configs),
     }

@@ -75,10 +75,13 @@ def take(record: dict[str, Any], trainer: Trainer) -> Cost | None:
       trainer: What trained it.
 
     Returns:
-      The figures; None, and the record as it was, if this attempt has trained no step, or they cannot be taken.
+      The figures; None if this attempt has trained no step, or they cannot be taken. Then the record keeps what it
+      says, or says how many parameters there are.
     """
     try:
         if record["attempts"][-1].get("first_step") is None:
+            if not record.get("cost"):  # whoever trained was killed before the end: what depends on no step is known
+                record["cost"] = dataclasses.asdict(Cost(*count_parameters(trainer.model)))
             return None
         cost = _cost(record["attempts"][-1], trainer)
         record["cost"] = dataclasses.asdict(cost)

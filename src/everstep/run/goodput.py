@@ -55,8 +55,8 @@ def goodput(record: Mapping[str, Any]) -> Goodput:
     # After one that was done nothing was lost: somebody wanted more.
     pairs = [(one, later) for one, later in zip(attempts, attempts[1:], strict=False) if one["reason"] != "done"]
     computed = sum(_steps(attempt) for attempt in attempts)
-    ends = [_seconds(attempt["ended"]) for attempt in attempts]
-    begins = [_seconds(attempt["started"]) for attempt in attempts]
+    ends = [seconds(attempt["ended"]) for attempt in attempts]
+    begins = [seconds(attempt["started"]) for attempt in attempts]
     reasons: dict[str, int] = {}
     for attempt, _ in pairs:
         reason = attempt["reason"] or "killed"
@@ -65,10 +65,10 @@ def goodput(record: Mapping[str, Any]) -> Goodput:
         attempts=len(attempts),
         steps_kept=int(record["step"]),
         steps_computed=computed,
-        seconds=(ends[-1] or begins[-1] or 0.0) - (begins[0] or 0.0) if attempts else 0.0,
+        seconds=_between(begins[0], ends[-1] or begins[-1]) if attempts else 0.0,
         recomputing=sum(_recomputing(attempt, later["from_step"]) for attempt, later in pairs),
         starting=sum(_starting(later) for _, later in pairs),
-        down=sum(max(0.0, (_seconds(b["started"]) or 0.0) - (_seconds(a["ended"]) or 0.0)) for a, b in pairs),
+        down=sum(_between(seconds(one["ended"]), seconds(later["started"])) for one, later in pairs),
         reasons=reasons,
     )
 
@@ -79,14 +79,22 @@ def _steps(attempt: Mapping[str, Any]) -> int:
 
 def _recomputing(attempt: Mapping[str, Any], resumed_from: int) -> float:
     lost, computed = max(0, attempt["to_step"] - resumed_from), _steps(attempt)
-    begin, end = _seconds(attempt.get("first_step")), _seconds(attempt["ended"])
-    return lost / computed * max(0.0, end - begin) if lost and computed and begin and end else 0.0
+    begin, end = seconds(attempt.get("first_step")), seconds(attempt["ended"])
+    return lost / computed * _between(begin, end) if lost and computed else 0.0
 
 
 def _starting(attempt: Mapping[str, Any]) -> float:
-    begin, first = _seconds(attempt["started"]), _seconds(attempt.get("first_step"))
-    return max(0.0, first - begin) if begin and first else 0.0
+    return _between(seconds(attempt["started"]), seconds(attempt.get("first_step")))
 
 
-def _seconds(time: str | None) -> float | None:
-    return None if time is None else datetime.datetime.fromisoformat(time).timestamp()
+def _between(begin: float | None, end: float | None) -> float:
+    """Returns how long it took; nothing where either time is not known."""
+    return 0.0 if begin is None or end is None else max(0.0, end - begin)
+
+
+def seconds(time: Any) -> float | None:
+    """Returns a time of a record in seconds since 1970; None for one that is missing, or cannot be read."""
+    try:
+        return datetime.datetime.fromisoformat(time).timestamp()
+    except (TypeError, ValueError, OverflowError):  # somebody else's, or damaged
+        return None

@@ -1,8 +1,10 @@
 """Ray: its own job queue, through the dashboard of a cluster."""
 
+import contextlib
 import logging
 import os
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 
 _HANDED_ON = ("KERAS_BACKEND", "MLFLOW_TRACKING_URI", "EVAL_REPORTS_DIR", "PYTHONPATH")
 """What a job needs of the environment it was submitted from; Ray starts it in its own."""
+
+_ADDRESSES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 
 
 def address(given: str | None) -> str:
@@ -43,12 +47,23 @@ def connect(where: str) -> Any:
     except ImportError as error:
         raise missing_extra("ray[default]", "ray", "--engine ray") from error
     try:
-        return JobSubmissionClient(where)
+        with _no_other_address():
+            return JobSubmissionClient(where)
     except (ConnectionError, RuntimeError, ValueError) as error:
         said = " ".join(str(error).split()).partition(". ")[0]
         raise UsageError(
             f"--address: no Ray cluster answers at {where} ({said}): ray start --head starts one"
         ) from error
+
+
+@contextlib.contextmanager
+def _no_other_address() -> Iterator[None]:
+    """Hides the variables that Ray prefers to the address it is given."""
+    hidden = {name: os.environ.pop(name) for name in _ADDRESSES if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def submit(client: Any, request: Request, snapshot: Path, max_restarts: int) -> str:

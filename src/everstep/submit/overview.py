@@ -1,15 +1,16 @@
 """Every run below a directory, with how far it really is: what it says itself, who is alive, what queues know."""
 
 import dataclasses
-import datetime
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from everstep.run.alive import is_held
+from everstep.run.goodput import seconds
 from everstep.run.heartbeat import last_beat
 from everstep.run.record import Record, find_runs
+from everstep.run.record_shape import damage
 from everstep.submit.submissions import Queues, Submission, find
 
 _TRAINING = "training"
@@ -33,9 +34,10 @@ class Overview:
     def state(self) -> str:
         """How it stands.
 
-        `running`; `exporting` and `evaluating`, when a project's run is trained; `restarting`, between two attempts;
-        `starting`, before the first step; `queued`; `finished`, `interrupted` or `failed`, as it said itself;
-        `killed`: it said nothing more; `unreadable`. The job of a queue stands behind it in brackets.
+        `running`; `exporting` and `evaluating`, when a project's run is trained; `trained`, where nobody did that;
+        `restarting`, between two attempts; `starting`, before the first step; `queued`; `finished`, `interrupted` or
+        `failed`, as it said itself; `killed`: it said nothing more; `unreadable`. The job of a queue stands behind it
+        in brackets.
         """
         said = str(self.record["status"]) if self.record else None
         if self._is_at_work:
@@ -44,13 +46,30 @@ class Overview:
             return f"queued ({self.submission.job})"
         if self.submission is not None and self.submission.state == "active":
             return f"{'running' if said is None else 'restarting'} ({self.submission.job})"
-        if said is None:
+        if said is None or self._failed_since:
             return self._ended_early()
+        if said == "finished" and self._lacks_evaluation:
+            return "trained"
         return "killed" if said == "running" else said
 
     @property
     def _is_at_work(self) -> bool:
         return is_held(self.directory) or is_held(self.directory / _TRAINING)
+
+    @property
+    def _lacks_evaluation(self) -> bool:
+        """Whether it is a project's run whose export or evaluation did not come to its end."""
+        return (self.directory / _TRAINING).is_dir() and not (self.directory / "reports" / "metrics.json").is_file()
+
+    @property
+    def _failed_since(self) -> bool:
+        """Whether the newest job failed without an attempt of its own: what the record says is of an earlier one."""
+        job = self.submission
+        if job is None or job.state != "ended" or not job.code or not job.times or not self.record:
+            return False
+        attempts = self.record["attempts"]
+        begun, submitted = seconds(attempts[-1]["started"]) if attempts else None, seconds(job.times[0])
+        return begun is None or (submitted is not None and begun < submitted)
 
     def _phase(self, said: str | None) -> str:
         if said == "finished":
@@ -82,7 +101,7 @@ class Overview:
         if self.state != "running" or not self.record or not self.record["attempts"] or not self.train_steps:
             return None
         attempt, beat = self.record["attempts"][-1], self._beat
-        begun = _seconds(attempt.get("first_step")) or _seconds(attempt["started"])
+        begun = seconds(attempt.get("first_step")) or seconds(attempt["started"])
         done = self.step - int(attempt["from_step"])
         if beat is None or begun is None or done <= 0 or beat[1] <= begun:
             return None
@@ -92,9 +111,9 @@ class Overview:
     def last_sign(self) -> float | None:
         """When it gave its last sign of life, in seconds since 1970."""
         attempts = self.record["attempts"] if self.record else []
-        times = [_seconds(attempts[-1][name]) for name in ("started", "ended")] if attempts else []
+        times = [seconds(attempts[-1][name]) for name in ("started", "ended")] if attempts else []
         times += [self._beat[1] if self._beat else None]
-        times += [_seconds(time) for time in self.submission.times] if self.submission else []
+        times += [seconds(time) for time in self.submission.times] if self.submission else []
         return max((one for one in times if one is not None), default=None)
 
     @property
@@ -123,7 +142,7 @@ class Overview:
 def overview(root: Path) -> list[Overview]:
     """Returns every run at or below `root`, sorted by path; those that have not begun but are submitted, too."""
     submitted = {one.run_dir: one for one in find(root, Queues())}
-    records = {_folder(path): record for path, record in find_runs(root)}
+    records = {_folder(path): listable(record) for path, record in find_runs(root)}
     return [Overview(path, records.get(path), submitted.get(path)) for path in sorted({*records, *submitted})]
 
 
@@ -138,5 +157,7 @@ def _told(submission: Submission) -> Mapping[str, Any]:
     return {**{name: submission.record.get(name) for name in names}, "state": submission.state, "code": submission.code}
 
 
-def _seconds(text: str | None) -> float | None:
-    return None if text is None else datetime.datetime.fromisoformat(text).timestamp()
+def listable(record: Record) -> Record:
+    """Returns a record that can be shown: one damaged file must not hide every other run."""
+    told = {"id": record["id"], "experiment": None, "backend": None, "status": "unreadable", "step": 0}
+    return record if damage(record) is None else {**told, "train_steps": None, "attempts": [], "metrics": {}}

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from everstep import storage
 from everstep.components.config_file import find_config
 from everstep.components.opening import open_run
 from everstep.errors import UsageError
@@ -41,8 +40,8 @@ class Request:
         return self.config is not None
 
 
-def project_run(run_name: str, project_root: str, data_dir: str | None = None) -> Request:
-    """Returns the request for `everstep run RUN_NAME`.
+def project_run(run_name: str, project_root: str, data_dir: str | None = None, more: Sequence[str] = ()) -> Request:
+    """Returns the request for `everstep run RUN_NAME`, with `more` of its options.
 
     Raises:
       UsageError: There is no such run, its config file cannot be used, or there is no such data.
@@ -54,6 +53,7 @@ def project_run(run_name: str, project_root: str, data_dir: str | None = None) -
     data = opened.config.data_dir
     words = ["run", run_name, "--project-root", str(root)]
     words += [] if data_dir is None else ["--data-dir", str(data)]
+    words += more
     return Request(
         directory=opened.folder.path,
         root=root,
@@ -77,7 +77,6 @@ def any_command(command: Sequence[str], model_dir: str | None, data_dir: str | N
     if program is None:
         raise UsageError(f"there is no program {command[0]!r}: check the command after --")
     directory = Path(model_dir).expanduser().resolve()
-    storage.prepare_directory(directory)
     return Request(
         directory=directory,
         root=Path.cwd(),

@@ -6,6 +6,8 @@ runs/R/submissions/<time>-<id>/
   sources/            the code as it was: of a project, all of `src_code_path`; of a command, the Python files
   code.diff           what was not committed, in a git work tree
   started.json, ended.json    written by the job
+
+Code and what is not committed may hold secrets: nobody but the user can look into the folder.
 """
 
 import contextlib
@@ -41,6 +43,7 @@ def take(request: Request, folder: Path, engine: str) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with storage.atomic_path(folder) as temporary:
+            temporary.mkdir(mode=0o700)
             sources.copy(request.sources, files, temporary / "sources")
             if request.config is not None:
                 shutil.copyfile(request.config, temporary / request.config.name)
@@ -68,9 +71,10 @@ def _record(request: Request, copied: Path, name: str, engine: str) -> dict[str,
     }
 
 
-def note_job(folder: Path, job: str) -> None:
-    """Adds the engine's number of the job."""
-    storage.write_json(folder / RECORD, {**storage.read_json(folder / RECORD), "job": job})
+def note_job(folder: Path, job: str, address: str | None = None) -> None:
+    """Adds the engine's number of the job, and where that engine can be asked for it."""
+    known = {"job": job, "address": None if address is None else redaction.text(address)}
+    storage.write_json(folder / RECORD, {**storage.read_json(folder / RECORD), **known})
 
 
 def discard(folder: Path) -> None:

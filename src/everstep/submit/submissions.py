@@ -11,7 +11,7 @@ from everstep import storage
 from everstep.errors import UsageError
 from everstep.run.alive import is_held
 from everstep.run.submitted import ENDED, FOLDER, RECORD, STARTED
-from everstep.submit import squeue
+from everstep.submit import ray_jobs, squeue
 
 State = Literal["queued", "active", "ended", "killed"]
 """Queued: nothing has run, or it is to run again. Killed: it ended without a word."""
@@ -54,16 +54,33 @@ class Submission:
 
 
 class Queues:
-    """What the engines' queues say; each is asked at most once, and only where somebody has a job in it."""
+    """What the engines' queues say; only those are asked that somebody has a job in, and who is silent only once."""
 
     def __init__(self) -> None:
         self._slurm: dict[str, str] | None = None
         self._asked = False
+        self._silent: set[str] = set()
 
-    def has(self, engine: str, job: str | None) -> bool | None:
-        """Tells whether a queue has a job, waiting or running; None where the queue cannot be asked from here."""
-        if engine != "slurm":
+    def has(self, record: Mapping[str, Any]) -> bool | None:
+        """Tells whether the queue of a submission has its job; None where the queue cannot be asked from here.
+
+        Args:
+          record: What `submission.json` says.
+        """
+        if record.get("engine") == "ray":
+            return self._has_ray(record.get("address"), record.get("job"))
+        return self._has_slurm(record.get("job")) if record.get("engine") == "slurm" else None
+
+    def _has_ray(self, address: Any, job: Any) -> bool | None:
+        if not isinstance(address, str) or not isinstance(job, str) or address in self._silent:
             return None
+        try:
+            return ray_jobs.has(address, job)
+        except ray_jobs.Unreachable:
+            self._silent.add(address)
+            return None
+
+    def _has_slurm(self, job: Any) -> bool | None:
         if not self._asked:
             self._asked = True
             with contextlib.suppress(UsageError):
@@ -95,7 +112,10 @@ def require_none_under_way(run_dir: Path) -> None:
     found = newest(run_dir)
     if found is not None and found.state in ("queued", "active"):
         what = "waits in the queue" if found.state == "queued" else "is under way"
-        raise UsageError(f"{str(run_dir)!r} is submitted already: {found.job} {what}; {found.how_to_end} ends it")
+        raise UsageError(
+            f"{str(run_dir)!r} is submitted already: {found.job} {what}; {found.how_to_end} ends it "
+            f"(where the queue has lost it, remove {str(found.folder)!r})"
+        )
 
 
 def _read(folder: Path, queues: Queues) -> Submission:
@@ -108,9 +128,11 @@ def _read(folder: Path, queues: Queues) -> Submission:
 
 def _state(folder: Path, record: Mapping[str, Any], queues: Queues) -> State:
     ended = _json(folder / ENDED)
+    if not record and not is_held(folder):
+        return "killed"  # it cannot be read: no queue can be asked for it
     if ended and not ended.get("requeued"):
         return "ended"
-    known = queues.has(record.get("engine", ""), record.get("job"))
+    known = queues.has(record)
     if known is False:
         return "killed"
     if is_held(folder):

@@ -1,4 +1,4 @@
-"""What a job leaves to others: copied to `artifacts_dir`, each piece whole or not there."""
+"""What a job leaves to others: copied to `artifacts_dir`, here or in a store, each piece whole or not there."""
 
 import contextlib
 import shutil
@@ -7,20 +7,23 @@ from pathlib import Path
 
 from everstep import storage
 from everstep.errors import UsageError
+from everstep.remote.publishing import publish as upload
+from everstep.remote.publishing import require_writable
+from everstep.remote.urls import checked, is_url
 
 
 @contextlib.contextmanager
 def place_for(target: str) -> Iterator[None]:
     """Makes sure, before anything is done in the block, that artifacts can be written; empty for none.
 
-    A folder made for them goes again where the block refuses its input.
+    A folder made for them goes again where the block refuses its input; in a store nothing is left.
 
     Raises:
       UsageError: They cannot.
     """
-    if _is_url(target):
-        raise UsageError(f"artifacts_dir: received {target!r}, but artifacts go to local directories only: name one")
-    new = bool(target) and storage.prepare_directory(target)
+    if is_url(target):
+        require_writable(checked(target, "artifacts_dir"), "artifacts_dir")
+    new = bool(target) and not is_url(target) and storage.prepare_directory(target)
     try:
         yield
     except UsageError:
@@ -33,12 +36,17 @@ def place_for(target: str) -> Iterator[None]:
 def publish(source: Path, target: str) -> None:
     """Copies a file or folder of this machine to a place where others look, in one piece.
 
-    This is the one way out for artifacts; a store of another kind takes over here, and in `place_for`.
-
     Args:
       source: What there is.
-      target: Its name there; what had the name before is replaced when the copy is complete.
+      target: Its name there; what had the name before is replaced when the copy is complete. In a store, where a
+        folder cannot be replaced at once, the former one is taken away first.
+
+    Raises:
+      TrainingError: A store did not take it.
     """
+    if is_url(target):
+        upload(source, checked(target, "artifacts_dir"))
+        return
     place = Path(target)
     _tidy(place.parent)
     with storage.atomic_path(place) as temporary:
@@ -46,10 +54,6 @@ def publish(source: Path, target: str) -> None:
             shutil.copytree(source, temporary)
         else:
             shutil.copyfile(source, temporary)
-
-
-def _is_url(target: str) -> bool:
-    return "://" in target
 
 
 def _tidy(folder: Path) -> None:

@@ -21,6 +21,7 @@ from everstep.errors import UsageError
 from everstep.experiment import run_experiment
 from everstep.export.saved_model import export_saved_model
 from everstep.loop.keras_callbacks import KerasCallbacks
+from everstep.remote.urls import checked, is_url, refuse_lost_slash
 from everstep.run.signals import Interrupted
 from everstep.task.compiled import CompiledTask
 from everstep.task.description import describe, leave
@@ -44,8 +45,8 @@ class Training:
 
     Args:
       build_model_func: Makes the model, not compiled.
-      job_dir: The run directory: the same in every attempt.
-      artifacts_dir: Where `saved_model/` and `history.csv` go; empty for nowhere.
+      job_dir: The run directory, or its URL in a store, `gs://bucket/tmp/faces/17`: the same in every attempt.
+      artifacts_dir: Where `saved_model/` and `history.csv` go, a directory or a URL; empty for nowhere.
       use_tpu: Whether to train on a TPU; without one it is an error, unless `EVERSTEP_DEVICE_FALLBACK` is `cpu`.
       custom_model_class: A `keras.Model` subclass with steps of its own: the model is made one of it. One that
         `build_model_func` returns already stays as it is.
@@ -261,6 +262,10 @@ def _as_python_interrupts() -> Any:
 def _check_places(job_dir: str, artifacts_dir: str) -> None:
     if not job_dir:
         raise UsageError("job_dir: received '', expected a directory of the job's own")
+    for key, place in (("job_dir", job_dir), ("artifacts_dir", artifacts_dir)):
+        refuse_lost_slash(place, key)
+        if is_url(place):
+            checked(place, key)
     if artifacts_dir and os.path.normpath(job_dir) == os.path.normpath(artifacts_dir):
         raise UsageError(f"artifacts_dir: received {artifacts_dir!r}, which is job_dir: name another directory")
 

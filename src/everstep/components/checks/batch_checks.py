@@ -9,7 +9,7 @@ import numpy as np
 
 from everstep.components.checks.fitting import shapes
 from everstep.components.checks.numbered import NumberedLoader, lost_and_doubled
-from everstep.components.checks.outcome import NotNeeded
+from everstep.components.checks.outcome import Doubt, NotNeeded
 from everstep.components.checks.subject import TRAINED, Subject
 from everstep.components.flows import Flow, Split, augmented, load_samples, make_flow
 from everstep.components.tf_datasets import is_dataset
@@ -40,11 +40,14 @@ def batches_of(split: Split) -> Callable[[Subject], str]:
             subject.batches[split] = _first(make_flow(components, split))
             components = dataclasses.replace(components, data_loader=NumberedLoader(components.data_loader))  # type: ignore[arg-type]
         flow = make_flow(components, split)
-        sizes, thirds, subject.label_ranges[split] = _walk(flow, subject.max_samples)
+        subject.labels[split] = []
+        sizes, thirds, subject.label_ranges[split] = _walk(flow, subject.max_samples, subject.labels[split])
         _check_sizes(flow, sizes, components.config.get("batch_size"))
         whole = sum(sizes) == flow.count
         once = whole and _check_once(subject, flow, thirds)
         short = f", {sizes[-1]} in the last" if whole and sizes[-1] != sizes[0] else ""
+        if flow.doubt:
+            raise Doubt(flow.doubt)
         return (
             f"{flow.count} {split} samples fill {flow.n_iter} batches of {sizes[0]}{short}"
             f"{', each sample once' if once else ''}{'' if whole else f'; {sum(sizes)} samples were looked at'}"
@@ -61,9 +64,10 @@ def weights(subject: Subject) -> str:
         if raw is None or third is None:
             continue
         _check_weights(raw, f"{split} samples")
-        _check_weights(np.asarray(third), f"a {split} batch")
-        if np.shape(third) != (len(nest.flatten(subject.batches[split][1])[0]),):
-            raise UsageError(f"the weights of a {split} batch have the shape {np.shape(third)}: one for each sample")
+        for leaf in nest.flatten(third):
+            _check_weights(leaf, f"a {split} batch")
+            if leaf.size != len(leaf):
+                raise UsageError(f"the weights of a {split} batch have the shape {leaf.shape}: one for each sample")
         found.append(f"{split} from {raw.min():g} to {raw.max():g}")
     if not found:
         raise NotNeeded("samples have no weights")
@@ -102,8 +106,10 @@ def _first(flow: Flow) -> tuple[Any, Any, Any]:
     return x, y, third
 
 
-def _walk(flow: Flow, limit: int | None) -> tuple[list[int], list[Any], list[tuple[float, float]]]:
-    """Reads the batches; returns their sizes, their third parts, and the range of the labels."""
+def _walk(
+    flow: Flow, limit: int | None, labels: list[np.ndarray]
+) -> tuple[list[int], list[Any], list[tuple[float, float]]]:
+    """Reads the batches; returns their sizes, their third parts, and the range of the labels, and keeps single ones."""
     sizes: list[int] = []
     thirds: list[Any] = []
     ranges: list[tuple[float, float]] = []
@@ -112,7 +118,9 @@ def _walk(flow: Flow, limit: int | None) -> tuple[list[int], list[Any], list[tup
         form = form or _row_form(batch)
         _check_batch(flow, number, batch, form)
         sizes.append(len(nest.flatten(batch[1])[0]))
-        thirds.append(batch[2] if len(batch) > 2 else None)
+        thirds.append(nest.flatten(batch[2])[0] if len(batch) > 2 else None)
+        if isinstance(batch[1], np.ndarray) and batch[1].size == len(batch[1]):
+            labels.append(batch[1])
         ranges = _widened(ranges, batch[1])
         if limit is not None and sum(sizes) >= limit:
             break

@@ -11,10 +11,12 @@ import numpy as np
 from everstep.components.checks.outcome import NotNeeded
 from everstep.components.checks.subject import Subject
 from everstep.components.estimator_file import load_estimator, save_estimator
+from everstep.components.evaluating import evaluated_as
 from everstep.components.flows import Flow, make_flow
 from everstep.components.preflight import check_functions
 from everstep.errors import UsageError
 from everstep.evaluation import sample_metrics
+from everstep.evaluation.outcome import outcome_of
 from everstep.evaluation.scoring import scores
 
 _BATCHES = 16
@@ -39,8 +41,35 @@ def functions(subject: Subject) -> str:
     if wrong:
         raise UsageError("\n".join(wrong))
     check_functions(components, x, y, y_pred)
+    _check_labels(subject, y_pred)
     shown = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
     return f"one number for each sample from every function; means of {len(ids)}, untrained: {shown}"
+
+
+def _check_labels(subject: Subject, y_pred: Any) -> None:
+    """Reads all labels as an evaluation does: what the first batch looks like has to be true of all of them.
+
+    There are predictions for a few samples only; they stand for all others.
+
+    Raises:
+      UsageError: A label is none of the kind that the evaluation takes the data for.
+    """
+    components = subject.components
+    kind, classes, from_logits = evaluated_as(components)
+    for split in ("validation", "test"):
+        labels = subject.labels.get(split)
+        if not labels or not isinstance(y_pred, np.ndarray):
+            continue
+        _, outcome = outcome_of(kind, labels[0], _rows(y_pred, len(labels[0])), len(classes or ()), from_logits)
+        for number, some in enumerate(labels):
+            try:
+                outcome.columns(some, _rows(y_pred, len(some)))
+            except UsageError as error:
+                raise UsageError(f"{split} batch {number}: {error}") from error
+
+
+def _rows(values: np.ndarray, count: int) -> np.ndarray:
+    return np.resize(values, (count, *values.shape[1:]))
 
 
 def estimator(subject: Subject) -> str:

@@ -6,7 +6,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from everstep.components.blame import in_a_line
 from everstep.components.checks.losses import LossFacts, loss_facts
+from everstep.data import nest
+from everstep.data.mapped import class_weighted
 from everstep.errors import UsageError
 from everstep.task import compiled_step
 
@@ -21,7 +24,7 @@ def answers(model: keras.Model, x: Any) -> Any:
     try:
         return model(keras.tree.map_structure(keras.ops.convert_to_tensor, x), training=False)
     except Exception as error:
-        text = " ".join(str(error).split())[:300]
+        text = in_a_line(error)[:300]
         raise UsageError(f"the model fails on x of shape {shapes(x)}: {type(error).__name__}: {text}") from error
 
 
@@ -68,9 +71,32 @@ def check_loss(model: keras.Model, batch: tuple[Any, Any, Any], y_pred: Any) -> 
     try:
         return float(compiled_step.compiled_loss(tensors, y_pred, model, training=False))
     except Exception as error:
-        text = " ".join(str(error).split())[:300]
+        text = in_a_line(error)[:300]
         found = f"labels of shape {shapes(batch[1])} and outputs of shape {shapes(y_pred)}"
         raise UsageError(f"the loss fails on {found}: {type(error).__name__}: {text}") from error
+
+
+def check_short(model: keras.Model, batch: tuple[Any, Any, Any], size: int) -> None:
+    """Refuses a model or a loss that fits whole batches alone: the last one of an epoch may be short.
+
+    Raises:
+      UsageError: The first `size` samples of the batch fail.
+    """
+    x, y, weight = (nest.map_leaves(lambda leaf: leaf[:size], part) for part in batch)
+    try:
+        check_loss(model, (x, y, weight), answers(model, x))
+    except UsageError as error:
+        raise UsageError(f"a batch of {size}, as the last one of an epoch: {error}") from error
+
+
+def check_class_weight(class_weight: Any, batch: tuple[Any, Any, Any]) -> None:
+    """Refuses class weights for labels that have no classes.
+
+    Raises:
+      UsageError: There are several outputs, or labels of which each is no class.
+    """
+    if class_weight:
+        class_weighted(class_weight)(batch)
 
 
 def shapes(tree: Any) -> str:

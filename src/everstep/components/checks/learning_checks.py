@@ -8,6 +8,7 @@ import numpy as np
 from everstep.components.checks.outcome import Doubt, NotNeeded
 from everstep.components.checks.subject import Subject
 from everstep.components.keras_trainer import compiled_model
+from everstep.components.own_metrics import has_own_test_step, of_one_batch
 from everstep.data.mapped import class_weighted
 from everstep.errors import UsageError
 
@@ -26,6 +27,8 @@ def step(subject: Subject) -> str:
     logs = _learn(model, batch)
     tested = model.test_on_batch(batch[0], batch[1], sample_weight=batch[2], return_dict=True)
     subject.names = [*logs, *(f"val_{name}" for name in tested)]
+    if has_own_test_step(model):
+        subject.of_one_batch = {f"val_{name}" for name in of_one_batch(model, tested)}
     subject.losses = [_loss(logs)]
     after = [np.array(keras.ops.convert_to_numpy(each)) for each in model.trainable_variables]
     changed = sum(not np.array_equal(one, other) for one, other in zip(before, after, strict=True))

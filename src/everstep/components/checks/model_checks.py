@@ -11,6 +11,7 @@ from everstep.components.checks.losses import loss_facts
 from everstep.components.checks.outcome import Doubt, NotNeeded
 from everstep.components.checks.subject import TRAINED, Subject
 from everstep.components.exported_model import ExportedModel
+from everstep.components.exporting import input_dtypes
 from everstep.components.keras_trainer import compiled_model
 from everstep.components.redirected import redirected
 from everstep.components.run_folder import RunFolder
@@ -49,6 +50,8 @@ def labels(subject: Subject) -> str:
         if loss is not None and not np.isfinite(loss):
             raise UsageError(f"the loss of a {split} batch is {loss}: look at labels, weights and outputs")
         fitting.check_range(subject.model, y_pred, subject.label_ranges[split], split)
+        if short := subject.samples[split].count % len(keras.tree.flatten(y)[0]):
+            fitting.check_short(subject.model, (x, y, weight), short)
     return f"{found} fit {_loss_name(subject.model)}{'' if loss is None else f', which is {loss:.4g} untrained'}"
 
 
@@ -96,6 +99,8 @@ def class_weight(subject: Subject) -> str:
         raise NotNeeded("get_class_weight() returns None")
     if not isinstance(given, Mapping):
         raise UsageError(f"get_class_weight() returned {type(given).__name__}, expected a dict from class to weight")
+    if len(keras.tree.flatten(subject.y_pred)) > 1:
+        fitting.check_class_weight(given, subject.batches["training"])
     classes = _array(keras.tree.flatten(subject.y_pred)[0]).shape[-1]
     known = classes if classes > 1 else 2
     for label, weight in given.items():
@@ -103,6 +108,7 @@ def class_weight(subject: Subject) -> str:
             raise UsageError(f"get_class_weight() has the class {label!r}: classes are 0 to {known - 1}")
         if not isinstance(weight, int | float | np.number) or not 0 <= weight < np.inf:
             raise UsageError(f"get_class_weight() gives class {label} the weight {weight!r}: it is at least 0")
+    fitting.check_class_weight(given, subject.batches["training"])
     return f"{len(given)} of {known} classes have a weight"
 
 
@@ -114,6 +120,11 @@ def export_metric(subject: Subject) -> str:
         place = subject.opened.config.place("export.metric")
         known = ", ".join(subject.names)
         raise UsageError(f"export.metric: there is no metric {metric!r} (an epoch has: {known}) (from {place})")
+    if metric in subject.of_one_batch:
+        raise Doubt(
+            f"test_step returns {metric.removeprefix('val_')!r} of the last batch only, and export.metric is chosen by "
+            f"it: keep a keras.metrics.Mean, and return its result()"
+        )
     return f"the best epoch is that with the {subject.opened.config.export.mode} of {metric}"
 
 
@@ -126,8 +137,7 @@ def export(subject: Subject) -> str:
     path = subject.scratch / "savedmodel"
     export_saved_model(fresh, path, x)
     one = keras.tree.map_structure(lambda leaf: leaf[:1], x)
-    declared = getattr(fresh, "inputs", None) or keras.tree.flatten(x)
-    again = ExportedModel(path, [str(each.dtype) for each in declared]).predict(one)
+    again = ExportedModel(path, input_dtypes(fresh, x)).predict(one)
     pairs = zip(keras.tree.flatten(expected), keras.tree.flatten(again), strict=True)
     difference = max(float(np.max(np.abs(_array(a)[:1] - b))) for a, b in pairs)
     return f"the untrained model comes back from its SavedModel; largest difference {difference:.1e}"

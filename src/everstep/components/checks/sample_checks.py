@@ -13,6 +13,7 @@ from everstep.components.checks.subject import Samples, Subject
 from everstep.components.flows import Split, load_samples
 from everstep.components.tf_datasets import is_dataset
 from everstep.data import nest
+from everstep.data.tf_pipeline import has_no_end
 from everstep.errors import UsageError
 from everstep.evaluation.batch import Reader
 
@@ -99,17 +100,21 @@ def _read(subject: Subject, split: Split) -> tuple[Samples, dict[str, None]]:
             thirds.append(third)
         if len(digests) < limit:
             raise UsageError(f"the loader gave {len(digests)} {split} samples and announced {count}")
-        _check_next(rows, digests, split, count)
+        is_finite = is_dataset(samples) and not has_no_end(samples)
+        _check_next(rows, digests, split, count, is_finite)
     ids = _texts(thirds) if split == "test" and None not in thirds else None
     weights = None if split == "test" or None in thirds else np.array([_weight(w, split) for w in thirds])
     return Samples(count, np.array(digests, np.uint64), ids, weights), forms
 
 
-def _check_next(rows: Iterator[Any], digests: list[int], split: Split, count: int) -> None:
-    """Looks at the sample after the last one: data without end begin again, other data are at their end."""
-    if len(digests) < count or split == "training" or (after := next(rows, None)) is None:
+def _check_next(rows: Iterator[Any], digests: list[int], split: Split, count: int, is_finite: bool) -> None:
+    """Looks at the sample after the last one: data without end begin again, other data are at their end.
+
+    Training data without end may begin again with other samples, those that a loader makes up as it goes.
+    """
+    if len(digests) < count or (split == "training" and not is_finite) or (after := next(rows, None)) is None:
         return
-    if _digest(_parts(after, split, count)[0]) not in digests:
+    if is_finite or _digest(_parts(after, split, count)[0]) not in digests:
         raise UsageError(
             f"the loader announced {count} {split} samples, but goes on with another one: return the number there is"
         )

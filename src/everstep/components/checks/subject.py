@@ -53,6 +53,8 @@ class Subject:
       model: A model that has answered a batch.
       y_pred: Its answers to the first validation batch.
       names: The metrics that an epoch will have.
+      of_one_batch: Those of them that a `test_step` of the model's own tells of the last batch alone.
+      labels: Labels of all batches, by split; empty where a label is more than one number.
       losses: The losses of the steps that were tried.
       scratch: A folder that goes with the block.
     """
@@ -67,6 +69,8 @@ class Subject:
         self.model: Any = None
         self.y_pred: Any = None
         self.names: list[str] = []
+        self.of_one_batch: set[str] = set()
+        self.labels: dict[Split, list[np.ndarray]] = {}
         self.losses: list[float] = []
         self._stack = contextlib.ExitStack()
 

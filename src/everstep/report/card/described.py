@@ -58,11 +58,11 @@ def _texts(value: Any) -> list[str]:
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, Mapping):  # an item such as {"description": …}
-        parts = [
-            f"{_words(key)}: {_text(inside)}" if len(value) > 1 else _text(inside) for key, inside in value.items()
-        ]
-        return "; ".join(part for part in parts if part)
+    if isinstance(value, Mapping):
+        said = {_words(key): text for key, inside in value.items() if (text := _text(inside))}
+        if list(said) == ["description"]:  # which is what an item without a key is
+            return said["description"]
+        return "; ".join(f"{key}: {text}" for key, text in said.items())
     if isinstance(value, list | tuple):
         return ", ".join(filter(None, map(_text, value)))
     return "\n\n".join(filter(None, map(_line, plain(str(value)).split("\n\n"))))

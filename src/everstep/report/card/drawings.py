@@ -38,6 +38,8 @@ def drawings(card: Card) -> list[Drawing]:
 def _drawing(metric: Metric, split: str, number: int) -> Drawing:
     low, high = shown(metric.edges[0], 3), shown(metric.edges[-1], 3)
     reading = f"{low} to {high}, mean {shown(metric.mean)}" if metric.count else "no sample has a number"
+    if metric.count and max(metric.counts) == metric.count and metric.mean == (metric.edges[0] + metric.edges[-1]) / 2:
+        reading = f"always {shown(metric.mean)}"  # the borders are room around the one value
     svg = histogram(metric.edges, metric.counts, metric.mean, f"Distribution of {metric.name}, {split}: {reading}")
     name = re.sub(r"[^a-z0-9]+", "-", metric.name.lower()).strip("-")[:40]
     return Drawing(metric.name, split, f"{split}-{number}{f'-{name}' if name else ''}.svg", svg, reading)

@@ -19,9 +19,10 @@ function canvas(width, height, label, ...children) {
 
 // Round numbers from low to high, about as many as asked for.
 function ticks(low, high, wanted) {
-  const rough = (high - low) / Math.max(1, wanted);
+  const rough = high / Math.max(1, wanted) - low / Math.max(1, wanted); // each alone: their distance may be no number
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough) || rough;
+  if (!(low + step > low)) return [low, high]; // so close that no number is between them
   const found = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) found.push(Number((i * step).toPrecision(12)));
   return found;
@@ -29,8 +30,8 @@ function ticks(low, high, wanted) {
 
 // A scale from numbers to pixels, linear or logarithmic, with its ticks.
 function scale(low, high, from, to, logarithmic, wanted) {
-  if (!(low < high)) { const room = Math.abs(low) * 0.1 || 0.5; low -= room; high += room; logarithmic = false; }
-  const turn = logarithmic ? Math.log10 : (value) => value;
+  if (!(low < high)) { const room = Math.abs(low) * 0.1 || 0.5; low = Math.max(-Number.MAX_VALUE, low - room); high = Math.min(Number.MAX_VALUE, high + room); logarithmic = false; }
+  const turn = logarithmic ? Math.log10 : (value) => value / 2; // by halves: the distance of two numbers may be none
   const at = (value) => from + (turn(value) - turn(low)) / (turn(high) - turn(low)) * (to - from);
   return { at, low, high, ticks: logarithmic ? decades(low, high) : ticks(low, high, wanted) };
 }

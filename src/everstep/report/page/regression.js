@@ -6,7 +6,7 @@ function regressionSection(split) {
   const columns = columnsOf(split);
   if (split.kind !== "regression" || !columns.has("label") || !columns.has("prediction") || !split.residuals) return null;
   const label = columns.get("label").values, prediction = columns.get("prediction").values;
-  const places = drawnPlaces(label.map((value, place) => place).filter((place) => label[place] !== null && prediction[place] !== null));
+  const places = drawnPlaces(label.map((value, place) => place).filter((place) => label[place] !== null && prediction[place] !== null && Number.isFinite(prediction[place] - label[place])));
   const note = places.length < split.rows ? `${number(places.length)} of ${count(split.rows, "sample")}` : count(places.length, "sample");
   const describe = ([x, y, row]) => `${columns.get("id").values[placeOf(split, row)]}: ${number(x)}, ${number(y)}`;
   const open = (row) => openSample(split, row);

@@ -1,0 +1,51 @@
+"""Runs that are in a store, for `everstep runs`: their records are fetched, and the lease says who is at work."""
+
+import dataclasses
+from typing import Any
+
+from everstep.errors import UsageError
+from everstep.remote.lease import is_renewed
+from everstep.remote.working import local_runs
+from everstep.run.record import find_runs
+from everstep.submit.overview import Overview
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredRun(Overview):
+    """A run in a store.
+
+    Attributes:
+      url: Where it is; `directory` is what was fetched of it.
+    """
+
+    url: str = ""
+
+    @property
+    def _is_at_work(self) -> bool:
+        return is_renewed(self.directory)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it for programs, by its URL."""
+        return {**super().as_dict(), "directory": self.url}
+
+
+def stored_runs(url: str) -> list[StoredRun]:
+    """Returns every run at or below a URL, sorted.
+
+    Raises:
+      UsageError: The store cannot be reached.
+    """
+    found = [(place, find_runs(directory)) for place, directory in local_runs(url)]
+    return [StoredRun(path, record, None, place) for place, runs in found for path, record in runs[:1]]
+
+
+def stored_run(url: str) -> StoredRun:
+    """Returns the run at a URL.
+
+    Raises:
+      UsageError: There is none, or the store cannot be reached.
+    """
+    for run in stored_runs(url):
+        if run.url == url.rstrip("/"):
+            return run
+    raise UsageError(f"there is no run at {url}: check the URL")
