@@ -121,6 +121,71 @@ def test_a_submitted_run_that_has_not_begun(everstep: Any, engine: str, notes: A
     assert (one["state"], one["submission"]["job"]) == (state, "7")
 
 
+def submitted(folder: str, time: str, **ended: Any) -> Path:
+    """A job of a queue that this machine does not have."""
+    snapshot = Path(folder, "submissions", "20300101-000000-abcd")
+    snapshot.mkdir(parents=True)
+    (snapshot / "submission.json").write_text(json.dumps({"id": "x", "engine": "ray", "job": "7", "submitted": time}))
+    if ended:
+        (snapshot / "started.json").write_text("{}")
+        (snapshot / "ended.json").write_text(json.dumps(ended))
+    return snapshot
+
+
+def test_a_run_that_waits_is_shown(everstep: Any) -> None:
+    snapshot = submitted("runs/a", "2026-01-01T00:00:00+00:00")
+    shown = everstep("runs", "show", "runs/a")
+    assert [cells(line) for line in shown.out.splitlines()] == [
+        ["status", "queued (ray 7)"],
+        ["submitted", f"ray 7, {snapshot}"],
+    ]
+    assert everstep("runs", "show", "runs/a", "--json").err.startswith("everstep: error: 'runs/a' is not a run")
+
+
+def test_a_job_that_failed_before_its_first_step_of_a_run_that_was_done(everstep: Any, finished: Path) -> None:
+    submitted("runs/a", "2126-01-01T00:00:00+00:00", code=2)
+    assert "failed (exit 2, ray 7)" in everstep("runs").out
+    submitted("runs/b", "2026-01-01T00:00:00+00:00", code=2)
+    begun("runs/b", 3, 10).finish("interrupted", "asked")
+    assert cells(everstep("runs").out.splitlines()[2])[3] == "interrupted", "its job came that far"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"attempts": [{"started": "?"}]},
+        {"attempts": {}},
+        {"step": None},
+        {"metrics": {"validation": [1]}},
+        {"id": 5},
+        "not a record",
+    ],
+)
+def test_one_damaged_record_costs_no_other_run(everstep: Any, finished: Path, values: Any) -> None:
+    damaged = begun("runs/b", 3, 10).directory / "run.json"
+    text = json.dumps(json.loads(damaged.read_text()) | values) if isinstance(values, dict) else values
+    damaged.write_text(text)
+    first, second = everstep("runs").out.splitlines()[1:]
+    assert (cells(first)[3], cells(second)[3]) == ("finished", "unreadable")
+    assert [one["state"] for one in json.loads(everstep("runs", "--json").out)] == ["finished", "unreadable"]
+    for words in (("runs", "show", "runs/b"), ("report", "runs/b")):
+        outcome = everstep(*words)
+        assert (outcome.code, outcome.err.count("\n")) == (2, 1), outcome.err
+        assert "runs/b/run.json'" in outcome.err
+
+
+def test_times_that_cannot_be_read(everstep: Any, finished: Path) -> None:
+    record = json.loads((finished / "run.json").read_text())
+    for attempt in record["attempts"]:
+        attempt |= {"started": "2026-13-01", "ended": "soon", "first_step": 5}
+    (finished / "run.json").write_text(json.dumps(record))
+    submitted("runs/a", "?", code=2)
+    (row,) = everstep("runs").out.splitlines()[1:]
+    assert cells(row)[3:8] == ["failed (exit 2, ray 7)", "8", "-", "2", "-"]
+    assert "goodput" in everstep("runs", "show", "runs/a").out
+    assert everstep("report", "runs/a").code == 0
+
+
 def test_no_runs(everstep: Any, tmp_path: Path) -> None:
     outcome = everstep("runs")
     assert outcome.code == 0

@@ -33,6 +33,9 @@ def project(tmp_path: Path) -> Path:
         (["a", "--project-root", "nowhere"], "--project-root: received 'nowhere', which is no folder"),
         (["a", "--data-dir", "nowhere"], "data_dir: there is no '"),
         (["c"], "there is no run 'c' in '"),
+        (["a", "--backend", "jaxx"], "--backend: unknown backend 'jaxx'; did you mean 'jax'?"),
+        (["--model-dir", "runs/c", "--eval-only", "--", "true"], "--eval-only: is an option of a project's run"),
+        (["--model-dir", "runs/c", "--backend=jax", "--", "true"], "--backend: is an option of a project's run"),
     ],
 )
 def test_mistakes(everstep: Any, project: Path, words: list[str], said: str) -> None:
@@ -59,7 +62,14 @@ def test_what_would_be_run(everstep: Any, project: Path) -> None:
     assert [path.name for path in (project / "runs" / "a").iterdir()] == ["config.yaml"]
 
 
+def test_options_of_the_run_are_handed_on(everstep: Any, project: Path) -> None:
+    options = ["--eval-only", "--backend", "jax", "--allow-change", "epochs", "--allow-change", "seed"]
+    outcome = everstep("submit", "a", "--dry-run", *options)
+    assert outcome.out.endswith(f" run a --project-root {project} {' '.join(options)}\n")
+
+
 def test_the_words_of_a_command_stay_as_they_are(everstep: Any, project: Path) -> None:
     command = [sys.executable, "train.py", "--model_dir=runs/c", "--", "two words"]
     outcome = everstep("submit", "--dry-run", "--model-dir", "runs/c", "--", *command)
     assert outcome.out.endswith(f" -- {sys.executable} train.py --model_dir=runs/c -- 'two words'\n")
+    assert not Path("runs/c").exists(), "it was only looked at"

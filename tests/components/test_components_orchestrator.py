@@ -155,7 +155,7 @@ def test_another_value_is_refused_and_a_damaged_export_is_made_again(tmp_path, d
     with pytest.raises(UsageError, match="task.project.model_builder.activation"):
         run(tmp_path, data)
     write_run(tmp_path, export={"metric": "loss", "mode": "min"})
-    with pytest.raises(UsageError, match="task.project.export.metric"):
+    with pytest.raises(UsageError, match="export.metric: received 'loss', but .*another name"):
         run(tmp_path, data)
 
 

@@ -1,5 +1,6 @@
 """The training component: as a pipeline would run it, preempted, killed, and given bad input."""
 
+import contextlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import keras
 import pytest
+from absl import flags
 
 FOLDER = Path(__file__).parents[2] / "examples" / "training_component"
 
@@ -39,16 +41,42 @@ def launched(command):
 
 def killed_after(command, job, step):
     """Runs a command and kills the process that trains, once, when it has saved a step; returns how the whole ended."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    end = time.monotonic() + 200
-    while process.poll() is None and not (job / "checkpoints" / str(step)).exists():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    os.kill(json.loads((job / ".lock.json").read_text())["pid"], signal.SIGKILL)
-    out, err = process.communicate(timeout=300)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            end = time.monotonic() + 500
+            while process.poll() is None and not (job / "checkpoints" / str(step)).exists():
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            os.kill(json.loads((job / ".lock.json").read_text())["pid"], signal.SIGKILL)
+            out, err = process.communicate(timeout=500)
+        finally:
+            process.terminate()  # the launcher ends what it has started
     return process.returncode, out, err
 
 
+def test_component(data, tmp_path, monkeypatch):
+    """As a program in this process: all that a pipeline looks for."""
+    command = words(data, tmp_path, "--model=small", "--epochs=1", "--size=32", "--percentage=75")
+    monkeypatch.setattr("sys.argv", [str(word) for word in command[1:]])
+    with pytest.raises(SystemExit) as left, absl_flags_of_its_own():
+        runpy.run_path(str(FOLDER / "component.py"), run_name="__main__")
+    assert left.value.code == 0
+    assert json.loads((tmp_path / "job" / "job_meta.json").read_text())["last_epoch"] == 1
+    assert (tmp_path / "artifacts" / "saved_model" / "saved_model.pb").is_file()
+
+
+@contextlib.contextmanager
+def absl_flags_of_its_own():
+    """The flags that a program defines go with it."""
+    before = set(flags.FLAGS)
+    try:
+        yield
+    finally:
+        for name in set(flags.FLAGS) - before:
+            delattr(flags.FLAGS, name)
+
+
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_preempted(data, tmp_path):
     """Killed on its way, started again by the launcher: done, with everything a pipeline looks for."""
@@ -76,7 +104,7 @@ def test_bad_input(data, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_resnet50(data, tmp_path):
     """ResNet50 on 112 x 112, two short epochs, killed in between: the weights of a run that was left alone."""
     digests = []

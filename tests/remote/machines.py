@@ -6,14 +6,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from everstep import storage
 from everstep.checkpoint import manifest
 from everstep.remote.cache import VARIABLE, Copy
+from everstep.remote.failures import StoreError
 from everstep.remote.mirror import Mirror
-from everstep.remote.transfer import Store
+from everstep.remote.transfer import INCOMING, Store
 
 
 class Machine:
@@ -78,3 +80,18 @@ def remote_steps(url: str, folder: str = "checkpoints") -> list[int]:
     ending = f"/{manifest.NAME}"
     found = [name.removesuffix(ending).rpartition("/") for name in names if name.endswith(ending)]
     return sorted(int(step) for parent, _, step in found if parent == folder and step.isdecimal())
+
+
+@contextmanager
+def dying_at(prefix: str) -> Iterator[None]:
+    """Nothing whose name begins so gets to the store."""
+    put = Store.put
+
+    def dies(store: Store, name: str, *args: Any) -> Any:
+        if name.removeprefix(f"{INCOMING}/").startswith(prefix):
+            raise StoreError("gone")
+        return put(store, name, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "put", dies)
+        yield

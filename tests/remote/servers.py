@@ -106,7 +106,8 @@ class BadNetwork(Proxy):
     """A proxy that knows what objects need: every header, HEAD, and more ways to fail.
 
     Attributes:
-      trouble: `truncate` cuts uploads in half on the way; `reset` breaks the connection; `stall` never answers.
+      trouble: `truncate` cuts uploads in half on the way; `reset` breaks the connection; `stall` never answers;
+        `garble` answers what is no HTTP.
         `trouble_at` limits it to requests whose path holds that text; `trouble_left` counts those still to meet it.
       troubles: Kinds of trouble in turn, which every `often`-th request meets.
       met: How many requests met trouble.
@@ -115,7 +116,7 @@ class BadNetwork(Proxy):
     def __init__(self, target: str) -> None:
         self.trouble, self.trouble_at, self.trouble_left = "", "", 1 << 30
         self.troubles: list[str] = []
-        self.often, self.met, self._counted = 7, 0, 0
+        self.often, self.met, self._counted = 13, 0, 0
         super().__init__(target)
 
     def _start(self) -> None:
@@ -163,6 +164,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if trouble == "stall":
             self.proxy._closed.wait(3600)
             return self._reset()
+        if trouble == "garble":
+            self.wfile.write(b"\x00 nonsense\r\n\r\n")
+            self.close_connection = True
+            return None
         if self.proxy.fault == "error" or trouble == "error":
             return self._send(500, {}, b"broken on purpose")
         self._send(*self._forward(body[: len(body) // 2] if trouble == "truncate" else body))

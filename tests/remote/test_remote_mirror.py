@@ -1,10 +1,9 @@
 """A run that moves from machine to machine by way of a store."""
 
-import contextlib
 import json
 
 import pytest
-from tests.remote.machines import Machine, remote_steps
+from tests.remote.machines import Machine, dying_at, remote_steps
 
 from everstep import storage
 from everstep.checkpoint import manifest
@@ -33,21 +32,6 @@ def another(tmp_path, url, name="second"):
     machine = Machine(tmp_path / name, url)
     machine.fetch()
     return machine
-
-
-@contextlib.contextmanager
-def dying_at(prefix):
-    """Nothing whose name begins so gets to the store."""
-    put = Store.put
-
-    def dies(store, name, *args):
-        if name.startswith(prefix):
-            raise StoreError("gone")
-        return put(store, name, *args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "put", dies)
-        yield
 
 
 def test_another_machine_goes_on_with_what_is_in_the_store(first, tmp_path, url):

@@ -13,7 +13,6 @@ from tests.remote.machines import remote_steps
 
 from everstep.remote import local_view
 
-pytestmark = pytest.mark.backend
 ROOT = Path(__file__).parents[2]
 
 
@@ -72,6 +71,7 @@ def test_killed_in_an_upload_another_machine_ends_in_the_same_bits(place, tmp_pa
 
 
 @pytest.mark.full
+@pytest.mark.backend
 @pytest.mark.stores("s3", "gs")
 @pytest.mark.parametrize("trouble", ["error", "truncate", "reset"])
 def test_the_same_with_every_trouble(place, tmp_path, trouble):

@@ -55,7 +55,7 @@ def test_other_content_is_not_taken_for_the_right_one(place, blob, tmp_path):
 @pytest.mark.stores("s3", "gs")
 def test_an_upload_survives_a_bad_network(place, blob, tmp_path):
     store = Store(place.url())
-    for trouble in ("truncate", "error", "reset"):
+    for trouble in ("truncate", "error", "reset", "garble"):
         place.network.trouble, place.network.trouble_left, place.network.met = trouble, 1, 0
         told = store.put(trouble, blob)
         assert place.network.met == 1, trouble

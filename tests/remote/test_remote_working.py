@@ -4,7 +4,7 @@ import shutil
 import time
 
 import pytest
-from tests.remote.machines import Machine, remote_steps, save, steps
+from tests.remote.machines import Machine, dying_at, remote_steps, save, steps
 
 from everstep.errors import TrainingError, UsageError
 from everstep.remote import local_runs, local_view, publish, working_copy
@@ -176,10 +176,13 @@ def test_others_look_at_a_copy_of_their_own(place, tmp_path):
     seen = local_view(url)
     assert steps(seen / "checkpoints") == [10]
     trained.save(20)
+    (seen / "mine.html").write_text("written by who looks on")
     shutil.rmtree(trained.directory / "checkpoints" / "10")
+    (trained.directory / "config.yaml").unlink()
     trained.mirror.commit()
     with working_copy(url, training=False) as again:
         assert again == seen
+        assert {path.name for path in seen.iterdir()} == {"mine.html", "run.json", "history.csv", "checkpoints"}
         assert steps(seen / "checkpoints") == [20]
     assert [found for found, _ in local_runs(url.rpartition("/")[0]) if found == url] == [url]
     with pytest.raises(UsageError, match="there is no run at"):
@@ -200,9 +203,22 @@ def test_who_follows_sees_what_comes(place, tmp_path):
 
 
 @pytest.mark.stores("file", "s3")
-def test_a_folder_is_published(place, tmp_path):
-    (tmp_path / "model" / "deep").mkdir(parents=True)
-    (tmp_path / "model" / "deep" / "weights").write_bytes(b"w" * 100)
+def test_a_folder_is_published(place, tmp_path, monkeypatch):
+    """What the folder had before goes; one that fails halfway has no file that says it is a model."""
+    model = tmp_path / "model"
+    for name in ("deep/weights", "saved_model.pb"):
+        (model / name).parent.mkdir(parents=True, exist_ok=True)
+        (model / name).write_bytes(b"w" * 100)
     url = place.url()
-    publish(tmp_path / "model", url)
+    publish(model, url)
     assert Store(url).get_bytes("deep/weights") == b"w" * 100
+    publish(model / "saved_model.pb", f"{url}/copy")
+    monkeypatch.setenv("EVERSTEP_UPLOAD_PATIENCE", "0.1")
+    with dying_at("deep/"), pytest.raises(TrainingError, match=r"was not written: .*; the same command tries again"):
+        publish(model, url)
+    assert sorted(Store(url).listing()) == ["copy", "deep/weights"]
+    (model / "deep" / "weights").rename(model / "deep" / "other")
+    publish(model, url)
+    assert sorted(Store(url).listing()) == ["deep/other", "saved_model.pb"]
+    with pytest.raises(UsageError, match="there is no file or folder"):
+        publish(tmp_path / "nothing", url)

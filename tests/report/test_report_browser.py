@@ -2,8 +2,10 @@
 
 import time
 
+import numpy as np
 import pytest
 
+from everstep.evaluation import Evaluator, SampleBatch
 from everstep.report import write
 
 from .conftest import NARROW, WIDE
@@ -276,6 +278,29 @@ def test_regression(page, tmp_path):
     assert one(driver, "#confusion") is None
     sort_by(driver, "absolute_error")
     assert "–" not in column(driver, 4)[:40]  # what is missing comes last
+
+
+def test_numbers_so_large_that_their_distance_is_none(page, tmp_path):
+    labels = np.array([1.2e308, -1.2e308, 1e16, 1e16 + 2, 1.7e308])
+    answers = np.array([1e308, -1e308, 1e16 + 2, 1e16, -1.7e308])
+    Evaluator({"half": lambda y_true, y_pred: float(y_true) / 2}, kind="regression").run(
+        [SampleBatch(None, labels, answers)], tmp_path / "reports", "test"
+    )
+    driver = page(write([tmp_path]))
+    assert len(texts(driver, "#regression figure:nth-child(2) circle")) == 4
+    until(lambda: texts(driver, "#distributions rect"))
+    drawings = driver.execute_script("return [...document.querySelectorAll('svg')].map(node => node.outerHTML)")
+    assert len(drawings) >= 4
+    assert not [drawing for drawing in drawings if "NaN" in drawing or "Infinity" in drawing]
+
+
+def test_settings_that_cannot_be_read_are_not_called_the_same(page, tmp_path):
+    configs = {"a": "seed: 1\n", "b": "seed: [1\n", "c": "seed: 1\n"}
+    runs = [trained(tmp_path / name, config=text) for name, text in configs.items()]
+    path, told = tmp_path / "page.html", "Not compared, because it cannot be read as settings in YAML: b."
+    assert texts(page(write(runs[:2], path)), "#configuration .note") == [told]
+    driver = page(write(runs, path))
+    assert texts(driver, "#configuration .note") == [told, "The other configurations are the same."]
 
 
 def test_segmentation(page, tmp_path):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from everstep.errors import UsageError
-from everstep.evaluation import Accuracy, Evaluator, IoUScore, SampleBatch
+from everstep.evaluation import Accuracy, Evaluator, SampleBatch
 from everstep.report import write
 from everstep.report.card import write_card
 from everstep.report.residuals import residuals
@@ -17,6 +17,7 @@ from everstep.report.slices import slices
 from everstep.run.goodput import goodput
 from everstep.run.lock import RunLock
 from everstep.run.record import Run
+from everstep.run.record_shape import damage
 
 from .report_runs import classified, trained
 from .test_report_data import column, data_of, split_of
@@ -54,10 +55,9 @@ def test_the_greys_of_classes_are_the_same_in_both_masks(tmp_path):
     """Labels are class numbers, answers one share for each of the four classes, of which only two occur."""
     labels = np.random.default_rng(0).integers(0, 2, (3, 8, 8))
     batch = SampleBatch(None, labels, np.eye(4, dtype=np.float32)[labels])
-    Evaluator([_share_right], kind="segmentation").run([batch], tmp_path / "reports", "test")
+    Evaluator({"right": _share_right}, kind="segmentation").run([batch], tmp_path / "reports", "test")
     for sample in split_of(write([tmp_path]))["samples"]:
         assert sample["target"]["image"] == sample["output"]["image"]
-    assert IoUScore.__name__  # a mask of one channel is tested with it elsewhere
 
 
 def _share_right(y_true, y_pred):
@@ -88,14 +88,14 @@ def test_the_configuration_is_what_was_trained(tmp_path):
 @pytest.mark.parametrize(
     ("second", "rows", "left_out"),
     [
-        ("password: ***\nkeys: [***, 'a, *** b']\nseed: 2\n", [("seed", ["1", "2"])], []),
+        ("password: ***\nkeys: [***, b]\nseed: 2\n", [("seed", ["1", "2"])], []),
+        ("password: '***'\nkeys: ['***', b]\nseed: 'a, ***'\n", [("seed", ["1", "a, ***"])], []),
         ("password: ***\nseed: [1\n", [], [1]),
         ("only a text\n", [], [1]),
     ],
 )
 def test_settings_that_are_blacked_out_or_no_settings(tmp_path, second, rows, left_out):
-    first = "password: ***\nkeys: [***, 'a, *** b']\nseed: 1\n".replace("'a, *** b'", "b")
-    second = second.replace("'a, *** b'", "b")
+    first = "password: ***\nkeys: [***, b]\nseed: 1\n"
     runs = [trained(tmp_path / name, config=text) for name, text in (("a", first), ("b", second))]
     data = data_of(write(runs))
     assert [(row["key"], row["values"]) for row in data["configuration"]] == rows
@@ -123,7 +123,7 @@ def _edit(run: Path, **values) -> dict:
     return record
 
 
-@pytest.mark.parametrize("time", ["yesterday", "", "0001-01-01T00:00:00"])
+@pytest.mark.parametrize("time", ["yesterday", "", "2026-02-30T00:00:00"])
 def test_times_that_cannot_be_read(tmp_path, time):
     trained(tmp_path)
     attempts = _edit(tmp_path)["attempts"]
@@ -131,8 +131,7 @@ def test_times_that_cannot_be_read(tmp_path, time):
     facts = {fact["name"]: fact for fact in data_of(write([tmp_path]))["runs"][0]["facts"]}
     assert facts["goodput"]["value"] == "90.9%"
     assert "time" not in facts
-    found = goodput(record)
-    assert (found.seconds, found.down, found.starting) == (0, 0, 0 if time != "0001-01-01T00:00:00" else found.starting)
+    assert (goodput(record).seconds, goodput(record).down) == (0, 0)
 
 
 def test_one_end_that_cannot_be_read_is_not_half_a_century(tmp_path):
@@ -144,7 +143,7 @@ def test_one_end_that_cannot_be_read_is_not_half_a_century(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "key"),
+    ("values", "key"),
     [
         ({"attempts": "none"}, "attempts"),
         ({"attempts": [7]}, r"attempts\[0\]"),
@@ -153,16 +152,14 @@ def test_one_end_that_cannot_be_read_is_not_half_a_century(tmp_path):
         ({"metrics": {"train": 0.5}}, "metrics.train"),
     ],
 )
-def test_a_record_that_is_none(tmp_path, damage, key):
+def test_a_record_that_is_none(tmp_path, values, key):
     trained(tmp_path)
-    _edit(tmp_path, **damage)
+    _edit(tmp_path, **values)
     with pytest.raises(UsageError, match=f"run.json' is damaged: {key} is missing, or has no usable value"):
         write([tmp_path])
 
 
 def test_an_empty_run_is_whole():
-    from everstep.run.record_shape import damage
-
     assert damage(Run.open("nowhere", "mnist/mlp", "jax").record) is None
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from submit_place import Place, until
+
+from everstep.submit import ray_jobs
+from everstep.submit.submissions import newest
 
 has_ray = importlib.util.find_spec("ray") is not None
 
@@ -59,16 +63,26 @@ def test_jobs_on_ray(place: Place, dashboard: str) -> None:
     assert place.record()["status"] == "finished"
     assert "version first from 0" in client.get_job_logs(job)
     assert place.listed()["state"] == "finished"
+    assert (ray_jobs.has(dashboard, job), ray_jobs.has(dashboard, "lost")) == (False, False)
 
     (place.run / "run.json").unlink()
     job = place.submit(60, *options).split()[1]
     until(lambda: place.has_steps(2), 60)
     assert place.listed()["state"] == "running"
+    assert ray_jobs.has(dashboard, job)
     assert "ray job stop" in place.submit(1, *options, code=2)
     client.stop_job(job)
     until(lambda: place.record()["status"] == "interrupted", 30)
     until(lambda: client.get_job_status(job) == JobStatus.STOPPED, 30)
     assert (place.run / "checkpoints").is_dir(), "it has saved"
+
+    snapshot = max((place.run / "submissions").iterdir())
+    assert json.loads((snapshot / "submission.json").read_text())["address"] == dashboard
+    for name in ("started.json", "ended.json"):
+        (snapshot / name).unlink()
+    found = newest(place.run)
+    assert found is not None
+    assert found.state == "killed", "Ray knows that it was stopped, whatever its job had time to note"
 
 
 def _client(kind, dashboard):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,17 @@ def test_the_commit_and_what_is_not_in_it(root: Path, monkeypatch: pytest.Monkey
     git("commit", "-qam", "second")
     monkeypatch.setenv(VARIABLE, str(folder))
     assert code_version(root) == {"commit": first, "dirty": True, "sources": None}
+
+
+def test_nobody_else_can_look_into_it(root: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = taken(root)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    snapshot.note_job(folder, "7", "http://me:hunter2hunter2@127.0.0.1:8265")
+    assert "hunter2hunter2" not in (folder / "submission.json").read_text()
 
 
 def test_too_much_to_copy(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

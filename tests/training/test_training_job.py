@@ -4,12 +4,14 @@ import csv
 import functools
 import json
 import logging
+import re
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
+from everstep.cli.commands import load
 from everstep.errors import TrainingError, UsageError
 from everstep.training import Training
 
@@ -163,7 +165,7 @@ def test_custom_objects(tmp_path):
 # -- nothing bad is kept ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("bad", "loss"), [(np.nan, "nan"), (1e30, "inf")])
+@pytest.mark.parametrize(("bad", "loss"), [(np.nan, "nan"), pytest.param(1e30, "inf", marks=pytest.mark.full)])
 def test_what_is_not_finite_is_neither_saved_nor_exported(tmp_path, bad, loss):
     """The loss goes bad in the second epoch: the first one's checkpoint is the last, and there are no artifacts."""
 
@@ -193,6 +195,9 @@ def test_what_is_not_finite_is_neither_saved_nor_exported(tmp_path, bad, loss):
         ({"build_model_func": lambda: "model"}, "build_model_func returned str, expected a keras.Model"),
         ({"build_model_func": None}, "build_model_func: received None"),
         ({"job_dir": ""}, "job_dir: received ''"),
+        ({"job_dir": "s3://key:secret@bucket/job"}, "job_dir: received a URL s3://… with credentials"),
+        ({"job_dir": Path("s3://bucket/job")}, "job_dir: received 's3:/bucket/job', which lacks a slash"),
+        ({"artifacts_dir": "s4://bucket/job"}, "artifacts_dir: received 's4://bucket/job'; unknown kind of store"),
         ({"job_dir": "a/b", "artifacts_dir": "a/b/"}, "artifacts_dir: received 'a/b/', which is job_dir"),
         ({"optimizer": "adan"}, "optimizer, loss, metrics: model.compile refuses them"),
         ({"loss": "sparse_crossentropy"}, "loss: received 'sparse_crossentropy'"),
@@ -244,3 +249,36 @@ def test_no_tpu(tmp_path, monkeypatch, caplog):
         training = made(tmp_path, use_tpu=True, optimizer=optimizer)
     assert training.model.optimizer is optimizer
     assert "training on the CPU" in caplog.text
+
+
+def test_a_job_in_a_store(tmp_path, monkeypatch, capsys):
+    """All that a job leaves is there, others look at it by its URL, and a finished one is done again from nothing."""
+    monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "cache"))
+    job, artifacts = f"file://{tmp_path}/store/job", f"file://{tmp_path}/store/artifacts"
+    history = made(job, artifacts_dir=artifacts).run_train((X, Y), (X, Y), 2)
+    place = tmp_path / "store" / "job"
+    assert json.loads((place / "job_meta.json").read_text()) == {"last_epoch": 2, "last_checkpoint": "00002"}
+    assert sorted(path.name for path in (place / "epochs").iterdir()) == ["00001.json", "00002.json"]
+    assert list((place / "logs" / "train").glob("*tfevents*"))
+    assert (tmp_path / "store" / "artifacts" / "saved_model" / "saved_model.pb").is_file()
+    monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "other"))
+    (tmp_path / "store" / "artifacts" / "history.csv").unlink()
+    again = made(job, artifacts_dir=artifacts)
+    assert again.run_train((X, Y), (X, Y), 2).history == history.history
+    assert (tmp_path / "store" / "artifacts" / "history.csv").is_file()
+    look_from_the_command_line(job, capsys)
+
+
+def look_from_the_command_line(job, capsys):
+    def said(command, *words):
+        load(command).main(args=list(words), prog_name="everstep", standalone_mode=False)
+        return capsys.readouterr().out
+
+    assert re.search(rf"^{job} +Training .* finished +4/4 100 %", said("runs", job.rpartition("/")[0]), re.M)
+    assert json.loads(said("runs", job, "--json"))[0]["directory"] == job
+    assert re.search(r"^status +finished$", said("runs", "show", job), re.M)
+    assert Path(said("report", job).strip()).read_text().count("<title>job")
+    with pytest.raises(UsageError, match="what waits is on the machine that trained"):
+        said("runs", "sync", job)
+    with pytest.raises(UsageError, match="there is no run at"):
+        said("runs", "show", f"{job}-not")

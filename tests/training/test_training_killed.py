@@ -137,8 +137,6 @@ def test_early_stopping_counts_over_attempts(nursery, tmp_path):
 
 # -- in a store --------------------------------------------------------------------------------------------------------
 
-ELSEWHERE = [] if keras.backend.backend() == "tensorflow" else [pytest.mark.full]
-
 
 def stored(scheme, root, url, clean):
     """What another machine sees of a job: every byte checked, and nothing said that is not there."""
@@ -155,9 +153,10 @@ def stored(scheme, root, url, clean):
     return seen
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("scheme", [pytest.param("s3", marks=ELSEWHERE), pytest.param("gs", marks=pytest.mark.full)])
-def test_the_same_in_a_store(scheme, nursery, folder, ended, tmp_path, caplog, monkeypatch):
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_the_same_in_a_store(scheme, nursery, folder, ended, tmp_path, caplog, capsys, monkeypatch):
     """Each attempt on a machine that knows nothing, on a network that fails in every way: nothing is lost, nor torn."""
     with running(scheme, tmp_path) as server, BadNetwork(server.uri) as network:
         clean, url = environment(scheme, server.uri), fresh_url(scheme, tmp_path, "job")
@@ -169,7 +168,9 @@ def test_the_same_in_a_store(scheme, nursery, folder, ended, tmp_path, caplog, m
             code, said = nursery.run(tmp_path / "job", at=at, folder=data, url=url, environment=told)
             assert code == (-signal.SIGKILL if at else 0), said
             seen = stored(scheme, tmp_path, url, clean)
-        assert network.met > 4
+        assert network.met > 8
+        with capsys.disabled():
+            print(f"\n{scheme}: {network.met} of {network.requests} requests met trouble")
         artifacts = f"{url}-artifacts"
         names, table = sorted(Store(artifacts).listing()), Store(artifacts).get_bytes("history.csv").decode()
     wanted, found = (json.loads(Path(f"{job}.json").read_text()) for job in (ended[0], tmp_path / "job"))

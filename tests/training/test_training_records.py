@@ -13,8 +13,11 @@ import everstep
 from everstep.data.record_dataset import get_tfrecord_dataset, get_train_ds, get_valid_ds
 from everstep.data.record_files import get_labels
 from everstep.data.record_frames import frames
+from everstep.data.record_inspection import inspect
 from everstep.data.record_writing import write_arrays
 from everstep.errors import UsageError
+from everstep.remote import publish
+from everstep.remote.transfer import Store
 
 tf = pytest.importorskip("tensorflow")
 
@@ -269,3 +272,31 @@ def test_files_that_change_while_they_are_read(spoiled):
     path.write_bytes(data[: frames(path)[5].offset])
     with pytest.raises(UsageError, match="record files have changed: they had 103 records"):
         list(stream)
+
+
+# -- in a store --------------------------------------------------------------------------------------------------------
+
+
+def test_records_in_a_store(folder, monkeypatch, tmp_path):
+    """The same batches; and what is damaged is named by its URL."""
+    monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "cache"))
+    url = "memory://records/set"
+    publish(folder, url)
+    assert get_labels(url, 20) == get_labels(folder)
+    assert numbers(get_train_ds(url, READ, 5, 40)) == numbers(get_train_ds(folder, READ, 5, 40))
+    assert get_train_ds(url, READ, 5).facts == get_train_ds(folder, READ, 5).facts
+    publish(folder / "train-00000-of-00004.tfrec", f"{url}-subset-10/train-0.tfrec")
+    assert len(get_train_ds(url, READ, 1, 10)) == 26
+    with pytest.raises(FileNotFoundError, match=r"no train records: there is no folder 'memory://records/none'$"):
+        get_train_ds("memory://records/none", READ, 5)
+    data = bytearray((folder / "train-00000-of-00004.tfrec").read_bytes())
+    data[frames(folder / "train-00000-of-00004.tfrec")[2].data + 5] ^= 1
+    Store("memory://records/bad").put_bytes("train-0.tfrec", bytes(data))
+    with pytest.raises(UsageError, match=r"^'memory://records/bad/train-0.tfrec' at byte \d+, after 2 good records"):
+        list(get_train_ds("memory://records/bad", READ, 1))
+    assert len(get_train_ds("memory://records/bad", READ, 1, on_corrupt="skip")) == 25
+    found = inspect(["memory://records/bad"])
+    assert [(name, count) for name, count, _ in found.files] == [("memory://records/bad/train-0.tfrec", 25)]
+    assert found.damages[0].file == "memory://records/bad/train-0.tfrec"
+    with pytest.raises(FileNotFoundError, match="no record file at"):
+        inspect(["memory://records/none"])

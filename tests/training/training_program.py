@@ -107,7 +107,7 @@ def deadly(at, job):
         def await_saved(self, needed):
             """Waits until the epoch before is saved: what is lost then, is lost by the job alone."""
             if needed and self.epoch:
-                until(lambda: is_saved(job, self.epoch * STEPS))
+                until(lambda: is_saved(job, self.epoch * STEPS), pause=0.3 if "://" in job else 0.01)
 
         def on_train_batch_end(self, batch, logs=None):
             self.await_saved(batch == 0)
@@ -122,12 +122,12 @@ def deadly(at, job):
     return Deadly()
 
 
-def until(true, seconds=60):
+def until(true, seconds=120, pause=0.01):
     end = time.monotonic() + seconds
     while not true():
         if time.monotonic() > end:
             raise TimeoutError
-        time.sleep(0.01)
+        time.sleep(pause)
 
 
 def work(job, at="", folder="", epochs=EPOCHS, constant=False, url="", environment=None):

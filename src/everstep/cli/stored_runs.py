@@ -5,9 +5,10 @@ from typing import Any
 
 from everstep.errors import UsageError
 from everstep.remote.lease import is_renewed
+from everstep.remote.urls import checked
 from everstep.remote.working import local_runs
 from everstep.run.record import find_runs
-from everstep.submit.overview import Overview
+from everstep.submit.overview import Overview, listable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,7 @@ def stored_runs(url: str) -> list[StoredRun]:
       UsageError: The store cannot be reached.
     """
     found = [(place, find_runs(directory)) for place, directory in local_runs(url)]
-    return [StoredRun(path, record, None, place) for place, runs in found for path, record in runs[:1]]
+    return [StoredRun(path, listable(record), None, place) for place, runs in found for path, record in runs[:1]]
 
 
 def stored_run(url: str) -> StoredRun:
@@ -45,7 +46,8 @@ def stored_run(url: str) -> StoredRun:
     Raises:
       UsageError: There is none, or the store cannot be reached.
     """
-    for run in stored_runs(url):
-        if run.url == url.rstrip("/"):
+    place = checked(url, "DIR")
+    for run in stored_runs(place):
+        if run.url == place:
             return run
-    raise UsageError(f"there is no run at {url}: check the URL")
+    raise UsageError(f"there is no run at {place}: check the URL")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from everstep.components.building import Components
-from everstep.components.rows import exactly, weights_of_samples, without_end
+from everstep.components.rows import exactly, without_end
 from everstep.components.tf_datasets import RUNS_OVER, is_dataset, one_pass, runs_over
 from everstep.data import nest
 from everstep.data.iterables import IterableStream, is_one_shot
@@ -57,7 +57,7 @@ def make_flow(components: Components, split: Split) -> Flow:
     def one_epoch() -> Iterator[tuple[Any, ...]]:
         again = _make(components, split)
         with components.calling("data_loader", f"create_{split}_generator"):
-            yield from _weighted(split, exactly(again.batches, again.count, again.n_iter, what))
+            yield from exactly(again.batches, again.count, again.n_iter, what)
 
     stream = GeneratedStream(one_epoch, made.n_iter, repeat=split == "training", seed=components.config.seed)
     return Flow(split, made.count, made.n_iter, one_epoch, stream)
@@ -95,7 +95,7 @@ class BlamedStream(MappedStream):
         announced: tuple[int, int] | None = None,
         what: str = "",
     ) -> None:
-        super().__init__(stream, weights_of_samples)
+        super().__init__(stream, lambda batch: batch)
         self._calling, self._announced, self._what = calling, announced, what
 
     def open(self, epoch: int, batch: int) -> Iterator[Any]:
@@ -147,7 +147,7 @@ def _of_dataset(components: Components, split: Split, made: _Made) -> Flow:
 
     def batches() -> Iterator[tuple[Any, ...]]:
         with components.calling("data_loader", f"create_{split}_generator"):
-            yield from _weighted(split, exactly(dataset.as_numpy_iterator(), made.count, made.n_iter, what))
+            yield from exactly(dataset.as_numpy_iterator(), made.count, made.n_iter, what)
 
     stream: Stream
     if split == "training":
@@ -159,11 +159,6 @@ def _of_dataset(components: Components, split: Split, made: _Made) -> Flow:
         stream = GeneratedStream(batches, made.n_iter, repeat=False, seed=components.config.seed)
     doubt = f"{what}: {RUNS_OVER}" if split == "training" and runs_over(dataset, made.count) else ""
     return Flow(split, made.count, made.n_iter, batches, stream, doubt)
-
-
-def _weighted(split: Split, batches: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yields batches with their weights as Keras takes them; test data has ids in their place."""
-    return batches if split == "test" else map(weights_of_samples, batches)
 
 
 def load_samples(components: Components, split: Split) -> tuple[Any, int]:

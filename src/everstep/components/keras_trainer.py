@@ -16,6 +16,7 @@ from everstep.components.flows import Flow
 from everstep.components.model_builder import ModelBuilderBase
 from everstep.components.redirected import redirected
 from everstep.components.run_folder import RunFolder
+from everstep.components.sample_weights import WeightedTask
 from everstep.components.tracking import NoTracking, Tracking
 from everstep.components.training_config import experiment_config
 from everstep.config import load_file
@@ -26,7 +27,7 @@ from everstep.experiment import run_experiment
 from everstep.loop.epochs import EpochController
 from everstep.loop.keras_callbacks import KerasCallbacks
 from everstep.loop.learning_rate import LearningRate
-from everstep.task.compiled import CompiledTask, require_compiled
+from everstep.task.compiled import require_compiled
 from everstep.task.description import Description, describe, leave
 from everstep.types import Batch
 
@@ -72,7 +73,7 @@ class KerasTrainer:
         model = compiled_model(self._components)
         told, class_weight = describe(model), self._class_weight()
         params = experiment_config(config, told, class_weight, epochs, steps)
-        task = CompiledTask(model, self._weighted(train.stream, class_weight), validation.stream, params.task)
+        task = WeightedTask(model, self._weighted(train.stream, class_weight), validation.stream, params.task)
         watcher = EpochWatcher(config, self._folder, self._tracking)
         callbacks = KerasCallbacks([*self._callbacks(), watcher], model, epochs, steps, True)
         with _told_of_nan(watcher, str(config.export.metric)), contextlib.ExitStack() as stack:
@@ -107,8 +108,9 @@ class KerasTrainer:
         for key, before in self._best_so_far().items():
             if key in now and now[key] != before:
                 raise UsageError(
-                    f"export.{key}: received {now[key]!r}, but of the epochs trained so far only the best by {before!r} "
-                    f"is kept: go on with that, or start a run with another name (from {config.place(f'export.{key}')})"
+                    f"export.{key}: received {now[key]!r}, but of the epochs trained so far only the best by "
+                    f"{before!r} is kept: go on with that, or start a run with another name "
+                    f"(from {config.place(f'export.{key}')})"
                 )
 
     def _best_so_far(self) -> Mapping[str, Any]:

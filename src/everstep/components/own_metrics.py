@@ -1,13 +1,15 @@
 """What `model.evaluate` would say, of predictions that somebody else has made."""
 
+import contextlib
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import keras
 import numpy as np
 
+from everstep.components.sample_weights import with_axes
 from everstep.task import compiled_step
 
 
@@ -36,8 +38,11 @@ class CompiledMetrics:
     def add(self, x: Any, y: Any, weight: Any, y_pred: Any) -> None:
         """Takes a batch; a model with a `test_step` of its own is asked itself."""
         rows = len(keras.tree.flatten(y)[0])
+        x, y, weight = with_axes(self._model, (x, y, weight))
         if self._means is not None:
-            self._means.add(self._model.test_on_batch(x, y, sample_weight=weight, return_dict=True), rows)
+            with _metrics_going_on(self._model):
+                logs = self._model.test_on_batch(x, y, sample_weight=weight, return_dict=True)
+            self._means.add(logs, rows)
             return
         y, y_pred, weight = (_tensors(part) for part in (y, y_pred, weight))
         loss = compiled_step.compiled_loss((x, y, weight), y_pred, self._model, training=False)
@@ -92,6 +97,16 @@ def of_one_batch(model: keras.Model, logs: Mapping[str, float]) -> set[str]:
             result = metric.result()
             kept.update(result if isinstance(result, Mapping) else {metric.name: result})
     return {name for name, value in logs.items() if name not in kept or not _same(value, float(kept[name]))}
+
+
+@contextlib.contextmanager
+def _metrics_going_on(model: keras.Model) -> Iterator[None]:
+    """Inside the block, metrics go on from batch to batch: `test_on_batch` begins them anew."""
+    model.reset_metrics = lambda: None
+    try:
+        yield
+    finally:
+        del model.reset_metrics  # the class has it
 
 
 def _same(one: float, other: float) -> bool:

@@ -69,20 +69,6 @@ def exactly(batches: Iterable[Any], count: int, n_iter: int, what: str) -> Itera
         )
 
 
-def weights_of_samples(batch: Any) -> Any:
-    """Returns a batch whose weights, one for each sample, weigh all of its label: every pixel of a mask, say.
-
-    Keras adds one axis to weights and no more: `(batch,)` against losses `(batch, height, width)` fails, and where
-    batch and width are equal it weighs columns in place of samples.
-    """
-    if not isinstance(batch, tuple) or len(batch) != 3 or np.ndim(batch[2]) != 1:
-        return batch
-    x, y, weight = batch
-    shaped = nest.map_leaves(lambda leaf: np.reshape(weight, (-1, *(1,) * max(leaf.ndim - 2, 0))), y)
-    leaves = nest.flatten(shaped)
-    return batch if all(leaf.ndim == 1 for leaf in leaves) else (x, y, shaped)
-
-
 def _until_the_end(batches: Iterator[Any]) -> Iterator[Any]:
     """Yields batches; what Python makes of a `next` that met the end inside a generator counts as the end."""
     while True:

@@ -47,8 +47,9 @@ def mask_shown(value: Any, classes: int = 0) -> dict[str, Any]:
     array = array[:, :, array.shape[2] // 2] if array.ndim == 4 else array
     if array.ndim not in (2, 3) or not array.size:
         return shown(array)
+    array = array[..., 0] if array.ndim == 3 and array.shape[-1] == 1 else array
     if array.ndim == 3:
-        array = array.argmax(axis=-1) / (array.shape[-1] - 1) if array.shape[-1] > 1 else array[..., 0]
+        array = array.argmax(axis=-1) / (array.shape[-1] - 1)
     elif classes > 1:
         array = array / (classes - 1)
     plane = array.astype(np.float32)

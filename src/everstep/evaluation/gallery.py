@@ -65,8 +65,7 @@ class Gallery:
         if batch.inputs is not None:
             sample["input"] = self._shown(batch, i)
         if masks:
-            numbered = batch.y_pred.shape[-1] if batch.y_true.ndim == batch.y_pred.ndim - 1 else 0
-            sample["target"] = display.mask_shown(arrays.at(batch.y_true, i), numbered)
+            sample["target"] = display.mask_shown(arrays.at(batch.y_true, i), _num_classes(batch))
             sample["output"] = display.mask_shown(arrays.at(batch.y_pred, i))
         return sample
 
@@ -82,6 +81,13 @@ class Gallery:
 
 
 OUTCOME = ("label", "prediction", "confidence")
+
+
+def _num_classes(batch: CheckedBatch) -> int:
+    """Returns how many classes the numbers of a mask are of; 0 where a mask has a channel for each."""
+    classes = int(batch.y_pred.shape[-1])
+    is_numbers = batch.y_true.ndim == batch.y_pred.ndim - 1 or batch.y_true.shape[-1] == 1 < classes
+    return classes if is_numbers else 0
 
 
 def _plain(value: Any) -> float | int | None:

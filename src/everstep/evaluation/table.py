@@ -149,10 +149,14 @@ def _copied(source: pq.ParquetFile, file: BinaryIO, wider: Sequence[str]) -> pq.
     """Returns a writer that has written what the source has, some of its columns as floats."""
     fields = [field.with_type(pa.float64()) if field.name in wider else field for field in source.schema_arrow]
     writer = pq.ParquetWriter(file, pa.schema(fields))
-    for number in range(source.num_row_groups):
-        rows = source.read_row_group(number)
-        fitting = {field.name: _as_before(field.name, rows[field.name], field.type) for field in fields}
-        writer.write_table(pa.table(fitting, schema=writer.schema), row_group_size=CHUNK)
+    try:
+        for number in range(source.num_row_groups):
+            rows = source.read_row_group(number)
+            fitting = {field.name: _as_before(field.name, rows[field.name], field.type) for field in fields}
+            writer.write_table(pa.table(fitting, schema=writer.schema), row_group_size=CHUNK)
+    except BaseException:
+        writer.close()
+        raise
     return writer
 
 

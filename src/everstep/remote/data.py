@@ -65,8 +65,6 @@ def stored_names(url: str, key: str = "input_path") -> list[str]:
     place = checked(url, key)
     try:
         return sorted(Store(place).matching("*"))
-    except Absent:
-        return []
     except StoreError as error:
         raise UsageError(f"{key}: {url!r} cannot be read: {brief(error)}") from error
 

@@ -56,7 +56,7 @@ def status_of(error: BaseException) -> int | None:
     for candidate in (error, error.__cause__, error.__context__):
         response = getattr(candidate, "response", None)
         told = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
-        for value in (getattr(candidate, "code", None), getattr(candidate, "status", None), told):
+        for value in (told, getattr(candidate, "status", None) or getattr(candidate, "code", None)):
             if isinstance(value, int | str) and str(value).isdecimal():
                 return int(value)
     return None

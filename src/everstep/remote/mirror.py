@@ -20,7 +20,7 @@ from everstep.remote.checksums import Fingerprint, fingerprint
 from everstep.remote.fetching import Contents, fetch_files, fetch_newest, fetch_others, fetch_unit
 from everstep.remote.index import Index
 from everstep.remote.layout import CHECKPOINTS, Tree, Unit, scan
-from everstep.remote.transfer import Store
+from everstep.remote.transfer import INCOMING, Store
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +77,7 @@ class Mirror:
         self.was_empty, self._committed = contents.is_empty, dict(contents.units)
         self._index = contents.index or Index()
         self._leftovers = layout.leftovers(contents.names, contents.units, self._index.files)
+        self._leftovers += [name for name in contents.names if name.startswith(f"{INCOMING}/")]
         if self.directory.exists() and not self._is_ahead(contents):
             self._copy.set_aside(self._why(contents))
         if not self.directory.exists() and not contents.is_empty:
@@ -172,7 +173,7 @@ class Mirror:
         if new:
             self._index.pending = {name: one.entry for name, one in new.items()}
             self._write_index()
-            self.store.each(lambda name: self._put(name, staged[name][0], new[name]), new)
+            self.store.each(lambda name: self._put_file(name, staged[name][0], new[name]), new)
             self._index.files |= self._index.pending
             self._index.pending = {}
             self._write_index()
@@ -195,7 +196,7 @@ class Mirror:
         self.store.each(lambda name: self._put_part(unit, name, linked / name), missing)
         if unit.identity in self._bad:
             return
-        self.store.put(f"{unit.path}/{manifest.NAME}", linked / manifest.NAME)
+        self.store.put_whole(f"{unit.path}/{manifest.NAME}", linked / manifest.NAME)
         self._committed[unit.path] = unit
         self._parts = set()
         self._leftovers = [name for name in self._leftovers if name not in unit.names]
@@ -207,11 +208,12 @@ class Mirror:
             logger.warning("%s is damaged: %s has other content; it is not uploaded", self.directory / unit.path, name)
             self._bad.add(unit.identity)
             return
-        self._put(f"{unit.path}/{name}", path, found)
+        self.store.put(f"{unit.path}/{name}", path, found)
+        self.progressed = time.monotonic()
         self._parts.add((unit.identity, name))
 
-    def _put(self, name: str, path: Path, found: Fingerprint) -> None:
-        self.store.put(name, path, found)
+    def _put_file(self, name: str, path: Path, found: Fingerprint) -> None:
+        self.store.put_whole(name, path, found)
         self.progressed = time.monotonic()
 
     def _link(self, unit: Unit, target: Path) -> bool:

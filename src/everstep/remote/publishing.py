@@ -17,7 +17,7 @@ from everstep.remote.urls import checked
 from everstep.storage import PathLike, is_temporary
 
 _MARKERS = ("manifest.json", "job_meta.json", "saved_model.pb", "run.json")
-_PROBE = f"{OWN}/probe"
+_PROBE = ".everstep-probe"
 _PAUSE = 1.0
 
 
@@ -37,7 +37,7 @@ def publish(source: PathLike, url: str) -> None:
     if path.is_dir():
         _patiently(place, lambda: _publish_folder(path, Store(place)))
     elif path.is_file():
-        _patiently(place, lambda: Store(folder).put(name, path))
+        _patiently(place, lambda: Store(folder).put_whole(name, path))
     else:
         raise UsageError(f"there is no file or folder {str(path)!r} to publish")
 
@@ -64,7 +64,7 @@ def _publish_folder(path: Path, store: Store) -> None:
     before = [name for name in store.listing() if not name.startswith(f"{OWN}/")]
     store.delete(name for name in reversed(_MARKERS) if name in before)
     for group in _in_order(shown):
-        store.each(lambda name: store.put(name, path / name), group)
+        store.each(lambda name: store.put_whole(name, path / name), group)
     store.delete(name for name in before if name not in shown)
 
 

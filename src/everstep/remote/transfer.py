@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+INCOMING = ".everstep/incoming"
+"""Where objects are until they are complete."""
+
 _ATTEMPTS, _ATTEMPTS_AT_OTHER_CONTENT = 4, 2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0
 _BYTES_PER_SECOND = 500_000
@@ -68,12 +71,27 @@ class Store:
         self._retry("upload", name, lambda: self._put(name, source, expected), expected.size)
         return expected
 
+    def put_whole(self, name: str, source: Path, known: Fingerprint | None = None) -> None:
+        """Uploads a file so that its name never stands for a part of it, whoever dies meanwhile, here or on the way.
+
+        It goes to another name, is checked there, and takes its own by a copy inside the store.
+
+        Raises:
+          StoreError: It could not be uploaded; what had the name before is as it was.
+        """
+        if self._local:  # where a file appears at once
+            self.put(name, source, known)
+            return
+        self.put(f"{INCOMING}/{name}", source, known)
+        self.copy(f"{INCOMING}/{name}", name)
+        self.delete([f"{INCOMING}/{name}"])
+
     def put_bytes(self, name: str, data: bytes) -> None:
-        """Uploads a small object, as `put` does."""
+        """Uploads a small object, as `put_whole` does."""
         with tempfile.TemporaryDirectory(prefix="everstep-") as folder:
             path = Path(folder, "object")
             path.write_bytes(data)
-            self.put(name, path)
+            self.put_whole(name, path)
 
     def create(self, name: str, data: bytes) -> bool:
         """Makes a small object; returns False if there is one of that name, as far as the store can tell."""

@@ -140,11 +140,21 @@ def _refresh(store: Store, directory: Path, checkpoints: bool = True) -> None:
         raise UsageError(f"there is no run at {store.url}: check the URL")
     directory.mkdir(exist_ok=True)
     fetch_files(contents, directory)
+    _drop_files(directory, contents.files())
     if checkpoints:
         staging = directory.with_name(f"{directory.name}.staging")
         fetch_others(contents, directory, staging)
         fetch_newest(contents, directory, staging)
         drop_gone(contents, directory, scan(directory).units)
+
+
+def _drop_files(directory: Path, names: list[str]) -> None:
+    """Removes what was fetched at another time and is not in the store any more; what was written here stays."""
+    known = directory.with_name(f"{directory.name}.files.json")
+    with contextlib.suppress(UsageError, TypeError):
+        for name in set(storage.read_json(known)) - set(names):
+            (directory / name).unlink(missing_ok=True)
+    storage.write_json(known, names)
 
 
 @contextlib.contextmanager

@@ -31,16 +31,13 @@ def marks(record: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 def _course(record: Mapping[str, Any]) -> list[Fact]:
     attempts = record["attempts"]
     kept = goodput(record) if attempts else None
+    took = _duration(kept.seconds) if kept and kept.seconds else ""
     return [
         fact("status", record["status"], attempts[-1]["reason"] if attempts else ""),
         fact("steps", f"{record['step']:,}", f"epoch {record['epoch']}"),
         fact("attempts", str(len(attempts) or "")),
         fact("goodput", f"{kept.ratio:.1%}" if kept else "", str(kept or "")),
-        fact(
-            "time",
-            _duration(kept.seconds) if kept and kept.seconds else "",
-            attempts[0]["started"][:16] if attempts else "",
-        ),
+        fact("time", took, attempts[0]["started"][:16] if attempts else ""),
     ]
 
 

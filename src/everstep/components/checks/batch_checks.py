@@ -64,10 +64,9 @@ def weights(subject: Subject) -> str:
         if raw is None or third is None:
             continue
         _check_weights(raw, f"{split} samples")
-        for leaf in nest.flatten(third):
-            _check_weights(leaf, f"a {split} batch")
-            if leaf.size != len(leaf):
-                raise UsageError(f"the weights of a {split} batch have the shape {leaf.shape}: one for each sample")
+        _check_weights(np.asarray(third), f"a {split} batch")
+        if np.shape(third) != (len(nest.flatten(subject.batches[split][1])[0]),):
+            raise UsageError(f"the weights of a {split} batch have the shape {np.shape(third)}: one for each sample")
         found.append(f"{split} from {raw.min():g} to {raw.max():g}")
     if not found:
         raise NotNeeded("samples have no weights")
@@ -118,7 +117,7 @@ def _walk(
         form = form or _row_form(batch)
         _check_batch(flow, number, batch, form)
         sizes.append(len(nest.flatten(batch[1])[0]))
-        thirds.append(nest.flatten(batch[2])[0] if len(batch) > 2 else None)
+        thirds.append(batch[2] if len(batch) > 2 else None)
         if isinstance(batch[1], np.ndarray) and batch[1].size == len(batch[1]):
             labels.append(batch[1])
         ranges = _widened(ranges, batch[1])

@@ -8,6 +8,7 @@ import numpy as np
 
 from everstep.components.blame import in_a_line
 from everstep.components.checks.losses import LossFacts, loss_facts
+from everstep.components.sample_weights import with_axes
 from everstep.data import nest
 from everstep.data.mapped import class_weighted
 from everstep.errors import UsageError
@@ -67,7 +68,7 @@ def check_loss(model: keras.Model, batch: tuple[Any, Any, Any], y_pred: Any) -> 
     """
     if not compiled_step.has_loss(model):
         return None
-    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, batch)
+    tensors = with_axes(model, keras.tree.map_structure(keras.ops.convert_to_tensor, batch))
     try:
         return float(compiled_step.compiled_loss(tensors, y_pred, model, training=False))
     except Exception as error:

@@ -9,6 +9,7 @@ from everstep.components.checks.outcome import Doubt, NotNeeded
 from everstep.components.checks.subject import Subject
 from everstep.components.keras_trainer import compiled_model
 from everstep.components.own_metrics import has_own_test_step, of_one_batch
+from everstep.components.sample_weights import with_axes
 from everstep.data.mapped import class_weighted
 from everstep.errors import UsageError
 
@@ -21,7 +22,7 @@ def step(subject: Subject) -> str:
     """One step gives a finite loss and changes the weights; on the way, the metrics of an epoch become known."""
     _require_keras(subject)
     model = subject.model = compiled_model(subject.components)
-    batch = _batch(subject)
+    batch = _batch(subject, model)
     model(keras.tree.map_structure(keras.ops.convert_to_tensor, batch[0]))
     before = [np.array(keras.ops.convert_to_numpy(each)) for each in model.trainable_variables]
     logs = _learn(model, batch)
@@ -42,7 +43,7 @@ def step(subject: Subject) -> str:
 def overfit(subject: Subject) -> str:
     """The loss of one batch falls clearly when it is learned from again and again."""
     _require_keras(subject)
-    batch = _batch(subject)
+    batch = _batch(subject, subject.model)
     losses = subject.losses = _repeated(subject.model, batch, subject.losses)
     told = f"the loss of one batch falls from {losses[0]:.4g} to {_last(losses):.4g} in {len(losses)} steps"
     if _falls(losses):
@@ -94,11 +95,11 @@ def _loss(logs: dict[str, Any]) -> float:
     return float(logs["loss"])
 
 
-def _batch(subject: Subject) -> tuple[Any, Any, Any]:
+def _batch(subject: Subject, model: keras.Model) -> Any:
     """Returns the first training batch, weighted as in training."""
     batch = subject.batches["training"]
     weight = subject.components.model_builder.get_class_weight()  # type: ignore[union-attr]
-    return class_weighted(weight)(batch) if weight else batch
+    return with_axes(model, class_weighted(weight)(batch) if weight else batch)
 
 
 def _require_keras(subject: Subject) -> None:

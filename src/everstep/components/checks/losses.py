@@ -15,6 +15,7 @@ _PROBABILITIES = (
     "binary_crossentropy",
     "binary_focal_crossentropy",
 )
+_OF_SAMPLES = ("dice", "tversky", "circle")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,11 @@ class LossFacts:
     takes_probabilities: bool
     from_logits: bool
     ignored: int | None
+
+    @property
+    def by_element(self) -> bool:
+        """Whether it is one of Keras's that have a value for each element, without the last axis, or with it."""
+        return self.classes_by_number or (self.compares_alike and self.name not in _OF_SAMPLES)
 
     def hint(self, label: np.ndarray, output: np.ndarray) -> str:
         """Returns a remedy where the other kind of cross-entropy would fit."""

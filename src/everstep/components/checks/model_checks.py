@@ -50,7 +50,8 @@ def labels(subject: Subject) -> str:
         if loss is not None and not np.isfinite(loss):
             raise UsageError(f"the loss of a {split} batch is {loss}: look at labels, weights and outputs")
         fitting.check_range(subject.model, y_pred, subject.label_ranges[split], split)
-        if short := subject.samples[split].count % len(keras.tree.flatten(y)[0]):
+        size = len(keras.tree.flatten(y)[0])
+        if short := subject.samples[split].count % size or size - 1:  # another size than masks may have
             fitting.check_short(subject.model, (x, y, weight), short)
     return f"{found} fit {_loss_name(subject.model)}{'' if loss is None else f', which is {loss:.4g} untrained'}"
 
