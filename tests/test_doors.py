@@ -125,13 +125,12 @@ class Rows(everstep.Stream):
         )
 
 
-def by_fit(folder):
+def by_fit():
     everstep.engine.backend.prepare(SEED)
     model = build()
     model.compile("adam", "sparse_categorical_crossentropy")
-    everstep.fit(
-        model, (X, Y), VALID, epochs=EPOCHS, batch_size=BATCH, shuffle=False, seed=SEED, model_dir=folder, verbose=False
-    )
+    order = {"batch_size": BATCH, "shuffle": False, "seed": SEED}
+    everstep.fit(model, (X, Y), VALID, epochs=EPOCHS, verbose=False, **order)
     return model.get_weights()
 
 
@@ -168,12 +167,12 @@ def by_orchestrator(folder):
 
 
 def test_the_same_weights_through_every_door(tmp_path):
-    fitted, trained = by_fit(tmp_path / "fit"), by_training(tmp_path / "job")
+    fitted, trained = by_fit(), by_training(tmp_path / "job")
     for ours, theirs in zip(trained, fitted, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     run = by_orchestrator(tmp_path / "project")
     digests = [
         everstep.run.record.read(Path(directory))["weights_digest"]
-        for directory in (tmp_path / "fit", tmp_path / "job", run / "training")
+        for directory in (tmp_path / "job", run / "training")
     ]
     assert len(set(digests)) == 1, digests

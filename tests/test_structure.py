@@ -251,6 +251,19 @@ def test_every_todo_has_an_issue():
     assert not [str(path) for path in paths if loose.search(path.read_text("utf-8"))]
 
 
+def test_no_public_name_is_also_a_module():
+    """Python puts a module, when it is first imported, into its package over whatever had the name there."""
+    taken = []
+    for path in PACKAGE.rglob("__init__.py"):
+        files = {one.stem for one in path.parent.glob("*.py")}
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            package = ".".join(path.parent.relative_to(PACKAGE.parent).parts)
+            if isinstance(node, ast.ImportFrom) and node.module != package:
+                source = (node.module or "").rpartition(".")[2]  # a module that is loaded with the package is fine
+                taken += [f"{path.parent.name}.{one.name}" for one in node.names if one.name in files - {source}]
+    assert not taken
+
+
 def test_public_names():
     assert everstep.__all__ == PUBLIC_NAMES
     assert all(callable(getattr(everstep, name)) for name in PUBLIC_NAMES)

@@ -41,17 +41,18 @@ def launched(command):
 
 def killed_after(command, job, step):
     """Runs a command and kills the process that trains, once, when it has saved a step; returns how the whole ended."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    out, err = job.with_name("out.txt"), job.with_name("err.txt")  # a pipe that nobody reads would stop it when full
+    with open(out, "w") as o, open(err, "w") as e, subprocess.Popen(command, stdout=o, stderr=e) as process:
         try:
             end = time.monotonic() + 500
             while process.poll() is None and not (job / "checkpoints" / str(step)).exists():
                 assert time.monotonic() < end
                 time.sleep(0.02)
             os.kill(json.loads((job / ".lock.json").read_text())["pid"], signal.SIGKILL)
-            out, err = process.communicate(timeout=500)
+            process.wait(timeout=500)
         finally:
             process.terminate()  # the launcher ends what it has started
-    return process.returncode, out, err
+    return process.returncode, out.read_text(), err.read_text()
 
 
 def test_component(data, tmp_path, monkeypatch):

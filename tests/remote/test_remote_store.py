@@ -63,6 +63,21 @@ def test_an_upload_survives_a_bad_network(place, blob, tmp_path):
 
 
 @pytest.mark.stores("s3", "gs")
+def test_a_name_never_stands_for_half_of_an_object(place, blob):
+    """Every upload is cut short, until the client gives up: what had the name before is as it was."""
+    store = Store(place.url())
+    store.put_bytes("index", b"old" * 100)
+    place.network.trouble, place.network.met = "truncate", 0
+    with pytest.raises(StoreError, match="arrived with|cannot upload"):
+        store.put_whole("index", blob)
+    assert place.network.met >= 4
+    place.network.trouble = ""
+    assert store.get_bytes("index") == b"old" * 100
+    store.put_whole("index", blob)
+    assert (store.get_bytes("index"), list(store.listing())) == (blob.read_bytes(), ["index"])
+
+
+@pytest.mark.stores("s3", "gs")
 def test_a_store_that_never_answers_takes_no_longer_than_allowed(place, blob, monkeypatch):
     monkeypatch.setenv("EVERSTEP_STORE_TIMEOUT", "0.3")
     store = Store(place.url())

@@ -37,7 +37,7 @@ _WHERE = {
     "CompatibilityConfig": "config",
     "DistillBCTModel": "model",
     "Influence": "influence",
-    "OldModel": "old",
+    "OldModel": "task",
     "embed": "embedding",
     "evaluate": "evaluation",
     "is_compatible": "gain",

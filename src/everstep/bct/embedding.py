@@ -132,7 +132,8 @@ def predict_vectors(model: keras.Model, x: Any, batch_size: int) -> np.ndarray:
 def first_line(error: Exception) -> str:
     """Returns the one line of an error that says most; Keras puts it first, or last behind a heading."""
     text = str(error).rpartition("Exception encountered:")[2].strip()
-    return text.partition("\n")[0].rstrip(". ") or type(error).__name__
+    line = text.partition("\n")[0].partition(" Full object config:")[0].rstrip(". ")
+    return line[:300] or type(error).__name__
 
 
 def _vector(found: Any, model: keras.Model) -> Any:

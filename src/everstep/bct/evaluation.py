@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+import everstep.bct.model  # noqa: F401  registers `BCTModel`, which a file may hold
 from everstep.bct.embedding import embed
 from everstep.bct.gain import is_compatible, update_gain
 from everstep.bct.loading import load_model

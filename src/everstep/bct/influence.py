@@ -66,12 +66,18 @@ class Influence(keras.Layer):
         self.old_embedding = old.embedding if variant == "distill" else None
         self._map = label_map(self._names, self.classifier.class_names)
         self.built = True
+        self.is_ready = not self.needs_synthesis
         if not self.classifier.normalize:
             logger.warning(
                 "%s: its classifier is not normalised: the new model is seldom compatible then; "
                 "variant=synthesise_all does without its weights",
                 old.where,
             )
+
+    @property
+    def class_names(self) -> list[str]:
+        """The new model's classes, in the order of its labels."""
+        return list(self._names)
 
     @property
     def needs_synthesis(self) -> bool:
@@ -115,6 +121,7 @@ class Influence(keras.Layer):
             if empty[column]:
                 kernel[:, column] = means[:, label] * length
         self.classifier.kernel.assign(kernel)
+        self.is_ready = True
 
     def judge(self, embedding: Any, labels: Any) -> tuple[Any, Any, Any]:
         """Returns the old classifier's logits of new embeddings, the old labels, and where those are valid (0 or 1)."""

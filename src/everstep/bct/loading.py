@@ -11,6 +11,8 @@ import numpy as np
 import everstep.bct.classifier as _classifier  # registers the layer that such files hold
 from everstep.bct.embedding import first_line
 from everstep.errors import UsageError
+from everstep.remote import is_url, local_files, local_view
+from everstep.remote.urls import refuse_lost_slash
 
 _EXPORTED = Path("export", "model.keras")
 
@@ -27,7 +29,7 @@ def load_model(path: str | Path, where: str) -> keras.Model:
     Raises:
       UsageError: There is no such file, or it cannot be loaded safely.
     """
-    file = _file(Path(path), where)
+    file = _file(_here(path, where), where)
     try:
         with unchanged_randomness():
             return keras.saving.load_model(file, compile=False, safe_mode=True)
@@ -47,6 +49,19 @@ def unchanged_randomness() -> Iterator[None]:
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
+
+
+def _here(path: str | Path, where: str) -> Path:
+    """Returns where a model is on this machine; one in a store is fetched."""
+    refuse_lost_slash(path, where)
+    if not is_url(path):
+        return Path(path)
+    if str(path).endswith(".keras"):
+        found = local_files(str(path), where)
+        if not found:
+            raise UsageError(f"{where}: there is no {str(path)!r}")
+        return Path(next(iter(found.values())))
+    return local_view(str(path), checkpoints=False)
 
 
 def _file(path: Path, where: str) -> Path:

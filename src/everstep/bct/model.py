@@ -15,7 +15,7 @@ from typing import Any
 
 import keras
 
-from everstep.bct.embedding import outputs
+from everstep.bct.embedding import find_classifier, outputs
 from everstep.bct.influence import Influence
 from everstep.bct.labels import split
 from everstep.errors import UsageError
@@ -53,6 +53,17 @@ def loss_func(weight: float = 1.0) -> BCTLoss:
     return BCTLoss(weight)
 
 
+def _require_same_classes(model: keras.Model, influence: Influence | None) -> None:
+    """Refuses an influence that was made for other labels: it would judge by the wrong classes, silently."""
+    classifier = find_classifier(model)
+    if influence is None or classifier is None or classifier.class_names == influence.class_names:
+        return
+    raise UsageError(
+        f"influence: it was made for the classes {influence.class_names}, but the model's classifier has "
+        f"{classifier.class_names}: labels are numbers in that order, so name the same ones, in the same order"
+    )
+
+
 class _Kept:
     """Holds something that Keras is neither to track nor to save with the model."""
 
@@ -82,6 +93,7 @@ class BCTModel(keras.Model):
                 f"{type(self).__name__} knows the variants {', '.join(self.variants)}, received an influence with "
                 f"{influence.variant!r}"
             )
+        _require_same_classes(self, influence)
         self._influence = _Kept(influence)
         self.head_acc = keras.metrics.SparseCategoricalAccuracy(name="head_acc")
         self.old_head_acc = keras.metrics.SparseCategoricalAccuracy(name="old_head_acc") if influence else None
@@ -117,6 +129,10 @@ class BCTModel(keras.Model):
         own = super().compute_loss(x, split(y)[0], logits, sample_weight, training)
         if self.influence is None or self.old_head_acc is None:
             return own
+        if not self.influence.is_ready:
+            raise UsageError(
+                "influence: its weights are still missing: call influence.synthesise([(x, y)]) before training"
+            )
         # Not with the other metrics: on JAX, Keras shows them no variables but their own.
         answers, wanted, known = self.influence.judge(embedding, y)
         self.old_head_acc.update_state(wanted, answers, sample_weight=known)

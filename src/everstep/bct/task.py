@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+import everstep.bct.model  # noqa: F401  registers `BCTModel`, which an old model may be
 from everstep.bct.embedding import outputs, with_classifier
 from everstep.bct.influence import Influence
 from everstep.bct.labels import split

@@ -6,7 +6,7 @@ bits, the second by the lower ones where it matters.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from everstep.errors import UsageError
 
 _BITS = 16
 _HALF = 1 << _BITS
+_ROWS = 64
 
 
 def tar_at_far(
@@ -53,7 +54,7 @@ def accept_rates(comparison: Comparison, far: Sequence[float]) -> list[float]:
     upper = np.zeros((2, _HALF), "int64")
     for block in comparison.blocks():
         for kind, codes in _pairs(block):
-            upper[kind] += np.bincount(codes >> _BITS, minlength=_HALF)
+            upper[kind] += _counted(codes >> np.uint32(_BITS))
     totals = upper.sum(axis=1)
     if not totals.all():
         raise UsageError(f"there are {totals[1]} true and {totals[0]} false pairs: both kinds are needed")
@@ -67,8 +68,8 @@ def _rates(comparison: Comparison, upper: np.ndarray, allowed: list[int]) -> lis
     for block in comparison.blocks():
         for kind, codes in _pairs(block):
             for bucket, counts in lower.items():
-                inside = codes[(codes >> _BITS) == bucket]
-                counts[kind] += np.bincount(inside & (_HALF - 1), minlength=_HALF)
+                inside = codes[(codes >> np.uint32(_BITS)) == bucket]
+                counts[kind] += _counted(inside & np.uint32(_HALF - 1))
     rates = []
     for bucket, left in places:
         digit, _ = _from_top(lower[bucket][0], left)
@@ -85,13 +86,20 @@ def _from_top(counts: np.ndarray, skip: int) -> tuple[int, int]:
     return len(counts) - 1 - position, skip - before
 
 
-def _pairs(block: Block) -> list[tuple[int, np.ndarray]]:
-    """Returns the false (0) and the true (1) pairs of a block as whole numbers in the order of their scores."""
-    false = ~block.mates & np.isfinite(block.scores)
-    return [(0, _ordered(block.scores[false])), (1, _ordered(block.scores[block.mates]))]
+def _pairs(block: Block) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields the false (0) and the true (1) pairs of a block, some rows at a time, as numbers ordered as the scores."""
+    for start in range(0, len(block.scores), _ROWS):
+        scores, mates = block.scores[start : start + _ROWS], block.mates[start : start + _ROWS]
+        yield 0, _ordered(scores[~mates & (scores > -np.inf)])
+        yield 1, _ordered(scores[mates])
+
+
+def _counted(digits: np.ndarray) -> np.ndarray:
+    return np.bincount(digits, minlength=_HALF)
 
 
 def _ordered(scores: np.ndarray) -> np.ndarray:
-    """Returns whole numbers from 0 to 2**32 - 1 that are ordered as the float32 scores are."""
-    bits = (scores + np.float32(0)).view("uint32").astype("int64")  # adding zero makes -0 the same as 0
-    return np.where(bits >> 31, (1 << 32) - 1 - bits, bits + (1 << 31))
+    """Returns uint32 numbers that are ordered as the float32 scores are."""
+    bits = (scores + np.float32(0)).view("uint32")  # adding zero makes -0 the same as 0
+    flipped = (bits.view("int32") >> 31).view("uint32") | np.uint32(1 << 31)
+    return bits ^ flipped

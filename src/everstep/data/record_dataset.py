@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from everstep.data.input_pipeline import Hooks, Reading
+from everstep.data.record_batches import RecordStream
 from everstep.data.record_files import SPLITS, dataset_folder, naming_urls, record_files
 from everstep.data.record_files import dataset_path as as_path
 from everstep.data.record_salvage import Salvaged
 from everstep.data.record_source import RecordSource, count_records, identity
-from everstep.data.record_stream import RecordStream
 from everstep.data.tf_data import load_tensorflow
 from everstep.errors import UsageError, nearest
 

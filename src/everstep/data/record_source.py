@@ -17,6 +17,17 @@ _KEY = (0x65766572, 0x73746570)
 """What makes the hashes of records ours; other numbers would draw other samples."""
 
 
+_AT_ONCE = 128
+
+
+class _AllAtOnce(Interleave):
+    """Reads all files in turn while shuffling: one class per file is usual, and the buffer sees only what is read."""
+
+    def cycle(self, files: int, shuffled: bool) -> int:
+        """Returns how many files are read at once."""
+        return min(files, _AT_ONCE) if shuffled else 1
+
+
 class RecordSource(FileSource):
     """Record files that know how many records they have, so that an epoch's length is known before it is read.
 
@@ -40,7 +51,7 @@ class RecordSource(FileSource):
             ranks = [_ranks(tf, file, np.arange(count)).numpy() for file, count in zip(files, counts, strict=True)]
             self._limit = int(np.partition(np.concatenate(ranks), self.size - 1)[self.size - 1])
         self._sampled = self.size < total
-        super().__init__(tf, files, self._read_sample, Interleave(), Shard())
+        super().__init__(tf, files, self._read_sample, _AllAtOnce(), Shard())
 
     def records(self, random: np.random.Generator | None) -> Any:
         """Returns the records of one pass; see `Source.records`."""
@@ -100,4 +111,6 @@ def _hint(file: str) -> str:
 
 def identity(files: Sequence[str], counts: Sequence[int]) -> str:
     """Returns the names and sizes of files in one line: another order, or other files, make another one."""
-    return ", ".join(f"{os.path.basename(file)}:{count}" for file, count in zip(files, counts, strict=True))
+    return ", ".join(
+        f"{os.path.basename(file)}:{count}:{os.path.getsize(file)}" for file, count in zip(files, counts, strict=True)
+    )

@@ -1,7 +1,9 @@
 """Dataset folders for `get_tfrecord_dataset`, written from arrays or from image files with a table of labels."""
 
 import csv
+import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +47,7 @@ def write_arrays(folder: storage.PathLike, split: str, arrays: Mapping[str, np.n
     texts = [_text(value) for value in arrays["label"]] if "label" in arrays else []
     columns = {name: _column(array, name) for name, array in arrays.items()}
     rows = ({name: column[row] for name, column in columns.items()} for row in range(min(sizes.values())))
-    return _write(folder, split, rows, texts, shards, numeric="label" in arrays and arrays["label"].dtype.kind in "biu")
+    return _write(folder, split, rows, texts, shards, numeric="label" in arrays and arrays["label"].dtype.kind in "iu")
 
 
 def write_images(
@@ -62,8 +64,9 @@ def write_images(
     rows = [row for row in _table(Path(table)) if row.values.get("split", split) == split]
     if not rows:
         raise UsageError(f"{os.fspath(table)!r} has no row of the split {split!r}")
-    features = (_image_row(Path(images), row) for row in rows)
-    return _write(folder, split, features, [row.values["label"] for row in rows], shards)
+    kinds = _kinds(rows)
+    features = (_image_row(Path(images), row, kinds) for row in rows)
+    return _write(folder, split, features, [row.values["label"].strip() for row in rows], shards)
 
 
 class _Row(NamedTuple):
@@ -79,6 +82,10 @@ def _table(path: Path) -> list[_Row]:
             rows = [_Row(f"{str(path)!r}, line {reader.line_num}", row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{str(path)!r} cannot be read as a CSV table: {error}") from error
+    if "image" in (reader.fieldnames or ()):
+        raise UsageError(
+            f"{str(path)!r} has a column 'image', the name under which the image itself is written: rename it"
+        )
     if missing:
         raise UsageError(f"{str(path)!r} has no column {missing[0]!r}: its first line names them, as in file,label")
     for row in rows:
@@ -87,7 +94,7 @@ def _table(path: Path) -> list[_Row]:
     return rows
 
 
-def _image_row(images: Path, row: _Row) -> dict[str, Any]:
+def _image_row(images: Path, row: _Row, kinds: Mapping[str, Any]) -> dict[str, Any]:
     path = images / row.values["file"]
     try:
         data = path.read_bytes()
@@ -95,7 +102,7 @@ def _image_row(images: Path, row: _Row) -> dict[str, Any]:
         raise UsageError(f"{row.where}: {str(path)!r} cannot be read: {error.strerror}") from error
     if image_kind(data) is None:
         raise UsageError(f"{row.where}: {str(path)!r} is no JPEG, PNG, GIF or BMP image")
-    others = {name: _number(text) for name, text in row.values.items() if name not in ("file", "label", "split")}
+    others = {name: kind(row.values[name]) for name, kind in kinds.items()}
     return {"image": data, "label": row.values["label"].strip(), **others}
 
 
@@ -118,6 +125,7 @@ def _write(
     storage.prepare_directory(target)
     labels = _labels(target, texts, numeric)
     name = f"{split}.tfrec" if shards > 1 else f"{split}-00000-of-00001.tfrec"
+    _refuse_others(target, split, shards)
     count = 0
 
     def examples() -> Iterator[TfExampleBuilder]:
@@ -132,8 +140,22 @@ def _write(
     return Written(files, count, labels)
 
 
+def _refuse_others(folder: Path, split: str, shards: int) -> None:
+    """Refuses to write beside record files of the split that a reader would read along."""
+    new = {f"{split}-{number:05d}-of-{shards:05d}.tfrec" for number in range(shards)}
+    others = sorted(path.name for path in folder.glob(f"{split}-*.tfrec") if path.name not in new)
+    if others:
+        raise UsageError(
+            f"{str(folder / others[0])!r} and {len(others) - 1} more {split} files are there, and would be read along: "
+            "remove them, or write to another folder"
+        )
+
+
 def _labels(folder: Path, texts: Sequence[str], numeric: bool) -> list[str]:
     """Returns the classes: those that the folder has already, which must be enough, else those there are."""
+    odd = next((text for text in texts if text != text.strip() or len(text.splitlines()) != 1), None)
+    if odd is not None:
+        raise UsageError(f"label: received {odd!r}; a class is a line of {LABELS}: not empty, no space at its ends")
     path = folder / LABELS
     if not path.is_file() or not texts:
         return sorted(set(texts), key=int) if numeric else sorted(set(texts))
@@ -164,7 +186,7 @@ def _column(array: np.ndarray, name: str) -> Any:
         return _Lazy(lambda row: _text(array[row]))
     if array.dtype.kind == "U":
         return _Lazy(lambda row: [str(value) for value in np.ravel(array[row])])
-    return array
+    return array.astype(np.int64) if array.dtype.kind == "b" else array
 
 
 class _Lazy:
@@ -183,10 +205,19 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def _kinds(rows: Sequence[_Row]) -> dict[str, Any]:
+    """Returns what the further columns are, each as a whole: a feature has one type in all records."""
+    names = [name for name in rows[0].values if name not in ("file", "label", "split")]
+    return {name: _kind([row.values[name].strip() for row in rows]) for name in names}
+
+
+def _kind(texts: Sequence[str]) -> Any:
+    """Returns int, float or str: a number with leading zeros, as of a badge, is text."""
+    if all(re.fullmatch(r"[+-]?(0|[1-9][0-9]{0,17})", text) for text in texts):
+        return int
+    if any(re.fullmatch(r"[+-]?0[0-9]+", text) for text in texts):
+        return str
+    try:
+        return float if all(math.isfinite(float(text)) and "_" not in text for text in texts) else str
+    except ValueError:
+        return str

@@ -159,6 +159,8 @@ class KerasCallbacks:
 
     def after_evaluation(self, logs: Mapping[str, Any]) -> None:
         """After an epoch's evaluation: an eval action."""
+        if self.phase != TESTING:  # of an epoch that ended without one, in an attempt that had nothing to evaluate
+            return
         validation = _renamed(logs, "validation_loss")
         self._call(_TEST_HOOKS[0], 0, {}, own=True)
         self._call(_TEST_HOOKS[1], 0, validation, own=True)

@@ -128,6 +128,14 @@ def fetch_unit(store: Store, unit: Unit, directory: Path, staging: Path) -> bool
     return True
 
 
+def _fetch_or_leave_out(contents: Contents, unit: Unit, directory: Path, staging: Path) -> bool:
+    """Fetches a unit; one that is damaged does not count as one of the store's any more."""
+    if fetch_unit(contents.store, unit, directory, staging):
+        return True
+    contents.damaged.append(contents.units.pop(unit.path).path)
+    return False
+
+
 def fetch_newest(contents: Contents, directory: Path, staging: Path) -> list[Unit]:
     """Fetches the newest checkpoint that is as it was uploaded; returns those that are older, and not fetched.
 
@@ -137,7 +145,7 @@ def fetch_newest(contents: Contents, directory: Path, staging: Path) -> list[Uni
     """
     found = contents.checkpoints
     for position, unit in enumerate(found):
-        if fetch_unit(contents.store, unit, directory, staging):
+        if _fetch_or_leave_out(contents, unit, directory, staging):
             return found[position + 1 :]
     if found or any(path.startswith(f"{CHECKPOINTS}/") for path in contents.damaged):
         raise TrainingError(
@@ -149,9 +157,9 @@ def fetch_newest(contents: Contents, directory: Path, staging: Path) -> list[Uni
 
 def fetch_others(contents: Contents, directory: Path, staging: Path) -> None:
     """Fetches the units that are no checkpoints: the best weights, averages."""
-    for unit in contents.units.values():
+    for unit in list(contents.units.values()):
         if unit.parent != CHECKPOINTS:
-            fetch_unit(contents.store, unit, directory, staging)
+            _fetch_or_leave_out(contents, unit, directory, staging)
 
 
 def drop_gone(contents: Contents, directory: Path, local: Iterable[str]) -> None:

@@ -27,16 +27,30 @@ class Index:
     Attributes:
       writer: Which local copy wrote it.
       files: The files.
-      pending: Those on their way when it was written.
+      pending: All that the store may have got since, by path: uploads are cut short, and more than once.
     """
 
     writer: str = ""
     files: Entries = dataclasses.field(default_factory=dict)
-    pending: Entries = dataclasses.field(default_factory=dict)
+    pending: dict[str, list[list[Any]]] = dataclasses.field(default_factory=dict)
 
     def allowed(self, path: str) -> list[list[Any]]:
         """Returns what a file may be; empty if the index does not know it."""
-        return [entries[path] for entries in (self.files, self.pending) if path in entries]
+        known = [self.files[path]] if path in self.files else []
+        return [*known, *self.pending.get(path, [])]
+
+    def expect(self, new: Entries) -> None:
+        """Notes what is about to be uploaded, beside what may have got there before."""
+        for path, entry in new.items():
+            before = self.pending.setdefault(path, [])
+            if entry not in before:
+                before.append(entry)
+
+    def settle(self, new: Entries) -> None:
+        """Notes what has been uploaded."""
+        self.files |= new
+        for path in new:
+            self.pending.pop(path, None)
 
     def write(self, store: Store) -> None:
         """Writes it to the store."""

@@ -95,6 +95,9 @@ def scan(directory: Path) -> Tree:
         elif manifest.NAME in files and (unit := local_unit(here, path)):
             tree.units[path] = unit
             names.clear()
+        elif manifest.NAME in files and _is_part(f"{path}/{manifest.NAME}"):  # not as it was written
+            tree.damaged.add(path)
+            names.clear()
         else:
             names[:] = [name for name in names if not name.startswith(".")]
             tree.files |= _signatures(here, "" if path == "." else f"{path}/", files)

@@ -48,6 +48,7 @@ class Lease:
         self._store, self._interval, self._say = store, interval, say
         self._token = uuid.uuid4().hex
         self._renewed = 0.0
+        self._lock, self._ended = threading.Lock(), threading.Event()
 
     def acquire(self) -> None:
         """Takes it; where somebody has it, waits until it is clear whether that one lives.
@@ -60,6 +61,19 @@ class Lease:
             self._take_over()
         self._renewed = time.monotonic()
 
+    def keep(self) -> None:
+        """Renews it until it is released, in a thread of its own: a large checkpoint takes longer than a renewal."""
+        threading.Thread(target=self._keep, name="everstep-lease-keeper", daemon=True).start()
+
+    def _keep(self) -> None:
+        while not self._ended.wait(self._interval / 2):
+            try:
+                self.renew()
+            except LostLease:  # whoever uploads will find the same
+                return
+            except StoreError as error:
+                logger.debug("the lease is not renewed (still trying): %s", error)
+
     def renew(self) -> None:
         """Says that this process lives, if it is time for that.
 
@@ -67,22 +81,24 @@ class Lease:
           LostLease: Somebody else has taken over.
           StoreError: The store does not answer.
         """
-        if time.monotonic() - self._renewed < self._interval:
-            return
-        holder = self._holder()
-        if holder is not None and holder.get("token") != self._token:
-            raise LostLease(f"{self._store.url} is being trained by {_words(holder)} by now", permanent=True)
-        self._store.put_bytes(NAME, self._text())
-        self._renewed = time.monotonic()
+        with self._lock:
+            if time.monotonic() - self._renewed < self._interval or self._ended.is_set():
+                return
+            holder = self._holder()
+            if holder is not None and holder.get("token") != self._token:
+                raise LostLease(f"{self._store.url} is being trained by {_words(holder)} by now", permanent=True)
+            self._store.put_bytes(NAME, self._text())
+            self._renewed = time.monotonic()
 
     def release(self) -> None:
         """Gives it back, if it still is this process's; does not wait long for a store that does not answer."""
+        self._ended.set()
         thread = threading.Thread(target=self._release, name="everstep-lease", daemon=True)
         thread.start()
         thread.join(_SECONDS_TO_RELEASE)
 
     def _release(self) -> None:
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(StoreError), self._lock:
             if (self._holder() or {}).get("token") == self._token:
                 self._store.delete([NAME])
 

@@ -74,14 +74,15 @@ class Mirror:
           StoreError: The store does not answer.
         """
         contents = Contents(self.store)
-        self.was_empty, self._committed = contents.is_empty, dict(contents.units)
+        self.was_empty = contents.is_empty
         self._index = contents.index or Index()
-        self._leftovers = layout.leftovers(contents.names, contents.units, self._index.files)
-        self._leftovers += [name for name in contents.names if name.startswith(f"{INCOMING}/")]
         if self.directory.exists() and not self._is_ahead(contents):
             self._copy.set_aside(self._why(contents))
         if not self.directory.exists() and not contents.is_empty:
             self._fetch_all(contents)
+        self._committed = dict(contents.units)  # less those that turned out to be damaged
+        self._leftovers = layout.leftovers(contents.names, contents.units, self._index.files)
+        self._leftovers += [name for name in contents.names if name.startswith(f"{INCOMING}/")]
         self._index.writer = self._copy.id
 
     def _is_ahead(self, contents: Contents) -> bool:
@@ -169,13 +170,13 @@ class Mirror:
 
     def _upload(self, staged: Mapping[str, Staged]) -> None:
         found = {name: fingerprint(path) for name, (path, _) in staged.items()}
-        new = {name: one for name, one in found.items() if self._index.files.get(name) != one.entry}
+        new = {name: one for name, one in found.items() if self._index.allowed(name) != [one.entry]}
         if new:
-            self._index.pending = {name: one.entry for name, one in new.items()}
+            entries = {name: one.entry for name, one in new.items()}
+            self._index.expect(entries)
             self._write_index()
             self.store.each(lambda name: self._put_file(name, staged[name][0], new[name]), new)
-            self._index.files |= self._index.pending
-            self._index.pending = {}
+            self._index.settle(entries)
             self._write_index()
         self._sent |= {name: before for name, (_, before) in staged.items()}
 
@@ -239,10 +240,11 @@ class Mirror:
 
     def _remove(self, tree: Tree) -> None:
         """Removes from the store what was removed here: where the store has all there is here, and no sooner."""
-        gone = [name for name in self._index.files if name not in tree.files]
+        gone = [name for name in {**self._index.files, **self._index.pending} if name not in tree.files]
         if gone and RECORD in tree.files:
             for name in gone:
-                del self._index.files[name]
+                self._index.files.pop(name, None)
+                self._index.pending.pop(name, None)
             self._write_index()
             self.store.delete(gone)
         awaited = {unit.path for unit in self._awaited}

@@ -12,12 +12,13 @@ import filelock
 from everstep import storage
 from everstep.errors import TrainingError, UsageError
 from everstep.remote import cache, settings
+from everstep.remote import index as indexes
 from everstep.remote.cache import Copy
 from everstep.remote.failures import StoreError, brief
 from everstep.remote.fetching import Contents, drop_gone, fetch_files, fetch_newest, fetch_others
 from everstep.remote.layout import scan
 from everstep.remote.lease import NAME as LEASE
-from everstep.remote.lease import Lease
+from everstep.remote.lease import Lease, LostLease
 from everstep.remote.mirror import Mirror
 from everstep.remote.transfer import Store
 from everstep.remote.uploader import Uploader
@@ -25,6 +26,7 @@ from everstep.remote.urls import checked, is_url, join, refuse_lost_slash
 
 logger = logging.getLogger(__name__)
 
+_LOOKS = 5
 _RECORDS = ("run.json", ".heartbeat", LEASE)
 
 
@@ -70,6 +72,7 @@ def _trained(url: str) -> Iterator[Path]:
     with _one_process(url, lease):
         with _reachable():
             lease.acquire()
+        lease.keep()
         try:
             with contextlib.closing(Copy(url)) as copy:
                 mirror = Mirror(store, copy)
@@ -100,10 +103,10 @@ def _uploaded(mirror: Mirror, lease: Lease) -> Iterator[None]:
 
 
 def _not_all(mirror: Mirror, error: Exception) -> str:
-    return (
-        f"{mirror.store.url} does not have all of the run: {brief(error)}; the rest waits in {str(mirror.directory)!r}"
-        ": the same command on this machine uploads it"
-    )
+    start = f"{mirror.store.url} does not have all of the run: {brief(error)}"
+    if isinstance(error, LostLease):
+        return f"{start}; what was computed here since is in {str(mirror.directory)!r} and is not uploaded"
+    return f"{start}; the rest waits in {str(mirror.directory)!r}: the same command on this machine uploads it"
 
 
 def _forget_if_given_up(mirror: Mirror) -> None:
@@ -135,9 +138,19 @@ def local_view(url: str, checkpoints: bool = True) -> Path:
 
 
 def _refresh(store: Store, directory: Path, checkpoints: bool = True) -> None:
-    contents = Contents(store)
-    if contents.is_empty:
-        raise UsageError(f"there is no run at {store.url}: check the URL")
+    for tries_left in reversed(range(_LOOKS)):
+        contents = Contents(store)
+        if contents.is_empty:
+            raise UsageError(f"there is no run at {store.url}: check the URL")
+        try:
+            _fetch_view(contents, directory, checkpoints)
+            return
+        except TrainingError:
+            if not tries_left or indexes.read(store) == contents.index:
+                raise  # nobody has written meanwhile: it is damaged
+
+
+def _fetch_view(contents: Contents, directory: Path, checkpoints: bool) -> None:
     directory.mkdir(exist_ok=True)
     fetch_files(contents, directory)
     _drop_files(directory, contents.files())

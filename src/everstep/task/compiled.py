@@ -100,16 +100,24 @@ class _Override:
 
     def __call__(self, inputs: Batch) -> dict[str, Any]:
         if not self._stateless:
-            return dict(self._step(inputs))
+            return _flat(self._step(inputs))
         self._model._symbolic_build(data_batch=inputs)  # as Keras does: the lists below are to be whole
         groups = self._groups()
         logs, state = self._step(tuple([v.value for v in group] for group in groups), inputs)
         for group, values in zip(groups, state, strict=True):
             for variable, value in zip(group, values, strict=True):
                 variable.assign(value)
-        return dict(logs)
+        return _flat(logs)
 
     def _groups(self) -> list[list[keras.Variable]]:
         model = self._model
         optimizer = [model.optimizer.variables] if self._with_optimizer else []
         return [model.trainable_variables, model.non_trainable_variables, *optimizer, model.metrics_variables]
+
+
+def _flat(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns logs without nesting, as Keras does: `{m.name: m.result() for m in self.metrics}` has a dict inside."""
+    flat: dict[str, Any] = {}
+    for name, value in logs.items():
+        flat.update(_flat(value) if isinstance(value, Mapping) else {name: value})
+    return flat

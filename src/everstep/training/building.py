@@ -8,6 +8,9 @@ import keras
 
 from everstep.errors import UsageError
 
+_BY_OUTPUT = ("accuracy", "acc", "crossentropy", "ce")
+"""Names that Keras makes a metric of when it sees what the model returns."""
+
 
 def build_model(build: Callable[[], Any], custom_class: Any, optimizer: Any, loss: Any, metrics: Any) -> keras.Model:
     """Returns a compiled model.
@@ -22,13 +25,14 @@ def build_model(build: Callable[[], Any], custom_class: Any, optimizer: Any, los
     Raises:
       UsageError: `build` returns no model, or one that cannot be given the class; or `compile` refuses.
     """
-    if not callable(build):
+    if not callable(build) or isinstance(build, keras.Model):
         raise UsageError(f"build_model_func: received {build!r}, expected a function without arguments")
     model = build()
     if not isinstance(model, keras.Model):
         raise UsageError(f"build_model_func returned {type(model).__name__}, expected a keras.Model")
     model = _as_class(model, custom_class)
     _check_loss(loss)
+    _check_metrics(metrics)
     try:
         model.compile(optimizer=optimizer, loss=loss, metrics=metrics)
     except (ValueError, TypeError) as error:
@@ -56,6 +60,16 @@ def _check_loss(loss: Any) -> None:
                 raise UsageError(f"loss: received {name!r}, which is no loss that Keras knows") from None
 
 
+def _check_metrics(metrics: Any) -> None:
+    """Refuses the name of a metric that nobody knows, before data is read."""
+    for name in keras.tree.flatten(metrics):
+        if isinstance(name, str) and name.lower() not in _BY_OUTPUT:
+            try:
+                keras.metrics.get(name)
+            except ValueError:
+                raise UsageError(f"metrics: received {name!r}, which is no metric that Keras knows") from None
+
+
 @contextlib.contextmanager
 def known_objects(custom_objects: Mapping[str, Any] | None, custom_class: Any) -> Iterator[None]:
     """Inside the block Keras knows the user's classes by name."""
@@ -76,7 +90,13 @@ def _as_class(model: keras.Model, custom_class: Any) -> keras.Model:
             f"custom_model_class: {type(model).__name__} has no inputs to make a {_name(custom_class)} from: let "
             "build_model_func return one"
         )
-    made = custom_class(inputs=inputs, outputs=outputs)
+    try:
+        made = custom_class(inputs=inputs, outputs=outputs)
+    except TypeError as error:
+        raise UsageError(
+            f"custom_model_class: {_name(custom_class)}(inputs=…, outputs=…) fails: {error}; let "
+            "build_model_func return one"
+        ) from error
     if not isinstance(made, keras.Model):
         raise UsageError(f"custom_model_class: it made a {type(made).__name__}, expected a keras.Model")
     return made

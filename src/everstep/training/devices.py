@@ -64,4 +64,4 @@ def _may_fall_back() -> bool:
 def _reason(error: UsageError) -> str:
     """Returns what an error says, without the key of a configuration that this user does not have."""
     text = str(error)
-    return text.partition(": ")[2] or text
+    return (text.partition(": ")[2] or text).replace("set runtime.tpu to its address", "set TPU_NAME to its name")

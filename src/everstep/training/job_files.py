@@ -10,6 +10,7 @@ epoch, and the next attempt catches up.
 
 import contextlib
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,14 @@ class JobFiles:
         self._ends: dict[int, int] = {}  # the step at which an epoch of this attempt ended, by how many were done then
         self._histograms: dict[int, Mapping[str, Any]] = {}
         self._restored = 0
+        self._columns: set[str] = set()
         self._shown = -1
         self._log: EpochLog | None = None
 
     def begin(self) -> None:
         """Learns how many epochs were done before this attempt, and brings the files up to date."""
         self._restored = len(self._callbacks.history.epoch)
+        self._columns = set(self._callbacks.history.history)
         with self._told():
             self._log = EpochLog(self._directory / "logs")
         self.catch_up()
@@ -50,8 +53,17 @@ class JobFiles:
         """Notes the end of an epoch, while the model shows its weights."""
         done = len(self._callbacks.history.epoch)
         if done > max(self._ends, default=self._restored):
+            self._align(done)
             self._ends[done] = step
             self._histograms[done] = histograms(self._callbacks.model)
+
+    def _align(self, done: int) -> None:
+        """Keeps a value per epoch in each column of the history, NaN where an epoch had none: rows are epochs."""
+        columns = self._callbacks.history.history
+        for name, values in columns.items():
+            gap = [math.nan] * (done - len(values))
+            values[:] = [*values, *gap] if name in self._columns else [*gap, *values]
+        self._columns = set(columns)
 
     def catch_up(self) -> None:
         """Writes what belongs to the epochs that are saved by now; cheap where that is nothing new."""

@@ -29,6 +29,8 @@ class TrainingConfig(TaskConfig):
     """Of TFRecord data: the files, the percentage, the batch, the seed."""
     valid_records: dict[str, Any] = dataclasses.field(default_factory=dict)
     """The same of the validation data."""
+    steps_per_epoch: int = 0
+    """How many batches an epoch has: epochs are counted by it."""
 
 
 def experiment_config(
@@ -52,6 +54,7 @@ def experiment_config(
         loss_weights=told.loss_weights,
         train_data=data,
         validation_data=data,
+        steps_per_epoch=steps,
         **records,
     )
     return ExperimentConfig(
