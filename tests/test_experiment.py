@@ -19,7 +19,7 @@ from loop.samples import TinyTask, run, tiny_params
 pytestmark = pytest.mark.backend
 
 RECORD = {"id", "experiment", "backend", "status", "step", "epoch", "attempts", "metrics", "digest", "weights_digest"}
-RECORD |= {"code", "environment", "data", "cost", "initial_weights"}
+RECORD |= {"code", "environment", "data", "cost", "initial_weights", "train_steps"}
 
 
 def train(model_dir, params=None, **kwargs):

@@ -49,7 +49,7 @@ def everyday(name):
     return pytest.param(name, marks=pytest.mark.full if is_slow else ())
 
 
-@pytest.mark.parametrize("name", map(everyday, STATED))
+@pytest.mark.parametrize("name", [*map(everyday, STATED)])
 def test_learns(name, tmp_path):
     steps = {"train_steps": 20, "steps_per_loop": 10, "validation_interval": 20, "validation_steps": 1}
     _, logs = run(name, tmp_path / "run", **steps)

@@ -1,0 +1,116 @@
+"""Jobs and records as people happen to have them: steps with nested logs, late validation, data written twice."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from test_training_job import X, Y, build, made
+
+from everstep.data.record_dataset import get_train_ds
+from everstep.data.record_inspection import inspect
+from everstep.data.record_source import identity
+from everstep.data.record_writing import write_arrays, write_images
+from everstep.errors import UsageError
+
+ON_TENSORFLOW = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a step with a GradientTape")
+
+
+class Guided(keras.Model):
+    """With the step of Keras's guide: the result of the compiled metrics is a dictionary in a dictionary."""
+
+    def train_step(self, data):
+        import tensorflow as tf
+
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        for metric in self.metrics:
+            metric.update_state(*((loss,) if metric.name == "loss" else (y, self(x))))
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+@pytest.mark.backend
+@ON_TENSORFLOW
+def test_a_step_whose_logs_are_nested(tmp_path):
+    history = made(tmp_path / "job", custom_model_class=Guided).run_train((X, Y), None, 1)
+    assert set(history.history) == {"loss", "accuracy"}
+
+
+@pytest.mark.backend
+def test_validation_that_comes_late_stands_at_its_epochs(tmp_path):
+    made(tmp_path / "job").run_train((X, Y), None, 2)
+    history = made(tmp_path / "job").run_train((X, Y), (X, Y), 4).history
+    assert [math.isnan(value) for value in history["val_loss"]] == [True, True, False, False]
+    assert len(history["loss"]) == 4
+
+
+@pytest.mark.backend
+def test_other_steps_per_epoch_are_refused(tmp_path):
+    made(tmp_path / "job").run_train((X, Y), None, 1, steps_per_epoch=2)
+    with pytest.raises(UsageError, match=r"task\.steps_per_epoch: 2 -> 1"):
+        made(tmp_path / "job").run_train((X, Y), None, 2, steps_per_epoch=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metrics": ["acurracy"]}, "metrics: "),
+        ({"build_model_func": build()}, "build_model_func: "),
+        ({"custom_model_class": "Net"}, "custom_model_class: "),
+    ],
+)
+def test_what_keras_would_answer_with_a_traceback(tmp_path, changes, message):
+    with pytest.raises(UsageError, match=message):
+        made(tmp_path / "job", **changes)
+    assert not (tmp_path / "job").exists()
+
+
+def test_records_are_not_written_beside_others(tmp_path):
+    write_arrays(tmp_path, "train", {"x": np.arange(20)}, shards=4)
+    with pytest.raises(UsageError, match="3 more train files are there, and would be read along"):
+        write_arrays(tmp_path, "train", {"x": np.arange(20)})
+    assert len(list(tmp_path.glob("*.tfrec"))) == 4
+
+
+@pytest.mark.parametrize("label", ["", " a", "a\nb"])
+def test_labels_that_are_no_line_of_a_file(tmp_path, label):
+    with pytest.raises(UsageError, match="label: received "):
+        write_arrays(tmp_path, "train", {"x": np.arange(2), "label": np.array(["b", label])})
+
+
+def test_a_column_of_a_table_has_one_type(tmp_path):
+    import tensorflow as tf
+
+    (tmp_path / "a.png").write_bytes(tf.io.encode_png(np.zeros((2, 2, 3), np.uint8)).numpy())
+    lines = ["file,label,far,badge,age", "a.png,x,1,007,3", "a.png,y,1.5,008,4"]
+    (tmp_path / "labels.csv").write_text("\n".join(lines))
+    write_images(tmp_path / "data", "train", tmp_path, tmp_path / "labels.csv")
+    kinds = {name: feature.kind for name, feature in inspect([str(tmp_path / "data")]).features.items()}
+    assert (kinds["far"], kinds["badge"], kinds["age"]) == ("float", "bytes", "int64")
+    (tmp_path / "labels.csv").write_text("file,label,image\na.png,x,1")
+    with pytest.raises(UsageError, match="has a column 'image'"):
+        write_images(tmp_path / "more", "train", tmp_path, tmp_path / "labels.csv")
+
+
+def test_classes_in_files_of_their_own_are_mixed(tmp_path):
+    """Twenty files with a class each: any stretch of a pass has all of them."""
+    import tensorflow as tf
+
+    write_arrays(tmp_path, "train", {"class": np.repeat(np.arange(20), 100)}, shards=20)
+    feature = {"class": tf.io.FixedLenFeature([], tf.int64)}
+    stream = get_train_ds(tmp_path, lambda example: tf.io.parse_single_example(example, feature)["class"], 100, 100)
+    batches = [np.asarray(batch) for batch in stream]
+    assert sum(len(batch) for batch in batches) == 2000
+    for start in (0, 5, 10, 15):
+        assert len(np.unique(np.concatenate(batches[start : start + 5]))) == 20
+
+
+def test_records_written_anew_are_other_data(tmp_path):
+    told = []
+    for value in (1, 10**12):
+        (file,) = write_arrays(tmp_path, "train", {"x": np.full(8, value)}).files
+        told.append(identity([file], [8]))
+    assert told[0] != told[1]
