@@ -7,8 +7,9 @@ import pytest
 from components_project import SIZES, write_data, write_run, write_source
 
 from everstep.components import Orchestrator, orchestrator
-from everstep.components.estimator_file import allows_pickle, load_estimator, save_estimator
+from everstep.components.estimator_file import load_estimator, save_estimator
 from everstep.components.tracking import NoTracking
+from everstep.config.project import allows_pickle
 from everstep.errors import TrainingError, UsageError
 
 pytest.importorskip("skops")

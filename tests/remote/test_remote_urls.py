@@ -48,7 +48,7 @@ def test_credentials_are_refused_and_not_repeated(url):
 
 
 def test_a_url_in_a_path_is_noticed():
-    with pytest.raises(UsageError, match="pass the URL as text"), working_copy(Path("s3://bucket/run")):
+    with pytest.raises(UsageError, match="write 's3://bucket/run', as text"), working_copy(Path("s3://bucket/run")):
         pass
 
 

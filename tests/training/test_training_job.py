@@ -196,7 +196,10 @@ def test_what_is_not_finite_is_neither_saved_nor_exported(tmp_path, bad, loss):
         ({"build_model_func": None}, "build_model_func: received None"),
         ({"job_dir": ""}, "job_dir: received ''"),
         ({"job_dir": "s3://key:secret@bucket/job"}, "job_dir: received a URL s3://… with credentials"),
-        ({"job_dir": Path("s3://bucket/job")}, "job_dir: received 's3:/bucket/job', which lacks a slash"),
+        (
+            {"job_dir": Path("s3://bucket/job")},
+            "job_dir: received 's3:/bucket/job', which lacks a slash: write 's3://bucket/job'",
+        ),
         ({"artifacts_dir": "s4://bucket/job"}, "artifacts_dir: received 's4://bucket/job'; unknown kind of store"),
         ({"job_dir": "a/b", "artifacts_dir": "a/b/"}, "artifacts_dir: received 'a/b/', which is job_dir"),
         ({"optimizer": "adan"}, "optimizer, loss, metrics: model.compile refuses them"),

@@ -9,6 +9,7 @@ import typer
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned, json_text
+from everstep.cli.quiet import quiet
 from everstep.data.record_inspection import Feature, Inspection, inspect
 from everstep.data.record_writing import Written, write_arrays, write_images
 from everstep.errors import UsageError
@@ -65,7 +66,8 @@ def inspect_files(paths: Paths, examples: Examples = 3, json: options.Json = Fal
 
     Every byte is read. Exit code 1: something is damaged; file and byte are shown.
     """
-    found = inspect(paths, examples)
+    with quiet():
+        found = inspect(paths, examples)
     if json:
         print(json_text(_plain(found)))
     else:

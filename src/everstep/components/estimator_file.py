@@ -2,10 +2,10 @@
 
 import importlib
 import importlib.util
-import tomllib
 from pathlib import Path
 from typing import Any
 
+from everstep.config.project import allows_pickle
 from everstep.errors import TrainingError, UsageError, missing_extra
 
 SKOPS, JOBLIB = "model.skops", "model.joblib"
@@ -51,25 +51,6 @@ def load_estimator(path: str | Path, root: Path) -> Any:
     if not allows_pickle(root):
         raise UsageError(f"{str(file)!r} can run any code when it is loaded; if you trust it: {_permission(root)}")
     return _module("joblib").load(file)
-
-
-def allows_pickle(root: Path) -> bool:
-    """Tells whether a project's `pyproject.toml` says `[tool.everstep] allow-pickle = true`.
-
-    Raises:
-      UsageError: The file cannot be read, or says something else than true or false.
-    """
-    path = root / "pyproject.toml"
-    if not path.is_file():
-        return False
-    try:
-        tree = tomllib.loads(path.read_text("utf-8"))
-    except (ValueError, OSError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
-    value = tree.get("tool", {}).get("everstep", {}).get("allow-pickle", False)
-    if not isinstance(value, bool):
-        raise UsageError(f"{path}: [tool.everstep] allow-pickle is true or false, received {value!r}")
-    return value
 
 
 def _module(name: str) -> Any:

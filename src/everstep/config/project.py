@@ -27,14 +27,24 @@ def trusted_packages(root: Path) -> tuple[str, ...]:
     Raises:
       UsageError: The file cannot be read, or the entries are not a list of package names.
     """
-    path = root / "pyproject.toml"
-    settings = _settings(path) if path.is_file() else {}
-    if not isinstance(settings, dict) or not set(settings) <= _KEYS:
-        raise UsageError(f"{path}: [tool.everstep] has the keys {sorted(_KEYS)}, received {show(settings)}")
-    entries = settings.get("allow", [])
+    path, entries = root / "pyproject.toml", _settings(root).get("allow", [])
     if not isinstance(entries, list) or not all(_is_package(entry) for entry in entries):
         raise UsageError(f'{path}: [tool.everstep] allow must be a list such as ["my_lib"], received {show(entries)}')
     return tuple(entries)
+
+
+def allows_pickle(root: Path) -> bool:
+    """Tells whether the root's `pyproject.toml` says `[tool.everstep] allow-pickle = true`.
+
+    Raises:
+      UsageError: The file cannot be read, or says something else than true or false.
+    """
+    value = _settings(root).get("allow-pickle", False)
+    if not isinstance(value, bool):
+        raise UsageError(
+            f"{root / 'pyproject.toml'}: [tool.everstep] allow-pickle is true or false, received {show(value)}"
+        )
+    return value
 
 
 def is_source(module: str, root: Path) -> bool:
@@ -48,7 +58,16 @@ def is_source(module: str, root: Path) -> bool:
     return bool(found) and found <= folders
 
 
-def _settings(path: Path) -> Any:
+def _settings(root: Path) -> dict[str, Any]:
+    """Returns the table `[tool.everstep]` of a project; empty where there is none."""
+    path = root / "pyproject.toml"
+    settings = _table(path) if path.is_file() else {}
+    if not isinstance(settings, dict) or not set(settings) <= _KEYS:
+        raise UsageError(f"{path}: [tool.everstep] has the keys {sorted(_KEYS)}, received {show(settings)}")
+    return settings
+
+
+def _table(path: Path) -> Any:
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:

@@ -69,9 +69,9 @@ def inspect(paths: Sequence[str], examples: int = 3, look: int = 1000) -> Inspec
     Raises:
       UsageError: There is no such file, or a record is no `tf.train.Example`.
     """
+    files, found = list(_files(paths)), Inspection()  # what is not there is said before TensorFlow is loaded
     tf = load_tensorflow("reading TFRecord files")
-    found = Inspection()
-    for name, file in _files(paths):
+    for name, file in files:
         frames, damages = examined(tf, file)
         bad = {damage.record for damage in damages}
         good = [frame for number, frame in enumerate(frames) if number not in bad]

@@ -62,8 +62,10 @@ def refuse_lost_slash(path: Any, key: str = "model_dir") -> None:
     Raises:
       UsageError: It is that.
     """
-    if _LOST_SLASH.match(str(path)):
-        raise UsageError(f"{key}: received {str(path)!r}, which lacks a slash: pass the URL as text, not as a Path")
+    text = str(path)
+    if _LOST_SLASH.match(text):
+        whole = text.replace(":/", "://", 1)
+        raise UsageError(f"{key}: received {text!r}, which lacks a slash: write {whole!r}, as text (a Path loses one)")
 
 
 def _refuse_credentials(scheme: str, rest: str, key: str) -> None:
