@@ -9,7 +9,7 @@ pytest.register_assert_rewrite("everstep.testing")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--backend", choices=["tensorflow", "jax"], help="the Keras backend of this process")
+    parser.addoption("--backend", choices=["tensorflow", "jax", "torch"], help="the Keras backend of this process")
 
 
 def pytest_configure(config: pytest.Config) -> None:

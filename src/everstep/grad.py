@@ -1,9 +1,9 @@
 """`value_and_grad` and `cond`: the two places where the backends differ inside a train step.
 
-Everything else in a step is plain stateful Keras. On TensorFlow that code is recorded by a tape; on JAX it runs
-inside a `keras.StatelessScope`, and what it assigns is handed to the scope around it — the engine's, or, outside
-an engine, to the variables themselves. Both functions therefore work in a compiled step, in a notebook cell and
-in each other.
+Everything else in a step is plain stateful Keras. On TensorFlow that code is recorded by a tape, on PyTorch by
+autograd; on JAX it runs inside a `keras.StatelessScope`, and what it assigns is handed to the scope around it — the
+engine's, or, outside an engine, to the variables themselves. Both functions therefore work in a compiled step, in a
+notebook cell and in each other.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def value_and_grad(
     """
     backend = keras.backend.backend()
     if backend not in _VALUE_AND_GRAD:
-        raise UsageError(f"everstep.value_and_grad does not know the backend {backend!r}; use tensorflow or jax")
+        raise UsageError(f"everstep.value_and_grad does not know the backend {backend!r}; use tensorflow, jax or torch")
     variables = list(variables)
     value, gradients = _VALUE_AND_GRAD[backend](loss_fn, variables, optimizer)
     mark_scaled(optimizer)
@@ -135,6 +135,7 @@ class Share(Protocol):
 
 
 _replica = threading.local()
+_recording = threading.local()
 
 
 @contextlib.contextmanager
@@ -260,6 +261,43 @@ def _jax_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: 
     return value, gradients
 
 
+def _torch_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: Any) -> tuple[Any, list]:
+    import torch
+
+    inside = getattr(_recording, "inside", False)  # of the loss of another one, which differentiates this one's result
+    sources = [v.value for v in variables]
+    with torch.enable_grad(), _differentiable(sources):
+        _recording.inside = True
+        try:
+            loss, value = _split(loss_fn())
+        finally:
+            _recording.inside = inside
+        scaled = _scale(loss, optimizer)
+        if not sources or not isinstance(scaled, torch.Tensor) or not scaled.requires_grad:
+            return value, [torch.zeros_like(source) for source in sources]
+        options = {"create_graph": inside, "allow_unused": True, "materialize_grads": True}
+        gradients = list(torch.autograd.grad(scaled, sources, **options))
+    # What is done with the results is not recorded: it would keep the step's memory.
+    return (value, gradients) if inside else (_detached(value), gradients)
+
+
+@contextlib.contextmanager
+def _differentiable(sources: Sequence[Any]) -> Iterator[None]:
+    """Inside the block each tensor can be differentiated by, also that of a variable that is not trained."""
+    frozen = [source for source in sources if not source.requires_grad]
+    try:
+        for source in frozen:
+            source.requires_grad_(True)
+        yield
+    finally:
+        for source in frozen:
+            source.requires_grad_(False)
+
+
+def _detached(value: Any) -> Any:
+    return keras.tree.map_structure(lambda leaf: leaf.detach() if hasattr(leaf, "detach") else leaf, value)
+
+
 def _current(variable: keras.Variable, scope: "ChainedScope") -> Any:
     """Returns a variable's value in a scope; its initial one where it was created in the other branch."""
     value = scope.get_current_value(variable)
@@ -295,4 +333,8 @@ def _jax_switch(index: Any, branches: Sequence[Callable[[], Any]]) -> Any:
     return value
 
 
-_VALUE_AND_GRAD = {"tensorflow": _tensorflow_value_and_grad, "jax": _jax_value_and_grad}
+_VALUE_AND_GRAD = {
+    "tensorflow": _tensorflow_value_and_grad,
+    "jax": _jax_value_and_grad,
+    "torch": _torch_value_and_grad,
+}

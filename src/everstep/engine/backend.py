@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _ENGINES = {
     "tensorflow": ("everstep.engine.tensorflow", "TensorFlowEngine"),
     "jax": ("everstep.engine.jax", "JaxEngine"),
+    "torch": ("everstep.engine.torch", "TorchEngine"),
 }
 
 _DETERMINISTIC = "xla_gpu_deterministic_ops"
@@ -67,6 +68,8 @@ def select(name: str | None, said: str = "runtime.backend") -> str:
 def _share_devices(name: str) -> None:
     """Leaves the accelerators to the one backend that computes, and asks it for the same bits every time."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if name == "torch":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it some products depend on chance
     if name != "jax":
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
         return
@@ -83,17 +86,25 @@ def prepare(seed: int) -> None:
     tensorflow = sys.modules.get("tensorflow")
     if keras.backend.backend() == "tensorflow":
         importlib.import_module("tensorflow").config.experimental.enable_op_determinism()
-    elif tensorflow is not None:
+    elif keras.backend.backend() == "torch":
+        _make_torch_deterministic()
+    if keras.backend.backend() != "tensorflow" and tensorflow is not None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tensorflow.config.set_visible_devices([], "GPU")
+
+
+def _make_torch_deterministic() -> None:
+    torch = importlib.import_module("torch")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a check for those who read it, and it takes time
 
 
 @contextlib.contextmanager
 def keep_compiled(directory: str) -> Iterator[None]:
     """Keeps what is compiled inside the block in a directory, so that the next attempt need not compile it.
 
-    A directory that the user has chosen stands. Only JAX can: on TensorFlow it does nothing.
+    A directory that the user has chosen stands. Only JAX can: elsewhere it does nothing.
     """
     import keras
 

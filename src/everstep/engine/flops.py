@@ -1,7 +1,8 @@
 """What a step costs: floating-point operations, from the program that was compiled; None where they cannot be known.
 
 Nothing is compiled to count them. The compiler's own cost analysis looks at the program of the training step, which is
-there already; on TensorFlow, where the compiler cannot take it, the graph of the step is read.
+there already; on TensorFlow, where the compiler cannot take it, the graph of the step is read; on PyTorch a step is run
+once more, and undone.
 """
 
 import importlib
@@ -14,7 +15,11 @@ from everstep.types import Batch
 
 logger = logging.getLogger(__name__)
 
-_COUNTERS = {"tensorflow": "everstep.engine.flops_tensorflow", "jax": "everstep.engine.flops_jax"}
+_COUNTERS = {
+    "tensorflow": "everstep.engine.flops_tensorflow",
+    "jax": "everstep.engine.flops_jax",
+    "torch": "everstep.engine.flops_torch",
+}
 
 
 class _Counter(Protocol):

@@ -43,9 +43,9 @@ def watch_variables() -> Iterator[Watched]:
         return assign(self, new)
 
     with (
-        _replaced("__init__", watched_init),
-        _replaced("value", property(watched_value)),
-        _replaced("assign", watched_assign),
+        replaced("__init__", watched_init),
+        replaced("value", property(watched_value)),
+        replaced("assign", watched_assign),
     ):
         yield watched
 
@@ -62,7 +62,7 @@ def no_new_variables() -> Iterator[None]:
         init(self, *args, **kwargs)
         raise _created_inside(self.path)
 
-    with _replaced("__init__", refuse):
+    with replaced("__init__", refuse):
         yield
 
 
@@ -105,10 +105,7 @@ def _explained_keras(task: Any) -> Iterator[None]:
         raise
     except TypeError as error:
         if "bool" in str(error) and ("symbolic" in str(error) or "traced array" in str(error)):
-            raise UsageError(
-                f"{type(task).__name__} decides in Python on a value that is known only when the step runs: "
-                "use everstep.cond(predicate, true_fn, false_fn), or keras.ops.where"
-            ) from error
+            raise decided_in_python(task) from error
         raise
 
 
@@ -133,8 +130,16 @@ def _created_inside(name: str) -> UsageError:
     )
 
 
+def decided_in_python(task: Any) -> UsageError:
+    """Returns the error for a step with `if tensor:`."""
+    return UsageError(
+        f"{type(task).__name__} decides in Python on a value that is known only when the step runs: "
+        "use everstep.cond(predicate, true_fn, false_fn), or keras.ops.where"
+    )
+
+
 @contextlib.contextmanager
-def _replaced(name: str, replacement: Any) -> Iterator[None]:
+def replaced(name: str, replacement: Any) -> Iterator[None]:
     """Replaces an attribute of `keras.Variable` for a while."""
     own = vars(keras.Variable).get(name)
     setattr(keras.Variable, name, replacement)

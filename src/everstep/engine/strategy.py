@@ -57,7 +57,7 @@ def get_distribution_strategy(
         raise UsageError(f"runtime.num_gpus: received {num_gpus}, must be at least 0 (0: all there are)")
     if name in ("off", "one_device") and num_gpus > 1:
         raise UsageError(f"{_KEY}: {name!r} uses one device, received num_gpus={num_gpus}: choose 'mirrored'")
-    make = {"tensorflow": _tensorflow, "jax": _jax}[_backend()]
+    make = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[_backend()]
     return make(name, all_reduce_alg, num_gpus, tpu_address)
 
 
@@ -103,6 +103,14 @@ def _jax(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str 
         raise UsageError(f"runtime.tpu: received {tpu_address!r}, but JAX uses the TPU of this machine: leave it out")
     devices = jax.local_devices()
     return importlib.import_module("everstep.engine.mesh").DeviceMesh(_wanted(devices, num_gpus))
+
+
+def _torch(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str | None) -> Any:
+    if name not in ("off", "one_device"):
+        raise UsageError(f"{_KEY}: on PyTorch a run uses one device, received {name!r}: leave it out, or use JAX")
+    if all_reduce_alg is not None:
+        raise UsageError(f"runtime.all_reduce_alg: received {all_reduce_alg!r}, but on PyTorch a run uses one device")
+    return OneDevice()
 
 
 def _tensorflow(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str | None) -> Any:

@@ -9,7 +9,18 @@ from collections.abc import Iterator
 from typing import Any
 
 _TAPE = "GradientTape"
-_LIBRARIES = {"everstep", "keras", "tensorflow", "jax", "jaxlib", "numpy", "abc", "builtins", *sys.stdlib_module_names}
+_LIBRARIES = {
+    "everstep",
+    "keras",
+    "tensorflow",
+    "jax",
+    "jaxlib",
+    "torch",
+    "numpy",
+    "abc",
+    "builtins",
+    *sys.stdlib_module_names,
+}
 
 
 def tape_lines(task: Any) -> list[str]:

@@ -75,13 +75,14 @@ def check_remainders_compile_nothing_new(make: Make) -> None:
 
 
 def check_other_shapes_compile_once(make: Make) -> None:
-    """A short last batch runs by itself, and is compiled for once."""
+    """A short last batch runs by itself, and is compiled for once, where steps are compiled at all."""
     model = seeded(models.plain_mlp)
     with running(make, Regression(), model, data=models.samples(model, 10)) as rig:
         rig.run(3, 3)
         compiled = rig.engine.compilations
         rig.run(3, 6, 3)
-        assert rig.engine.compilations == compiled == 2
+        assert rig.engine.compilations == compiled
+        assert compiled == (0 if rig.engine.describe()["loop"] == "eager" else 2)
         assert rig.feed.state() == {"epoch": 5, "batch": 3}
 
 

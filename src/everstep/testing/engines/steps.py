@@ -238,7 +238,7 @@ def check_conditional_assignments(make: Make) -> None:
         return {"loss": loss}
 
     counters = {name: keras.Variable(0.0, name=name) for name in ("inside", "learned")}
-    task = Scripted(step, steps=keras.Variable(0, dtype="int32"), **counters)
+    task = Scripted(step, steps=keras.Variable(0, dtype="int32", trainable=False), **counters)
     with running(make, task, seeded(models.mlp)) as rig:
         rig.run(7)  # learns in 0, 3 and 6, of which 0 and 6 are even
         assert rig.value("task.learned") == 3 == rig.value("optimizer/iteration")

@@ -1,0 +1,135 @@
+"""The PyTorch engine: the Keras variables are the state, and steps run one by one, recorded by autograd."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from everstep.data import nest
+from everstep.engine.engine import Engine
+from everstep.engine.feed import Piece, on_host
+from everstep.engine.labels import watch_sparse_labels
+from everstep.engine.logs import floats
+from everstep.engine.pace import Pace
+from everstep.engine.probe import decided_in_python
+from everstep.engine.torch_random import nothing_drawn, seeded_dropout
+from everstep.engine.torch_undo import undone
+from everstep.task.task import unpack
+from everstep.types import Batch, Logs
+
+
+class TorchEngine(Engine):
+    """Runs steps on PyTorch."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.pace = Pace(lengths=None)  # nothing is compiled, so a piece may have any length
+
+    def describe(self) -> dict[str, Any]:
+        """Returns how steps are run, for the run's record."""
+        device = "gpu" if _device().type == "cuda" else _device().type
+        return {"device": device, "loop": "eager", "xla": False, "replicas": 1}
+
+    # -- before the first step -------------------------------------------------------------------------------------
+
+    def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
+        # There are no shapes without values here: the step is run, and what it did is undone.
+        with nothing_drawn(self.task), undone(), watch_sparse_labels() as seen:
+            placed = self.place(batch)
+            with _NoDecisions(self.task):
+                outputs = step(placed)
+            labels = unpack(placed)[1]
+            self._label_classes |= {labelled.classes for labelled in seen if _are_same(labelled.target, labels)}
+        return {name: tuple(getattr(value, "shape", ())) for name, value in outputs.items()}
+
+    def _compile(self) -> None:
+        """Nothing is compiled: a step costs the same the first time."""
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def place(self, data: Any) -> Any:
+        """Puts a block's data on the device."""
+        return nest.map_leaves(lambda leaf: keras.ops.convert_to_tensor(on_host(leaf)), data)
+
+    def _train(self, piece: Piece) -> None:
+        with seeded_dropout():
+            for batch in _batches(piece):
+                self._train_step(batch)
+
+    def _validate(self, piece: Piece) -> dict[str, Any]:
+        outputs: dict[str, Any] = {}
+        with torch.no_grad(), seeded_dropout():
+            for batch in _batches(piece):
+                outputs = self._validation_step(batch)
+        return {name: (_view(keras.ops.convert_to_tensor(value)),) for name, value in outputs.items()}
+
+    def wait(self) -> None:
+        """Waits until the steps handed to the device are done."""
+        if _device().type == "cuda":
+            torch.cuda.synchronize()
+
+    def read(self, kind: str) -> Logs:
+        """Returns the logs of the open window."""
+        with torch.no_grad():
+            return floats({name: _view(value) for name, value in self._read(kind).items()})
+
+    def reset(self, kind: str) -> None:
+        """Opens the next window."""
+        self.windows[kind].reset()
+
+    # -- state: the Keras objects hold it ------------------------------------------------------------------------------
+
+    def push(self) -> None:
+        """Shows the state to the Keras objects; they are it."""
+
+    def pull(self) -> None:
+        """Takes the state from the Keras objects; they are it."""
+
+    def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
+        return {key: _view(self.variables[key].value) for key in keys}
+
+    def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
+        for key in keys:
+            self.variables[key].assign(values[key])
+
+
+def _batches(piece: Piece) -> Iterator[Batch]:
+    for index in range(piece.count):
+        yield nest.map_leaves(lambda leaf, index=index: leaf[index], piece.placed)
+
+
+def _view(tensor: torch.Tensor) -> np.ndarray:
+    """Returns a tensor's memory, not copied where it is on the host and NumPy knows its type."""
+    return keras.ops.convert_to_numpy(tensor) if tensor.dtype == torch.bfloat16 else tensor.detach().cpu().numpy()
+
+
+def _device() -> torch.device:
+    return torch.device(keras.src.backend.torch.core.get_device())
+
+
+def _are_same(target: Any, labels: Any) -> bool:
+    """Tells whether a loss was given a batch's labels, unchanged but for type and shape."""
+    if not isinstance(target, torch.Tensor) or not isinstance(labels, torch.Tensor) or target.numel() != labels.numel():
+        return False
+    return bool((target.detach().reshape(-1) == labels.reshape(-1)).all())
+
+
+class _NoDecisions(TorchFunctionMode):
+    """Refuses `if tensor:` in a task: here it would work, but on no other backend. Keras and PyTorch may."""
+
+    def __init__(self, task: Any) -> None:
+        super().__init__()
+        self._task = task
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__bool__ and _package(sys._getframe(1)) not in ("keras", "torch"):
+            raise decided_in_python(self._task)
+        return func(*args, **(kwargs or {}))
+
+
+def _package(frame: Any) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
