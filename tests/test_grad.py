@@ -59,7 +59,7 @@ def test_a_model_learns_in_a_cell():
     for _ in range(8):
 
         def loss_fn():
-            return ops.mean(ops.square(model(x, training=True) - y)) + sum(model.losses)
+            return ops.mean(ops.square(ops.subtract(model(x, training=True), y))) + sum(model.losses)
 
         loss, grads = everstep.value_and_grad(loss_fn, model.trainable_variables, optimizer=optimizer)
         optimizer.apply(grads, model.trainable_variables)

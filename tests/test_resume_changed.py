@@ -22,7 +22,7 @@ from loop.samples import run, tiny_params
 
 pytestmark = pytest.mark.backend
 
-OTHER = {"tensorflow": "jax", "jax": "tensorflow"}[keras.backend.backend()]
+OTHER = {"tensorflow": "jax", "jax": "tensorflow", "torch": "jax"}[keras.backend.backend()]
 X = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
 Y = (X[:, 0] > 0).astype("int32")
 

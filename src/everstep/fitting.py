@@ -145,7 +145,7 @@ def _controller(rate: float | None, callbacks: KerasCallbacks, keep: bool, **kwa
 
 
 def _stream(data: Any, batch_size: int, training: bool, shuffle: bool, seed: int) -> Stream:
-    stream = make_stream(data, _data_params(batch_size, training), training=training, seed=seed)
+    stream = make_stream(data, _data_params(batch_size, training), training=training, seed=seed, shuffle=shuffle)
     if isinstance(stream, ArrayStream) and stream is not data:
         return ArrayStream(stream.arrays, batch_size, shuffle=shuffle, seed=seed, repeat=training)
     return stream

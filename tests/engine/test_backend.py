@@ -9,7 +9,7 @@ from everstep.engine import backend
 from everstep.errors import UsageError
 
 CURRENT = keras.backend.backend()
-OTHER = {"tensorflow": "jax", "jax": "tensorflow"}[CURRENT]
+OTHER = {"tensorflow": "jax", "jax": "tensorflow", "torch": "jax"}[CURRENT]
 
 pytestmark = pytest.mark.backend
 

@@ -51,7 +51,7 @@ def test_every_sample_is_evaluated_once(trainer):
     assert list(logs) == ["validation_loss", "mae"]
     assert trainer.evaluated_batches == 4
     trainer.engine.push()
-    errors = np.asarray(trainer.model(x, training=False)) - y
+    errors = keras.ops.convert_to_numpy(trainer.model(x, training=False)) - y
     assert logs["validation_loss"] == pytest.approx(np.mean(errors**2), rel=1e-5)
     assert logs["mae"] == pytest.approx(np.mean(np.abs(errors)), rel=1e-5)
     assert trainer.evaluate(-1) == logs

@@ -88,7 +88,7 @@ def test_joint_training_is_on_the_weighted_sum():
     model.set_weights(trainer.model.get_weights())
 
     def loss_fn():
-        losses = [ops.mean((model(x)[name] - y) ** 2) for name, (x, y) in batches.items()]
+        losses = [ops.mean(ops.subtract(model(x)[name], y) ** 2) for name, (x, y) in batches.items()]
         return losses[0] + 0.25 * losses[1], losses
 
     (loss, losses), grads = everstep.value_and_grad(loss_fn, model.trainable_variables)

@@ -101,7 +101,7 @@ def test_only_a_causal_transformer_does_not_look_ahead(causal):
     model = transformer(vocabulary=10, length=6, config=SMALL, causal=causal, outputs=4)
     tokens = np.int32([[1, 2, 3, 4, 5, 6]])
     other = np.int32([[1, 2, 3, 4, 5, 7]])
-    before, after = (np.asarray(model(each)) for each in (tokens, other))
+    before, after = (keras.ops.convert_to_numpy(model(each)) for each in (tokens, other))
     assert before.shape == (1, 6, 4)
     assert np.allclose(before[:, :5], after[:, :5], atol=1e-6) == causal
     assert not np.allclose(before[:, 5], after[:, 5])

@@ -49,7 +49,7 @@ class ArrayStream(Stream):
     ):
         self.arrays = nest.map_leaves(np.asarray, arrays)
         self._size = _common_length(self.arrays)
-        _check_batch_size(batch_size, self._size, drop_remainder)
+        check_batch_size(batch_size, self._size, drop_remainder)
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
         self._full, rest = divmod(self._size, batch_size)
         self._order: tuple[int, np.ndarray] | None = None
@@ -139,7 +139,12 @@ def _check_leaf(path: str, leaf: np.ndarray) -> None:
         )
 
 
-def _check_batch_size(batch_size: int, size: int, drop_remainder: bool) -> None:
+def check_batch_size(batch_size: int, size: int, drop_remainder: bool) -> None:
+    """Refuses a batch size that gives no batch.
+
+    Raises:
+      UsageError: It is not positive, or larger than the data, whose remainder is to be dropped.
+    """
     if batch_size < 1:
         raise UsageError(f"global_batch_size is {batch_size}; it must be at least 1")
     if drop_remainder and batch_size > size:

@@ -36,6 +36,14 @@ class MappedStream(Stream):
         """Returns the other stream's batches, mapped."""
         return map(self._fn, self._stream.open(epoch, batch))
 
+    def open_at(self, epoch: int, batch: int, bookmark: Any) -> Iterator[Batch]:
+        """Returns the other stream's batches, found by its bookmark, mapped."""
+        return map(self._fn, self._stream.open_at(epoch, batch, bookmark))
+
+    def bookmark(self) -> Any:
+        """The other stream's."""
+        return self._stream.bookmark()
+
 
 def class_weighted(class_weight: Mapping[int, float]) -> Callable[[Batch], Batch]:
     """Returns a function that gives each sample of a batch the weight of its class.

@@ -1,15 +1,20 @@
 """From whatever a task's `build_inputs` returns to a `Stream`."""
 
+import contextlib
+import operator
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from everstep.data import nest
 from everstep.data.arrays import ArrayStream
 from everstep.data.config import DataConfig
+from everstep.data.grain_stream import GrainStream
 from everstep.data.input_reader import InputReader
 from everstep.data.input_stream import InputStream
 from everstep.data.iterables import IterableStream
+from everstep.data.map_dataset import MapDatasetStream, no_length
+from everstep.data.py_dataset import PyDatasetStream
 from everstep.data.stream import Stream
 from everstep.data.tf_data import TFDataStream, is_unbatched
 from everstep.errors import UsageError
@@ -19,43 +24,45 @@ class _Reading(NamedTuple):
     """The configuration with every None decided."""
 
     training: bool
+    shuffle: bool
     repeat: bool
     drop_remainder: bool
     seed: int
 
 
-def make_stream(source: Any, config: DataConfig, *, training: bool, seed: int) -> Stream:
+def make_stream(source: Any, config: DataConfig, *, training: bool, seed: int, shuffle: bool | None = None) -> Stream:
     """Returns the stream that reads `source`.
 
         stream = make_stream((images, labels), DataConfig(global_batch_size=64), training=True, seed=0)
 
-    Arrays are cut into batches of `config.global_batch_size` and shuffled in training, and so is a
-    `tf.data.Dataset` of single samples, without the shuffling. Other sources yield batches themselves. A list
-    or tuple whose leaves are all arrays is arrays; a list of batches goes in as `lambda: batches`.
+    Arrays and datasets of single samples are cut into batches of `config.global_batch_size`. Arrays, datasets by index
+    and the batches of a `PyDataset` are shuffled in training; other sources come as they are. A list or tuple whose
+    leaves are all arrays is arrays; a list of batches goes in as `lambda: batches`.
 
     Args:
-      source: A Stream, which is returned as it is; arrays in any nesting; a `tf.data.Dataset`; a function
-        that returns an iterator; an iterable.
+      source: A Stream, which is returned as it is; arrays in any nesting; a `tf.data.Dataset`; a Grain `DataLoader`,
+        `MapDataset` or `IterDataset`; a `keras.utils.PyDataset`; a dataset with `__len__` and `__getitem__`, such as
+        one of PyTorch or Hugging Face; a function that returns an iterator; an iterable.
       config: Batch size and choices.
       training: What the data is for, where `config.is_training` does not say.
       seed: The run's seed, used where `config.seed` does not say.
+      shuffle: Whether what can be shuffled here is; None for in training.
 
     Raises:
       UsageError: The source is none of these, or cannot be read as asked.
     """
-    reading = _decide(config, training, seed)
+    reading = _decide(config, training, seed, shuffle)
     if isinstance(source, Stream):
         return source
-    if _is_dataset(source):
-        return _dataset_stream(source, config, reading)
-    if _is_arrays(source):
-        return _array_stream(source, config, reading)
-    if callable(source) or (isinstance(source, Iterable) and not isinstance(source, (str, bytes, dict))):
-        return IterableStream(source, repeat=reading.repeat, seed=reading.seed)
+    for recognises, stream_of in _KINDS:
+        if recognises(source):
+            return stream_of(source, config.global_batch_size, reading)
+    if hasattr(source, "__getitem__") and not isinstance(source, (str, bytes, dict, list, tuple)):
+        raise no_length(source)
     raise UsageError(
-        f"cannot read data from {_described(source)}; accepted are NumPy arrays in any nesting of dicts, "
-        "tuples and lists, a tf.data.Dataset, a function that returns an iterator, an iterable of batches, "
-        "and a Stream"
+        f"cannot read data from {_described(source)}; accepted are NumPy arrays in any nesting of dicts, tuples and "
+        "lists, a tf.data.Dataset, a Grain DataLoader or dataset, a keras.utils.PyDataset, a dataset with __len__ and "
+        "__getitem__, a function that returns an iterator, an iterable of batches, and a Stream"
     )
 
 
@@ -79,42 +86,120 @@ def record_stream(
     return InputReader(decided, parser_fn=parse, compression=compression).read()
 
 
-def _decide(config: DataConfig, training: bool, seed: int) -> _Reading:
+def _decide(config: DataConfig, training: bool, seed: int, shuffle: bool | None = None) -> _Reading:
     training = training if config.is_training is None else config.is_training
     return _Reading(
         training=training,
+        shuffle=training if shuffle is None else shuffle,
         repeat=training if config.repeat is None else config.repeat,
         drop_remainder=training if config.drop_remainder is None else config.drop_remainder,
         seed=seed if config.seed is None else config.seed,
     )
 
 
-def _array_stream(arrays: Any, config: DataConfig, reading: _Reading) -> ArrayStream:
+def _array_stream(arrays: Any, batch_size: int, reading: _Reading) -> Stream:
     return ArrayStream(
         arrays,
-        config.global_batch_size,
-        shuffle=reading.training,
+        batch_size,
+        shuffle=reading.shuffle,
         seed=reading.seed,
         repeat=reading.repeat,
         drop_remainder=reading.drop_remainder,
     )
 
 
-def _dataset_stream(dataset: Any, config: DataConfig, reading: _Reading) -> TFDataStream:
+def _map_dataset_stream(dataset: Any, batch_size: int, reading: _Reading) -> Stream:
+    return MapDatasetStream(
+        dataset,
+        batch_size,
+        shuffle=reading.shuffle,
+        seed=reading.seed,
+        repeat=reading.repeat,
+        drop_remainder=reading.drop_remainder,
+    )
+
+
+def _dataset_stream(dataset: Any, batch_size: int, reading: _Reading) -> Stream:
     if is_unbatched(dataset):
-        dataset = dataset.batch(config.global_batch_size, drop_remainder=reading.drop_remainder)
+        dataset = dataset.batch(batch_size, drop_remainder=reading.drop_remainder)
     return TFDataStream(dataset, repeat=reading.repeat)
+
+
+def _grain_stream(source: Any, batch_size: int, reading: _Reading) -> Stream:
+    return GrainStream(source, batch_size=batch_size, repeat=reading.repeat, drop_remainder=reading.drop_remainder)
+
+
+def _py_dataset_stream(dataset: Any, _: int, reading: _Reading) -> Stream:
+    return PyDatasetStream(dataset, shuffle=reading.shuffle, seed=reading.seed, repeat=reading.repeat)
+
+
+def _iterable_stream(source: Any, _: int, reading: _Reading) -> Stream:
+    return IterableStream(source, repeat=reading.repeat, seed=reading.seed)
+
+
+def _refuse_splits(source: Any, *_: Any) -> Stream:
+    splits = ", ".join(repr(str(name)) for name in source) or "(none)"
+    raise UsageError(
+        f"a {type(source).__name__} holds several datasets, its splits {splits}: pass one of them, such as "
+        f"data[{str(next(iter(source), 'train'))!r}]"
+    )
 
 
 def _is_dataset(source: Any) -> bool:
     """Whether it is a `tf.data.Dataset`: nobody can have made one without loading TensorFlow."""
-    tensorflow = sys.modules.get("tensorflow")
-    return tensorflow is not None and isinstance(source, tensorflow.data.Dataset)
+    return _is_one_of(source, "tensorflow", "data.Dataset")
+
+
+def _is_grain(source: Any) -> bool:
+    return _is_one_of(source, "grain", "DataLoader", "MapDataset", "IterDataset")
+
+
+def _is_py_dataset(source: Any) -> bool:
+    return _is_one_of(source, "keras", "utils.PyDataset")
+
+
+def _is_splits(source: Any) -> bool:
+    return _is_one_of(source, "datasets", "DatasetDict", "IterableDatasetDict")
+
+
+def _is_one_of(source: Any, module: str, *names: str) -> bool:
+    """Whether it is an instance of a class of a package, which is loaded then, or else it could not exist."""
+    loaded = sys.modules.get(module)
+    found: list[Any] = []
+    for name in names:
+        with contextlib.suppress(AttributeError):  # another package of that name, or one still being loaded
+            found.append(operator.attrgetter(name)(loaded))
+    return isinstance(source, tuple(kind for kind in found if isinstance(kind, type)))
 
 
 def _is_arrays(source: Any) -> bool:
     leaves = nest.flatten(source)
     return bool(leaves) and all(hasattr(leaf, "__array__") and hasattr(leaf, "shape") for leaf in leaves)
+
+
+def _is_map_dataset(source: Any) -> bool:
+    """Whether it can be asked for its length and for one sample; plain containers are batches, or arrays."""
+    return (
+        hasattr(source, "__len__")
+        and hasattr(source, "__getitem__")
+        and not isinstance(source, (str, bytes, Mapping, list, tuple, type))
+    )
+
+
+def _is_iterable(source: Any) -> bool:
+    return callable(source) or (isinstance(source, Iterable) and not isinstance(source, (str, bytes, dict)))
+
+
+_KINDS: list[tuple[Callable[[Any], bool], Callable[[Any, int, _Reading], Stream]]] = [
+    (_is_dataset, _dataset_stream),
+    (_is_grain, _grain_stream),
+    (_is_py_dataset, _py_dataset_stream),
+    (_is_splits, _refuse_splits),
+    (_is_arrays, _array_stream),
+    (_is_map_dataset, _map_dataset_stream),
+    (_is_iterable, _iterable_stream),
+]
+"""What is asked of a source, in this order, and what reads it then."""
 
 
 def _described(source: Any) -> str:

@@ -1,18 +1,22 @@
 """Batches with a position: what every data source looks like to the rest of the library.
 
 The base class owns counting, epochs, the end, looking ahead and stacking. A source implements `open`, the
-batches of one epoch from a given one on, and nothing else.
+batches of one epoch from a given one on, and nothing else; one that would have to read what lies before its place keeps
+a bookmark beside the two numbers.
 """
 
 import abc
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from everstep.data import nest
 from everstep.data.block import Block, Position
 from everstep.errors import UsageError
 from everstep.types import Batch, StreamState
+
+BOOKMARK = "bookmark"
+"""The key of a state that a source's own idea of its place is saved under."""
 
 BLOCK_SECONDS = 1.0  # a block takes no further batch after so much reading
 
@@ -37,8 +41,9 @@ class Stream(abc.ABC):
         self._repeat = repeat
         self._batches_per_epoch = batches_per_epoch
         self._position = Position(0, 0)
+        self._bookmark: Any = None
         self._batches: Iterator[Batch] | None = None
-        self._ahead: tuple[Position, Batch] | None = None
+        self._ahead: _Ahead | None = None
 
     @abc.abstractmethod
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
@@ -46,6 +51,20 @@ class Stream(abc.ABC):
 
         `batch` may equal the epoch's length: the iterator is then empty.
         """
+
+    def open_at(self, epoch: int, batch: int, bookmark: Any) -> Iterator[Batch]:
+        """Returns the same batches as `open`, found by a bookmark that was once set there.
+
+        A source that has bookmarks overrides it; positions without one, such as those of older runs, come to `open`.
+        """
+        return self.open(epoch, batch)
+
+    def bookmark(self) -> Any:
+        """Returns plain JSON values by which `open_at` finds the place behind the batch that was read last.
+
+        It is saved beside the position. None, as here, where the position says all.
+        """
+        return None
 
     @property
     def repeat(self) -> bool:
@@ -79,9 +98,9 @@ class Stream(abc.ABC):
         return self
 
     def __next__(self) -> Batch:
-        position, batch = self._look()
-        self._position, self._ahead = position, None
-        return batch
+        ahead = self._look()
+        self._position, self._bookmark, self._ahead = ahead.position, ahead.bookmark, None
+        return ahead.batch
 
     def peek(self) -> Batch:
         """Returns the next batch without handing it out.
@@ -89,7 +108,7 @@ class Stream(abc.ABC):
         Raises:
           StopIteration: There is none, as with `next`.
         """
-        return self._look()[1]
+        return self._look().batch
 
     def block(self, n: int) -> Block | None:
         """Returns the next batches stacked: up to `n` of the same shapes, epoch after epoch, None at the end.
@@ -108,8 +127,9 @@ class Stream(abc.ABC):
         return Block(nest.stack(batches), len(batches), states)
 
     def state(self) -> StreamState:
-        """Returns the position after the last batch handed out: `{"epoch": e, "batch": b}`."""
-        return self._position.state()
+        """Returns the position after the last batch handed out: `{"epoch": e, "batch": b}`, and a bookmark if any."""
+        mark = {} if self._bookmark is None else {BOOKMARK: self._bookmark}
+        return {**self._position.state(), **mark}
 
     def restore(self, state: StreamState) -> None:
         """Goes to a position that `state` once returned; the next batch is the one that followed then.
@@ -117,12 +137,12 @@ class Stream(abc.ABC):
         Raises:
           UsageError: The state is not one of this stream, or the source cannot go there.
         """
-        position = self._checked(state)
+        position = self._checked({key: value for key, value in state.items() if key != BOOKMARK})
         if position != self._position:  # a one-shot source can always stay where it is
-            self._move(position)
+            self._move(position, state.get(BOOKMARK))
 
-    def _move(self, position: Position) -> None:
-        self._position, self._batches, self._ahead = position, None, None
+    def _move(self, position: Position, bookmark: Any = None) -> None:
+        self._position, self._bookmark, self._batches, self._ahead = position, bookmark, None, None
 
     def _checked(self, state: StreamState) -> Position:
         numbers = [state.get("epoch"), state.get("batch")]
@@ -136,13 +156,14 @@ class Stream(abc.ABC):
     def _continues(self, like: Batch) -> bool:
         """Whether there is a next batch and it has the shapes of `like`."""
         try:
-            return bool(_shapes(self._look()[1]) == _shapes(like))
+            return bool(_shapes(self._look().batch) == _shapes(like))
         except StopIteration:
             return False
 
-    def _look(self) -> tuple[Position, Batch]:
+    def _look(self) -> "_Ahead":
         if self._ahead is None:
-            self._ahead = self._read(*self._position)
+            position, batch = self._read(*self._position)
+            self._ahead = _Ahead(position, self.bookmark(), batch)
         return self._ahead
 
     def _read(self, epoch: int, batch: int) -> tuple[Position, Batch]:
@@ -164,7 +185,7 @@ class Stream(abc.ABC):
         """Yields at most one batch from the open epoch, which is opened first where none is."""
         try:
             if self._batches is None:
-                self._batches = iter(self.open(epoch, batch))
+                self._batches = iter(self._opened(epoch, batch))
             value = next(self._batches)
         except StopIteration:
             return
@@ -172,6 +193,19 @@ class Stream(abc.ABC):
             self._batches = None  # a broken iterator would pass for the end of the epoch
             raise
         yield value
+
+    def _opened(self, epoch: int, batch: int) -> Iterator[Batch]:
+        if self._bookmark is None or (epoch, batch) != self._position:
+            return self.open(epoch, batch)
+        return self.open_at(epoch, batch, self._bookmark)
+
+
+class _Ahead(NamedTuple):
+    """A batch that was looked at, and where handing it out leads."""
+
+    position: Position
+    bookmark: Any
+    batch: Batch
 
 
 def skip(batches: Iterator[Batch], count: int, position: int) -> None:

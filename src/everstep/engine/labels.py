@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import keras.src.backend as keras_backend
 
 
@@ -22,8 +23,12 @@ class SparseLabels:
 
 
 @contextlib.contextmanager
-def watch_sparse_labels() -> Iterator[list[SparseLabels]]:
-    """Yields the list of labels that sparse cross-entropies are called with meanwhile."""
+def watch_sparse_labels(clip: bool = False) -> Iterator[list[SparseLabels]]:
+    """Yields the list of labels that sparse cross-entropies are called with meanwhile.
+
+    Args:
+      clip: Whether labels out of range are brought into it, where they would fail: the result is not wanted.
+    """
     seen: list[SparseLabels] = []
     original = keras_backend.nn.sparse_categorical_crossentropy
 
@@ -31,6 +36,7 @@ def watch_sparse_labels() -> Iterator[list[SparseLabels]]:
         classes = output.shape[axis]
         if isinstance(classes, int):
             seen.append(SparseLabels(target, classes))
+            target = keras.ops.clip(target, 0, classes - 1) if clip else target
         return original(target, output, from_logits=from_logits, axis=axis)
 
     keras_backend.nn.sparse_categorical_crossentropy = watched

@@ -38,7 +38,7 @@ class TorchEngine(Engine):
 
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
         # There are no shapes without values here: the step is run, and what it did is undone.
-        with nothing_drawn(self.task), undone(), watch_sparse_labels() as seen:
+        with nothing_drawn(self.task), undone(), watch_sparse_labels(clip=True) as seen:
             placed = self.place(batch)
             with _NoDecisions(self.task):
                 outputs = step(placed)

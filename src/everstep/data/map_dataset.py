@@ -1,0 +1,169 @@
+"""Datasets of single samples by index, such as those of PyTorch and of Hugging Face's `datasets`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+from everstep.data import drawing, nest, order
+from everstep.data.arrays import check_batch_size
+from everstep.data.stream import Stream
+from everstep.errors import UsageError
+from everstep.types import Batch
+
+
+class MapDatasetStream(Stream):
+    """Batches of a dataset that has `__len__`, and `__getitem__` by a number, which gives one sample.
+
+        stream = MapDatasetStream(dataset, 32, shuffle=True, seed=0, repeat=True, drop_remainder=True)
+
+    The order of an epoch is that of `ArrayStream`, so any place in it is found without reading what lies before. Where
+    the dataset has `__getitems__`, as PyTorch and `datasets` know it, a batch is one call of that.
+
+    Samples are any nesting of dicts and tuples; a list of numbers is an array. The code of the dataset may draw from
+    `random` and `np.random`: they are set from seed, epoch and batch meanwhile.
+
+    Args:
+      dataset: The dataset.
+      batch_size: Samples per batch.
+      shuffle: Whether each epoch has an order of its own.
+      seed: With the epoch, decides that order.
+      repeat: Whether epoch follows epoch without end.
+      drop_remainder: Whether the last, short batch of an epoch is left out.
+
+    Raises:
+      UsageError: The dataset is empty or does not know its length, or not one batch is left.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        repeat: bool = False,
+        drop_remainder: bool = False,
+    ):
+        self._dataset, self._size = _as_arrays(dataset), _length(dataset)
+        check_batch_size(batch_size, self._size, drop_remainder)
+        self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
+        full, rest = divmod(self._size, batch_size)
+        self._length = full + (rest > 0 and not drop_remainder)
+        super().__init__(repeat=repeat, batches_per_epoch=self._length)
+
+    def open(self, epoch: int, batch: int) -> Iterator[Batch]:
+        """Yields the epoch's batches from that batch on."""
+        random = order.generator(self._seed, epoch)
+        rows = random.permutation(self._size) if self._shuffle else np.arange(self._size)
+        for number in range(batch, self._length):
+            indices = rows[number * self._batch_size : (number + 1) * self._batch_size].tolist()
+            with drawing.for_batch(self._seed, epoch, number):
+                samples = self._samples(indices)
+            yield stacked(samples, indices)
+
+    def _samples(self, indices: list[int]) -> list[Any]:
+        at_once = getattr(self._dataset, "__getitems__", None)
+        if at_once is None:
+            return [self._dataset[index] for index in indices]
+        samples = list(at_once(indices))
+        if len(samples) != len(indices):
+            raise UsageError(
+                f"{_name(self._dataset)}.__getitems__ returned {len(samples)} samples for {len(indices)} indices: "
+                "return a list with one sample for each"
+            )
+        return samples
+
+
+def stacked(samples: Sequence[Any], indices: Sequence[int]) -> Batch:
+    """Returns samples as one batch.
+
+    Raises:
+      UsageError: They differ in nesting or shapes; names the first that differs from the one at the batch's head.
+    """
+    trees = [_with_arrays(sample) for sample in samples]
+    for tree, index in zip(trees, indices, strict=True):
+        _check_alike(tree, trees[0], index, indices[0])
+    return nest.stack(trees)
+
+
+def _check_alike(tree: Any, first: Any, index: int, first_index: int) -> None:
+    forms = [dict(nest.walk(one)) for one in (tree, first)]
+    if list(forms[0]) != list(forms[1]):
+        raise UsageError(
+            f"sample {index} has the parts {_listed(forms[0])}, but sample {first_index} has {_listed(forms[1])}: "
+            "samples of one batch must have the same nesting"
+        )
+    for path, leaf in forms[0].items():
+        if leaf.shape != forms[1][path].shape:
+            raise UsageError(
+                f"sample {index} has the shape {leaf.shape}{path and f' at {path}'}, but sample {first_index} has "
+                f"{forms[1][path].shape}: pad or crop samples to one shape"
+            )
+        if leaf.dtype == object:
+            raise UsageError(
+                f"sample {index} holds a Python object{path and f' at {path}'} that is no array of one shape: pad or "
+                "convert it in the dataset"
+            )
+
+
+def _with_arrays(sample: Any) -> Any:
+    """Returns the sample with every leaf an array, lists of numbers too."""
+    if sample is None:
+        return None
+    if isinstance(sample, Mapping):
+        return {key: _with_arrays(part) for key, part in sample.items()}
+    if isinstance(sample, tuple) or (isinstance(sample, list) and not _is_numbers(sample)):
+        parts = [_with_arrays(part) for part in sample]
+        return type(sample)(*parts) if hasattr(sample, "_fields") else type(sample)(parts)
+    return _array(sample)
+
+
+def _array(leaf: Any) -> np.ndarray:
+    try:
+        return np.asarray(leaf)
+    except ValueError:  # a list of lists of different lengths
+        array = np.empty((), object)
+        array[()] = leaf
+        return array
+
+
+def _is_numbers(part: Any) -> bool:
+    """Whether it is a number, or a list of nothing but such, in any depth."""
+    if isinstance(part, list):
+        return all(map(_is_numbers, part))
+    return isinstance(part, (Number, np.generic))
+
+
+def _as_arrays(dataset: Any) -> Any:
+    """Returns a Hugging Face dataset such that it gives arrays, if nobody has said what it is to give."""
+    form = getattr(dataset, "format", None)
+    is_plain = isinstance(form, Mapping) and "type" in form and form["type"] is None
+    return dataset.with_format("numpy") if is_plain and hasattr(dataset, "with_format") else dataset
+
+
+def _length(dataset: Any) -> int:
+    try:
+        size = len(dataset)
+    except (TypeError, NotImplementedError, AttributeError) as error:
+        raise no_length(dataset) from error
+    if not size:
+        raise UsageError(f"the {_name(dataset)} is empty: there is no sample to read; give it data")
+    return size
+
+
+def no_length(dataset: Any) -> UsageError:
+    """Returns the error for a dataset that can be asked for a sample but does not say how many there are."""
+    return UsageError(
+        f"{_name(dataset)} has __getitem__ but no __len__, so nobody knows how many samples an epoch has: add __len__, "
+        "or pass a function that returns an iterator over batches"
+    )
+
+
+def _name(dataset: Any) -> str:
+    return type(dataset).__name__
+
+
+def _listed(form: Mapping[str, Any]) -> str:
+    return ", ".join(path or "(one array)" for path in form) or "(none)"

@@ -1,0 +1,215 @@
+"""`keras.utils.PyDataset`: batches by index, with its hooks at the borders of epochs, and its workers."""
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from everstep.data import drawing, nest, order
+from everstep.data.parallel import Processes, Threads, Workers
+from everstep.data.stream import Stream
+from everstep.errors import UsageError
+from everstep.types import Batch
+
+logger = logging.getLogger(__name__)
+
+
+class PyDatasetStream(Stream):
+    """Batches of a `PyDataset`.
+
+        stream = PyDatasetStream(dataset, shuffle=True, seed=0, repeat=True)
+
+    The order of the batches of an epoch is a permutation that follows from (seed, epoch), so any place in it is found
+    without computing what lies before. A resumed run calls `on_epoch_begin` and `on_epoch_end` for the epochs before,
+    as often as they were called then, so that the dataset is in the same state. `random` and `np.random` are set from
+    seed, epoch and batch while its code runs.
+
+    `workers` batches are computed at once, at most `max_queue_size` ahead, in threads, or with `use_multiprocessing` in
+    processes; their order stays. Threads share the global random generators: for a dataset that draws from them, which
+    the first batch shows, batches are computed one after the other.
+
+    Args:
+      dataset: The dataset; one whose `num_batches` is None has no end, and no epochs.
+      shuffle: Whether each epoch has an order of its own.
+      seed: With the epoch, decides that order.
+      repeat: Whether epoch follows epoch without end.
+
+    Raises:
+      UsageError: The dataset does not say how many batches it has, or has none.
+    """
+
+    def __init__(self, dataset: Any, *, shuffle: bool = False, seed: int = 0, repeat: bool = False):
+        self._dataset, self._shuffle, self._seed = dataset, shuffle, seed
+        self._count = _num_batches(dataset)
+        self._hooks = _Hooks(dataset, seed)
+        self._in_turn = dataset.workers < 1 or (dataset.workers < 2 and not dataset.use_multiprocessing)
+        self._processes: Processes | None = None
+        super().__init__(repeat=repeat, batches_per_epoch=self._count)
+
+    @property
+    def endless(self) -> bool:
+        """Whether the dataset has no end, or is repeated here."""
+        return self._count is None or super().endless
+
+    @property
+    def guarantee(self) -> str:
+        """An evaluation's dataset does not say how often it was read before; see `Stream.guarantee`."""
+        if self.repeat or not self._hooks.any:
+            return ""
+        return (
+            f"{type(self._dataset).__name__} may change itself at each evaluation (on_epoch_begin or on_epoch_end), "
+            "and a resumed run starts with it as it is made: leave the method out of the dataset for evaluation"
+        )
+
+    def open(self, epoch: int, batch: int) -> Iterator[Batch]:
+        """Yields the epoch's batches from that batch on, the dataset brought to the state it has in that epoch."""
+        if batch == self._count and self._hooks.has_ended(epoch):
+            return
+        self._hooks.bring_to(epoch, again=not self.repeat and batch == 0)
+        self._check_count(epoch)
+        for value in self._computed(epoch, batch, self._numbers(epoch, batch)):
+            yield _as_batch(value)
+        self._hooks.end(epoch)
+
+    def _numbers(self, epoch: int, batch: int) -> Iterable[tuple[int, int]]:
+        """Returns the batches to come: each with its place in the epoch, and its number in the dataset."""
+        if self._count is None:
+            return zip(itertools.count(batch), itertools.count(batch), strict=False)
+        every = range(self._count)
+        order_of = order.generator(self._seed, epoch).permutation(self._count).tolist() if self._shuffle else every
+        return list(zip(every, order_of, strict=True))[batch:]
+
+    def _computed(self, epoch: int, batch: int, numbers: Iterable[tuple[int, int]]) -> Iterator[Any]:
+        if self._in_turn:
+            return self._one_by_one(epoch, numbers)
+        if self._dataset.use_multiprocessing:
+            return self._workers_of(epoch).map(numbers)
+        return self._in_threads(epoch, iter(numbers))
+
+    def _one_by_one(self, epoch: int, numbers: Iterable[tuple[int, int]]) -> Iterator[Any]:
+        for place, number in numbers:
+            with drawing.for_batch(self._seed, epoch, place):
+                value = self._dataset[number]
+            yield value
+
+    def _in_threads(self, epoch: int, numbers: Iterator[tuple[int, int]]) -> Iterator[Any]:
+        """Yields the first batch from here, looking whether it draws random numbers, and the others from threads."""
+        drawn = drawing.Drawn()
+        for place, number in itertools.islice(numbers, 1):
+            with drawing.for_batch(self._seed, epoch, place), drawn:
+                value = self._dataset[number]
+            yield value
+        if drawn.any:
+            self._say_why_in_turn()
+            self._in_turn = True
+            yield from self._one_by_one(epoch, numbers)
+        else:
+            yield from Threads(self._dataset, self._dataset.workers, self._dataset.max_queue_size).map(numbers)
+
+    def _workers_of(self, epoch: int) -> Workers:
+        """Returns the processes, started anew where the dataset may be another one than they have."""
+        if self._processes is not None and (self._hooks.any or self._processes.broken):
+            self._processes.close()
+            self._processes = None
+        if self._processes is None:
+            dataset = self._dataset
+            self._processes = Processes(dataset, dataset.workers, dataset.max_queue_size)
+        self._processes.draw_for(self._seed, epoch)
+        return self._processes
+
+    def _check_count(self, epoch: int) -> None:
+        now = _num_batches(self._dataset)
+        if now != self._count:
+            raise UsageError(
+                f"{type(self._dataset).__name__} has {now} batches in epoch {epoch} and had {self._count} when the run "
+                "began: keep the number the same in every epoch, or return None for a dataset without end"
+            )
+
+    def _say_why_in_turn(self) -> None:
+        logger.warning(
+            "%s draws from random or np.random, which its %d threads share: batches are computed one after the other, "
+            "so that a resumed run draws the same; use np.random.default_rng of the index, or use_multiprocessing=True",
+            type(self._dataset).__name__,
+            self._dataset.workers,
+        )
+
+
+class _Hooks:
+    """The dataset's `on_epoch_begin` and `on_epoch_end`, each called once per epoch, in order."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._dataset, self._seed = dataset, seed
+        self._begun = self._ended = 0  # epochs
+        self.any = any(_is_own(dataset, name) for name in ("on_epoch_begin", "on_epoch_end"))
+
+    def bring_to(self, epoch: int, again: bool) -> None:
+        """Calls what was called up to the beginning of an epoch, as far as it was not called yet.
+
+        Args:
+          epoch: The epoch.
+          again: Whether an epoch that has ended may begin once more, as for an evaluation.
+
+        Raises:
+          UsageError: The dataset has gone on, and cannot be brought back.
+        """
+        if self.has_ended(epoch) and (again or not self.any):
+            self._begun = self._ended = epoch
+        if self.has_ended(epoch):
+            raise UsageError(
+                f"{type(self._dataset).__name__} may change itself in on_epoch_begin or on_epoch_end, and cannot go "
+                "back to an earlier epoch in the same process: run again to resume"
+            )
+        while self._ended < epoch:
+            self._begin(self._ended)
+            self.end(self._ended)
+        self._begin(epoch)
+
+    def has_ended(self, epoch: int) -> bool:
+        """Whether `on_epoch_end` was called for an epoch."""
+        return self._ended > epoch
+
+    def end(self, epoch: int) -> None:
+        """Calls `on_epoch_end`, unless it was called for this epoch before."""
+        if self._ended == epoch:
+            with drawing.for_hook(self._seed, epoch, 1):
+                self._dataset.on_epoch_end()
+            self._ended += 1
+
+    def _begin(self, epoch: int) -> None:
+        if self._begun == epoch:
+            with drawing.for_hook(self._seed, epoch, 0):
+                self._dataset.on_epoch_begin()
+            self._begun += 1
+
+
+def _is_own(dataset: Any, name: str) -> bool:
+    """Whether the dataset's class has a method of its own in place of that of `PyDataset`, which does nothing."""
+    base = next(kind for kind in type(dataset).__mro__ if kind.__name__ == "PyDataset")
+    return getattr(type(dataset), name) is not getattr(base, name)
+
+
+def _num_batches(dataset: Any) -> int | None:
+    name = type(dataset).__name__
+    try:
+        count = dataset.num_batches
+    except NotImplementedError as error:
+        raise UsageError(
+            f"{name} does not say how many batches it has: add __len__, or a property num_batches, None for no end"
+        ) from error
+    if count is not None and count < 1:
+        raise UsageError(f"{name} has {count} batches: there is nothing to read; give it data")
+    return count
+
+
+def _as_batch(value: Any) -> Batch:
+    """Returns a copy of a batch: it may be a view of arrays that the dataset shuffles at the epoch's end, in place."""
+    batch = nest.map_leaves(np.array, tuple(value) if isinstance(value, list) else value)
+    for path, leaf in nest.walk(batch):
+        if leaf.ndim == 0:
+            raise UsageError(
+                f"the PyDataset returned the single value {leaf.item()!r}{path and f' at {path}'}, no batch: its "
+                "__getitem__ returns whole batches"
+            )
+    return batch

@@ -1,0 +1,237 @@
+"""Datasets by index: any class with `__len__` and `__getitem__`, PyTorch's, Hugging Face's."""
+
+import random
+
+import numpy as np
+import pytest
+
+from everstep.data import DataConfig, IterableStream, MapDatasetStream, make_stream
+from everstep.errors import UsageError
+from everstep.testing import streams
+
+SAMPLES, BATCH = 11, 3
+
+
+class Numbers:
+    """Samples that say which they are, and a reading list of those that were asked for."""
+
+    def __init__(self, size=SAMPLES):
+        self.size, self.read = size, []
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        assert type(index) is int
+        if index >= self.size:
+            raise IndexError(index)
+        self.read.append(index)
+        return {"id": index, "row": (np.array([index, 10 * index], "float32"), None)}
+
+
+class Noisy(Numbers):
+    """Draws from the generators that everybody shares."""
+
+    def __getitem__(self, index):
+        return index, np.random.normal(), random.random()
+
+
+class AtOnce(Numbers):
+    """Gives a batch in one call."""
+
+    def __getitems__(self, indices):
+        self.read.append(list(indices))
+        return [(index, float(index)) for index in indices]
+
+
+class Samples:
+    """Whatever it is given."""
+
+    def __init__(self, *samples):
+        self.samples = samples
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        return self.samples[index]
+
+
+def make(kind, shuffle=True, drop=False):
+    return lambda repeat: MapDatasetStream(kind(), BATCH, shuffle=shuffle, seed=5, repeat=repeat, drop_remainder=drop)
+
+
+def huggingface(**columns):
+    datasets = pytest.importorskip("datasets")
+    return datasets.Dataset.from_dict(columns)
+
+
+def numbers_of_huggingface():
+    return huggingface(id=list(range(SAMPLES)), row=[[n, 10.0 * n] for n in range(SAMPLES)])
+
+
+def numbers_of_torch():
+    torch = pytest.importorskip("torch")
+    rows = torch.arange(2.0 * SAMPLES).reshape(SAMPLES, 2)
+    return torch.utils.data.TensorDataset(torch.arange(SAMPLES), rows)
+
+
+FACTORIES = {
+    "in order": make(Numbers, shuffle=False),
+    "shuffled": make(Numbers),
+    "without remainder": make(Numbers, drop=True),
+    "noisy": make(Noisy),
+    "at once": make(AtOnce),
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+@pytest.mark.parametrize("check", streams.CHECKS, ids=lambda check: check.__name__)
+def test_contract(name, check):
+    check(FACTORIES[name])
+
+
+@pytest.mark.parametrize("kind", [Numbers, AtOnce, numbers_of_huggingface, numbers_of_torch])
+def test_every_sample_once(kind):
+    streams.check_every_sample_once(make(kind, shuffle=False), SAMPLES, shuffled=False)
+    streams.check_every_sample_once(make(kind), SAMPLES, shuffled=True)
+    streams.check_restores_everywhere(make(kind))
+
+
+def test_order_is_that_of_arrays():
+    config = DataConfig(global_batch_size=BATCH)
+    dataset, arrays = (make_stream(s, config, training=True, seed=2) for s in (Numbers(), np.arange(SAMPLES)))
+    for _ in range(7):
+        assert next(dataset)["id"].tolist() == next(arrays).tolist()
+
+
+def test_nothing_before_the_place_is_read():
+    dataset = Numbers(1000)
+    stream = MapDatasetStream(dataset, 10, repeat=True)
+    stream.restore({"epoch": 7, "batch": 98})
+    next(stream)
+    assert dataset.read == list(range(980, 990))
+
+
+def test_a_batch_is_one_call_where_the_dataset_offers_that():
+    dataset = AtOnce()
+    first = next(MapDatasetStream(dataset, 4))
+    assert dataset.read == [[0, 1, 2, 3]]
+    assert first[0].tolist() == [0, 1, 2, 3]
+
+
+def test_too_few_samples_at_once_are_refused():
+    dataset = AtOnce()
+    dataset.__class__ = type("Forgetful", (AtOnce,), {"__getitems__": lambda self, indices: [0]})
+    with pytest.raises(UsageError, match="Forgetful.__getitems__ returned 1 samples for 3 indices"):
+        next(MapDatasetStream(dataset, 3))
+
+
+def test_huggingface_gives_arrays_in_one_call(monkeypatch):
+    dataset = huggingface(text=[[1, 2, 3], [4, 5, 6], [7, 8, 9]], label=[0, 1, 2])
+    calls = []
+    kind = type(dataset)
+    original = kind.__getitems__
+    monkeypatch.setattr(kind, "__getitems__", lambda self, keys: calls.append(keys) or original(self, keys))
+    batch = next(MapDatasetStream(dataset, 2))
+    assert calls == [[0, 1]]
+    assert batch["text"].tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert batch["label"].dtype == np.int64
+    assert dataset.format["type"] is None  # the user's own is as it was
+
+
+def test_a_format_that_was_chosen_stays():
+    dataset = huggingface(x=[1, 2, 3])
+    dataset.set_transform(lambda batch: {"x": [-value for value in batch["x"]]})
+    assert next(MapDatasetStream(dataset, 3))["x"].tolist() == [-1, -2, -3]
+
+
+def test_huggingface_rows_of_different_lengths_are_named():
+    with pytest.raises(UsageError, match=r"sample 2 has the shape \(3,\) at \['ids'\], but sample 0 has \(2,\): pad"):
+        next(MapDatasetStream(huggingface(ids=[[1, 2], [3, 4], [5, 6, 7]]), 3))
+
+
+def test_splits_are_named():
+    datasets = pytest.importorskip("datasets")
+    splits = datasets.DatasetDict(train=huggingface(x=[1]), test=huggingface(x=[1]))
+    with pytest.raises(UsageError, match=r"DatasetDict holds several.* 'train', 'test': pass one.*data\['train'\]"):
+        make_stream(splits, DataConfig(), training=True, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        ([np.zeros(2), np.zeros(2), np.zeros(3)], r"sample 2 has the shape \(3,\), but sample 0 has \(2,\)"),
+        ([(0, [1, 2]), (1, [1])], r"sample 1 has the shape \(1,\) at \[1\], but sample 0 has \(2,\)"),
+        ([{"a": 1}, {"b": 1}], r"sample 1 has the parts \['b'\], but sample 0 has \['a'\]"),
+        ([(1, None), (1, 2)], r"sample 1 has the parts \[0\], \[1\], but sample 0 has \[0\]"),
+        ([{"a": [[1, 2], [3]]}], r"sample 0 holds a Python object at \['a'\]"),
+        ([object()], "sample 0 holds a Python object that is no array"),
+    ],
+)
+def test_samples_that_do_not_fit_are_named(samples, said):
+    with pytest.raises(UsageError, match=said):
+        next(MapDatasetStream(Samples(*samples), 4))
+
+
+def test_shuffled_samples_are_named_by_their_index():
+    rows = [np.zeros(2)] * 7 + [np.zeros(3)] + [np.zeros(2)] * 2
+    with pytest.raises(UsageError, match=r"sample 7 has the shape \(3,\)|but sample 7 has \(3,\)"):
+        list(MapDatasetStream(Samples(*rows), 5, shuffle=True))
+
+
+def test_lists_of_numbers_are_arrays_and_other_lists_are_nested():
+    batch = next(MapDatasetStream(Samples([[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]), 2))
+    assert batch.shape == (2, 2, 2)
+    batch = next(MapDatasetStream(Samples([1, np.zeros(3)], [2, np.zeros(3)]), 2))
+    assert [part.shape for part in batch] == [(2,), (2, 3)]
+
+
+class NoLength:
+    """Knows its samples, not their number."""
+
+    def __getitem__(self, index):
+        return index
+
+
+class NoLengthButIterable(NoLength):
+    """Can be read all the same."""
+
+    def __iter__(self):
+        return iter([np.arange(3)])
+
+
+class Abstract(NoLength):
+    """Has the method, but nothing in it."""
+
+    def __len__(self):
+        raise NotImplementedError
+
+
+def test_without_length():
+    for source in (NoLength(), Abstract()):
+        with pytest.raises(
+            UsageError, match="has __getitem__ but no __len__.*add __len__, or pass a function"
+        ) as error:
+            make_stream(source, DataConfig(), training=False, seed=0)
+        assert "\n" not in str(error.value)
+    assert isinstance(make_stream(NoLengthButIterable(), DataConfig(), training=False, seed=0), IterableStream)
+
+
+def test_empty_and_small():
+    with pytest.raises(UsageError, match="the Numbers is empty"):
+        MapDatasetStream(Numbers(0), 4)
+    with pytest.raises(UsageError, match="larger than the dataset of 11 samples"):
+        MapDatasetStream(Numbers(), 12, drop_remainder=True)
+    with pytest.raises(UsageError, match="global_batch_size is 0"):
+        MapDatasetStream(Numbers(), 0)
+
+
+def test_training_shuffles_unless_told_otherwise():
+    def first(**kwargs):
+        stream = make_stream(Numbers(), DataConfig(global_batch_size=4), training=True, seed=0, **kwargs)
+        assert stream.repeat
+        assert stream.batches_per_epoch == 2
+        return next(stream)["id"].tolist()
+
+    assert first(shuffle=False) == [0, 1, 2, 3] != first()

@@ -1,0 +1,308 @@
+"""`keras.utils.PyDataset`: hooks, workers, order."""
+
+import itertools
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from everstep.data import DataConfig, PyDatasetStream, make_stream
+from everstep.errors import TrainingError, UsageError
+from everstep.testing import streams
+
+keras = pytest.importorskip("keras")
+BATCHES, BATCH = 5, 3
+SAMPLES = BATCHES * BATCH - 1
+
+
+class Numbers(keras.utils.PyDataset):
+    """Batches that say which they are."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.indices, self.read, self.threads = np.arange(SAMPLES), [], set()
+
+    def __len__(self):
+        return BATCHES
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        self.threads.add(threading.get_ident())
+        ids = self.indices[index * BATCH : (index + 1) * BATCH]
+        return {"id": ids, "row": np.stack([ids, 10 * ids], axis=1).astype("float32")}
+
+
+class Reshuffled(Numbers):
+    """Changes itself at both ends of an epoch, by random numbers and by history."""
+
+    def on_epoch_begin(self):
+        self.indices = np.roll(self.indices, random.randrange(5) + 1)
+
+    def on_epoch_end(self):
+        np.random.shuffle(self.indices)
+
+
+class Noisy(Numbers):
+    """Draws from the generators that everybody shares."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index)["id"], np.random.normal(size=2), np.array([random.random()])
+
+
+class Slow(Numbers):
+    """The later a batch, the sooner it is there."""
+
+    def __getitem__(self, index):
+        time.sleep(0.002 * (BATCHES - index))
+        return super().__getitem__(index)
+
+
+class Endless(Numbers):
+    """Has no last batch."""
+
+    @property
+    def num_batches(self):
+        return None
+
+    def __getitem__(self, index):
+        return np.arange(index, index + 2), np.random.normal(size=2)
+
+
+def make(kind, shuffle=True, **kwargs):
+    return lambda repeat: PyDatasetStream(kind(**kwargs), shuffle=shuffle, seed=5, repeat=repeat)
+
+
+FACTORIES = {
+    "in order": make(Numbers, shuffle=False),
+    "shuffled": make(Numbers),
+    "noisy": make(Noisy),
+    "noisy threads": make(Noisy, workers=3),
+    "threads": make(Slow, workers=4, max_queue_size=3),
+    "reshuffled": make(Reshuffled),
+    "reshuffled threads": make(Reshuffled, workers=2),
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+@pytest.mark.parametrize("check", streams.CHECKS, ids=lambda check: check.__name__)
+def test_contract(name, check):
+    if check is streams.check_restores_twice and name.startswith("reshuffled"):
+        with pytest.raises(UsageError, match="cannot go back to an earlier epoch"):
+            check(FACTORIES[name])
+    else:
+        check(FACTORIES[name])
+
+
+def test_epochs():
+    streams.check_every_sample_once(FACTORIES["in order"], SAMPLES, shuffled=False)
+    for name in ("reshuffled", "threads"):
+        stream = FACTORIES[name](True)
+        orders = [np.concatenate([next(stream)["id"] for _ in range(BATCHES)]).tolist() for _ in range(3)]
+        assert all(sorted(order) == list(range(SAMPLES)) for order in orders)
+        assert len(set(map(tuple, orders))) == 3
+
+
+def test_nothing_before_the_place_is_computed():
+    dataset = Numbers()
+    stream = PyDatasetStream(dataset, repeat=True)
+    stream.restore({"epoch": 9, "batch": 4})
+    next(stream)
+    assert dataset.read == [4]
+
+
+class Logged(Numbers):
+    """Writes down what is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def on_epoch_begin(self):
+        self.calls.append("begin")
+
+    def on_epoch_end(self):
+        self.calls.append("end")
+
+    def __getitem__(self, index):
+        self.calls.append(index)
+        return super().__getitem__(index)
+
+
+def test_hooks_are_called_in_order_and_replayed():
+    dataset = Logged()
+    stream = PyDatasetStream(dataset, repeat=True)
+    for _ in range(2 * BATCHES + 1):
+        next(stream)
+    assert dataset.calls == 2 * ["begin", *range(BATCHES), "end"] + ["begin", 0]
+    resumed = Logged()
+    stream = PyDatasetStream(resumed, repeat=True)
+    stream.restore({"epoch": 2, "batch": 1})
+    next(stream)
+    assert resumed.calls == 2 * ["begin", "end"] + ["begin", 1]
+
+
+def test_each_evaluation_is_an_epoch_of_its_own():
+    dataset = Logged()
+    stream = make_stream(dataset, DataConfig(), training=False, seed=0)
+    for _ in range(2):
+        assert len(list(stream)) == BATCHES
+        stream.restore({"epoch": 0, "batch": 0})
+    assert dataset.calls == 2 * ["begin", *range(BATCHES), "end"]
+    assert "leave the method out" in stream.guarantee
+    assert FACTORIES["reshuffled"](True).guarantee == FACTORIES["shuffled"](False).guarantee == ""
+
+
+def test_threads_are_used_and_few_batches_are_computed_ahead():
+    dataset = Slow(workers=3, max_queue_size=2)
+    stream = PyDatasetStream(dataset)
+    ids = [next(stream)["id"][0] for _ in range(2)]
+    time.sleep(0.05)
+    assert ids == [0, BATCH]
+    assert len(dataset.read) <= 2 + 2
+    assert threading.get_ident() in dataset.threads
+    assert len(dataset.threads) > 1
+
+
+def test_one_worker_is_no_thread():
+    dataset = Numbers(workers=1)
+    list(PyDatasetStream(dataset))
+    assert dataset.threads == {threading.get_ident()}
+
+
+def test_threads_that_would_share_random_numbers_are_said(caplog):
+    dataset = Noisy(workers=3)
+    list(PyDatasetStream(dataset))
+    assert dataset.threads == {threading.get_ident()}
+    assert "Noisy draws from random or np.random, which its 3 threads share" in caplog.text
+
+
+def test_draws_leave_the_program_alone():
+    np.random.seed(3)
+    expected = np.random.normal()
+    np.random.seed(3)
+    list(FACTORIES["noisy"](False))
+    assert np.random.normal() == expected
+
+
+def test_an_error_in_a_thread_arrives():
+    class Fails(Numbers):
+        def __getitem__(self, index):
+            if index == 3:
+                raise KeyError("damaged")
+            return super().__getitem__(index)
+
+    stream = PyDatasetStream(Fails(workers=2))
+    assert [next(stream)["id"][0] for _ in range(3)] == [0, 3, 6]
+    for _ in range(2):  # it can be tried again
+        with pytest.raises(KeyError, match="damaged"):
+            next(stream)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_without_end(workers):
+    def stream():
+        return make_stream(Endless(workers=workers), DataConfig(), training=True, seed=0)
+
+    straight = stream()
+    assert straight.batches_per_epoch is None
+    assert PyDatasetStream(Endless()).endless
+    batches = [next(straight) for _ in range(7)]
+    assert [batch[0][0] for batch in batches] == list(range(7))
+    resumed = stream()
+    resumed.restore({"epoch": 0, "batch": 5})
+    assert all(streams.same_batch(next(resumed), batch) for batch in batches[5:])
+
+
+@pytest.mark.full
+def test_processes_compute_what_one_process_does():
+    """Real processes; two epochs, between which the dataset changes itself."""
+    alone = _draws(Drawing(), 2 * BATCHES)
+    assert _draws(Drawing(workers=2, use_multiprocessing=True), 2 * BATCHES) == alone
+
+
+class Drawing(Reshuffled):
+    """At the top of a module, so that a process can import it."""
+
+    def __getitem__(self, index):
+        ids = self.indices[index * BATCH : (index + 1) * BATCH]
+        return ids, np.random.normal(size=2), np.array([random.random()])
+
+
+def _draws(dataset, count):
+    stream = PyDatasetStream(dataset, shuffle=True, seed=1, repeat=True)
+    return [[leaf.tolist() for leaf in next(stream)] for _ in range(count)]
+
+
+class Dies(Numbers):
+    """Is killed for want of memory, say."""
+
+    def __getitem__(self, index):
+        import os
+
+        os._exit(9)
+
+
+@pytest.mark.full
+def test_a_process_that_dies_is_said():
+    with pytest.raises(TrainingError, match="a worker process of Dies has ended"):
+        next(PyDatasetStream(Dies(workers=1, use_multiprocessing=True)))
+
+
+def test_what_no_process_can_have_is_said():
+    dataset = Numbers(workers=1, use_multiprocessing=True)
+    dataset.read = lambda: 0
+    with pytest.raises(UsageError, match="Numbers has use_multiprocessing=True, but cannot be sent.*set use_multi"):
+        next(PyDatasetStream(dataset))
+
+
+class NoLength(keras.utils.PyDataset):
+    """Does not say how long it is."""
+
+
+class Empty(Numbers):
+    """Has nothing."""
+
+    def __len__(self):
+        return 0
+
+
+class Shrinks(Numbers):
+    """Is shorter in every epoch."""
+
+    left = BATCHES
+
+    def __len__(self):
+        return self.left
+
+    def on_epoch_end(self):
+        self.left -= 1
+
+
+class Scalars(Numbers):
+    """Returns samples."""
+
+    def __getitem__(self, index):
+        return np.zeros(3), 1.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (NoLength, "NoLength does not say how many batches it has: add __len__"),
+        (Empty, "Empty has 0 batches"),
+        (Shrinks, "Shrinks has 4 batches in epoch 1 and had 5"),
+        (Scalars, r"returned the single value 1.0 at \[1\], no batch"),
+    ],
+)
+def test_bad_datasets(kind, said):
+    with pytest.raises(UsageError, match=said):
+        list(itertools.islice(PyDatasetStream(kind(), repeat=True), BATCHES + 1))
+
+
+def test_training_shuffles_unless_told_otherwise():
+    streams_of = [make_stream(Numbers(), DataConfig(), training=True, seed=0, shuffle=s) for s in (None, False)]
+    assert all(stream.repeat for stream in streams_of)
+    shuffled, plain = ([next(stream)["id"][0] for _ in range(BATCHES)] for stream in streams_of)
+    assert plain == sorted(shuffled) != shuffled
