@@ -82,8 +82,7 @@ def measure(seed):
             "paragon (independent new/new)": crossed["paragon"],
         }
     )
-    print(f"update gain: {found.gain:.3f}")
-    print(f"compatible: {found.compatible}")
+    print(f"update gain: {found.gain:.3f}\ncompatible: {found.compatible}")
     versions = {"v1": old, "v2": new, "v3": third}
     pairs = ["v1/v1", "v2/v1", "v3/v1", "v2/v2", "v3/v2", "v3/v3"]
     print("three versions, each trained with the one before: v1 is old, v2 is BCT new")
