@@ -13,13 +13,19 @@ from typing import Any, Literal
 
 from everstep import redaction, storage
 from everstep.errors import UsageError
+from everstep.run import code_diff, surroundings
+from everstep.run.digest import weights_digest
 from everstep.run.environment import code_version, environment
+from everstep.types import State
 
 logger = logging.getLogger(__name__)
 
 Status = Literal["running", "finished", "failed", "interrupted"]
 Record = dict[str, Any]
 """The content of `run.json`."""
+
+MAX_STATES = 500
+"""So many states are noted; of more, every other one of the former."""
 
 Clock = Callable[[], datetime.datetime]
 
@@ -28,6 +34,7 @@ _BLANK: Record = {
     "id": None,
     "experiment": None,
     "backend": None,
+    "mode": None,
     "status": None,
     "step": 0,
     "epoch": 0,
@@ -36,6 +43,7 @@ _BLANK: Record = {
     "metrics": {"train": {}, "validation": {}},
     "digest": None,
     "weights_digest": None,
+    "states": {},
     "code": {},
     "environment": {},
     "data": {},
@@ -129,7 +137,10 @@ class Run:
         self.record["code"] = dict(code_version(os.getcwd()) if code is None else code)
         self.record["environment"] = environment()
         self.record |= {} if data is None else {"data": dict(data)}
+        self._forget_states(step + 1)
         with self._a_usable_disk():
+            code_diff.keep(self.directory, os.getcwd() if self.record["code"].get("changes") else None)
+            surroundings.keep_packages(self.directory)
             self._write()
 
     @contextlib.contextmanager
@@ -160,6 +171,25 @@ class Run:
     def again(self, steps: int) -> None:
         """Notes steps that the attempt computes a second time because it went back."""
         self.record["attempts"][-1]["steps_again"] += steps
+
+    def saved(self, step: int, state: State) -> None:
+        """Notes the digest of the weights that were saved; with the next write.
+
+        It is called by the thread that writes checkpoints, which has time: training goes on meanwhile.
+
+        Args:
+          step: The step.
+          state: Every variable after it.
+        """
+        found = weights_digest(state)
+        self._forget_states(step)
+        self.record["states"] = {**self.record["states"], str(step): found}
+
+    def _forget_states(self, step: int) -> None:
+        """Drops what was noted of a step and those after it: they are done again, perhaps without some batches."""
+        known = {name: found for name, found in self.record["states"].items() if int(name) < step}
+        # Another thread may be writing the record: what it reads is replaced, never changed.
+        self.record["states"] = known if len(known) < MAX_STATES else dict(list(known.items())[::2])
 
     def update(self, step: int, epoch: int, metrics: Mapping[str, Mapping[str, float]] | None = None) -> None:
         """Records how far the run is; `metrics` replaces the last logs of the kinds it names.
