@@ -73,6 +73,7 @@ def run_experiment(
     allow_change: Sequence[str] = (),
     header: Mapping[str, Any] | None = None,
     record: Mapping[str, Any] | None = None,
+    code_root: str | Path | None = None,
 ) -> tuple[keras.Model, Logs]:
     """Trains or evaluates a task as `params` say, in one directory; run again, it resumes.
 
@@ -102,7 +103,8 @@ def run_experiment(
         computes; one that holds others covers them.
       header: What `config.yaml` says beside the values, so that it repeats the run: `experiment`, `imports`, `gin`.
       record: What `run.json` says of the run beside what it finds out itself: under a name of the caller's own, or
-        `code` for which code it is, or `data` for further fingerprints.
+        `data` for further fingerprints.
+      code_root: Where the code is that the run is made of; by default the working directory.
 
     Returns:
       The model, and the logs of the last evaluation (of the last loop in mode `train`).
@@ -120,6 +122,7 @@ def run_experiment(
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(working_copy(model_dir, training, follow=mode == "continuous_eval"))
         run = Run.open(directory, experiment or task.name, keras.backend.backend())
+        run.code_root = run.code_root if code_root is None else Path(code_root)
         guard: Any = stack.enter_context(_guarded(run, params)) if training else NoGuard()
         if (strategy := distribution_strategy or _strategy(params.runtime)) is not None:
             stack.enter_context(strategy.scope())

@@ -68,6 +68,17 @@ class OwnRun(Numbers_A):
         return {"answer": 42.0}
 
 
+class Unready(Numbers_A):
+    def fetch_data(self):
+        self.raw = dict(__import__("numpy").load(self.catalog.path("numbers.raw")))
+
+    def preprocessing_train(self):
+        if self.params.fails_in and not FLAG.exists():
+            FLAG.touch()
+            raise RuntimeError("no memory left")
+        super().preprocessing_train()
+
+
 class More(Numbers_A):
     def run(self):
         self.log_metrics({"before": 1.0})

@@ -41,6 +41,17 @@ def test_it_fails_with_what_it_had_and_the_next_one_is_clean(project):
     assert (told["status"], told["flow"]["complete"], len(told["attempts"])) == ("finished", True, 2)
 
 
+def test_what_fails_before_the_training_is_recorded_too(project):
+    with pytest.raises(RuntimeError, match="no memory left"):
+        run(project, "Unready", "Unready.fails_in=1", "Unready.epoch=1")
+    assert tracked(project)[0] == "FAILED"
+    assert record(project)["attempts"][-1]["reason"] == "RuntimeError: no memory left"
+    assert record(project)["data"]["numbers.raw"]["sha256"]  # opened by its path
+    run(project, "Unready", "Unready.fails_in=1", "Unready.epoch=1")
+    assert tracked(project)[0] == "FINISHED"
+    assert (record(project)["status"], record(project)["flow"]["complete"]) == ("finished", True)
+
+
 def test_around_the_default_one_it_goes_on_where_it_failed(project):
     with pytest.raises(RuntimeError, match="after the training"):
         run(project, "More", "More.fails_in=99", "More.epoch=1")

@@ -136,3 +136,11 @@ def test_what_is_no_model_is_told_before_anything_is_trained(project, hook):
 def test_no_project_is_told(tmp_path):
     with pytest.raises(UsageError, match="no project in .*everstep new PROJECT"):
         FlowProject.find(tmp_path)
+
+
+def test_a_folder_of_somebody_elses_is_left_alone(project, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "requirements.txt").write_text("mine==1\n")
+    with pytest.raises(UsageError, match=r"holds 'requirements\.txt' but no run"):
+        run(project, "Numbers_B", model_dir=tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["requirements.txt"]

@@ -102,6 +102,8 @@ def test_an_earlier_checkpoint(run, predictor):
         (np.array([["a"] * 4]), r"str32\[4\] a sample.*convert it"),
         (np.zeros((3, 4), "complex64"), "complex64"),
         (np.zeros((0, 4), "float32"), "holds no sample"),
+        (np.float32([[0, 1, 2, np.nan]]), "'points' is NaN or infinite"),
+        (np.float64([[0, 1, 2, np.inf]]), "'points' is NaN or infinite"),
     ],
 )
 def test_data_that_does_not_fit(predictor, tmp_path, array, said):

@@ -36,6 +36,13 @@ def test_a_number_for_whole_numbers_only(tmp_path):
         read(tmp_path / "in.csv", [Spec("n", (), "int32")])
 
 
+@pytest.mark.parametrize("value", [300, -1])
+def test_a_number_that_the_type_has_no_room_for(tmp_path, value):
+    (tmp_path / "in.csv").write_text(f"n\n5\n{value}\n")
+    with pytest.raises(UsageError, match=rf"received values from .*{value}.* takes uint8\[\], from 0 to 255"):
+        read(tmp_path / "in.csv", [Spec("n", (), "uint8")])
+
+
 def test_ids_are_kept_to_the_letter(tmp_path):
     (tmp_path / "in.csv").write_text('ID,a,b\n007,1,2\n"a ""b""",3,4\n')
     assert read(tmp_path / "in.csv")[0] == ["007", 'a "b"']

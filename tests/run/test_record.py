@@ -200,3 +200,12 @@ def test_find_runs_lists_all_and_hides_none(tmp_path):
     assert [record["status"] for _, record in found] == ["running", "unreadable", "running"]
     assert find_runs(tmp_path / "b") == [(tmp_path / "b", read(tmp_path / "b"))]
     assert find_runs(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "requirements.txt", "history.csv"])
+def test_files_that_no_run_has_written_are_left_alone(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UsageError, match=f"holds '{name}' but no run"):
+        Run.open(tmp_path, "mnist/mlp", "jax").begin(0, "a: 1")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"

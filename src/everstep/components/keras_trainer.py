@@ -92,6 +92,7 @@ class KerasTrainer:
                 allow_change=self._allow_change,
                 experiment=str(config.project_name),
                 record={"data": _fingerprints(config.data_dir)},
+                code_root=self._components.project.root,
             )
         self._folder.link()
         return callbacks.history

@@ -90,6 +90,16 @@ class UsedCatalog:
         self.used[name] = dict(self._catalog.fingerprint(name, version))
         return value
 
+    def path(self, name: str, version: str | int | None = None) -> Path:
+        """Returns where the data of a name is on this machine, for code that opens it itself; as good as loaded.
+
+        Raises:
+          UsageError: As `load`.
+        """
+        found = self._catalog.path(name, version)
+        self.used[name] = dict(self._catalog.fingerprint(name, version))
+        return found
+
     def __contains__(self, name: object) -> bool:
         return name in self._catalog
 

@@ -12,7 +12,6 @@ from everstep.flow.catalog_tree import UsedCatalog
 from everstep.flow.settings import FlowSettings
 from everstep.flow.surroundings import write_surroundings
 from everstep.flow.tracking import FlowTracking
-from everstep.run.environment import code_version
 from everstep.run.record import Run, Status
 
 
@@ -56,9 +55,9 @@ class FlowContext:
         return self.tracking
 
     def record(self, complete: bool = False) -> dict[str, Any]:
-        """Returns what `run.json` says of a flow: which it is, what code, and what was loaded from the catalog."""
+        """Returns what `run.json` says of a flow: which it is, and what was loaded from the catalog."""
         flow = {"task": self.settings.task, "project": str(self.root), "complete": complete}
-        return {"flow": flow, "code": code_version(self.root), "data": self.catalog.used}
+        return {"flow": flow, "data": self.catalog.used}
 
     def close(self) -> None:
         """Ends what is tracked; an exception on its way says how."""
@@ -75,8 +74,9 @@ class FlowContext:
         Raises:
           UsageError: There is no such file.
         """
+        path = self.root / path  # as all paths of a project are, wherever it is called
         if not path.is_file():
-            raise UsageError(f"log_file: there is no file {str(path.absolute())!r}")
+            raise UsageError(f"log_file: there is no file {str(path)!r}")
         kept = path.resolve()
         if not kept.is_relative_to(self.directory.resolve()):
             kept = self.directory.resolve() / "files" / path.name
@@ -94,8 +94,9 @@ class FlowContext:
     def open_record(self) -> FlowTracking:
         """Begins an attempt in `run.json`, and to track it, where it is not the loop that does so."""
         self.own = run = Run.open(self.directory, self.settings.task, self.backend)
+        run.code_root = self.root
         told = self.record()
-        run.begin(0, self.settings.as_yaml(), code=told["code"], data=told["data"])
+        run.begin(0, self.settings.as_yaml(), data=told["data"])
         run.record["flow"] = told["flow"]
         run.update(0, 0)
         return self.begin(run.id)

@@ -42,6 +42,7 @@ def _panel(axes: Any, curves: Mapping[str, Sequence[float]], label: str) -> None
             range(1, len(values) + 1), values, style, marker=".", label="validation" if style == "--" else "train"
         )
     axes.set_xlabel("epoch")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylabel(label)
     if curves:
         axes.legend()

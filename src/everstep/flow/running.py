@@ -17,7 +17,7 @@ from everstep.flow.settings import FlowSettings
 from everstep.flow.task import FlowTask, chain_of
 from everstep.flow.tracking import tracking_uri
 from everstep.remote.urls import is_url
-from everstep.run.record import Status, read
+from everstep.run.record import OWN_FILES, Status, read, refuse_foreign
 from everstep.run.signals import Interrupted
 
 
@@ -55,7 +55,9 @@ def create_task(
     name = backends.select(backend, "--backend")
     cls = _class(task, home)
     chain = [base.__name__ for base in chain_of(cls)]
-    settings = compose(home.root / "config", chain, [*home.tasks(), *chain[:-1]], overrides, home.name)
+    settings = compose(
+        home.root / "config", chain, list(dict.fromkeys([*home.tasks(), *chain[:-1]])), overrides, home.name
+    )
     redaction.learn(settings.as_dict())
     tracking_uri(home.root)  # one that cannot be used is told before anything is done
     catalog = open_catalog(settings.catalog, settings.catalog_files, settings.catalog_edited, home.root)
@@ -113,7 +115,8 @@ def _recorded(task: FlowTask, context: FlowContext) -> Iterator[None]:
             task.directory = context.directory
             context.end_record("finished", "done")
     except BaseException as error:
-        if own and (context.tracking is not None or not isinstance(error, UsageError)):
+        # What fails before there is a run, as data that cannot be prepared, is recorded, unless it only has to be said.
+        if own if context.tracking is not None else not isinstance(error, UsageError):
             context.end_record(*_ending(error))
         context.close()
         raise
@@ -130,7 +133,9 @@ def _ending(error: BaseException) -> tuple[Status, str]:
 def _named(model_dir: storage.PathLike) -> Path:
     if is_url(model_dir) or not str(model_dir):
         raise UsageError(f"--model-dir: received {str(model_dir)!r}, expected a folder of this machine")
-    return Path(model_dir).expanduser().absolute()
+    directory = Path(model_dir).expanduser().absolute()
+    refuse_foreign(directory, (*OWN_FILES, "flow.yaml", "environment.json", "training.png", "model.keras"))
+    return directory
 
 
 def _directory(root: Path, settings: FlowSettings, backend: str, new: bool) -> Path:

@@ -120,6 +120,7 @@ def _trained(task: Any, context: Any, model: keras.Model, told: Description, spl
         allow_change=context.allow_change,
         experiment=context.settings.task,
         record=context.record(),
+        code_root=context.root,
     )
     return callbacks.history
 

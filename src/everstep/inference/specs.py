@@ -33,8 +33,31 @@ class Spec:
         return None if None in self.shape else int(np.prod([size or 0 for size in self.shape]))
 
     def cast(self, array: np.ndarray) -> np.ndarray:
-        """Returns an array of a kind that was checked, in the type that the model takes."""
-        return array.astype(object) if self.dtype == "string" else np.asarray(array, self._numpy)
+        """Returns an array of a kind that was checked, in the type that the model takes.
+
+        Raises:
+          UsageError: A number is none, or the type has no room for it: the model would be asked about another one.
+        """
+        if self.dtype == "string":
+            return array.astype(object)
+        if array.size:
+            self._require_numbers(array)
+            self._require_room(array)
+        return np.asarray(array, self._numpy)
+
+    def _require_numbers(self, array: np.ndarray) -> None:
+        if array.dtype.kind not in "biu" and not np.isfinite(np.asarray(array, np.float64)).all():
+            raise UsageError(f"--input: a value for the model's input {self.name!r} is NaN or infinite: remove the row")
+
+    def _require_room(self, array: np.ndarray) -> None:
+        if array.dtype.kind not in "iu" or self._numpy.kind not in "iu":
+            return
+        low, high, room = array.min(), array.max(), np.iinfo(self._numpy)
+        if low < room.min or high > room.max:
+            raise UsageError(
+                f"--input: received values from {low} to {high}, but the model's input {self.name!r} takes {self}, "
+                f"from {room.min} to {room.max}: convert them"
+            )
 
     @property
     def _numpy(self) -> np.dtype:

@@ -123,6 +123,8 @@ class TableFile:
         shape = [batch.num_rows, *(-1 if size is None else size for size in spec.shape)]
         try:
             return spec.cast((columns[0] if len(columns) == 1 else np.stack(columns, axis=1)).reshape(shape))
+        except UsageError:
+            raise
         except ValueError:
             raise UsageError(
                 f"--input: {str(self._path)!r}, rows {first} and following: the values do not make up {spec}"

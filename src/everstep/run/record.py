@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,6 +52,24 @@ _BLANK: Record = {
 }
 
 
+OWN_FILES = ("config.yaml", surroundings.REQUIREMENTS, code_diff.FILE, "history.csv")
+"""What a run writes anew in its directory, beside `run.json`, which is the first."""
+
+
+def refuse_foreign(directory: Path, names: Sequence[str]) -> None:
+    """Refuses a directory with files that a run would write over and none has written.
+
+    Raises:
+      UsageError: There is one.
+    """
+    foreign = [] if (directory / "run.json").exists() else [name for name in names if (directory / name).exists()]
+    if foreign:
+        raise UsageError(
+            f"model_dir: {str(directory)!r} holds {foreign[0]!r} but no run, which would write over it: name another "
+            "directory"
+        )
+
+
 class Run:
     """One experiment in one directory.
 
@@ -64,11 +82,13 @@ class Run:
     Attributes:
       directory: The run directory.
       record: What `run.json` says, or will say with the next write.
+      code_root: Where the code is that the run is made of; the working directory, unless someone knows better.
     """
 
     def __init__(self, directory: Path, record: Record, clock: Clock = _utc_now) -> None:
         self.directory = directory
         self.record = record
+        self.code_root = Path.cwd()
         self._clock = clock
         self._opened = self._time()
         self._unwritten = False  # whether the disk has not taken the record, and that was told
@@ -118,7 +138,7 @@ class Run:
         Args:
           step: The step restored, 0 for a fresh run.
           config_text: The resolved configuration, written to `config.yaml`.
-          code: Which code runs; by default that of the working directory.
+          code: Which code runs; by default that of `code_root`.
           data: Fingerprints of the data, where they were taken.
           changes: What the configuration has changed in since the last attempt: `key`, `old` and `new` of each.
           beat: The last sign of life of an earlier attempt: its step, and when that was reached.
@@ -126,22 +146,22 @@ class Run:
         Raises:
           UsageError: The directory cannot be created or written to.
         """
+        refuse_foreign(self.directory, OWN_FILES)
         storage.prepare_directory(self.directory)
-        with self._a_usable_disk():
-            storage.write_text(self.directory / "config.yaml", config_text)
         for attempt in self.record["attempts"]:
             if attempt["ended"] is None:
                 self._bury(attempt, beat)
         self.record["attempts"].append(self._attempt(step) | {"changes": [dict(change) for change in changes]})
         self.record |= {"status": "running", "step": step, "digest": None, "weights_digest": None}
-        self.record["code"] = dict(code_version(os.getcwd()) if code is None else code)
+        self.record["code"] = dict(code_version(self.code_root) if code is None else code)
         self.record["environment"] = environment()
         self.record |= {} if data is None else {"data": dict(data)}
         self._forget_states(step + 1)
         with self._a_usable_disk():
-            code_diff.keep(self.directory, os.getcwd() if self.record["code"].get("changes") else None)
-            surroundings.keep_packages(self.directory)
             self._write()
+            storage.write_text(self.directory / "config.yaml", config_text)
+            code_diff.keep(self.directory, self.code_root if self.record["code"].get("changes") else None)
+            surroundings.keep_packages(self.directory)
 
     @contextlib.contextmanager
     def _a_usable_disk(self) -> Iterator[None]:
