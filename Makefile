@@ -36,9 +36,12 @@ test-full: lint
 	$(call run_tests,full or not full)
 
 # ---- the one place where tests are started: all of them on one backend, then again on the other what depends on it --
+# Bytecode is kept, whatever the environment says: tests start many processes, and each would compile everything anew.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadscope
+
 define run_tests
-	$(BIN)/python -m pytest -n 2 --dist loadscope --backend tensorflow -m "$(1)" $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -n 2 --dist loadscope --backend jax -m "backend and ($(1))" $(PYTEST_ARGS)
+	$(PYTEST) --backend tensorflow -m "$(1)" $(PYTEST_ARGS)
+	$(PYTEST) --backend jax -m "backend and ($(1))" $(PYTEST_ARGS)
 endef
 
 lint: $(VENV)/.dev

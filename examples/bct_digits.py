@@ -3,56 +3,118 @@
     python examples/bct_digits.py --backend jax --seed 0
 
 The old model knows the digits 0 to 5, from 280 images. The new one learns all ten from 1,200: once by itself, once
-with the old model's say. Then 597 test images are looked up among each other: who asks, and in whose gallery?
+with the old model's say. Then 597 test images are looked up among each other: who asks, and in whose gallery? A third
+version, larger and with a wider embedding, learns with the second one's say, and never sees the first.
+
+`--choose` shows where the settings come from: from 300 training images that are held out, and other seeds.
 """
 
 import argparse
+import itertools
 
 from everstep.engine import backend
 
+VARIANTS = ("synthesise_all", "synthesise_new", "old_classes", "distill")
+
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--backend", choices=backend.installed(), help="default: KERAS_BACKEND, else what is installed")
-parser.add_argument("--model-dir", help="where the three runs go, by default runs/bct-BACKEND-SEED; they resume there")
+parser.add_argument("--model-dir", help="where the runs go, by default runs/bct-BACKEND-SEED; they resume there")
 parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
+parser.add_argument("--variant", choices=VARIANTS, default=VARIANTS[0], help="which samples the old model judges, how")
+parser.add_argument("--choose", action="store_true", help="compare settings on held-out training images instead")
 args = parser.parse_args()
 name = backend.select(args.backend)  # before anything imports Keras
-model_dir = args.model_dir or f"runs/bct-{name}-{args.seed}"
+model_dir = args.model_dir or f"runs/bct-{name}-{'choose' if args.choose else args.seed}"
 
 import everstep as es  # noqa: E402
 import everstep.bct.digits  # noqa: E402  registers the experiments
 from everstep import bct  # noqa: E402
-from everstep.bct.digits_task import load_digits  # noqa: E402
+from everstep.bct.digits_data import load_digits  # noqa: E402
+
+DIGITS = [str(digit) for digit in range(10)]
+HELD_OUT = 300
 
 
-def train(experiment, run, old_model="", seed=args.seed):
+def train(experiment, run, seed, old_model="", trainer=None, **task):
+    """Trains one model; returns it and the file that it is in."""
     params = es.get_exp_config(experiment)
-    params.override({"task": {"bct": {"old_model": old_model}}, "runtime": {"seed": seed}})
-    task = es.get_task(params.task)
-    model, _ = es.run_experiment(None, task, "train", params, f"{model_dir}/{run}", export=False, verbose=False)
-    return model
+    compatible = {"old_model": old_model, "variant": args.variant}
+    params.override({"task": {**task, "bct": compatible}, "runtime": {"seed": seed}, "trainer": trainer or {}})
+    model, _ = es.run_experiment(
+        None, es.get_task(params.task), "train", params, f"{model_dir}/{run}", export=False, verbose=False
+    )
+    model.save(f"{model_dir}/{run}.keras")
+    return model, f"{model_dir}/{run}.keras"
 
 
-old = train("bct/digits_old", "old")
-old.save(f"{model_dir}/old.keras")
-other = args.seed + 1000  # else old and new model would begin with the same weights
-alone = train("bct/digits", "alone", seed=other)
-new = train("bct/digits", "compatible", old_model=f"{model_dir}/old.keras", seed=other)
+def figures(asking, held, images, labels):
+    """Returns mAP and top-1 of one model's queries in another's gallery, no image being an answer to itself."""
+    vectors = bct.embed(asking, images), bct.embed(held, images)
+    found = bct.rank(*vectors, labels, labels, same_images=True)
+    return found.mean_average_precision(), found.top(1)
 
-images, labels = load_digits(training=False, classes=[str(digit) for digit in range(10)])
-found = bct.evaluate(old, new, (images, labels), paragon=alone)
-crossed = bct.rank(bct.embed(alone, images), bct.embed(old, images), labels, labels, same_images=True)
-independent = {"mAP": crossed.mean_average_precision(), "top-1": crossed.top(1)}
 
-print(f"backend: {name}, seed: {args.seed}, test images: {len(labels)}")
-rows = {
-    "old/old": found.rows["old/old"],
-    "independent new/old": independent,
-    "BCT new/old": found.rows["new/old"],
-    "BCT new/new": found.rows["new/new"],
-    "paragon (independent new/new)": found.rows["paragon"],
-}
-print(f"{'query/gallery':30}  {'mAP':>5}  {'top-1':>5}")
-for row, figures in rows.items():
-    print(f"{row:30}  {figures['mAP']:.3f}  {figures['top-1']:.3f}")
-print(f"update gain: {found.gain:.3f}")
-print(f"compatible: {found.compatible}")
+def show(rows):
+    print(f"{'query/gallery':30}  {'mAP':>5}  {'top-1':>5}")
+    for row, (precision, first) in rows.items():
+        print(f"{row:30}  {precision:.3f}  {first:.3f}")
+
+
+def measure(seed):
+    """Prints what the test images show."""
+    test = load_digits(training=False, classes=DIGITS)
+    later = seed + 1000  # else old and new model would begin with the same weights
+    old, old_file = train("bct/digits_old", "old", seed)
+    alone, _ = train("bct/digits", "alone", later)
+    new, new_file = train("bct/digits", "compatible", later, old_model=old_file)
+    large = {"units": 512, "embedding_size": 48}
+    third, _ = train("bct/digits", "third", seed + 2000, old_model=new_file, model=large)
+    found = bct.evaluate(old, new, test, paragon=alone)
+    crossed = {row: (values["mAP"], values["top-1"]) for row, values in found.rows.items()}
+
+    print(f"backend: {name}, seed: {seed}, test images: {len(test[1])}")
+    show(
+        {
+            "old/old": crossed["old/old"],
+            "independent new/old": figures(alone, old, *test),
+            "BCT new/old": crossed["new/old"],
+            "BCT new/new": crossed["new/new"],
+            "paragon (independent new/new)": crossed["paragon"],
+        }
+    )
+    print(f"update gain: {found.gain:.3f}\ncompatible: {found.compatible}")
+    versions = {"v1": old, "v2": new, "v3": third}
+    pairs = ["v1/v1", "v2/v1", "v3/v1", "v2/v2", "v3/v2", "v3/v3"]
+    print("three versions, each trained with the one before: v1 is old, v2 is BCT new")
+    show({pair: figures(*(versions[one] for one in pair.split("/")), *test) for pair in pairs})
+
+
+def choose(seeds=(10, 11, 12)):
+    """Prints how settings do on held-out training images: of the old model by itself, then of the new one beside it."""
+    held = load_digits(training=False, classes=DIGITS, held_out=HELD_OUT)
+
+    def trained(experiment, run, seed, steps, rate, old_model=""):
+        every = dict.fromkeys(("train_steps", "steps_per_loop", "validation_interval", "checkpoint_interval"), steps)
+        rates = {"optimizer_config": {"learning_rate": {"constant": {"learning_rate": rate}}}}
+        words = f"{run}-{seed}-{steps}-{rate}"
+        return train(experiment, words, seed, old_model, {**every, **rates}, held_out=HELD_OUT)
+
+    def mean(values):
+        return sum(values) / len(values)
+
+    print(f"backend: {name}, seeds: {seeds}, {HELD_OUT} of the training images held out, mean mAP")
+    old, scores = {}, {}
+    for steps, rate in itertools.product((100, 300), (1e-3, 3e-3)):
+        old[steps, rate] = [trained("bct/digits_old", "old", seed, steps, rate) for seed in seeds]
+        scores[steps, rate] = mean([figures(model, model, *held)[0] for model, _ in old[steps, rate]])
+        print(f"old/old  steps {steps}  learning rate {rate}  {scores[steps, rate]:.4f}")
+    best = max(scores, key=scores.get)
+    for steps, rate in itertools.product((300, 600), (1e-3, 3e-3)):
+        precisions = []
+        for seed, (model, file) in zip(seeds, old[best], strict=True):
+            new, _ = trained("bct/digits", "new", seed + 1000, steps, rate, file)
+            precisions.append(figures(new, model, *held)[0])
+        print(f"new/old  steps {steps}  learning rate {rate}  {mean(precisions):.4f}")
+
+
+choose() if args.choose else measure(args.seed)

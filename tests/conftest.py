@@ -19,6 +19,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["KERAS_BACKEND"] = backend  # before any test module imports Keras
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     _keep_compiled_programs(config.rootpath / ".pytest_cache" / "compiled")
+    _start_children_sooner(config.rootpath / "tests" / "children")
 
 
 def _keep_compiled_programs(folder: Path) -> None:
@@ -26,6 +27,21 @@ def _keep_compiled_programs(folder: Path) -> None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+def _start_children_sooner(folder: Path) -> None:
+    """Processes that tests start read the `sitecustomize.py` there; this one, which has begun already, does not."""
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(folder) not in path:  # the worker of a pytest that has put it there
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), *path]))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is run again on another backend need not import the files that have nothing for it."""
+    again = config.getoption("markexpr").startswith("backend")
+    if again and collection_path.match("test_*.py") and "mark.backend" not in collection_path.read_text("utf-8"):
+        return True
+    return None
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ import yaml
 
 import everstep
 from everstep.components import Orchestrator
+from everstep.flow import DataSet, FlowTask, run_flow
 
 pytestmark = pytest.mark.backend
 
@@ -106,6 +107,12 @@ PROJECT = """
 """
 
 
+FLOW = """
+Doors:
+  {epoch: 3, batch_size: 8, seed: 5, shuffle: false, metrics: [], loss: sparse_categorical_crossentropy}
+"""
+
+
 def build():
     inputs = keras.Input((4,))
     hidden = keras.layers.Dropout(0.3)(keras.layers.Dense(6, "relu")(inputs))
@@ -166,13 +173,37 @@ def by_orchestrator(folder):
     return run
 
 
-def test_the_same_weights_through_every_door(tmp_path):
+class Doors(FlowTask):
+    """The same as a flow."""
+
+    def fetch_data(self):
+        self.raw = self.catalog.load("doors")
+
+    def preprocessing_train(self):
+        x, y = self.raw["x"], self.raw["y"]
+        self.dataset = DataSet(x, y, validation_data=x[:16], validation_label=y[:16])
+
+    def build_model(self):
+        return build()
+
+
+def by_flow(folder, monkeypatch):
+    monkeypatch.setattr("everstep.flow.tracking.tracking_uri", lambda root: None)
+    (folder / "config").mkdir(parents=True)
+    (folder / "pyproject.toml").write_text('[project]\nname = "doors"\n')
+    (folder / "config" / "parameters.yaml").write_text(FLOW)
+    (folder / "config" / "catalog.yaml").write_text("doors: doors.npz\n")
+    np.savez(folder / "doors.npz", x=X, y=Y)
+    return run_flow(Doors, (), folder, verbose=False).directory
+
+
+def test_the_same_weights_through_every_door(tmp_path, monkeypatch):
     fitted, trained = by_fit(), by_training(tmp_path / "job")
     for ours, theirs in zip(trained, fitted, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    run = by_orchestrator(tmp_path / "project")
+    run, flow = by_orchestrator(tmp_path / "project"), by_flow(tmp_path / "flow", monkeypatch)
     digests = [
         everstep.run.record.read(Path(directory))["weights_digest"]
-        for directory in (tmp_path / "job", run / "training")
+        for directory in (tmp_path / "job", run / "training", flow)
     ]
     assert len(set(digests)) == 1, digests

@@ -19,7 +19,7 @@ from loop.samples import TinyTask, run, tiny_params
 pytestmark = pytest.mark.backend
 
 RECORD = {"id", "experiment", "backend", "status", "step", "epoch", "attempts", "metrics", "digest", "weights_digest"}
-RECORD |= {"code", "environment", "data", "cost", "initial_weights", "train_steps"}
+RECORD |= {"code", "environment", "data", "cost", "initial_weights", "train_steps", "mode", "states"}
 
 
 def train(model_dir, params=None, **kwargs):
@@ -43,7 +43,9 @@ def finished(tmp_path_factory):
 
 def test_files(finished):
     names = {path.name for path in finished[0].iterdir() if not path.name.startswith(".")}
-    assert names == {"config.yaml", "run.json", "checkpoints", "train", "validation", "history.csv", "export"}
+    assert names - {"code.diff"} == {  # there where the code differs from its commit
+        *("config.yaml", "run.json", "requirements.txt", "checkpoints", "train", "validation", "history.csv", "export")
+    }
 
 
 def test_record(finished):

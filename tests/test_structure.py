@@ -44,10 +44,12 @@ LINES = (
     "loop",
     "actions",
     "run",
-    "report",
+    "report inference reproduce",
     "experiment_config",
     "experiment",
-    "fitting training components flow",
+    "catalog",
+    "fitting training components",
+    "flow",
     "bct zoo",
     "launch",
     "submit",
@@ -65,7 +67,7 @@ MAY_NAME_BACKENDS = {"grad", "engine", "data", "export"}
 MAY_LIST_BACKENDS = {"everstep.cli.diagnosis", "everstep.run.environment"}
 
 # Where a project may allow it in its own pyproject.toml; the module asks before it loads anything.
-MAY_LOAD_PICKLES = {"everstep.components.estimator_file"}
+MAY_LOAD_PICKLES = {"everstep.components.estimator_file", "everstep.catalog.pickles"}
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
 PUBLIC_NAMES = [

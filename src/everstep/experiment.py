@@ -72,6 +72,8 @@ def run_experiment(
     verbose: bool = True,
     allow_change: Sequence[str] = (),
     header: Mapping[str, Any] | None = None,
+    record: Mapping[str, Any] | None = None,
+    code_root: str | Path | None = None,
 ) -> tuple[keras.Model, Logs]:
     """Trains or evaluates a task as `params` say, in one directory; run again, it resumes.
 
@@ -100,6 +102,9 @@ def run_experiment(
       allow_change: Keys, such as `runtime.backend`, that a resumed run may change although they alter what it
         computes; one that holds others covers them.
       header: What `config.yaml` says beside the values, so that it repeats the run: `experiment`, `imports`, `gin`.
+      record: What `run.json` says of the run beside what it finds out itself: under a name of the caller's own, or
+        `data` for further fingerprints.
+      code_root: Where the code is that the run is made of; by default the working directory.
 
     Returns:
       The model, and the logs of the last evaluation (of the last loop in mode `train`).
@@ -117,6 +122,7 @@ def run_experiment(
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(working_copy(model_dir, training, follow=mode == "continuous_eval"))
         run = Run.open(directory, experiment or task.name, keras.backend.backend())
+        run.code_root = run.code_root if code_root is None else Path(code_root)
         guard: Any = stack.enter_context(_guarded(run, params)) if training else NoGuard()
         if (strategy := distribution_strategy or _strategy(params.runtime)) is not None:
             stack.enter_context(strategy.scope())
@@ -150,6 +156,7 @@ def run_experiment(
         _tell(controller, trainer, changes, say)
         recorded = attempt.recorded(changes, guard.last_beat) if attempt else contextlib.nullcontext()
         with recorded, contextlib.closing(tracker):
+            _note(run, {"mode": mode, **(record or {})})
             tracker.start(trainer.global_step)
             trainer.after_call = functools.partial(_report, console, guard, run)
             logs = _run_mode(controller, mode, params.trainer, run_post_eval or mode == "train_and_post_eval")
@@ -182,7 +189,7 @@ def _guarded(run: Run, params: ExperimentConfig) -> Iterator[Guard]:
 @contextlib.contextmanager
 def _checkpoints(run: Run, config: TrainerConfig, training: bool) -> Iterator[OrbaxCheckpointer]:
     """Closes them at the end; a save that failed does not hide a failure on its way."""
-    checkpointer = OrbaxCheckpointer(run.directory / "checkpoints", retention(config), run.id, training)
+    checkpointer = OrbaxCheckpointer(run.directory / "checkpoints", retention(config), run.id, training, run.saved)
     try:
         yield checkpointer
     except BaseException as error:
@@ -299,6 +306,12 @@ def _tell(controller: Controller, trainer: Trainer, changes: Iterable[Change], s
     announce(trainer, say, resumes=not saver.is_off)
     if controller.trainer is not None and not (saver.interval or saver.seconds or saver.is_off):
         say("trainer.checkpoint_interval=0: nothing is saved before training is done, or asked to end")
+
+
+def _note(run: Run, told: Mapping[str, Any]) -> None:
+    """Writes what the caller knows of the run to its record, at once: a run that is killed has it, too."""
+    run.record |= {**told, "data": {**run.record["data"], **told.get("data", {})}}
+    run.update(run.step, run.record["epoch"])
 
 
 def _run_mode(controller: Controller, mode: str, config: Any, post_eval: bool) -> Logs:

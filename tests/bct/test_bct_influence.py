@@ -102,6 +102,26 @@ def test_synthesised_weights_are_mean_directions(old):
     assert answers.shape == (6, 4)
 
 
+def test_weights_are_synthesised_again_and_only_for_classes_that_lack_them(old):
+    x, y = samples()
+    new = Influence(old, NAMES, "synthesise_new")
+    lacking = (y == 1) | (y == 3)  # the old model has cat and ant: no sample of theirs is needed
+    new.synthesise([(x[lacking], y[lacking])])
+    first = np.array(keras.ops.convert_to_numpy(new.classifier.kernel))
+    new.synthesise([(x[lacking] + 1, y[lacking])])
+    second = np.array(keras.ops.convert_to_numpy(new.classifier.kernel))
+    assert np.array_equal(first[:, :2], second[:, :2])
+    assert (np.abs(first[:, 2:] - second[:, 2:]).max(axis=0) > 1e-3).all()
+    with pytest.raises(UsageError, match="no training sample is of class 'dog'"):
+        new.synthesise([(x[y == 1], y[y == 1])])
+
+
+def test_embeddings_are_the_same_in_batches(old):
+    x, _ = samples(23)
+    assert np.allclose(embed(old.embedding, x, 5), embed(old.embedding, x, 23), atol=1e-6)
+    assert np.allclose(embed(old.embedding, x[:3], 5), embed(old.embedding, x, 23)[:3], atol=1e-6)
+
+
 def test_distillation_teaches_what_has_no_old_label(old):
     x, _ = samples(6)
     influence = Influence(old, NAMES, "distill", temperature=2.0)

@@ -10,6 +10,7 @@ from sklearn.metrics import average_precision_score
 from everstep.bct import is_compatible, rank, tar_at_far, update_gain
 from everstep.bct.geometry import same_width
 from everstep.bct.scores import Comparison
+from everstep.bct.verification import accept_rates
 from everstep.errors import UsageError
 
 
@@ -110,6 +111,17 @@ def test_memory_stays_small():
     assert len(sizes) == 24
     assert max(sizes) <= 1 << 20
     assert peak < 4 << 20
+
+
+def test_accept_rates_take_little_more_than_their_block():
+    """Copies of all its pairs took most of the time, and eight times the memory."""
+    vectors, labels = clusters(7, 1500, classes=50, size=4)
+    comparison = Comparison(vectors, vectors, labels, labels, same_images=True)
+    tracemalloc.start()
+    accept_rates(comparison, [1e-3, 1e-2])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * (4 * 1500 * 1500)
 
 
 def test_gain_and_criterion():

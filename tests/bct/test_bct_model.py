@@ -1,6 +1,8 @@
 """`BCTModel` for compiled Keras models, under `everstep.fit` and `model.fit`."""
 
 import functools
+import importlib
+import sys
 
 import keras
 import numpy as np
@@ -99,6 +101,41 @@ def test_keras_fit_does_the_same(influence):
     assert history.history["loss"][1] < history.history["loss"][0]
     assert "old_head_acc" in history.history
     assert same_bits(before, weights(taught))
+
+
+def test_a_process_that_never_heard_of_it_can_load_it(tmp_path, monkeypatch):
+    """As one does whose first words are `from everstep.bct import OldModel`."""
+    file = tmp_path / "new.keras"
+    build().save(file)
+    known = keras.saving.get_custom_objects()
+    for name in [name for name, one in known.items() if one.__module__.startswith("everstep.bct")]:
+        monkeypatch.delitem(known, name)
+    monkeypatch.setattr(es, "bct", es.bct)  # this one comes back afterwards
+    for name in [name for name in sys.modules if name.startswith("everstep.bct")]:
+        monkeypatch.delitem(sys.modules, name)
+    fresh = importlib.import_module("everstep.bct")
+    assert fresh.OldModel is not OldModel
+    assert fresh.OldModel.load(file).class_names == NAMES
+    assert fresh.evaluate(file, file, samples(16)).rows["new/old"]["mAP"] > 0
+
+
+def test_an_influence_for_other_labels_is_refused(influence):
+    """It would judge by the wrong classes, and nobody would notice."""
+    for names in (NAMES[::-1], NAMES[:3], [*NAMES, "elk"]):
+        plain = with_classifier(backbone(), names)
+        with pytest.raises(UsageError, match="in the same order") as caught:
+            BCTModel(plain.input, plain.output, influence=influence)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("variant", ["synthesise_all", "synthesise_new"])
+def test_weights_that_nobody_synthesised_are_named(variant):
+    """They hold NaN: one step would have made the new model's weights NaN as well."""
+    model = build(Influence(OldModel(old_model()), NAMES, variant))
+    before = weights(model)
+    with pytest.raises(UsageError, match=r"call influence.synthesise\(\[\(x, y\)\]\) before training"):
+        model.fit(*samples(16), verbose=0)
+    assert same_bits(before, weights(model)[: len(before)])
 
 
 def test_wrong_calls_are_named(influence):

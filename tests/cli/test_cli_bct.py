@@ -1,6 +1,7 @@
 """`everstep bct evaluate`, as a user runs it."""
 
 import json
+import re
 
 import keras
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 
 from everstep.bct import with_classifier
 from everstep.cli.bct import evaluate
+from everstep.errors import UsageError
+from everstep.remote import publish
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,25 @@ def test_figures_from_the_command_line(shell, folder):
     assert told.code == 0, told.err
     assert told.err == ""
     check(told.out)
+
+
+def test_models_and_data_in_a_store(folder, capsys, monkeypatch, tmp_path):
+    """The same figures; what is missing there is named by its URL."""
+    monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "cache"))
+    names = ("old.keras", "new.keras", "test.npz", "two.npz")
+    for name in names:
+        publish(folder / name, f"memory://models/{name}")
+    evaluate(*(f"memory://models/{name}" for name in names), far=0.1, fpir=0.2, json=True)
+    stored = capsys.readouterr().out
+    evaluate(*(str(folder / name) for name in names), far=0.1, fpir=0.2, json=True)
+    assert capsys.readouterr().out == stored
+    wrong = {"memory://models/no.npz": "no such file: 'memory://models/no.npz'", "memory:/x.npz": "lacks a slash"}
+    wrong |= {"memory://models/*.npz": "stands for 2 files", "nowhere://a/x.npz": "nowhere"}
+    for url, said in wrong.items():
+        with pytest.raises(UsageError, match=re.escape(said)) as caught:
+            evaluate("old", "new", url)
+        assert str(caught.value).startswith("--data: ")
+        assert "\n" not in str(caught.value)
 
 
 def test_what_needs_no_model_is_said_at_once(everstep, folder):

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from everstep.cli.commands import load
+from everstep.data.examples import TfExampleBuilder, write_tfrecords
 from everstep.data.record_frames import frames
 from everstep.errors import UsageError
 
@@ -44,7 +45,7 @@ def photos(tmp_path):
 
 def test_from_arrays(npz, tmp_path, capsys):
     folder = tmp_path / "set"
-    records("write", folder, "--arrays", npz, "--shards", 3)
+    records("write", folder, "--arrays", npz, "--shards", 3, "--no-shuffle")
     assert "12 records in 3 files, 11 classes in labels.txt" in capsys.readouterr().out
     assert (folder / "labels.txt").read_text().split() == [str(label) for label in range(11)]  # 10 comes after 9
     assert sorted(p.name for p in folder.glob("*.tfrec")) == [f"train-0000{n}-of-00003.tfrec" for n in range(3)]
@@ -60,6 +61,45 @@ def test_from_arrays(npz, tmp_path, capsys):
     }
     assert found["features"]["image"]["images"] == ["PNG"]
     assert found["examples"][0]["label"] == "'0'"
+    assert found["differences"] == []
+
+
+def test_the_order(npz, tmp_path, capsys):
+    """Drawn by a seed, the same each time."""
+
+    def labels(name, *words):
+        records("write", tmp_path / name, "--arrays", npz, *words)
+        capsys.readouterr()
+        records("inspect", tmp_path / name, "--json", "--examples", 12)
+        return [example["label"] for example in json.loads(capsys.readouterr().out)["examples"]]
+
+    drawn = labels("a")
+    assert drawn == labels("b", "--seed", 0) != labels("c", "--seed", 1)
+    assert sorted(drawn) == sorted(kept := labels("d", "--no-shuffle"))
+    assert drawn != kept == [f"'{row % 11}'" for row in range(12)]
+    with pytest.raises(UsageError, match="seed: received -1"):
+        labels("e", "--seed", -1)
+
+
+def test_inspect_says_what_differs(tmp_path, capsys):
+    """Features of several types, of several lengths, and those that some records lack."""
+    rows = [TfExampleBuilder().add_ints_feature("age", 3).add_floats_feature("box", [1, 2]) for _ in range(3)]
+    rows.append(TfExampleBuilder().add_bytes_feature("age", "three").add_floats_feature("box", [1, 2, 3]))
+    rows.append(TfExampleBuilder().add_ints_feature("age", 4))
+    (path,) = write_tfrecords(tmp_path / "train-0.tfrec", rows)
+    assert not records("inspect", path)
+    shown = capsys.readouterr().out.splitlines()
+    start = shown.index("not the same in all records")
+    assert shown[start + 1 : start + 4] == [
+        "'age' has several types, and a reader takes one: int64 in 4, first in record 0 of "
+        f"{path!r}; bytes in 1, first in record 3 of {path!r}",
+        "'box' has 2 to 3 values: FixedLenFeature does not read it",
+        "'box' is missing in 1 of 5: FixedLenFeature needs a default_value",
+    ]
+    records("inspect", path, "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["features"]["age"]["types"] == {"int64": 4, "bytes": 1}
+    assert len(found["differences"]) == 3
 
 
 def test_from_images(photos, tmp_path, capsys):

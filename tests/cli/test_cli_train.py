@@ -93,9 +93,10 @@ def test_bad_requests_that_only_keras_can_tell(tmp_path: Path, backend: str) -> 
         from everstep.cli.main import main
         for name, words in {words!r}.items():
             print(name, main(words), file=sys.stderr, flush=True)"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env={"PYTHONPATH": str(here)}, capture_output=True, text=True
-    )
+    environment = {k: v for k, v in os.environ.items() if k != "KERAS_BACKEND"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(here), os.environ["PYTHONPATH"]])
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     for name, (_, code, text) in BAD.items():
         assert re.search(rf"everstep: error: [^\n]*{re.escape(text)}[^\n]*\n{name} {code}\n", done.stderr), done.stderr
     assert "Traceback" not in done.stderr

@@ -31,7 +31,7 @@ def test_the_original_stays() -> None:
     ("override", "text"),
     [
         ("+model.unist=3", "model.unist: unknown key (received 3); did you mean 'units'"),
-        ("free.b=2", "free.b: unknown key (received 2); known: 'a'; an override adds it: +b=…"),
+        ("free.b=2", "free.b: unknown key (received 2); known: 'a'; to add it, write + before the whole key"),
         ("~model.units", "model.units: Model declares it, so it cannot be dropped; set it to null"),
         ("~model.unist", "model.unist: no such key to drop; did you mean 'units'"),
         ("~nothing.at.all", "no such key to drop"),

@@ -19,7 +19,7 @@ PROGRAM = """
     backend.select("jax")
     import keras
     def compiled(x):
-        for _ in range(500):
+        for _ in range(100):
             x = jax.numpy.tanh(x @ x) + jax.numpy.sort(x)
         return x
     with backend.keep_compiled(sys.argv[1]):
@@ -31,13 +31,18 @@ PROGRAM = """
 """
 
 
+def written(folder):
+    """When the program was written; on a busy machine small ones that JAX makes by itself count as slow, too."""
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("jit_compiled-*-cache")}
+
+
 def test_kept_in_the_directory_and_put_back(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith(("JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE"))]:
         monkeypatch.delenv(name)
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path / "compiled")]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
     assert printed == ["None 1.0", "/somewhere/else"]
-    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "compiled").glob("*-cache")}
+    kept = written(tmp_path / "compiled")
     assert kept
     subprocess.run(command, capture_output=True, check=True, timeout=120)
-    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "compiled").glob("*-cache")} == kept
+    assert written(tmp_path / "compiled") == kept

@@ -1,5 +1,6 @@
 """One server and one bad network per kind of store, for all tests of this folder."""
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,15 +42,36 @@ def _places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Plac
         yield OnDemand(places)
 
 
+@pytest.fixture(scope="module")
+def _with_clients() -> set[str]:
+    """The kinds of store that this module has made a client for: that takes long, so its tests share one."""
+    return set()
+
+
+class _Hurried:
+    """What gcsfs waits by between its own tries, a second and more: less of it."""
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds / 50)
+
+
 @pytest.fixture
 def place(
-    request: pytest.FixtureRequest, _places: dict[str, Place], monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, _places: dict[str, Place], _with_clients: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Place]:
-    """The store that a test asks for by its parameter; its network is good at the start."""
+    """The store that a test asks for by its parameter; its network is good at the start, and nobody pauses for long."""
     found = _places[request.param]
     for name, value in {**found.environment(), "EVERSTEP_STORE_TIMEOUT": "30"}.items():
         monkeypatch.setenv(name, value)
-    fsspec.get_filesystem_class(found.scheme).clear_instance_cache()
+    monkeypatch.setattr("everstep.remote.transfer._FIRST_PAUSE", 0.02)
+    monkeypatch.setattr("everstep.remote.uploader._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("everstep.remote.uploader._FIRST_PAUSE", 0.1)
+    if found.scheme == "gs":  # not for others: when gcsfs is imported it looks at the environment
+        monkeypatch.setattr("gcsfs.retry.asyncio", _Hurried)
+    if found.scheme not in _with_clients:  # those of other modules may talk to other servers
+        fsspec.get_filesystem_class(found.scheme).clear_instance_cache()
+        _with_clients.add(found.scheme)
     yield found
     if found.network:
         found.network.fault, found.network.delay = "none", 0.0

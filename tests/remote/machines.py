@@ -35,10 +35,7 @@ class Machine:
             self.mirror.fetch()
 
     def begin(self, run: str = "run-1", attempt: int = 1) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        record = {"id": run, "attempts": [{}] * attempt, "status": "running"}
-        storage.write_json(self.directory / "run.json", record)
-        storage.write_text(self.directory / "config.yaml", "seed: 1\n")
+        begin_run(self.directory, run, attempt)
 
     def save(self, step: int, content: bytes | None = None, run: str = "run-1", folder: str = "checkpoints") -> None:
         save(self.directory, step, content, run, folder)
@@ -51,6 +48,13 @@ class Machine:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(VARIABLE, str(self.disk))
             yield
+
+
+def begin_run(directory: Path, run: str = "run-1", attempt: int = 1) -> None:
+    """Writes what a run has before its first checkpoint."""
+    directory.mkdir(parents=True, exist_ok=True)
+    storage.write_json(directory / "run.json", {"id": run, "attempts": [{}] * attempt, "status": "running"})
+    storage.write_text(directory / "config.yaml", "seed: 1\n")
 
 
 def save(

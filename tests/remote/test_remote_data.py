@@ -55,7 +55,6 @@ def test_what_arrives_cut_short_is_fetched_again(place, tmp_path):
 
 @pytest.mark.stores("gs")
 def test_record_files_are_read_from_a_store(place, tmp_path):
-    pytest.importorskip("tensorflow")
     url = place.url("data")
     for number in range(2):
         Store(url).put_bytes(f"train-{number}.tfrec", b"r" * 10)
@@ -67,3 +66,43 @@ def test_record_files_are_read_from_a_store(place, tmp_path):
     Store(url).put_bytes("empty.tfrec", b"")
     with pytest.raises(UsageError, match=r"'gs://\S+/empty.tfrec' is empty"):
         find_files(f"{url}/empty.tfrec", "task.train_data.input_path")
+
+
+@pytest.mark.stores("file")
+def test_a_file_that_was_not_checked_does_not_count(place, monkeypatch):
+    """The process ends between the last byte and the check of what arrived; the next one fetches it again."""
+    url = place.url("data")
+    Store(url).put_bytes("data.bin", b"right" * 100)
+    get = Store.get
+
+    def damaging(store, name, target, *args):
+        get(store, name, target, *args)
+        target.write_bytes(b"wrong" * 100)
+
+    def ends(path):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "get", damaging)
+        patch.setattr("everstep.remote.data.fingerprint", ends)
+        with pytest.raises(KeyboardInterrupt):
+            local_files(f"{url}/data.bin")
+    [path] = local_files(f"{url}/data.bin").values()
+    assert Path(path).read_bytes() == b"right" * 100
+    assert [entry.name for entry in Path(path).parent.iterdir() if entry.name != ".lock"] == ["data.bin"]
+
+
+@pytest.mark.stores("gs")
+def test_a_file_that_arrives_with_other_content_is_refused_and_not_kept(place, monkeypatch, tmp_path):
+    url = place.url("data")
+    Store(url).put_bytes("data.bin", b"right" * 100)
+    get = Store.get
+
+    def damaging(store, name, target, *args):
+        get(store, name, target, *args)
+        target.write_bytes(b"wrong" * 100)
+
+    monkeypatch.setattr(Store, "get", damaging)
+    with pytest.raises(UsageError, match=r"cannot be read: \S+data.bin did not arrive as the store has it"):
+        local_files(f"{url}/data.bin")
+    assert not list((tmp_path / "cache").rglob("*data.bin"))

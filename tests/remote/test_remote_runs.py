@@ -42,10 +42,10 @@ def rows(path):
 
 
 def check_killed_in_an_upload(place, tmp_path, trouble):
-    remote_program.train(tmp_path / "local")
     url = place.url()
     process = start(place, url, tmp_path)
     try:
+        remote_program.train(tmp_path / "local")  # while the other one imports
         until(lambda: (tmp_path / "waiting").exists() and remote_steps(url) == [4], process, tmp_path)
         place.network.met, place.network.trouble_at, place.network.trouble = 0, "checkpoints/12/", trouble
         (tmp_path / "go").touch()

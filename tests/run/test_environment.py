@@ -22,7 +22,8 @@ def test_environment_names_versions_without_importing():
     assert result.stdout.strip() == ""
     found = environment()
     assert found["packages"]["numpy"] == np.__version__
-    assert {"python", "platform", "machine", "cpu_count", "packages"} == set(found)
+    hardware = {"platform", "machine", "processor", "cpu_count", "gpus"}
+    assert hardware | {"python", "packages", "settings"} == set(found)
 
 
 @pytest.fixture
@@ -44,6 +45,16 @@ def test_code_version_in_a_clean_repository(repository):
 def test_a_change_or_a_new_source_makes_it_dirty(repository, name):
     (repository / name).write_text("x = 2\n")
     assert code_version(repository)["dirty"] is True
+
+
+def test_changes_have_a_digest_of_their_own(repository):
+    (repository / "a.py").write_text("x = 2\n")
+    first = code_version(repository)["changes"]
+    (repository / "new.py").write_text("y = 1\n")
+    second = code_version(repository)["changes"]
+    assert len({None, first, second}) == 3
+    (repository / "new.py").unlink()
+    assert code_version(repository)["changes"] == first
 
 
 def test_output_beside_the_code_does_not_make_it_dirty(repository):

@@ -1,14 +1,18 @@
 import datetime
 import json
 
+import numpy as np
 import pytest
 
 from everstep.errors import UsageError
+from everstep.run import record
+from everstep.run.digest import weights_digest
 from everstep.run.record import Run, find_runs, read
+from everstep.run.surroundings import kept_packages
 
 KEYS = (
-    "id experiment backend status step epoch train_steps attempts metrics digest weights_digest "
-    "code environment data initial_weights cost"
+    "id experiment backend mode status step epoch train_steps attempts metrics digest weights_digest "
+    "states code environment data initial_weights cost"
 )
 
 
@@ -52,7 +56,7 @@ def test_a_run_from_begin_to_finish(directory):
     assert (record["status"], record["step"], record["epoch"]) == ("finished", 100, 1)
     assert (record["digest"], record["weights_digest"]) == ("d1", "d2")
     assert record["data"] == {"x": {"shape": [2]}}
-    assert set(record["code"]) == {"commit", "dirty", "sources"}
+    assert set(record["code"]) == {"commit", "dirty", "changes", "sources"}
     assert record["environment"]["packages"]["keras"]
     assert record["attempts"] == [
         {
@@ -66,6 +70,38 @@ def test_a_run_from_begin_to_finish(directory):
             "changes": [],
         }
     ]
+
+
+def test_states_are_noted_until_they_are_done_again(directory):
+    states = [{"model/w": np.float32([step])} for step in range(4)]
+    run = opened(directory)
+    run.begin(0, "")
+    for step, state in enumerate(states):
+        run.saved(10 * step, state)
+    run.update(30, 0)
+    assert read(directory)["states"] == {str(10 * step): weights_digest(state) for step, state in enumerate(states)}
+    again = opened(directory)
+    again.begin(10, "")
+    assert list(read(directory)["states"]) == ["0", "10"]
+    again.saved(10, states[3])
+    assert again.record["states"]["10"] == weights_digest(states[3])
+
+
+def test_of_many_states_every_other_one_stays(directory):
+    run = opened(directory)
+    run.begin(0, "")
+    for step in range(record.MAX_STATES + 2):
+        run.saved(step, {})
+    noted = [int(step) for step in run.record["states"]]
+    assert len(noted) < record.MAX_STATES
+    assert noted[:3] == [0, 2, 4]
+    assert noted[-1] == record.MAX_STATES + 1
+
+
+def test_packages_are_listed(directory):
+    opened(directory).begin(0, "")
+    assert "numpy==" in (directory / "requirements.txt").read_text()
+    assert kept_packages(directory)["numpy"] == np.__version__
 
 
 def test_attempts_add_up_and_one_without_an_end_was_killed(directory):
@@ -164,3 +200,12 @@ def test_find_runs_lists_all_and_hides_none(tmp_path):
     assert [record["status"] for _, record in found] == ["running", "unreadable", "running"]
     assert find_runs(tmp_path / "b") == [(tmp_path / "b", read(tmp_path / "b"))]
     assert find_runs(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "requirements.txt", "history.csv"])
+def test_files_that_no_run_has_written_are_left_alone(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UsageError, match=f"holds '{name}' but no run"):
+        Run.open(tmp_path, "mnist/mlp", "jax").begin(0, "a: 1")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"

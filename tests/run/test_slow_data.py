@@ -5,6 +5,7 @@ Run as a program it trains: `python test_slow_data.py <directory> <what the data
 
 import itertools
 import json
+import os
 import random
 import signal
 import subprocess
@@ -20,7 +21,9 @@ STEPS = 60
 SECONDS = 0.2  # to read a slow batch
 LAST = 40  # the last batch that comes from a source that stops
 
-pytestmark = pytest.mark.backend
+# Every day on one backend: neither has a part in reading, and the other takes longer to start.
+EVERY_DAY = () if os.environ.get("KERAS_BACKEND") == "jax" else (pytest.mark.full,)
+pytestmark = [pytest.mark.backend, *EVERY_DAY]
 
 
 # -- the program -------------------------------------------------------------------------------------------------------
@@ -126,11 +129,11 @@ def undisturbed(tmp_path_factory):
 
 
 def test_slow_training_data(tmp_path, undisturbed):
-    code, seconds, errors = asked_to_end(tmp_path / "run", "training slow", "training 20")
+    """It stops where it is: not at the end of its window, for which it would have to read ten seconds more."""
+    code, _, errors = asked_to_end(tmp_path / "run", "training slow", "training 10")
     assert code == 143, errors
-    assert seconds < 5
     [step] = saved(tmp_path / "run")
-    assert 5 <= step <= 24
+    assert 0 < step < STEPS
     assert finished(tmp_path / "run") == undisturbed
 
 

@@ -35,10 +35,11 @@ def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     (folder / "outside").mkdir()
     names = [folder / "files", folder / "canary", folder / "outside" / "secret"]
+    path = [str(HERE.parents[1] / "src"), os.environ["PYTHONPATH"]]
     done = subprocess.run(
         [sys.executable, "-B", str(HERE / "hostile_artefacts_child.py"), *map(str, names)],
         cwd=folder,
-        env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(HERE.parents[1] / "src")},
+        env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": os.pathsep.join(path)},
         capture_output=True,
         text=True,
         timeout=240,

@@ -1,4 +1,4 @@
-"""A job killed after epoch 1 and inside epoch 4 of 6, and asked to end inside epoch 5: as if nothing had happened."""
+"""A job killed after epoch 1 and inside epoch 4 of 6, or asked to end inside epoch 5: as if nothing had happened."""
 
 import contextlib
 import csv
@@ -51,7 +51,7 @@ def ended(tmp_path_factory, nursery, folder):
     code, said = nursery.run(whole, folder=folder)
     assert code == 0, said
     codes = []
-    for at in ("begin 1", "batch 3.1", "batch 4.2 by SIGTERM", ""):
+    for at in ("begin 1", "batch 3.1", ""):
         code, said = nursery.run(cut, at=at, folder=folder)
         codes.append((code, meta(cut)))
     assert codes[-1][0] == 0, said
@@ -65,8 +65,8 @@ def meta(job):
 def test_ends(ended):
     """By the signals, and each time the job's own record says which epochs are safe."""
     *_, codes = ended
-    assert [code for code, _ in codes] == [-signal.SIGKILL, -signal.SIGKILL, 128 + signal.SIGTERM, 0]
-    assert [found["last_epoch"] for _, found in codes][1:] == [3, 4, 6]
+    assert [code for code, _ in codes] == [-signal.SIGKILL, -signal.SIGKILL, 0]
+    assert [found["last_epoch"] for _, found in codes][1:] == [3, 6]
     assert meta(ended[1]) == {"last_epoch": EPOCHS, "last_checkpoint": "00006"}
 
 
@@ -79,7 +79,18 @@ def test_same_weights_and_history(ended):
     digests = [json.loads((job / "run.json").read_text())["digest"] for job in (whole, cut)]
     assert digests[0] == digests[1]
     attempts = json.loads((cut / "run.json").read_text())["attempts"]
-    assert [attempt["from_step"] for attempt in attempts] == [0, 1 * STEPS, 3 * STEPS, 4 * STEPS + 3]
+    assert [attempt["from_step"] for attempt in attempts] == [0, 1 * STEPS, 3 * STEPS]
+
+
+@pytest.mark.full
+def test_asked_to_end_inside_an_epoch(nursery, folder, ended, tmp_path):
+    """Saved to the step, which the next attempt goes on from."""
+    codes = [nursery.run(tmp_path / "job", at=at, folder=folder)[0] for at in ("batch 4.2 by SIGTERM", "")]
+    assert codes == [128 + signal.SIGTERM, 0]
+    wanted, found = (json.loads(Path(f"{job}.json").read_text()) for job in (ended[0], tmp_path / "job"))
+    assert found == wanted
+    attempts = json.loads((tmp_path / "job" / "run.json").read_text())["attempts"]
+    assert [attempt["from_step"] for attempt in attempts] == [0, 4 * STEPS + 3]
 
 
 def test_history_csv(ended):

@@ -1,15 +1,17 @@
 """Jobs and records as people happen to have them: steps with nested logs, late validation, data written twice."""
 
 import math
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from test_training_job import X, Y, build, made
 
+from everstep.data.examples import TfExampleBuilder, write_tfrecords
 from everstep.data.record_dataset import get_train_ds
 from everstep.data.record_inspection import inspect
-from everstep.data.record_source import identity
+from everstep.data.record_source import count_records, identity
 from everstep.data.record_writing import write_arrays, write_images
 from everstep.errors import UsageError
 
@@ -50,7 +52,7 @@ def test_validation_that_comes_late_stands_at_its_epochs(tmp_path):
 @pytest.mark.backend
 def test_other_steps_per_epoch_are_refused(tmp_path):
     made(tmp_path / "job").run_train((X, Y), None, 1, steps_per_epoch=2)
-    with pytest.raises(UsageError, match=r"task\.steps_per_epoch: 2 -> 1"):
+    with pytest.raises(UsageError, match=r"computes: steps_per_epoch: 2 -> 1; "):
         made(tmp_path / "job").run_train((X, Y), None, 2, steps_per_epoch=1)
 
 
@@ -99,7 +101,8 @@ def test_classes_in_files_of_their_own_are_mixed(tmp_path):
     """Twenty files with a class each: any stretch of a pass has all of them."""
     import tensorflow as tf
 
-    write_arrays(tmp_path, "train", {"class": np.repeat(np.arange(20), 100)}, shards=20)
+    files = write_arrays(tmp_path, "train", {"class": np.tile(np.arange(20), 100)}, 20, shuffle=False).files
+    assert {shown["class"] for shown in inspect(files[:1], examples=100).examples} == {"0"}
     feature = {"class": tf.io.FixedLenFeature([], tf.int64)}
     stream = get_train_ds(tmp_path, lambda example: tf.io.parse_single_example(example, feature)["class"], 100, 100)
     batches = [np.asarray(batch) for batch in stream]
@@ -108,9 +111,54 @@ def test_classes_in_files_of_their_own_are_mixed(tmp_path):
         assert len(np.unique(np.concatenate(batches[start : start + 5]))) == 20
 
 
-def test_records_written_anew_are_other_data(tmp_path):
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+def test_records_written_anew_are_other_data(tmp_path, compression):
+    """Whatever their size: a record in the middle with another value, or two that changed places."""
+    import tensorflow as tf
+
     told = []
-    for value in (1, 10**12):
-        (file,) = write_arrays(tmp_path, "train", {"x": np.full(8, value)}).files
-        told.append(identity([file], [8]))
-    assert told[0] != told[1]
+    for values in ([1.0, 2, 3, 4, 5], [1.0, 2, 7, 4, 5], [1.0, 2, 4, 3, 5], [1.0, 2, 3, 4, 5]):
+        rows = [TfExampleBuilder().add_floats_feature("x", value) for value in values]
+        (file,) = write_tfrecords(tmp_path / "train-0.tfrec", rows, compression)
+        told.append(identity([file], count_records(tf, [file], compression))["train-0"])
+    assert len(set(told)) == 3
+    assert told[0] == told[3]
+    assert compression or len({text.rpartition(", ")[0] for text in told}) == 1  # as many records and bytes
+
+
+@pytest.mark.full
+def test_a_job_notices_records_of_the_same_size(tmp_path):
+    """And names the file; allowed, it goes on."""
+    import tensorflow as tf
+
+    def read(example):
+        row = tf.io.parse_single_example(example, {"x": tf.io.FixedLenFeature([4], tf.float32)})
+        return row["x"], 1
+
+    def run(epochs, **changes):
+        return made(tmp_path / "job", **changes).run_train(get_train_ds(tmp_path, read, 4), None, epochs)
+
+    x = X[:8].copy()
+    write_arrays(tmp_path, "train", {"x": x})
+    run(1)
+    run(2)
+    x[5] += 1
+    write_arrays(tmp_path, "train", {"x": x})
+    with pytest.raises(UsageError, match=r"computes: train_ds.files.train-00000-of-00001: .*allow_change=\[\"data\"\]"):
+        run(3)
+    assert run(3, allow_change=["data"]).epoch == [0, 1, 2]
+
+
+def test_what_is_sorted_by_class_is_shuffled_when_it_is_written(tmp_path):
+    """Always in the same way, over all files; no record is lost, and the order is kept where that is asked for."""
+    rows = {"class": np.repeat(np.arange(10), 50)}
+    first = write_arrays(tmp_path / "a", "train", rows, shards=2).files
+    again = write_arrays(tmp_path / "b", "train", rows, shards=2).files
+    other = write_arrays(tmp_path / "c", "train", rows, shards=2, seed=1).files
+    assert [Path(file).read_bytes() for file in first] == [Path(file).read_bytes() for file in again]
+    assert Path(first[0]).read_bytes() != Path(other[0]).read_bytes()
+    classes = [int(shown["class"]) for shown in inspect(first, examples=500).examples]
+    assert sorted(classes) == rows["class"].tolist()
+    assert all(len(set(classes[start : start + 50])) > 7 for start in range(0, 500, 50))
+    kept = write_arrays(tmp_path / "d", "train", rows, shuffle=False).files
+    assert [int(shown["class"]) for shown in inspect(kept, examples=500).examples] == rows["class"].tolist()

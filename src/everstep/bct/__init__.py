@@ -37,7 +37,7 @@ _WHERE = {
     "CompatibilityConfig": "config",
     "DistillBCTModel": "model",
     "Influence": "influence",
-    "OldModel": "task",
+    "OldModel": "task",  # not "old": the task also registers `BCTModel`, which an old model's file may hold
     "embed": "embedding",
     "evaluate": "evaluation",
     "is_compatible": "gain",

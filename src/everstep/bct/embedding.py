@@ -120,13 +120,27 @@ def embed(model: keras.Model, x: Any, batch_size: int = 256) -> np.ndarray:
 def predict_vectors(model: keras.Model, x: Any, batch_size: int) -> np.ndarray:
     """Returns what a model that only embeds answers, as `embed` does; called again, it is not compiled again."""
     try:
-        vectors = np.asarray(model.predict(x, batch_size=batch_size, verbose=0), "float32")
+        vectors = _in_one_shape(model, x, batch_size)
     except (ValueError, TypeError) as error:
         raise UsageError(f"model {model.name!r} cannot read {_described(x)}: {first_line(error)}") from error
     if not np.isfinite(vectors).all():
         bad = int((~np.isfinite(vectors)).any(axis=1).sum())
         raise UsageError(f"model {model.name!r} returns embeddings that are not finite for {bad} of {len(vectors)}")
     return vectors
+
+
+def _in_one_shape(model: keras.Model, x: Any, batch_size: int) -> np.ndarray:
+    """Returns the answers; a last batch that is short begins earlier, for another shape would be compiled anew."""
+    count = len(keras.tree.flatten(x)[0])
+    rest = count % batch_size if count > batch_size else 0
+
+    def answers(start: int, stop: int) -> np.ndarray:
+        rows = keras.tree.map_structure(lambda leaf: leaf[start:stop], x)
+        return np.asarray(model.predict(rows, batch_size=batch_size, verbose=0), "float32")
+
+    if not rest:
+        return answers(0, count)
+    return np.concatenate([answers(0, count - rest), answers(count - batch_size, count)[-rest:]])
 
 
 def first_line(error: Exception) -> str:

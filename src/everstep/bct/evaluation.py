@@ -12,6 +12,7 @@ import numpy as np
 import everstep.bct.model  # noqa: F401  registers `BCTModel`, which a file may hold
 from everstep.bct.embedding import embed
 from everstep.bct.gain import is_compatible, update_gain
+from everstep.bct.identities import as_labels
 from everstep.bct.loading import load_model
 from everstep.bct.ranking import Ranking, ranking
 from everstep.bct.scores import Comparison
@@ -119,10 +120,13 @@ def _all_mates(found: Ranking) -> bool:
 
 def _samples(data: tuple[Any, Any], name: str) -> Samples:
     x, y = data
-    y = np.asarray(y)
+    y = as_labels(y)
     y = y.reshape(-1) if y.shape[1:] == (1,) else y
     if y.ndim != 1:
-        raise UsageError(f"{name}: the labels have the shape {y.shape}; one per sample is expected")
+        raise UsageError(
+            f"{name}: the labels have the shape {y.shape}; one per sample is expected: of one-hot labels, give "
+            "argmax(axis=-1)"
+        )
     lengths = {len(leaf) for leaf in keras.tree.flatten(x)}
     if lengths != {len(y)}:
         raise UsageError(f"{name}: there are {len(y)} labels for {sorted(lengths)} samples: one each")

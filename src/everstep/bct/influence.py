@@ -107,19 +107,20 @@ class Influence(keras.Layer):
     def synthesise(self, batches: Iterable[tuple[Any, Any]]) -> None:
         """Gives the classes that the old classifier lacks their weights, from the old embeddings of training samples.
 
+        Called again, it makes them again.
+
         Args:
           batches: Pairs (x, labels), without augmentation; labels as in training.
 
         Raises:
-          UsageError: A class has no sample.
+          UsageError: Such a class has no sample.
         """
-        means = class_means(self._old[0], ((x, split(y)[0]) for x, y in batches), self._names)
+        kept = [] if self.variant == "synthesise_all" else self._old[0].class_names
+        lacking = [label for label, name in enumerate(self._names) if name not in kept]
+        means = class_means(self._old[0], ((x, split(y)[0]) for x, y in batches), self._names, lacking)
         kernel = ops.convert_to_numpy(self.classifier.kernel).copy()
-        empty = np.isnan(kernel).any(axis=0)
-        length = 1.0 if self.classifier.normalize else np.linalg.norm(kernel[:, ~empty], axis=0).mean()
-        for label, column in enumerate(self._map):
-            if empty[column]:
-                kernel[:, column] = means[:, label] * length
+        length = 1.0 if self.classifier.normalize else np.linalg.norm(kernel[:, : len(kept)], axis=0).mean()
+        kernel[:, self._map[lacking]] = means[:, lacking] * length
         self.classifier.kernel.assign(kernel)
         self.is_ready = True
 

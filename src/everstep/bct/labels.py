@@ -34,8 +34,8 @@ def _some(names: Sequence[str]) -> str:
     return f"{shown}, …" if len(names) > 3 else shown or "none are known"
 
 
-def split(labels: Any) -> tuple[Any, Any]:
-    """Returns the class labels and the dataset ids of a batch: `y`, or `{"label": y, "dataset_id": ids}`.
+def parts(labels: Any) -> tuple[Any, Any]:
+    """Returns class labels and dataset ids, whatever their shape: of `y`, or of `{"label": y, "dataset_id": ids}`.
 
     Raises:
       UsageError: A dict without labels.
@@ -45,3 +45,24 @@ def split(labels: Any) -> tuple[Any, Any]:
     if LABEL not in labels:
         raise UsageError(f"the labels are a dict with {sorted(map(str, labels))}: it needs the key {LABEL!r}")
     return labels[LABEL], labels.get(DATASET)
+
+
+def split(labels: Any) -> tuple[Any, Any]:
+    """Returns the same of one batch, whose class labels are (batch,) or (batch, 1).
+
+    Raises:
+      UsageError: A dict without labels, or several numbers per sample.
+    """
+    classes, datasets = parts(labels)
+    _refuse_one_hot(classes)
+    return classes, datasets
+
+
+def _refuse_one_hot(classes: Any) -> None:
+    """Refuses (batch, classes): flattened, every zero and one of it would be taken for a label."""
+    shape = tuple(getattr(classes, "shape", ()))
+    if len(shape) > 1 and shape[1:] != (1,):
+        raise UsageError(
+            f"the labels have the shape {shape}, but one whole number per sample is expected: of one-hot labels, give "
+            "argmax(axis=-1)"
+        )

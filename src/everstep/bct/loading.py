@@ -10,9 +10,9 @@ import numpy as np
 
 import everstep.bct.classifier as _classifier  # registers the layer that such files hold
 from everstep.bct.embedding import first_line
+from everstep.bct.places import local_file
 from everstep.errors import UsageError
-from everstep.remote import is_url, local_files, local_view
-from everstep.remote.urls import refuse_lost_slash
+from everstep.remote import is_url, local_view
 
 _EXPORTED = Path("export", "model.keras")
 
@@ -53,15 +53,9 @@ def unchanged_randomness() -> Iterator[None]:
 
 def _here(path: str | Path, where: str) -> Path:
     """Returns where a model is on this machine; one in a store is fetched."""
-    refuse_lost_slash(path, where)
-    if not is_url(path):
-        return Path(path)
-    if str(path).endswith(".keras"):
-        found = local_files(str(path), where)
-        if not found:
-            raise UsageError(f"{where}: there is no {str(path)!r}")
-        return Path(next(iter(found.values())))
-    return local_view(str(path), checkpoints=False)
+    if is_url(path) and not str(path).endswith(".keras"):
+        return local_view(str(path), checkpoints=False)
+    return local_file(path, where)
 
 
 def _file(path: Path, where: str) -> Path:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from everstep.bct.places import local_file
 from everstep.errors import UsageError
 
 
@@ -12,16 +13,17 @@ def read_samples(path: str | Path, where: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns inputs and labels of a file that `np.savez(path, x=…, y=…)` wrote.
 
     Args:
-      path: The file.
+      path: The file, or its URL in a store.
       where: What named it, for messages: `--data`.
 
     Raises:
       UsageError: There is no such file, it is no such archive, or has not both arrays.
     """
-    if not Path(path).is_file():
+    file = local_file(path, where)
+    if not file.is_file():
         raise UsageError(f"{where}: no such file: {str(path)!r}")
     try:
-        with np.load(path, allow_pickle=False) as held:
+        with np.load(file, allow_pickle=False) as held:
             missing = [name for name in ("x", "y") if name not in held]
             if missing:
                 raise UsageError(

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everstep.bct.geometry import same_width
+from everstep.bct.identities import as_labels, shared_codes
 from everstep.errors import UsageError
 
 BLOCK_BYTES = 64 << 20
@@ -34,13 +35,14 @@ class Comparison:
     Args:
       query: Embeddings of the queries (queries, any width).
       gallery: Embeddings of the gallery (items, any width).
-      query_labels: What each query is: numbers or texts.
+      query_labels: What each query is: whole numbers or texts, of the same kind on both sides.
       gallery_labels: The same for the gallery.
       same_images: Whether query i and item i are one image; it is then no answer to itself.
       block_bytes: About how much memory a block of scores may take.
 
     Raises:
-      UsageError: One side is empty, labels and vectors differ in number, or a vector is not finite.
+      UsageError: One side is empty, labels and vectors differ in number, labels cannot be compared, or a vector is
+        not finite.
     """
 
     def __init__(
@@ -53,23 +55,17 @@ class Comparison:
         same_images: bool = False,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
-        gallery, self._gallery_codes = _checked(gallery, gallery_labels, "gallery")
-        query, self._query_codes = _checked(query, query_labels, "query")
+        gallery, gallery_labels = _checked(gallery, gallery_labels, "gallery")
+        query, query_labels = _checked(query, query_labels, "query")
         if same_images and len(query) != len(gallery):
             raise UsageError(f"same_images: {len(query)} queries cannot be the {len(gallery)} images of the gallery")
         self._gallery = same_width(gallery, gallery.shape[1])
         self._query = same_width(query, gallery.shape[1])
-        self._share_codes()
+        self._query_codes, self._gallery_codes = shared_codes(query_labels, gallery_labels)
         self._same, self._step = same_images, max(1, block_bytes // (4 * len(gallery)))
 
     def __len__(self) -> int:
         return len(self._query)
-
-    def _share_codes(self) -> None:
-        """Replaces labels by numbers that are equal where the labels are."""
-        both = np.concatenate([self._query_codes.astype(str), self._gallery_codes.astype(str)])
-        codes = np.unique(both, return_inverse=True)[1].astype("int32")
-        self._query_codes, self._gallery_codes = codes[: len(self._query)], codes[len(self._query) :]
 
     def blocks(self) -> Iterator[Block]:
         """Yields all queries against the gallery; every time the same scores, to the bit."""
@@ -85,13 +81,16 @@ class Comparison:
 
 
 def _checked(vectors: Any, labels: Any, side: str) -> tuple[np.ndarray, np.ndarray]:
-    vectors, labels = np.asarray(vectors), np.asarray(labels)
+    vectors, labels = np.asarray(vectors), as_labels(labels)
     if vectors.ndim != 2 or not vectors.shape[1]:
         raise UsageError(f"the {side} must be vectors (samples, size), received an array of shape {vectors.shape}")
     if not len(vectors):
         raise UsageError(f"the {side} is empty: there is nothing to compare")
     if labels.shape != (len(vectors),):
-        raise UsageError(f"the {side} has {len(vectors)} vectors, but labels of shape {labels.shape}: one each")
+        raise UsageError(
+            f"the {side} has {len(vectors)} vectors, but labels of shape {labels.shape}: one each; of one-hot labels, "
+            "give argmax(axis=-1)"
+        )
     if not np.isfinite(vectors).all():
         raise UsageError(f"the {side} has vectors that are not finite")
     return vectors, labels

@@ -10,7 +10,7 @@ from keras import ops
 import everstep.bct.model  # noqa: F401  registers `BCTModel`, which an old model may be
 from everstep.bct.embedding import outputs, with_classifier
 from everstep.bct.influence import Influence
-from everstep.bct.labels import split
+from everstep.bct.labels import parts, split
 from everstep.bct.old import OldModel
 from everstep.data.labels import check_labels
 from everstep.data.source import make_stream
@@ -164,6 +164,6 @@ class BCTTask(Task):
 
     def check_batch(self, inputs: Batch) -> None:
         """Looks at labels on the host before they reach the device."""
-        labels = split(unpack(inputs)[1])[0]
+        labels = parts(unpack(inputs)[1])[0]
         if isinstance(labels, np.ndarray):
             check_labels(labels, len(self.task_config.classes), "the labels")

@@ -11,7 +11,7 @@ import errno
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class OrbaxCheckpointer(Checkpointer):
       retention: Which steps stay. Only what this run has written is ever removed.
       run: Id of the run. A checkpoint of another run is refused.
       repair: Whether damaged checkpoints are set aside; False for those who only look on.
+      saved: Called with the step and the state when they are on disk, by the thread that wrote them.
     """
 
     def __init__(
@@ -50,10 +51,11 @@ class OrbaxCheckpointer(Checkpointer):
         retention: Retention | None = None,
         run: str = "",
         repair: bool = True,
+        saved: Callable[[int, State], None] = lambda step, state: None,
     ) -> None:
         self._directory = Path(directory).absolute()
         self._retention = retention or Retention()
-        self._run, self._repair = run, repair
+        self._run, self._repair, self._saved = run, repair, saved
         self._prepared = False
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "everstep-checkpoint")
         self._pending: tuple[int, concurrent.futures.Future[None]] | None = None
@@ -138,6 +140,7 @@ class OrbaxCheckpointer(Checkpointer):
         except BaseException:
             self._clear_away()
             raise
+        self._saved(record.step, state)
         try:
             self._clear_away()
             self._prune(record.step)

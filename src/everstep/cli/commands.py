@@ -11,15 +11,21 @@ import typer
 from typer.core import TyperGroup
 
 COMMANDS = {
+    "new": "Make a project: config, data, code, tests and a sample.",
     "train": "Train an experiment; run again, it resumes.",
     "eval": "Evaluate the newest checkpoint of a run.",
     "run": "Train, export and evaluate a run of a project.",
+    "flow": "Run a task of a project: fetch, prepare, train, evaluate, log.",
     "check": "Check a run's components before it is trained.",
     "report": "Write a page to look at: curves, errors, the worst samples.",
+    "predict": "Ask a trained model about new data.",
+    "reproduce": "Do a run again from its record, and prove that it is the same.",
     "experiments": "List the experiments there are.",
     "config": "Print an experiment's resolved configuration.",
     "submit": "Have a run done in the background, on Slurm or on Ray.",
     "runs": "List runs, or show one.",
+    "ui": "Show a project's runs in MLflow and TensorBoard.",
+    "catalog": "List the data of a project, or check that it is there.",
     "records": "Write TFRecord files, or look into them.",
     "bct": "Compare embedding models of different versions.",
     "launch": "Run a command; start it again when it dies.",

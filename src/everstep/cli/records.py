@@ -10,7 +10,7 @@ from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned, json_text
 from everstep.cli.quiet import quiet
-from everstep.data.record_inspection import Feature, Inspection, inspect
+from everstep.data.record_inspection import Feature, Inspection, differences, inspect
 from everstep.data.record_writing import Written, write_arrays, write_images
 from everstep.errors import UsageError
 from everstep.remote.urls import is_url
@@ -23,6 +23,8 @@ app = new_app(
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="The dataset's folder.")]
 Split = Annotated[str, typer.Option(metavar="NAME", help="train or valid.")]
 Shards = Annotated[int, typer.Option(metavar="N", help="Number of files.")]
+Shuffle = Annotated[bool, typer.Option("--shuffle/--no-shuffle", help="Whether to shuffle, or keep the order.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of the order.")]
 Arrays = Annotated[str | None, typer.Option(metavar="NPZ", help="Arrays with a sample per row, each a feature.")]
 Images = Annotated[str | None, typer.Option(metavar="DIR", help="A folder of image files; needs --labels.")]
 Labels = Annotated[str | None, typer.Option(metavar="CSV", help="A table with the columns file and label.")]
@@ -43,20 +45,23 @@ def write(
     labels: Labels = None,
     split: Split = "train",
     shards: Shards = 1,
+    shuffle: Shuffle = True,
+    seed: Seed = 0,
 ) -> None:
     """Write a dataset folder: <split>-00000-of-00008.tfrec …, and labels.txt.
 
     From --arrays: images (uint8, height, width, channels) become PNG, label becomes text. From --images and --labels:
-    the files as they are; further columns become features, a column split chooses rows.
+    the files as they are; further columns become features, a column split chooses rows. Records are shuffled, always in
+    the same way, and dealt to the files.
     """
     if (arrays is None) == (images is None) or (images is None) != (labels is None):
         raise UsageError("say what to write: --arrays FILE.npz, or --images DIR with --labels FILE.csv")
     if is_url(folder):
         raise UsageError(f"DIR: received {folder!r}; records are written to this machine: name a folder, then copy it")
     if arrays is not None:
-        written = write_arrays(folder, split, _load(arrays), shards)
+        written = write_arrays(folder, split, _load(arrays), shards, shuffle=shuffle, seed=seed)
     else:
-        written = write_images(folder, split, str(images), str(labels), shards)
+        written = write_images(folder, split, str(images), str(labels), shards, shuffle=shuffle, seed=seed)
     print(_told(written))
 
 
@@ -99,6 +104,9 @@ def _lines(found: Inspection) -> Iterator[str]:
     if found.features:
         yield f"\nfeatures, of {found.looked} records"
         yield aligned([(name, *_described(feature, found.looked)) for name, feature in found.features.items()])
+    if differ := list(differences(found)):
+        yield "\nnot the same in all records"
+        yield from differ
     for number, example in enumerate(found.examples):
         yield f"\nrecord {number}"
         yield aligned(list(example.items()))
@@ -111,7 +119,7 @@ def _described(feature: Feature, looked: int) -> tuple[str, str, str]:
     count = f"{feature.least}" if feature.least == feature.most else f"{feature.least} to {feature.most}"
     images = f"{', '.join(sorted(feature.images))} images" if feature.images else ""
     missing = f"missing in {looked - feature.records}" if feature.records < looked else ""
-    return feature.kind, f"[{count}]", ", ".join(filter(None, [images, missing]))
+    return " or ".join(feature.kinds), f"[{count}]", ", ".join(filter(None, [images, missing]))
 
 
 def _plain(found: Inspection) -> dict[str, Any]:
@@ -121,12 +129,14 @@ def _plain(found: Inspection) -> dict[str, Any]:
         "features": {
             name: {
                 "type": feature.kind,
+                "types": feature.kinds,
                 "records": feature.records,
                 "shape": [feature.least, feature.most],
                 "images": sorted(feature.images),
             }
             for name, feature in found.features.items()
         },
+        "differences": list(differences(found)),
         "examples": found.examples,
         "damages": [damage._asdict() for damage in found.damages],
     }

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -27,6 +28,7 @@ from everstep.experiment import run_experiment
 from everstep.loop.epochs import EpochController
 from everstep.loop.keras_callbacks import KerasCallbacks
 from everstep.loop.learning_rate import LearningRate
+from everstep.run.file_fingerprints import of_folder
 from everstep.task.compiled import require_compiled
 from everstep.task.description import Description, describe, leave
 from everstep.types import Batch
@@ -89,6 +91,8 @@ class KerasTrainer:
                 verbose=self._verbose,
                 allow_change=self._allow_change,
                 experiment=str(config.project_name),
+                record={"data": _fingerprints(config.data_dir)},
+                code_root=self._components.project.root,
             )
         self._folder.link()
         return callbacks.history
@@ -188,6 +192,11 @@ def _told_of_nan(watcher: EpochWatcher, metric: str) -> Iterator[None]:
             f"export.metric: {metric!r} was a finite number in no epoch, so nothing is exported: look at the loss, the "
             f"data and the learning rate ({error})"
         ) from error
+
+
+def _fingerprints(data_dir: Any) -> dict[str, Any]:
+    """Returns what is in the folder of the data, for the record: a loader's own code reads it."""
+    return {} if data_dir is None else {"data_dir": of_folder(Path(str(data_dir)))}
 
 
 def _builder(components: Components) -> ModelBuilderBase:

@@ -91,11 +91,9 @@ class Orchestrator:
         """The folder is this process's alone, the project is active, everything is seeded, and numbers are tracked."""
         with _locked(self.folder.path), self._project.active():
             self.folder.tidy()
-            backend.prepare(self.config.seed)  # before any object of the user's is built
-            components = build_components(self.config, self._project)
-            tracking = make_tracking(self.folder, self.config, self._project.root)
-            with contextlib.closing(tracking):
-                yield components, tracking
+            with contextlib.closing(make_tracking(self.folder, self.config, self._project.root)) as tracking:
+                backend.prepare(self.config.seed)  # before any object of the user's is built
+                yield build_components(self.config, self._project), tracking
 
     def _say(self, line: str) -> None:
         if self._verbose:

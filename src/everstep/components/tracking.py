@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import importlib.util
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ from everstep import redaction
 from everstep.components.config_file import DESCRIPTIONS
 from everstep.components.config_struct import ConfigStruct
 from everstep.components.run_folder import RunFolder
+from everstep.errors import UsageError
 from everstep.run.environment import code_version
 from everstep.tracking.mlflow import MlflowTracker
 from everstep.tracking.mlflow_run import spool_of
@@ -110,8 +112,20 @@ class MlflowTracking:
         self._tracker.flush()
 
     def close(self) -> None:
-        """Waits a little for the server, and says what is left."""
+        """Waits a little for the server, and says what is left.
+
+        An attempt that ends before it has begun to track tells MLflow all the same how, where an earlier one has begun.
+        """
+        error = sys.exception()
+        if error is not None and not isinstance(error, UsageError) and _begun(self._folder):
+            self.start()
         self._tracker.close()
+
+
+def _begun(folder: RunFolder) -> bool:
+    """Tells whether MLflow was, or will be, told of the run."""
+    with contextlib.closing(spool_of(folder.path)) as spool:
+        return spool.path.is_file()
 
 
 def make_tracking(folder: RunFolder, config: ConfigStruct, root: Any) -> Tracking:

@@ -129,7 +129,7 @@ class Node:
         for meant in difflib.get_close_matches(name, self._names()):
             redaction.learn({meant: value})  # after "pasword" there is a password, too
         hint = nearest(name, self._names())
-        hint += f"; an override adds it: +{name}=…" if self._is_open() else ""
+        hint += "; to add it, write + before the whole key" if self._is_open() else ""
         return Problem(name, f"unknown key (received {show(value)}); {hint}")
 
     def __setattr__(self, name: str, value: Any) -> None:

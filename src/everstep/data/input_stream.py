@@ -1,6 +1,6 @@
 """The stream behind `InputReader`: an epoch is a pipeline, resuming opens the same one and skips."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from everstep.data import tf_pipeline
@@ -40,6 +40,11 @@ class InputStream(Stream):
     def endless(self) -> bool:
         """Whether epoch follows epoch, or the first one has no end."""
         return self._infinite or super().endless
+
+    @property
+    def files(self) -> Sequence[str]:
+        """The record files; see `Stream.files`."""
+        return [file for source in self._sources for file, _ in source.readers()]
 
     @property
     def guarantee(self) -> str:

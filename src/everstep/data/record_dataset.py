@@ -5,10 +5,14 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+import numpy as np
+
 from everstep.data.input_pipeline import Hooks, Reading
+from everstep.data.record_arguments import shown, whole_number
 from everstep.data.record_batches import RecordStream
 from everstep.data.record_files import SPLITS, dataset_folder, naming_urls, record_files
 from everstep.data.record_files import dataset_path as as_path
+from everstep.data.record_frames import Content
 from everstep.data.record_salvage import Salvaged
 from everstep.data.record_source import RecordSource, count_records, identity
 from everstep.data.tf_data import load_tensorflow
@@ -107,20 +111,22 @@ def get_tfrecord_dataset(
     """
     tf = load_tensorflow("reading TFRecord files")
     training = _is_training(split, is_train)
-    _check(global_batch_size, shuffle_buffer, on_corrupt)
+    _check(on_corrupt)
+    global_batch_size = whole_number("global_batch_size", global_batch_size)
+    shuffle_buffer, seed = whole_number("shuffle_buffer", shuffle_buffer, 0), whole_number("seed", seed, 0)
     _require_keyword(preprocessing)
     names = record_files(as_path(dataset_path), SPLITS[0] if training else SPLITS[1])
     files = list(names)
     salvaged = _salvaged(tf, files, compression) if on_corrupt == "skip" else None
     readable = salvaged.files if salvaged else files
-    counts = _counted(tf, readable, compression, names)
+    contents = _counted(tf, readable, compression, names)
     _, percentage = dataset_folder("", percentage) if percentage != 100 else ("", 100)
-    source = RecordSource(tf, readable, counts, percentage, compression)
+    source = RecordSource(tf, readable, [each.records for each in contents], percentage, compression)
     _require_batches(source.size, global_batch_size, list(names.values()), training)
     hooks = Hooks(decode=lambda record: preprocessing(example=record), parse=_augmentation(data_augmentation, training))
     reading = Reading(global_batch_size, training, training, shuffle_buffer, seed, training)
     order = {"seed": seed, "shuffle_buffer": shuffle_buffer} if training else {}
-    facts = {"files": identity(readable, counts), "percentage": percentage, "batch": global_batch_size, **order}
+    facts = {"files": identity(readable, contents), "percentage": percentage, "batch": global_batch_size, **order}
     return RecordStream(source, hooks, reading, facts, names, salvaged)
 
 
@@ -129,13 +135,12 @@ def _is_training(split: str | bool | None, is_train: bool | None) -> bool:
         raise UsageError(f"split: received split={split!r}, is_train={is_train!r}; say one: split='train' or 'valid'")
     if isinstance(split, str) and split not in SPLITS:
         raise UsageError(f"split: received {split!r}; {nearest(split, SPLITS)}")
+    if not isinstance(split, str | bool | np.bool_ | None) or not isinstance(is_train, bool | np.bool_ | None):
+        raise UsageError(f"split: received split={shown(split)}, is_train={shown(is_train)}; say 'train' or 'valid'")
     return split == SPLITS[0] if isinstance(split, str) else bool(split if is_train is None else is_train)
 
 
-def _check(batch: Any, buffer: Any, on_corrupt: str) -> None:
-    for name, value, least in (("global_batch_size", batch, 1), ("shuffle_buffer", buffer, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise UsageError(f"{name}: received {value!r}, must be a whole number of at least {least}")
+def _check(on_corrupt: str) -> None:
     if on_corrupt not in ("raise", "skip"):
         raise UsageError(f"on_corrupt: received {on_corrupt!r}; {nearest(str(on_corrupt), ('raise', 'skip'))}")
 
@@ -169,7 +174,7 @@ def _require_batches(records: int, batch: int, files: list[str], training: bool)
         )
 
 
-def _counted(tf: Any, files: list[str], compression: str, names: Mapping[str, str]) -> list[int]:
+def _counted(tf: Any, files: list[str], compression: str, names: Mapping[str, str]) -> list[Content]:
     try:
         return count_records(tf, files, compression)
     except UsageError as error:

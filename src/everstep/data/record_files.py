@@ -4,6 +4,7 @@ import fnmatch
 import os
 from collections.abc import Iterable, Mapping
 
+from everstep.data.record_arguments import place, plain_number
 from everstep.errors import UsageError
 from everstep.remote.data import local_files, stored_names
 from everstep.remote.urls import checked, is_url, refuse_lost_slash
@@ -79,6 +80,7 @@ def dataset_folder(dataset: str | os.PathLike[str], percentage: float) -> tuple[
     Raises:
       UsageError: It is no percentage.
     """
+    percentage = plain_number(percentage)
     if isinstance(percentage, bool) or not isinstance(percentage, int | float) or not 0 < percentage <= 100:
         raise UsageError(f"percentage: received {percentage!r}, must be more than 0 and at most 100")
     folder = dataset_path(dataset)
@@ -94,7 +96,7 @@ def dataset_path(dataset: str | os.PathLike[str]) -> str:
     Raises:
       UsageError: It is no URL of a store.
     """
-    text = os.fspath(dataset)
+    text = place(_KEY, dataset)
     refuse_lost_slash(text, _KEY)
     return checked(text, _KEY) if is_url(text) else text.rstrip("/") or "/"
 

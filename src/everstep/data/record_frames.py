@@ -4,6 +4,7 @@ A record is its length (8 bytes), a checksum of that (4), the data, and a checks
 to length counts a file's records in the time it takes to touch each of them once.
 """
 
+import hashlib
 import mmap
 import os
 import struct
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
 _HEADER, _FOOTER = 12, 4
+_DIGITS = 16
 
 
 class Frame(NamedTuple):
@@ -60,6 +62,37 @@ def frames(path: str | os.PathLike[str]) -> list[Frame]:
                 return list(_walk(data, check=False))
             except BrokenFrame:  # a damaged length shows only further on: this time look at each
                 return list(_walk(data, check=True))
+
+
+class Content(NamedTuple):
+    """What a file holds: how many records, and a digest of their lengths and checksums in their order."""
+
+    records: int
+    digest: str
+
+
+def content(path: str | os.PathLike[str]) -> Content:
+    """Returns what a local, uncompressed file holds, as its frames tell it; the records' data is not read.
+
+    A record's checksum stands right before the next one's length, so it costs little to look at both. Another record,
+    or another order, is another digest, whatever the size.
+
+    Raises:
+      BrokenFrame: The file ends inside a record, or a length is damaged.
+      OSError: It cannot be read.
+    """
+    found, digest = frames(path), hashlib.sha256()
+    if found:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            digest.update(struct.pack(f"<{len(found)}Q", *(frame.length for frame in found)))
+            digest.update(b"".join([data[end - _FOOTER : end] for end in _ends(found)]))
+    return Content(len(found), digest.hexdigest()[:_DIGITS])
+
+
+def _ends(found: list[Frame]) -> Iterator[int]:
+    """Yields the first byte behind each record; as `Frame.end`, in a third of its time."""
+    more = _HEADER + _FOOTER
+    return (offset + length + more for offset, length in found)
 
 
 def whole_frames(path: str | os.PathLike[str]) -> tuple[list[Frame], BrokenFrame | None]:

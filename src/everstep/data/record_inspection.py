@@ -25,18 +25,28 @@ class Feature:
     """A feature of examples.
 
     Attributes:
-      kind: `bytes`, `int64` or `float`.
-      records: How many examples have it.
+      kinds: How many examples have it as `bytes`, `int64` or `float`.
+      first: Of each of those the first record, in words.
       least: The smallest number of values in one.
       most: The largest.
       images: Of what kinds of image files its values are.
     """
 
-    kind: str
-    records: int = 0
+    kinds: dict[str, int] = dataclasses.field(default_factory=dict)
+    first: dict[str, str] = dataclasses.field(default_factory=dict)
     least: int | None = None
     most: int = 0
     images: set[str] = dataclasses.field(default_factory=set)
+
+    @property
+    def kind(self) -> str:
+        """What it is in most examples."""
+        return max(self.kinds, key=self.kinds.__getitem__)
+
+    @property
+    def records(self) -> int:
+        """How many examples have it."""
+        return sum(self.kinds.values())
 
 
 @dataclasses.dataclass
@@ -78,7 +88,7 @@ def inspect(paths: Sequence[str], examples: int = 3, look: int = 1000) -> Inspec
         found.files.append((name, len(good), os.path.getsize(file)))
         found.damages += [damage._replace(file=name) for damage in damages]
         for number, record in enumerate(_records(file, good[:look])):
-            _look(found, _example(tf, name, number, record), examples)
+            _look(found, _example(tf, name, number, record), examples, f"record {number} of {name!r}")
     return found
 
 
@@ -122,24 +132,40 @@ def _example(tf: Any, file: str, number: int, record: bytes) -> Any:
         raise UsageError(f"record {number} of {file!r} is no tf.train.Example ({len(record)} bytes)") from error
 
 
-def _look(found: Inspection, example: Any, examples: int) -> None:
+def differences(found: Inspection) -> Iterator[str]:
+    """Yields, in words, which features are not the same in all records that were looked into."""
+    for name, feature in found.features.items():
+        if len(feature.kinds) > 1:
+            kinds = "; ".join(f"{kind} in {n}, first in {feature.first[kind]}" for kind, n in feature.kinds.items())
+            yield f"{name!r} has several types, and a reader takes one: {kinds}"
+        if feature.least != feature.most:
+            yield f"{name!r} has {feature.least} to {feature.most} values: FixedLenFeature does not read it"
+        if feature.records < found.looked:
+            missing = found.looked - feature.records
+            yield f"{name!r} is missing in {missing} of {found.looked}: FixedLenFeature needs a default_value"
+
+
+def _look(found: Inspection, example: Any, examples: int, where: str) -> None:
     found.looked += 1
     shown = {}
     for name in sorted(example.features.feature):
         held = example.features.feature[name]
-        kind = held.WhichOneof("kind") or "bytes_list"
+        kind = held.WhichOneof("kind")
+        if kind is None:  # a reader takes it for one that is not there
+            continue
         values = list(getattr(held, kind).value)
-        _count(found.features.setdefault(name, Feature(kind.removesuffix("_list"))), values)
+        _count(found.features.setdefault(name, Feature()), kind.removesuffix("_list"), values, where)
         shown[name] = _words(values)
     if len(found.examples) < examples:
         found.examples.append(shown)
 
 
-def _count(feature: Feature, values: list[Any]) -> None:
-    feature.records += 1
+def _count(feature: Feature, kind: str, values: list[Any], where: str) -> None:
+    feature.kinds[kind] = feature.kinds.get(kind, 0) + 1
+    feature.first.setdefault(kind, where)
     feature.most = max(feature.most, len(values))
     feature.least = len(values) if feature.least is None else min(feature.least, len(values))
-    feature.images |= {kind for v in values[:1] if isinstance(v, bytes) and (kind := image_kind(v))}
+    feature.images |= {image for v in values[:1] if isinstance(v, bytes) and (image := image_kind(v))}
 
 
 def _words(values: list[Any]) -> str:

@@ -1,5 +1,6 @@
 """The records of a dataset's files, counted, and of them a sample that is always the same."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from everstep.data.damage import naming_damage
 from everstep.data.files import COMPRESSIONS, ReadFile, read_records
 from everstep.data.passes import FileSource, Interleave, Shard
-from everstep.data.record_frames import BrokenFrame, frames
+from everstep.data.record_frames import BrokenFrame, Content, content
 from everstep.errors import UsageError
 
 _BUCKETS = 2**62
@@ -76,10 +77,10 @@ def _ranks(tf: Any, file: Any, numbers: Any) -> Any:
     return tf.strings.to_hash_bucket_strong(texts, _BUCKETS, _KEY)
 
 
-def count_records(tf: Any, files: Sequence[str], compression: str) -> list[int]:
-    """Returns how many records each file has.
+def count_records(tf: Any, files: Sequence[str], compression: str) -> list[Content]:
+    """Returns how many records each file has, and what tells them from others.
 
-    It is seen from the lengths of its records; a file that is compressed is read.
+    Both are seen from the frames of its records; a file that is compressed is read.
 
     Raises:
       UsageError: A file is damaged; names it and the place in it.
@@ -90,12 +91,11 @@ def count_records(tf: Any, files: Sequence[str], compression: str) -> list[int]:
     return [_count(tf, file, compression) for file in files]
 
 
-def _count(tf: Any, file: str, compression: str) -> int:
+def _count(tf: Any, file: str, compression: str) -> Content:
     if compression:
-        read = read_records(compression)
-        return sum(1 for _ in naming_damage(tf, iter(read(file)), [(file, read)]))
+        return _content_read(tf, file, compression)
     try:
-        return len(frames(file))
+        return content(file)
     except BrokenFrame as broken:
         raise UsageError(
             f"{file!r} {broken}{_hint(file)}: write it again, or leave it out; on_corrupt='skip' reads what is whole"
@@ -104,13 +104,27 @@ def _count(tf: Any, file: str, compression: str) -> int:
         raise UsageError(f"{file!r} cannot be read: {error.strerror}") from error
 
 
+def _content_read(tf: Any, file: str, compression: str) -> Content:
+    """Returns what a compressed file holds; its digest is that of its bytes."""
+    read = read_records(compression)
+    records = sum(1 for _ in naming_damage(tf, iter(read(file)), [(file, read)]))
+    with open(file, "rb") as opened:
+        return Content(records, hashlib.file_digest(opened, "sha256").hexdigest()[:16])
+
+
 def _hint(file: str) -> str:
     with open(file, "rb") as opened:
         return " (it is a gzip file: say compression='GZIP')" if opened.read(2) == b"\x1f\x8b" else ""
 
 
-def identity(files: Sequence[str], counts: Sequence[int]) -> str:
-    """Returns the names and sizes of files in one line: another order, or other files, make another one."""
-    return ", ".join(
-        f"{os.path.basename(file)}:{count}:{os.path.getsize(file)}" for file, count in zip(files, counts, strict=True)
-    )
+def identity(files: Sequence[str], contents: Sequence[Content]) -> dict[str, str]:
+    """Returns what tells files from others: how many records, how many bytes, the digest of all records.
+
+    By the file's name without its ending; dots, which part the keys of a configuration, are underlines.
+    """
+    return {
+        os.path.splitext(os.path.basename(file))[0].replace(
+            ".", "_"
+        ): f"{records} records, {os.path.getsize(file)} bytes, {digest}"
+        for file, (records, digest) in zip(files, contents, strict=True)
+    }

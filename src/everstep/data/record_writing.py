@@ -4,7 +4,7 @@ import csv
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from everstep import storage
 from everstep.data.examples import TfExampleBuilder, write_tfrecords
+from everstep.data.record_arguments import whole_number
 from everstep.data.record_files import SPLITS
 from everstep.data.tf_data import load_tensorflow
 from everstep.errors import UsageError, nearest
@@ -28,11 +29,28 @@ class Written(NamedTuple):
     labels: list[str]
 
 
-def write_arrays(folder: storage.PathLike, split: str, arrays: Mapping[str, np.ndarray], shards: int = 1) -> Written:
+def write_arrays(
+    folder: storage.PathLike,
+    split: str,
+    arrays: Mapping[str, np.ndarray],
+    shards: int = 1,
+    *,
+    shuffle: bool = True,
+    seed: int = 0,
+) -> Written:
     """Writes arrays whose first axis is the samples; each becomes a feature of its name.
 
     Images (uint8, with height, width and 1, 3 or 4 channels) become PNG files, `label` becomes text, whole numbers
     int64, others float32, text bytes; more axes are laid in a row.
+
+    Args:
+      folder: The dataset's folder.
+      split: `train` or `valid`.
+      arrays: By name.
+      shards: Number of files; records are dealt to them in turn.
+      shuffle: Whether the records are shuffled before: readers mix only what their buffer holds, and data often comes
+        class by class. False keeps the order.
+      seed: Decides on the order; the same one always gives the same files.
 
     Raises:
       UsageError: The arrays do not fit together, or one cannot be stored.
@@ -46,17 +64,34 @@ def write_arrays(folder: storage.PathLike, split: str, arrays: Mapping[str, np.n
             raise UsageError(f"array {name!r} has the type {array.dtype}, which records cannot hold")
     texts = [_text(value) for value in arrays["label"]] if "label" in arrays else []
     columns = {name: _column(array, name) for name, array in arrays.items()}
-    rows = ({name: column[row] for name, column in columns.items()} for row in range(min(sizes.values())))
+    order = _order(min(sizes.values()), shuffle, seed)
+    rows = ({name: column[row] for name, column in columns.items()} for row in order)
     return _write(folder, split, rows, texts, shards, numeric="label" in arrays and arrays["label"].dtype.kind in "iu")
 
 
 def write_images(
-    folder: storage.PathLike, split: str, images: storage.PathLike, table: storage.PathLike, shards: int = 1
+    folder: storage.PathLike,
+    split: str,
+    images: storage.PathLike,
+    table: storage.PathLike,
+    shards: int = 1,
+    *,
+    shuffle: bool = True,
+    seed: int = 0,
 ) -> Written:
     """Writes image files, as they are, with the labels of a CSV table whose columns are `file`, `label` and others.
 
     `file` is relative to `images`. Other columns become features: whole numbers int64, numbers float32, else text. A
     column `split` says which rows are meant: those of another split are left out.
+
+    Args:
+      folder: The dataset's folder.
+      split: `train` or `valid`.
+      images: The folder of the images.
+      table: The CSV file.
+      shards: Number of files; records are dealt to them in turn.
+      shuffle: Whether the records are shuffled before; see `write_arrays`.
+      seed: Decides on the order.
 
     Raises:
       UsageError: The table or an image cannot be used; names the line.
@@ -65,8 +100,20 @@ def write_images(
     if not rows:
         raise UsageError(f"{os.fspath(table)!r} has no row of the split {split!r}")
     kinds = _kinds(rows)
-    features = (_image_row(Path(images), row, kinds) for row in rows)
+    features = (_image_row(Path(images), rows[number], kinds) for number in _order(len(rows), shuffle, seed))
     return _write(folder, split, features, [row.values["label"].strip() for row in rows], shards)
+
+
+def _order(count: int, shuffle: bool, seed: int) -> Iterable[int]:
+    """Returns the numbers of the rows as they are to be written; NumPy's own permutation may change with its version.
+
+    Each row is drawn a number that follows from the seed alone, and the rows are sorted by it.
+    """
+    seed = whole_number("seed", seed, 0)
+    if not shuffle:
+        return range(count)
+    drawn = np.random.PCG64(seed).random_raw(count)
+    return [int(row) for row in np.argsort(drawn, kind="stable")]
 
 
 class _Row(NamedTuple):

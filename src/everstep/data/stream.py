@@ -7,7 +7,7 @@ a bookmark beside the two numbers.
 
 import abc
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from everstep.data import nest
@@ -85,6 +85,11 @@ class Stream(abc.ABC):
     def made_of(self) -> Mapping[str, "Stream"]:
         """The streams that this one is made of, by name; they tell whether a run goes on with the same data."""
         return {}
+
+    @property
+    def files(self) -> Sequence[str]:
+        """The files that this one reads, where it knows them: their content tells whether the data is the same."""
+        return ()
 
     @property
     def guarantee(self) -> str:

@@ -188,8 +188,8 @@ def _accepted(callbacks: Sequence[keras.callbacks.Callback]) -> list[keras.callb
     refused = [callback for callback in given if isinstance(callback, keras.callbacks.BackupAndRestore)]
     if refused:
         logger.warning(
-            "BackupAndRestore is left out: it would put older weights in place of those that fit goes on from; "
-            "fit(…, model_dir=…) resumes by itself"
+            "BackupAndRestore is left out: it would put older weights in place of those that the run goes on from; "
+            "a run with a directory resumes by itself"
         )
     return [callback for callback in given if callback not in refused]
 

@@ -13,7 +13,9 @@ carries what is complete to the store, and the next attempt, on whichever machin
     fetching.py    from the store to this machine
     mirror.py      from this machine to the store
     uploader.py    the thread that does it
+    process.py     which process this is, for others to look for
     lease.py       one machine at a time
+    held.py        a store that only the holder of its lease writes to
     cache.py       where local copies live
     working.py     all of it around a run
     data.py        data files, fetched once

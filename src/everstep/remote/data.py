@@ -11,7 +11,7 @@ from typing import Any
 
 import filelock
 
-from everstep import redaction
+from everstep import redaction, storage
 from everstep.errors import UsageError
 from everstep.remote import cache
 from everstep.remote.checksums import fingerprint, is_confirmed, version
@@ -109,26 +109,25 @@ def _fetch(url: str, info: Mapping[str, Any], target: Path, progress: "_Progress
     with filelock.FileLock(target.with_name(".lock")):
         if not target.exists():
             folder, _, name = url.rpartition("/")
-            Store(folder).get(name, target)
-            _check(url, info, target)
+            with storage.atomic_path(target) as arriving:  # a file that has the name counts, whoever dies meanwhile
+                Store(folder).get(name, arriving)
+                _check(url, info, arriving)
     progress.add(int(info.get("size") or 0))
 
 
-def _check(url: str, info: Mapping[str, Any], target: Path) -> None:
+def _check(url: str, info: Mapping[str, Any], arriving: Path) -> None:
     """Compares a file with what the store says of it: its size, and its checksum where it tells one.
 
     An ETag is that of the content for most objects, not for encrypted ones: where it differs, what arrives a second
     time decides.
     """
-    has = fingerprint(target)
+    has = fingerprint(arriving)
     is_wrong = info.get("size") not in (None, has.size) or (bool(info.get("md5Hash")) and not is_confirmed(info, has))
     if not is_wrong and _PLAIN.fullmatch(str(info.get("ETag", "")).strip('"')) and not is_confirmed(info, has):
         folder, _, name = url.rpartition("/")
-        Store(folder).get(name, target)
-        is_wrong = fingerprint(target) != has
+        Store(folder).get(name, arriving)
+        is_wrong = fingerprint(arriving) != has
     if is_wrong:
-        with contextlib.suppress(OSError):
-            target.unlink()
         raise StoreError(f"{url} did not arrive as the store has it")
 
 

@@ -2,14 +2,14 @@
 
 Stores have no locks that end with a process. So this is a best effort: a second machine waits until it has seen
 either that the lease is renewed, and gives up, or that it is not, and takes over. Clocks are not compared, as they
-differ. Whoever finds that somebody else has taken over stops uploading.
+differ; only a process of this very machine, boot and container is looked for by its number. Whoever finds that
+somebody else has taken over stops uploading: it is asked for before each object, and of the store itself before one
+that makes others count.
 """
 
 import contextlib
 import json
 import logging
-import os
-import socket
 import threading
 import time
 import uuid
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.errors import UsageError
+from everstep.remote import process
 from everstep.remote.failures import Absent, StoreError
 from everstep.remote.layout import OWN
 from everstep.remote.transfer import Store
@@ -25,10 +26,12 @@ from everstep.remote.transfer import Store
 logger = logging.getLogger(__name__)
 
 NAME = f"{OWN}/lease.json"
-_RENEWALS_MISSED = 3
-_LONG_DEAD = 600.0
+_RENEWALS_MISSED, _RENEWALS_TRUSTED = 3, 2
 _SECONDS_TO_RELEASE = 5.0
 _CLOCKS_DIFFER = 60.0
+
+_held_here: set[str] = set()
+"""The tokens of leases that this process holds."""
 
 
 class LostLease(StoreError):
@@ -48,6 +51,7 @@ class Lease:
         self._store, self._interval, self._say = store, interval, say
         self._token = uuid.uuid4().hex
         self._renewed = 0.0
+        self._lost: LostLease | None = None
         self._lock, self._ended = threading.Lock(), threading.Event()
 
     def acquire(self) -> None:
@@ -57,9 +61,11 @@ class Lease:
           UsageError: Somebody else trains there; names the host and the process.
           StoreError: The store does not answer, or may not be written to.
         """
+        began = time.monotonic()
         if self._holder() is not None or not self._store.create(NAME, self._text()):
-            self._take_over()
-        self._renewed = time.monotonic()
+            began = self._take_over()
+        self._renewed = began
+        _held_here.add(self._token)
 
     def keep(self) -> None:
         """Renews it until it is released, in a thread of its own: a large checkpoint takes longer than a renewal."""
@@ -84,15 +90,50 @@ class Lease:
         with self._lock:
             if time.monotonic() - self._renewed < self._interval or self._ended.is_set():
                 return
-            holder = self._holder()
-            if holder is not None and holder.get("token") != self._token:
-                raise LostLease(f"{self._store.url} is being trained by {_words(holder)} by now", permanent=True)
+            began = time.monotonic()
+            self._require()
             self._store.put_bytes(NAME, self._text())
-            self._renewed = time.monotonic()
+            self._renewed = began
+
+    def check(self) -> None:
+        """Makes sure that it still is this process's, as far as that is known without asking the store each time.
+
+        Raises:
+          LostLease: Somebody else has taken over.
+          StoreError: It is not known, and the store does not answer.
+        """
+        if self._lost is not None:
+            raise self._lost
+        if self._ended.is_set():
+            raise LostLease(f"the lease of {self._store.url} was given back", permanent=True)
+        if time.monotonic() - self._renewed >= _RENEWALS_TRUSTED * self._interval:  # others wait for one more
+            self.renew()
+
+    def confirm(self) -> None:
+        """Asks the store whether it still is this process's.
+
+        Raises:
+          LostLease: Somebody else has taken over.
+          StoreError: The store does not answer.
+        """
+        with self._lock:
+            self._require()
+
+    def _require(self) -> None:
+        holder = self._holder()
+        if holder is None:
+            told = f"the lease of {self._store.url} is gone: somebody else has trained there, or removed it"
+            self._lost = LostLease(told, permanent=True)
+        elif holder.get("token") != self._token:
+            told = f"{self._store.url} is being trained by {_words(holder)} by now"
+            self._lost = LostLease(told, permanent=True)
+        if self._lost is not None:
+            raise self._lost
 
     def release(self) -> None:
         """Gives it back, if it still is this process's; does not wait long for a store that does not answer."""
         self._ended.set()
+        _held_here.discard(self._token)
         thread = threading.Thread(target=self._release, name="everstep-lease", daemon=True)
         thread.start()
         thread.join(_SECONDS_TO_RELEASE)
@@ -109,15 +150,18 @@ class Lease:
                 return _words(found)
         return "another process of this machine"
 
-    def _take_over(self) -> None:
+    def _take_over(self) -> float:
+        """Takes it from one that is gone; returns when, on the monotonic clock."""
         holder = self._holder()
-        if holder is not None and not _is_surely_dead(holder):
+        if holder is not None and not _is_left(holder):
             self._wait_for(holder)
+        began = time.monotonic()
         self._store.put_bytes(NAME, self._text())
         time.sleep(0.2)
         now = self._holder()
         if now is not None and now.get("token") != self._token:
             raise UsageError(self._refusal(now))
+        return began
 
     def _wait_for(self, holder: dict[str, Any]) -> None:
         """Waits until the holder has missed its renewals.
@@ -151,7 +195,7 @@ class Lease:
         return found if isinstance(found, dict) else {}
 
     def _text(self) -> bytes:
-        holder = {"host": socket.gethostname(), "pid": os.getpid(), "token": self._token}
+        holder = {**process.identity(), "token": self._token}
         return json.dumps({**holder, "time": time.time(), "interval": self._interval}).encode()
 
 
@@ -169,22 +213,6 @@ def _words(holder: dict[str, Any]) -> str:
     return f"process {holder.get('pid', '?')} on host {holder.get('host', '?')}"
 
 
-def _is_surely_dead(holder: dict[str, Any]) -> bool:
-    """Whether there is no need to wait: a process of this machine that is gone, or one silent for very long."""
-    try:
-        pid, renewed = int(holder["pid"]), float(holder["time"])
-    except (KeyError, TypeError, ValueError):
-        return False
-    if time.time() - renewed > _LONG_DEAD:
-        return True
-    if holder.get("host") != socket.gethostname():
-        return False
-    if pid == os.getpid():  # a container's first process, before it was started again
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
+def _is_left(holder: dict[str, Any]) -> bool:
+    """Whether there is no need to wait: its process is gone, or is this one, which could not give it back."""
+    return process.is_gone(holder) or (process.is_this(holder) and holder.get("token") not in _held_here)

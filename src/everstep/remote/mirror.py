@@ -143,11 +143,35 @@ class Mirror:
         tree = scan(self.directory)
         if not tree.units and RECORD not in tree.files:
             return  # nothing of a run yet, or a run that was given up
-        self._upload(self._stage(name for name in tree.files if not self._is_late(name)))
-        for unit in sorted(tree.units.values(), key=lambda unit: (unit.parent == CHECKPOINTS, -unit.step)):
-            self._commit_unit(unit)
+        self._commit_files(tree)
+        for unit in _newest_first(tree):
+            if not self._has(unit):
+                self._commit_newer(tree)
+                self._commit_unit(unit)
         self._upload(late)
         self._remove(tree)
+
+    def _commit_files(self, tree: Tree) -> None:
+        """Carries what a checkpoint may speak of, and so has to be there before it."""
+        self._upload(self._stage(name for name in tree.files if not self._is_late(name)))
+        for unit in tree.units.values():
+            if unit.parent != CHECKPOINTS:
+                self._commit_unit(unit)
+
+    def _commit_newer(self, tree: Tree) -> None:
+        """Carries a checkpoint that was saved while others were on their way: a machine that is lost loses less.
+
+        Args:
+          tree: What is being committed; learns of it.
+        """
+        now = scan(self.directory)
+        if now.newest > tree.newest:
+            self._commit_files(now)
+            newest = _newest_first(now)[0]
+            self._commit_unit(newest)
+            others = {path: unit for path, unit in now.units.items() if unit.parent != CHECKPOINTS}
+            tree.units |= {**others, newest.path: newest}
+            tree.files, tree.damaged = now.files, tree.damaged | now.damaged
 
     def _is_late(self, name: str) -> bool:
         return name.startswith(_LAST) or (name == RECORD and name in self._index.files)
@@ -269,6 +293,11 @@ class Mirror:
         for unit in self._committed.values():
             self._delete_unit(unit)
         self.store.delete([*self._index.files, *self._index.pending, f"{layout.OWN}/index.json"])
+
+
+def _newest_first(tree: Tree) -> list[Unit]:
+    """Returns the checkpoints in the order in which they are worth most."""
+    return sorted((unit for unit in tree.units.values() if unit.parent == CHECKPOINTS), key=lambda unit: -unit.step)
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

@@ -12,7 +12,7 @@ from everstep.remote.mirror import Mirror
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
-_LONGEST_PAUSE = 30.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 
 class Uploader:
@@ -58,7 +58,7 @@ class Uploader:
     def _work(self) -> None:
         pause = _LOOK_SECONDS
         while True:
-            closing = self._closing.wait(pause)
+            closing, began = self._closing.wait(pause), time.monotonic()
             try:
                 self._pass(closing)
             except LostLease as error:
@@ -67,7 +67,7 @@ class Uploader:
                 return
             except Exception as error:  # whatever it is, the run does not end for it, and it is told
                 self._note(error)
-                pause = min(max(1.0, pause * 2), _LONGEST_PAUSE) if not closing else 0.5
+                pause = _LOOK_SECONDS if closing else self._longer(pause, began)
                 if closing and self._gives_up():
                     return
                 if closing:
@@ -86,6 +86,12 @@ class Uploader:
             self._committed = time.monotonic()
         if not closing and self._mirror.directory.exists():
             self._mirror.fetch_awaited()
+
+    def _longer(self, pause: float, began: float) -> float:
+        """Returns how long to wait after a pass that failed: longer each time, unless the store took some of it."""
+        if self._mirror.progressed >= began:
+            return _FIRST_PAUSE
+        return min(max(_FIRST_PAUSE, pause * 2), _LONGEST_PAUSE)
 
     def _gives_up(self) -> bool:
         return time.monotonic() - max(self._closed_at, self._mirror.progressed) >= self._patience

@@ -16,6 +16,7 @@ from everstep.remote import index as indexes
 from everstep.remote.cache import Copy
 from everstep.remote.failures import StoreError, brief
 from everstep.remote.fetching import Contents, drop_gone, fetch_files, fetch_newest, fetch_others
+from everstep.remote.held import HeldStore
 from everstep.remote.layout import scan
 from everstep.remote.lease import NAME as LEASE
 from everstep.remote.lease import Lease, LostLease
@@ -67,15 +68,14 @@ def _is_remote(model_dir: Any) -> bool:
 
 @contextlib.contextmanager
 def _trained(url: str) -> Iterator[Path]:
-    store = Store(url)
-    lease = Lease(store, settings.interval())
+    lease = Lease(Store(url), settings.interval())
     with _one_process(url, lease):
         with _reachable():
             lease.acquire()
         lease.keep()
         try:
             with contextlib.closing(Copy(url)) as copy:
-                mirror = Mirror(store, copy)
+                mirror = Mirror(HeldStore(url, lease), copy)
                 with _reachable():
                     mirror.fetch()
                 with _uploaded(mirror, lease):

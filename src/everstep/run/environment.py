@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from everstep import storage
+from everstep.run import code_diff, surroundings
 from everstep.run.digest import array_bytes
 from everstep.run.submitted import submitted_code
 
@@ -23,12 +24,15 @@ _GIT_SECONDS = 10.0
 
 
 def environment() -> dict[str, Any]:
-    """Returns Python, platform, processors and the versions of what is installed."""
+    """Returns Python, platform, processors, the versions of what computes, and variables that change how it does."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),
+        "processor": surroundings.processor(),
         "cpu_count": os.cpu_count(),
+        "gpus": surroundings.gpus(),
+        "settings": surroundings.settings(),
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
     }
 
@@ -37,19 +41,19 @@ def code_version(path: storage.PathLike) -> dict[str, Any]:
     """Returns which code is at `path`.
 
     Returns:
-      `commit` and `dirty` (a tracked file changed, or a Python file nobody added) inside a git work tree;
-      elsewhere both are None and `sources` is a digest of the Python files below `path`. Of a run that was submitted,
-      the version that was.
+      `commit`, `dirty` (a tracked file changed, or a Python file nobody added) and `changes` (a digest of what has)
+      inside a git work tree; elsewhere they are None and `sources` is a digest of the Python files below `path`. Of a
+      run that was submitted, the version that was.
     """
     if (told := submitted_code(path)) is not None:
         return told
     commit = _git(path, "rev-parse", "HEAD")
     if commit is None:
-        return {"commit": None, "dirty": None, "sources": _sources_digest(Path(path))}
+        return {"commit": None, "dirty": None, "changes": None, "sources": _sources_digest(Path(path))}
     changed = _git(path, "status", "--porcelain", "--untracked-files=no")
     added = _git(path, "ls-files", "--others", "--exclude-standard", "*.py")
     dirty = None if changed is None or added is None else bool(changed or added)
-    return {"commit": commit, "dirty": dirty, "sources": None}
+    return {"commit": commit, "dirty": dirty, "changes": code_diff.digest(path) if dirty else None, "sources": None}
 
 
 def fingerprint(arrays: Any) -> dict[str, dict[str, Any]]:

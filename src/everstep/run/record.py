@@ -7,19 +7,25 @@ import functools
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from everstep import redaction, storage
 from everstep.errors import UsageError
+from everstep.run import code_diff, surroundings
+from everstep.run.digest import weights_digest
 from everstep.run.environment import code_version, environment
+from everstep.types import State
 
 logger = logging.getLogger(__name__)
 
 Status = Literal["running", "finished", "failed", "interrupted"]
 Record = dict[str, Any]
 """The content of `run.json`."""
+
+MAX_STATES = 500
+"""So many states are noted; of more, every other one of the former."""
 
 Clock = Callable[[], datetime.datetime]
 
@@ -28,6 +34,7 @@ _BLANK: Record = {
     "id": None,
     "experiment": None,
     "backend": None,
+    "mode": None,
     "status": None,
     "step": 0,
     "epoch": 0,
@@ -36,12 +43,31 @@ _BLANK: Record = {
     "metrics": {"train": {}, "validation": {}},
     "digest": None,
     "weights_digest": None,
+    "states": {},
     "code": {},
     "environment": {},
     "data": {},
     "initial_weights": [],
     "cost": {},
 }
+
+
+OWN_FILES = ("config.yaml", surroundings.REQUIREMENTS, code_diff.FILE, "history.csv")
+"""What a run writes anew in its directory, beside `run.json`, which is the first."""
+
+
+def refuse_foreign(directory: Path, names: Sequence[str]) -> None:
+    """Refuses a directory with files that a run would write over and none has written.
+
+    Raises:
+      UsageError: There is one.
+    """
+    foreign = [] if (directory / "run.json").exists() else [name for name in names if (directory / name).exists()]
+    if foreign:
+        raise UsageError(
+            f"model_dir: {str(directory)!r} holds {foreign[0]!r} but no run, which would write over it: name another "
+            "directory"
+        )
 
 
 class Run:
@@ -56,11 +82,13 @@ class Run:
     Attributes:
       directory: The run directory.
       record: What `run.json` says, or will say with the next write.
+      code_root: Where the code is that the run is made of; the working directory, unless someone knows better.
     """
 
     def __init__(self, directory: Path, record: Record, clock: Clock = _utc_now) -> None:
         self.directory = directory
         self.record = record
+        self.code_root = Path.cwd()
         self._clock = clock
         self._opened = self._time()
         self._unwritten = False  # whether the disk has not taken the record, and that was told
@@ -110,7 +138,7 @@ class Run:
         Args:
           step: The step restored, 0 for a fresh run.
           config_text: The resolved configuration, written to `config.yaml`.
-          code: Which code runs; by default that of the working directory.
+          code: Which code runs; by default that of `code_root`.
           data: Fingerprints of the data, where they were taken.
           changes: What the configuration has changed in since the last attempt: `key`, `old` and `new` of each.
           beat: The last sign of life of an earlier attempt: its step, and when that was reached.
@@ -118,19 +146,22 @@ class Run:
         Raises:
           UsageError: The directory cannot be created or written to.
         """
+        refuse_foreign(self.directory, OWN_FILES)
         storage.prepare_directory(self.directory)
-        with self._a_usable_disk():
-            storage.write_text(self.directory / "config.yaml", config_text)
         for attempt in self.record["attempts"]:
             if attempt["ended"] is None:
                 self._bury(attempt, beat)
         self.record["attempts"].append(self._attempt(step) | {"changes": [dict(change) for change in changes]})
         self.record |= {"status": "running", "step": step, "digest": None, "weights_digest": None}
-        self.record["code"] = dict(code_version(os.getcwd()) if code is None else code)
+        self.record["code"] = dict(code_version(self.code_root) if code is None else code)
         self.record["environment"] = environment()
         self.record |= {} if data is None else {"data": dict(data)}
+        self._forget_states(step + 1)
         with self._a_usable_disk():
             self._write()
+            storage.write_text(self.directory / "config.yaml", config_text)
+            code_diff.keep(self.directory, self.code_root if self.record["code"].get("changes") else None)
+            surroundings.keep_packages(self.directory)
 
     @contextlib.contextmanager
     def _a_usable_disk(self) -> Iterator[None]:
@@ -160,6 +191,25 @@ class Run:
     def again(self, steps: int) -> None:
         """Notes steps that the attempt computes a second time because it went back."""
         self.record["attempts"][-1]["steps_again"] += steps
+
+    def saved(self, step: int, state: State) -> None:
+        """Notes the digest of the weights that were saved; with the next write.
+
+        It is called by the thread that writes checkpoints, which has time: training goes on meanwhile.
+
+        Args:
+          step: The step.
+          state: Every variable after it.
+        """
+        found = weights_digest(state)
+        self._forget_states(step)
+        self.record["states"] = {**self.record["states"], str(step): found}
+
+    def _forget_states(self, step: int) -> None:
+        """Drops what was noted of a step and those after it: they are done again, perhaps without some batches."""
+        known = {name: found for name, found in self.record["states"].items() if int(name) < step}
+        # Another thread may be writing the record: what it reads is replaced, never changed.
+        self.record["states"] = known if len(known) < MAX_STATES else dict(list(known.items())[::2])
 
     def update(self, step: int, epoch: int, metrics: Mapping[str, Mapping[str, float]] | None = None) -> None:
         """Records how far the run is; `metrics` replaces the last logs of the kinds it names.

@@ -1,5 +1,7 @@
 """The outer loop of a job: that of epochs, and the job's files follow each checkpoint."""
 
+import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ from everstep.loop.learning_rate import LearningRate
 from everstep.loop.plan import Plan
 from everstep.training.job_files import JobFiles
 from everstep.types import Logs
+
+logger = logging.getLogger(__name__)
 
 
 class JobController(EpochController):
@@ -49,6 +53,13 @@ class JobController(EpochController):
     def _after_evaluation(self, logs: Any) -> None:
         super()._after_evaluation(logs)
         self._files.epoch_ended(self.step)
+        self._warn_of(float(logs.get("validation_loss", 0.0)))
+
+    def _warn_of(self, loss: float) -> None:
+        """Says that an evaluation came to nothing: the job goes on, since what it has learned is sound."""
+        if not math.isfinite(loss):
+            epoch = max(self.callbacks.history.epoch, default=0)
+            logger.warning("the validation loss is %s in epoch %d (the first is 0): look at valid_ds", loss, epoch)
 
 
 def _directory(checkpointer: Any) -> Path:

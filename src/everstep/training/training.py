@@ -14,6 +14,7 @@ import keras
 from everstep import storage
 from everstep.data import nest
 from everstep.data.config import DataConfig
+from everstep.data.record_arguments import whole_number
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine import backend
@@ -21,19 +22,21 @@ from everstep.errors import UsageError
 from everstep.experiment import run_experiment
 from everstep.export.saved_model import export_saved_model
 from everstep.loop.keras_callbacks import KerasCallbacks
-from everstep.remote.urls import checked, is_url, refuse_lost_slash
 from everstep.run.signals import Interrupted
 from everstep.task.compiled import CompiledTask
 from everstep.task.description import describe, leave
 from everstep.task.task import unpack
 from everstep.training import pipeline_files
+from everstep.training.arguments import check_kinds, checked_keys, checked_places, checked_seed
 from everstep.training.building import build_model, known_objects, named
 from everstep.training.devices import choose_strategy, make_optimizer, scope
-from everstep.training.history_file import history_csv
+from everstep.training.history_file import as_history, history_csv
 from everstep.training.input_size import Size, input_size
 from everstep.training.job_controller import JobController
 from everstep.training.publishing import place_for, publish
+from everstep.training.saving import refuse_what_is_not_finite, sample_inputs
 from everstep.training.settings import experiment_config
+from everstep.training.wording import own_words
 
 
 class Training:
@@ -55,8 +58,8 @@ class Training:
       loss: As for `model.compile`.
       metrics: As for `model.compile`.
       seed: Seeds Python, NumPy and Keras before the model is built.
-      allow_change: Keys, such as `task.optimizer.learning_rate`, that a job that goes on may change although they
-        alter what it computes. The refusal names the keys.
+      allow_change: What a job that goes on may change although it alters what is computed: `data`, or a key such as
+        `optimizer.learning_rate`. The refusal names the keys.
       verbose: Whether to print progress.
 
     Attributes:
@@ -83,15 +86,15 @@ class Training:
         allow_change: Sequence[str] = (),
         verbose: bool = True,
     ) -> None:
-        self.job_dir, self.artifacts_dir = os.fspath(job_dir), os.fspath(artifacts_dir)
-        _check_places(self.job_dir, self.artifacts_dir)
-        self.seed, self.verbose, self._allow_change = seed, verbose, allow_change
+        check_kinds(build_model_func, use_tpu, custom_objects, optimizer)
+        self.job_dir, self.artifacts_dir = checked_places(job_dir, artifacts_dir)
+        self.seed, self.verbose, self._allow_change = checked_seed(seed), verbose, checked_keys(allow_change)
         self.history: keras.callbacks.History | None = None
         self._callbacks: list[keras.callbacks.Callback] = []
         self._known = functools.partial(known_objects, custom_objects, custom_model_class)
         backend.select(None)
         self.strategy = choose_strategy(use_tpu)
-        backend.prepare(seed)
+        backend.prepare(self.seed)
         with scope(self.strategy), self._known():
             made = make_optimizer(named(optimizer, custom_objects), self.strategy)
             loss, metrics = (named(each, custom_objects) for each in (loss, metrics))
@@ -156,31 +159,55 @@ class Training:
           UsageError: The request cannot be carried out, or would go on with a job that was trained otherwise.
           TrainingError: The job started and failed. Nothing that is not finite is saved or exported.
         """
-        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-            raise UsageError(f"epochs: received {epochs!r}, must be a whole number of at least 1")
+        epochs = whole_number("epochs", epochs)
+        validation_steps = None if validation_steps is None else whole_number("validation_steps", validation_steps)
         with place_for(self.artifacts_dir):
             backend.prepare(self.seed)
             train = _stream(train_ds, True, self.seed)
             valid = None if valid_ds is None else _stream(valid_ds, False, self.seed)
             trainer = self._run(train, valid, epochs, _steps(train, steps_per_epoch), validation_steps)
             if self.artifacts_dir:
-                self._save_model(trainer)
+                self._save_as_evaluated(trainer)
                 self.save_history()
         return self._known_history()
 
-    def save_history(self) -> str:
-        """Writes `history.csv` to `artifacts_dir`: a row per epoch of all attempts; returns where it is.
+    def save_model(self, sample: Any = None) -> str:
+        """Writes the model as it is now to `saved_model/` in `artifacts_dir`, without its optimizer; returns where.
+
+        `run_train` does it at its end. A loop of one's own calls it when it is done. What was written is loaded back
+        and compared before it takes its name.
+
+        Args:
+          sample: A batch of inputs to compare with; needed only where the model does not say what goes into it.
 
         Raises:
-          UsageError: There is no `artifacts_dir`, or nothing was trained yet.
+          UsageError: There is no `artifacts_dir`, or a sample is needed.
+          TrainingError: A weight is not finite, or what was written does not answer as the model does.
         """
-        history = self._known_history()
-        if not self.artifacts_dir:
-            raise UsageError("artifacts_dir: received '', so there is no place for history.csv: name a directory")
-        target = f"{self.artifacts_dir.rstrip('/')}/history.csv"
+        target = self._artifact("saved_model")
+        refuse_what_is_not_finite(self.model)
+        with place_for(self.artifacts_dir), tempfile.TemporaryDirectory() as folder, self._known():
+            inputs = sample_inputs(self.model) if sample is None else sample
+            export_saved_model(self.model, Path(folder, "saved_model"), inputs)
+            publish(Path(folder, "saved_model"), target)
+        return target
+
+    def save_history(self, history: Any = None) -> str:
+        """Writes `history.csv` to `artifacts_dir`: a row per epoch of all attempts; returns where it is.
+
+        Args:
+          history: That of a loop of one's own: a Keras `History`, or a list of numbers for each metric by its name,
+            which becomes `self.history`. None for that of `run_train`.
+
+        Raises:
+          UsageError: There is no `artifacts_dir`, nothing was trained yet, or it is no history.
+        """
+        if history is not None:
+            self.history = as_history(history)
+        known, target = self._known_history(), self._artifact("history.csv")
         with place_for(self.artifacts_dir), tempfile.TemporaryDirectory() as folder:
             table = Path(folder, "history.csv")
-            storage.write_text(table, history_csv(history.epoch, history.history))
+            storage.write_text(table, history_csv(known.epoch, known.history))
             publish(table, target)
         return target
 
@@ -217,6 +244,7 @@ class Training:
             stack.callback(leave, self.model, told)
             stack.enter_context(self._known())
             stack.enter_context(_as_python_interrupts())
+            stack.enter_context(own_words())
             run_experiment(
                 self.strategy,
                 CompiledTask(self.model, train, valid, params.task),
@@ -232,19 +260,22 @@ class Training:
         self.history = callbacks.history
         return made[0].trainer
 
-    def _save_model(self, trainer: Any) -> None:
-        """Exports the model as it was evaluated, without its optimizer, loaded back and compared before."""
+    def _save_as_evaluated(self, trainer: Any) -> None:
+        """Saves the model with the weights that it was evaluated with: their averages, where there are such."""
         sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(trainer.example)[0])
-        with tempfile.TemporaryDirectory() as folder, self._known():
-            with trainer.averaged():
-                trainer.engine.push()
-                export_saved_model(self.model, Path(folder, "saved_model"), sample)
+        with trainer.averaged():
             trainer.engine.push()
-            publish(Path(folder, "saved_model"), f"{self.artifacts_dir.rstrip('/')}/saved_model")
+            self.save_model(sample)
+        trainer.engine.push()
+
+    def _artifact(self, name: str) -> str:
+        if not self.artifacts_dir:
+            raise UsageError(f"artifacts_dir: received '', so there is no place for {name}: name a directory")
+        return f"{self.artifacts_dir.rstrip('/')}/{name}"
 
     def _known_history(self) -> keras.callbacks.History:
         if self.history is None:
-            raise UsageError("there is no history yet: call run_train first")
+            raise UsageError("there is no history yet: call run_train first, or hand one over: save_history(history)")
         return self.history
 
 
@@ -259,17 +290,6 @@ def _as_python_interrupts() -> Any:
         raise KeyboardInterrupt from interrupted
 
 
-def _check_places(job_dir: str, artifacts_dir: str) -> None:
-    if not job_dir:
-        raise UsageError("job_dir: received '', expected a directory of the job's own")
-    for key, place in (("job_dir", job_dir), ("artifacts_dir", artifacts_dir)):
-        refuse_lost_slash(place, key)
-        if is_url(place):
-            checked(place, key)
-    if artifacts_dir and os.path.normpath(job_dir) == os.path.normpath(artifacts_dir):
-        raise UsageError(f"artifacts_dir: received {artifacts_dir!r}, which is job_dir: name another directory")
-
-
 def _stream(data: Any, training: bool, seed: int) -> Stream:
     try:
         return make_stream(data, DataConfig(drop_remainder=False), training=training, seed=seed)
@@ -278,9 +298,11 @@ def _stream(data: Any, training: bool, seed: int) -> Stream:
 
 
 def _steps(stream: Stream, steps_per_epoch: int | None) -> int:
-    steps = steps_per_epoch if steps_per_epoch is not None else stream.batches_per_epoch
+    if steps_per_epoch is not None:
+        return whole_number("steps_per_epoch", steps_per_epoch)
+    steps = stream.batches_per_epoch
     if steps is None:
         raise UsageError("steps_per_epoch: the data does not say how many batches an epoch has; pass steps_per_epoch=…")
     if steps < 1:
-        raise UsageError(f"steps_per_epoch: received {steps}, must be at least 1")
+        raise UsageError("train_ds: it has no batch at all; give it data")
     return steps

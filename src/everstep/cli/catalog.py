@@ -1,0 +1,83 @@
+"""`everstep catalog`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from everstep.catalog import Catalog
+from everstep.catalog.kinds import SHIPPED
+from everstep.cli import options
+from everstep.cli.commands import new_app
+from everstep.cli.output import aligned, json_text
+from everstep.errors import UsageError
+from everstep.flow.project import FlowProject
+
+app = new_app(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: everstep catalog check mnist.raw",
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of the catalog: mnist.raw.")]
+Names = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Names of the catalog; all by default.")]
+Project = Annotated[
+    str | None, typer.Option("--project", metavar="DIR", help="The project; by default the one around this folder.")
+]
+Version = Annotated[str | None, typer.Option(metavar="NAME", help="A version; the newest by default.")]
+
+
+@app.callback()
+def catalog() -> None:
+    """List the data of a project, or check that it is there."""
+
+
+@app.command("list", epilog="Example: everstep catalog list --project ~/demo")
+def list_names(project: Project = None, json: options.Json = False) -> None:
+    """List the names of a project's catalog: type, path, and whether there is data."""
+    found = _opened(project)
+    if json:
+        print(json_text(found.as_dict()))
+        return
+    rows = [("NAME", "TYPE", "DATA", "FILEPATH")]
+    rows += [(name, found.entry(name).type, _state(found, name), found.entry(name).filepath) for name in found]
+    print(aligned(rows))
+
+
+@app.command(epilog="Example: everstep catalog show mnist.raw --json")
+def show(name: Name, project: Project = None, version: Version = None, json: options.Json = False) -> None:
+    """Show one name: what the catalog says of it, its versions, and the fingerprint of its content."""
+    found = _opened(project)
+    told = {"name": name, **found.entry(name).as_dict(), "written in": found.entry(name).origin}
+    if found.entry(name).versioned:
+        told["versions"] = found.versions(name)
+    if version is not None or found.exists(name):
+        told |= found.fingerprint(name, version)
+    print(json_text(told) if json else aligned([(key, str(value)) for key, value in told.items()]))
+
+
+@app.command(epilog="Example: everstep catalog check mnist.raw mnist.labels")
+def check(names: Names = None, project: Project = None) -> None:
+    """Check that data can be loaded: the types are allowed, files and folders there."""
+    found = _opened(project)
+    asked = list(names or found)
+    found.check(asked)
+    print(f"{len(asked)} of {len(found)} names: the data is there")
+
+
+def _opened(project: str | None) -> Catalog:
+    home = FlowProject.find(project)
+    config = home.root / "config"
+    files = [path for path in (config / "catalog.yaml", config / "local" / "catalog.yaml") if path.is_file()]
+    if not files:
+        raise UsageError(f"there is no {Path(config, 'catalog.yaml')}: write what data the project has")
+    found = Catalog.from_files(files, home.root)
+    if any(found.entry(name).type not in SHIPPED for name in found):
+        home.load()  # its own types are imported by name
+    return found
+
+
+def _state(catalog: Catalog, name: str) -> str:
+    if not catalog.entry(name).versioned:
+        return "there" if catalog.exists(name) else "missing"
+    count = len(catalog.versions(name))
+    return f"{count} version{'s' if count > 1 else ''}" if count else "missing"

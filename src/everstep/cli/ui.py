@@ -1,0 +1,228 @@
+"""`everstep ui`."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+
+from everstep.cli.commands import new_app
+from everstep.errors import TrainingError, UsageError
+from everstep.flow.project import FlowProject
+from everstep.tracking.mlflow_target import checked_uri, prepare_local, without_credentials
+
+app = new_app()
+
+_START_SECONDS = 120.0
+_END_SECONDS = 10.0
+_QUICK = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+Project = Annotated[
+    str | None, typer.Option("--project", metavar="DIR", help="The project; by default the one around this folder.")
+]
+Host = Annotated[str, typer.Option(metavar="HOST", help="Where to listen; 0.0.0.0 lets other machines in.")]
+Port = Annotated[int, typer.Option(metavar="N", help="MLflow's port.")]
+TensorBoardPort = Annotated[int, typer.Option(metavar="N", help="TensorBoard's port.")]
+
+
+@app.command(epilog="Example: everstep ui --port 5001")
+def ui(
+    project: Project = None, host: Host = "127.0.0.1", port: Port = 5000, tensorboard_port: TensorBoardPort = 6006
+) -> None:
+    """Show a project's runs in MLflow and TensorBoard.
+
+    Prints both addresses once they answer. Ctrl-C ends both. Only this machine can reach them, unless --host says
+    otherwise: whoever reaches them can read, change and delete the runs.
+    """
+    root = _root(project)
+    uri = checked_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{_database(root)}")
+    if uri.startswith("http"):
+        raise UsageError(f"the runs are tracked at {without_credentials(uri)} (MLFLOW_TRACKING_URI): open that page")
+    for flag, number in (("--port", port), ("--tensorboard-port", tensorboard_port)):
+        _require_free(host, number, flag)
+    prepare_local(uri)
+    commands = {
+        "MLflow": (_mlflow(uri, root, host, port), port),
+        "TensorBoard": (_tensorboard(root, host, tensorboard_port), tensorboard_port),
+    }
+    with _asked_to_end() as asked, contextlib.ExitStack() as stack:
+        servers = {
+            name: (stack.enter_context(_Server(name, command, root)), number)
+            for name, (command, number) in commands.items()
+        }
+        for name, (server, number) in servers.items():
+            server.wait(_address(host, number), asked)
+            print(f"{name.ljust(11)}  {_address(host, number)}", flush=True)
+        _watch([server for server, _ in servers.values()], asked)
+
+
+def _root(project: str | None) -> Path:
+    """Returns the project's folder; where there is no project of flows, the folder that was named, or this one."""
+    try:
+        return FlowProject.find(project).root
+    except UsageError:
+        root = Path(project or ".").expanduser().resolve()
+        if not (_database(root).is_file() or (root / "runs").is_dir()):
+            raise
+        return root
+
+
+def _database(root: Path) -> Path:
+    """Returns where a project's runs are tracked: in its folder; where there are no flows, in `runs`."""
+    beside = root / "runs" / "mlflow.db"
+    return beside if beside.is_file() and not (root / "mlflow.db").is_file() else root / "mlflow.db"
+
+
+def _mlflow(uri: str, root: Path, host: str, port: int) -> list[str]:
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--workers", "1"]
+    return [
+        *command,
+        "--host",
+        host,
+        "--port",
+        str(port),
+        "--artifacts-destination",
+        str(_database(root).with_name("mlartifacts")),
+    ]
+
+
+def _tensorboard(root: Path, host: str, port: int) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "tensorboard.main",
+        "--logdir",
+        str(root / "runs"),
+        "--host",
+        host,
+        "--port",
+        str(port),
+    ]
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"
+
+
+def _require_free(host: str, port: int, flag: str) -> None:
+    """Refuses a port that somebody has.
+
+    Raises:
+      UsageError: Names the flag.
+    """
+    if not 0 < port < 65536:
+        raise UsageError(f"{flag}: received {port}, expected a port from 1 to 65535")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise UsageError(f"--host: received {host!r}, which is no address of this machine: {error.strerror}") from None
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            raise UsageError(f"{flag}: {host}:{port} cannot be used ({error.strerror}): choose another port") from None
+
+
+class _Server:
+    """One server in a process group of its own, so that its workers end with it; its output is kept aside."""
+
+    def __init__(self, name: str, command: Sequence[str], root: Path) -> None:
+        self._name, self._command, self._root = name, command, root
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  __exit__ closes it
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "_Server":
+        self._process = subprocess.Popen(
+            self._command,
+            cwd=self._root,
+            env=os.environ | _QUICK,
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._process is not None:
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
+            self._signal(signal.SIGKILL)  # whoever of its group has not heard
+            self._process.wait()
+        self._output.close()
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
+
+    def wait(self, address: str, asked: list[int]) -> None:
+        """Waits until it answers, or somebody asks us to end.
+
+        Raises:
+          TrainingError: It has ended instead, or takes too long.
+        """
+        end = time.monotonic() + _START_SECONDS
+        while not asked and not _answers(address):
+            self.require_alive()
+            if time.monotonic() > end:
+                raise TrainingError(f"{self._name} does not answer at {address} after {_START_SECONDS:.0f} s")
+            time.sleep(0.1)
+
+    def require_alive(self) -> None:
+        """Checks that it is there.
+
+        Raises:
+          TrainingError: It has ended; with the last line that it wrote.
+        """
+        if self._process is not None and self._process.poll() is not None:
+            self._output.seek(0)
+            lines = self._output.read().decode("utf-8", "replace").split("\n")
+            last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+            raise TrainingError(f"{self._name} has ended: {last.strip()}")
+
+
+def _answers(address: str) -> bool:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # this machine is behind no proxy
+    try:
+        opener.open(address, timeout=2).close()
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _watch(servers: Sequence[_Server], asked: list[int]) -> None:
+    """Returns when somebody asks; where one server ends by itself, that is an error, and the others end, too."""
+    while not asked:
+        for server in servers:
+            server.require_alive()
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def _asked_to_end() -> Iterator[list[int]]:
+    """Yields a list that has the signal in it once one has come: Ctrl-C and SIGTERM end everything in order."""
+    asked: list[int] = []
+    former = {
+        number: signal.signal(number, lambda got, frame: asked.append(got))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield asked
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

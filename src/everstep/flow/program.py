@@ -1,0 +1,81 @@
+"""`python train.py --task Mnist_B`: the command line of a project's own program."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from everstep import redaction
+from everstep.errors import TrainingError, UsageError
+from everstep.flow.project import FlowProject
+from everstep.flow.running import run_flow
+from everstep.run.signals import Interrupted
+
+
+def main(arguments: Sequence[str] | None = None, default: str | None = None) -> NoReturn:
+    """Runs the task that the command line names, and ends the process with its exit code.
+
+        if __name__ == "__main__":
+            main()
+
+    0 is done, 1 failed, 2 bad input, 130 and 143 interrupted after saving; as `everstep flow` has them. The project is
+    that of the program's file, wherever it is called from.
+
+    Args:
+      arguments: The words of the command line; by default this process's.
+      default: The task that runs where none is named.
+    """
+    sys.exit(_exit_code(sys.argv[1:] if arguments is None else arguments, default))
+
+
+def _exit_code(words: Sequence[str], default: str | None) -> int:
+    redaction.guard_process()
+    redaction.learn(words)
+    try:
+        _run(_parsed(words), default)
+    except (UsageError, TrainingError) as error:
+        print(f"everstep: error: {redaction.text(str(error))}", file=sys.stderr)
+        return 1 if isinstance(error, TrainingError) else 2
+    except Interrupted as interrupted:
+        print(f"everstep: {interrupted.reason}; the same command goes on from there", file=sys.stderr)
+        return interrupted.exit_code
+    except KeyboardInterrupt:
+        print("everstep: interrupted; the same command goes on from the newest checkpoint", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _run(asked: Any, default: str | None) -> None:
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    project = FlowProject.find(asked.project or (Path(file).parent if file else None))
+    name = asked.task or default
+    if name is None:
+        raise UsageError(f"no task is named: --task NAME; tasks: {', '.join(sorted(project.tasks())) or 'none'}")
+    overrides, settings = asked.overrides, {"model_dir": asked.model_dir, "new": asked.new, "backend": asked.backend}
+    done = run_flow(name, overrides, project, allow_change=asked.allow_change, **settings)
+    for metric, value in done.metrics.items():
+        print(f"{metric}  {value:.6g}")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see: --help)")
+
+
+def _parsed(words: Sequence[str]) -> Any:
+    parser = _Parser(
+        description="Run a task of this project.", allow_abbrev=False, epilog="Example: --task Mnist_B Mnist_B.epoch=1"
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="values that win over all files: Mnist_B.epoch=1"
+    )
+    parser.add_argument("--task", metavar="NAME", help="the class of the task")
+    parser.add_argument("--backend", metavar="NAME", help="tensorflow or jax; by default $KERAS_BACKEND")
+    parser.add_argument("--project", metavar="DIR", help="the project; by default that of this file")
+    parser.add_argument("--model-dir", metavar="DIR", help="the run directory")
+    parser.add_argument("--new", action="store_true", help="start anew although there is a run that did not end")
+    parser.add_argument(
+        "--allow-change", metavar="KEY", action="append", default=[], help="resume although this key has changed"
+    )
+    return parser.parse_intermixed_args(list(words))

@@ -1,0 +1,90 @@
+"""What is not committed, as a patch: it brings the code back, and the repository does not notice."""
+
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from everstep import redaction
+from everstep.run import code_diff
+
+
+def git(directory, *words):
+    names = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    return subprocess.run(["git", *names, *words], cwd=directory, check=True, capture_output=True).stdout
+
+
+def inside(folder):
+    """Every file of a folder with its content and times."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+@pytest.fixture
+def repository(tmp_path):
+    root = tmp_path / "repository"
+    (root / "package").mkdir(parents=True)
+    git(root, "init", "-q")
+    (root / "package" / "a.py").write_bytes(b"x = 1\r\n# caf\xe9\n")
+    (root / "image.bin").write_bytes(bytes(range(256)))
+    (root / ".gitignore").write_text("ignored.py\n")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "first")
+    return root
+
+
+def changed(root):
+    (root / "package" / "a.py").write_bytes(b"x = 2\r\n# caf\xe9\n")
+    (root / "package" / "new file.py").write_text("y = 1")
+    (root / "image.bin").write_bytes(bytes(range(1, 256)))
+    (root / "ignored.py").write_text("secret = 1\n")
+    (root / "notes.txt").write_text("not code\n")
+
+
+def test_commit_and_patch_are_the_code(repository, tmp_path):
+    changed(repository)
+    before = inside(repository)
+    patch = code_diff.code_diff(repository / "package")
+    assert inside(repository) == before  # neither the index nor the objects
+    again = tmp_path / "again"
+    git(tmp_path, "clone", "-q", str(repository), str(again))
+    (tmp_path / "code.diff").write_bytes(patch)
+    git(again, "apply", "--binary", str(tmp_path / "code.diff"))
+    for name in ("package/a.py", "package/new file.py", "image.bin"):
+        assert (again / name).read_bytes() == (repository / name).read_bytes()
+    assert not (again / "ignored.py").exists()
+    assert not (again / "notes.txt").exists()
+
+
+def test_nothing_changed(repository, tmp_path):
+    assert code_diff.code_diff(repository) == b""
+    assert code_diff.digest(repository) is None
+    assert code_diff.code_diff(tmp_path) is None  # no repository
+
+
+def test_without_a_commit(tmp_path):
+    git(tmp_path, "init", "-q")
+    (tmp_path / "a.py").write_text("")
+    assert code_diff.code_diff(tmp_path) is None
+
+
+def test_a_patch_that_holds_data_is_not_kept(repository, monkeypatch):
+    monkeypatch.setattr(code_diff, "MAX_BYTES", 100)
+    changed(repository)
+    assert code_diff.code_diff(repository) is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such permissions")
+def test_kept_for_the_owner_and_without_secrets(repository, tmp_path):
+    (repository / "package" / "new.py").write_text("TOKEN = 'sesame-open-9f8e7d'\n")
+    redaction.learn({"api_token": "sesame-open-9f8e7d"})
+    code_diff.keep(tmp_path, repository)
+    path = tmp_path / code_diff.FILE
+    assert "sesame" not in path.read_text()
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "second")
+    code_diff.keep(tmp_path, repository)
+    assert not path.exists()

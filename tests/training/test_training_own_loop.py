@@ -1,0 +1,70 @@
+"""A loop of the user's own in `run_train`: it leaves what every job leaves in `artifacts_dir`."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from test_training_job import X, Y, made
+
+from everstep.errors import TrainingError, UsageError
+from everstep.training import Training
+from everstep.training.saving import sample_inputs
+
+pytestmark = pytest.mark.backend
+
+
+class OwnLoop(Training):
+    def run_train(self, train_ds, valid_ds=None, epochs=1):
+        losses = [float(self.model.train_on_batch(*train_ds)[0]) for _ in range(epochs)]
+        self.places = self.save_model(), self.save_history({"loss": np.float32(losses), "late": [1]})
+        return self.history
+
+
+def test_artifacts(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    training = made(tmp_path / "job", OwnLoop, artifacts_dir=tmp_path / "artifacts")
+    history = training.run_train((X, Y), None, 3)
+    assert training.places == (f"{tmp_path}/artifacts/saved_model", f"{tmp_path}/artifacts/history.csv")
+    lines = (tmp_path / "artifacts" / "history.csv").read_text().splitlines()
+    assert lines[0] == "epoch,loss,late"
+    assert [line.split(",")[0] for line in lines[1:]] == ["0", "1", "2"] == [str(epoch) for epoch in history.epoch]
+    assert [float(line.split(",")[1]) for line in lines[1:]] == history.history["loss"]
+    loaded = tf.saved_model.load(training.places[0])
+    wanted = keras.ops.convert_to_numpy(training.model(X))
+    np.testing.assert_allclose(np.asarray(loaded.serve(X)), wanted, rtol=1e-5)
+    training.save_pipeline_metadata(tmp_path / "ui.json", tmp_path / "metrics.json")
+    assert [one["name"] for one in json.loads((tmp_path / "metrics.json").read_text())["metrics"]] == ["loss", "late"]
+
+
+def test_what_keras_returns_is_a_history(tmp_path):
+    training = made(tmp_path / "job", artifacts_dir=tmp_path / "artifacts")
+    found = training.model.fit(X, Y, epochs=2, verbose=0)
+    training.save_history(found)
+    assert training.history is found
+    assert len((tmp_path / "artifacts" / "history.csv").read_text().splitlines()) == 3
+
+
+def test_refused(tmp_path):
+    """Nothing that is not finite is exported; and without a place there is none."""
+    training = made(tmp_path / "job", artifacts_dir=tmp_path / "artifacts")
+    training.model.set_weights([weight * np.nan for weight in training.model.get_weights()])
+    with pytest.raises(TrainingError, match="kernel is not finite, so the model is not saved"):
+        training.save_model()
+    assert not (tmp_path / "artifacts").exists()
+    with pytest.raises(UsageError, match="artifacts_dir: received '', so there is no place for saved_model"):
+        made(tmp_path / "job").save_model()
+
+
+def test_made_up_inputs():
+    """In the structure that the model declares; one of any size has to be given."""
+    named = {"a": keras.Input((2,), name="a"), "b": keras.Input((3,), dtype="int32", name="b")}
+    outputs = keras.layers.Dense(1)(named["a"]) + keras.ops.cast(named["b"][:, :1], "float32")
+    made_up = sample_inputs(keras.Model(named, outputs))
+    assert {name: (array.shape, array.dtype.name) for name, array in made_up.items()} == {
+        "a": ((2, 2), "float32"),
+        "b": ((2, 3), "int32"),
+    }
+    for model in (keras.Sequential([keras.layers.Dense(2)]), keras.Sequential([keras.Input((None, 3))])):
+        with pytest.raises(UsageError, match="sample: the model does not say"):
+            sample_inputs(model)
