@@ -12,6 +12,7 @@ pytestmark = pytest.mark.backend
 LOOPS = {
     "tensorflow": dict.fromkeys(models.MODELS, "while"),
     "jax": {**dict.fromkeys(models.MODELS, "scan"), "cnn": "single"},
+    "torch": dict.fromkeys(models.MODELS, "eager"),
 }
 
 
