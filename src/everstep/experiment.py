@@ -156,7 +156,8 @@ def run_experiment(
         _tell(controller, trainer, changes, say)
         recorded = attempt.recorded(changes, guard.last_beat) if attempt else contextlib.nullcontext()
         with recorded, contextlib.closing(tracker):
-            _note(run, {"mode": mode, **(record or {})})
+            if attempt:
+                _note(run, {"mode": mode, **(record or {})})
             tracker.start(trainer.global_step)
             trainer.after_call = functools.partial(_report, console, guard, run)
             logs = _run_mode(controller, mode, params.trainer, run_post_eval or mode == "train_and_post_eval")

@@ -45,7 +45,7 @@ def reproduce(
     project: Project = None,
     json: options.Json = False,
 ) -> None:
-    """Do a run again from its record, and prove that it is the same.
+    """Do a run again from its record, and compare.
 
     Configuration, seeds and backend are those that were recorded; code, data and packages are those that are here.
     Call it in the folder that the run was started in. Prints identical, or the first difference and what explains it:
