@@ -40,6 +40,7 @@ from everstep.remote.working import working_copy
 from everstep.run import cost
 from everstep.run.attempt import Attempt
 from everstep.run.changes import accepted_changes, check_keys
+from everstep.run.digest import weights_digest
 from everstep.run.goodput import goodput
 from everstep.run.guard import Guard, NoGuard
 from everstep.run.record import Run
@@ -286,6 +287,8 @@ def _start(
     if (average := find_average(trainer.optimizer)) is not None:
         average.start()
     trainer.engine.pull()
+    for report in run.record["initial_weights"]:
+        report["sha256"] = weights_digest(trainer.engine.state())
 
 
 def _reported(reports: Any, say: Callable[[str], None]) -> list[dict[str, Any]]:
