@@ -40,6 +40,7 @@ from everstep.remote.working import working_copy
 from everstep.run import cost
 from everstep.run.attempt import Attempt
 from everstep.run.changes import accepted_changes, check_keys
+from everstep.run.digest import weights_digest
 from everstep.run.goodput import goodput
 from everstep.run.guard import Guard, NoGuard
 from everstep.run.record import Run
@@ -156,7 +157,8 @@ def run_experiment(
         _tell(controller, trainer, changes, say)
         recorded = attempt.recorded(changes, guard.last_beat) if attempt else contextlib.nullcontext()
         with recorded, contextlib.closing(tracker):
-            _note(run, {"mode": mode, **(record or {})})
+            if attempt:
+                _note(run, {"mode": mode, **(record or {})})
             tracker.start(trainer.global_step)
             trainer.after_call = functools.partial(_report, console, guard, run)
             logs = _run_mode(controller, mode, params.trainer, run_post_eval or mode == "train_and_post_eval")
@@ -285,6 +287,8 @@ def _start(
     if (average := find_average(trainer.optimizer)) is not None:
         average.start()
     trainer.engine.pull()
+    for report in run.record["initial_weights"]:
+        report["sha256"] = weights_digest(trainer.engine.state())
 
 
 def _reported(reports: Any, say: Callable[[str], None]) -> list[dict[str, Any]]:

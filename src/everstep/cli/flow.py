@@ -52,7 +52,7 @@ def flow(
     max_restarts: MaxRestarts = 0,
     json: options.Json = False,
 ) -> None:
-    """Run a task of a project: fetch, prepare, train, evaluate, log.
+    """Run a task of a project: fetch, prepare, train, log.
 
     Run again, a run that was interrupted goes on; one that is done is left alone, and a new one starts. Works in any
     folder of the project. Without NAME, lists the tasks.

@@ -11,7 +11,7 @@ from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.ending import print_last
 from everstep.cli.output import json_text
-from everstep.errors import UsageError
+from everstep.errors import TrainingError, UsageError
 from everstep.inference.finding import run_of
 from everstep.remote.urls import is_url
 from everstep.remote.working import local_view
@@ -45,7 +45,7 @@ def reproduce(
     project: Project = None,
     json: options.Json = False,
 ) -> None:
-    """Do a run again from its record, and prove that it is the same.
+    """Do a run again from its record, and compare.
 
     Configuration, seeds and backend are those that were recorded; code, data and packages are those that are here.
     Call it in the folder that the run was started in. Prints identical, or the first difference and what explains it:
@@ -55,11 +55,17 @@ def reproduce(
     for name, value in (("--model-dir", model_dir), ("--project", project)):
         if with_ is not None and value is not None:
             raise UsageError(f"{name}: nothing is run with --with; leave one of them out")
-    place = _local(run)
-    if with_ is None:
-        verdict = do_again(place, steps, model_dir, show=not json, project=project)
-    else:
-        verdict = compare_runs(place, _local(with_), steps)
+    try:
+        place = _local(run)
+        if with_ is None:
+            verdict = do_again(place, steps, model_dir, show=not json, project=project)
+        else:
+            verdict = compare_runs(place, _local(with_), steps)
+    except (OSError, TrainingError) as error:  # 1 would say that it is different
+        reason = str(getattr(error, "strerror", None) or error)
+        path = getattr(error, "filename", None)
+        told = f"{reason}: {str(path)!r}" if path else " ".join(reason.split())[:300]
+        raise UsageError(f"{run!r} cannot be reproduced: {told}") from error
     print_last(redaction.text(json_text(verdict.as_dict()) if json else "\n".join(verdict.lines())))
     raise typer.Exit(0 if verdict.identical else 1)
 

@@ -76,10 +76,10 @@ class MlflowTracking:
         self._tracker: Tracker = NoopTracker()
 
     def start(self) -> None:
-        """Begins an attempt; the parameters are on their way before the first step."""
+        """Begins an attempt; the parameters are on their way before the first step. Again, it does the rest."""
         if isinstance(self._tracker, NoopTracker):
             self._tracker = self._made()
-            self._tracker.start(0)
+        self._tracker.start(0)  # a signal may have come while it was doing so
 
     def _made(self) -> MlflowTracker:
         config, version = self._config, _version(self._root)

@@ -1,6 +1,7 @@
 """What a task is given before its constructor runs, and what a run of it keeps."""
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ from everstep.flow.catalog_tree import UsedCatalog
 from everstep.flow.settings import FlowSettings
 from everstep.flow.surroundings import write_surroundings
 from everstep.flow.tracking import FlowTracking
-from everstep.run.record import Run, Status
+from everstep.run.record import LOGGED, Run, Status
+from everstep.tracking.tracker import plain
 
 
 @dataclasses.dataclass
@@ -49,7 +51,7 @@ class FlowContext:
             self.tracking = FlowTracking(self.directory, run_id, self.settings, self.root, data, self.backend)
             self.tracking.start(model_name)
             storage.write_text(self.directory / "flow.yaml", self.settings.as_yaml())
-            written = [self.directory / "flow.yaml", *write_surroundings(self.directory, self.root)]
+            written = [self.directory / "flow.yaml", *write_surroundings(self.directory)]
             stored = self.directory / "config.yaml"
             self.tracking.files([*written, *([stored] if stored.is_file() else [])])
         return self.tracking
@@ -67,6 +69,9 @@ class FlowContext:
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Keeps numbers with the run."""
         self._tracked().log(step, values)
+        lines = [json.dumps([step, name, repr(value)]) + "\n" for name, value in plain(values).items()]
+        with open(self.directory / LOGGED, "a", encoding="utf-8") as file:
+            file.writelines(lines)
 
     def keep(self, path: Path) -> None:
         """Keeps a file with the run; one that is not in its directory is copied there.
@@ -97,6 +102,7 @@ class FlowContext:
         run.code_root = self.root
         told = self.record()
         run.begin(0, self.settings.as_yaml(), data=told["data"])
+        (self.directory / LOGGED).unlink(missing_ok=True)  # it does all of it anew
         run.record["flow"] = told["flow"]
         run.update(0, 0)
         return self.begin(run.id)

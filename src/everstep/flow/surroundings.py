@@ -7,23 +7,21 @@ from typing import Any
 
 from everstep import redaction, storage
 from everstep.run import code_diff, surroundings
-from everstep.run.environment import code_version, environment
+from everstep.run.record import read
 
 ENVIRONMENT = "environment.json"
 """The file that tells versions, hardware, code and the command."""
 
 
-def write_surroundings(directory: Path, root: Path) -> list[Path]:
-    """Writes `environment.json`, `requirements.txt` and, where there are changes, `code.diff`; returns them.
+def write_surroundings(directory: Path) -> list[Path]:
+    """Writes `environment.json`; returns it, and the files of the run's record that belong beside it.
 
     Args:
-      directory: The run directory.
-      root: The project, whose code is described.
+      directory: The run directory, with its record.
     """
-    facts = {**environment(), "hardware": hardware(), "code": code_version(root), "command": sys.argv}
+    record = read(directory)
+    facts = {**record["environment"], "hardware": hardware(), "code": record["code"], "command": sys.argv}
     storage.write_json(directory / ENVIRONMENT, redaction.tree(facts))
-    surroundings.keep_packages(directory)
-    code_diff.keep(directory, root)
     names = (ENVIRONMENT, surroundings.REQUIREMENTS, code_diff.FILE)
     return [directory / name for name in names if (directory / name).is_file()]
 

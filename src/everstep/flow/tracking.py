@@ -11,7 +11,7 @@ from typing import Any
 
 from everstep import redaction
 from everstep.flow.settings import FlowSettings
-from everstep.run.environment import code_version
+from everstep.run.record import read
 from everstep.tracking.mlflow import MlflowTracker
 from everstep.tracking.mlflow_run import spool_of
 from everstep.tracking.mlflow_target import checked_uri
@@ -75,7 +75,7 @@ class FlowTracking:
         self._tracker.start(0)
 
     def _tags(self) -> dict[str, Any]:
-        code = code_version(self._root)
+        code = read(self._directory)["code"]
         digests = {f"data.{name}.sha256": found.get("sha256", "") for name, found in self._data.items()}
         version = code["commit"] or f"sources {code['sources']}"
         return {

@@ -18,6 +18,7 @@ _HARDWARE = ("machine", "processor", "gpus", "platform", "cpu_count")
 _LATER = (FILES, FIRST_BATCH)  # what older records do not have
 _MOST_PACKAGES = 5
 _TRACKING = ("trainer.tracking.",)  # where numbers go
+_CATALOG = ("task.catalog.", "catalog.")  # where the data of a flow was: what it was, its fingerprint says
 _LENGTH = ("trainer.train_steps", "trainer.epochs")
 
 
@@ -56,7 +57,7 @@ def causes(
       config_now: The one that is used now.
       partial: Whether it was to end earlier now: how long it runs is then no difference.
     """
-    ignored = _TRACKING + (_LENGTH if partial else ())
+    ignored = _TRACKING + (_LENGTH if partial else ()) + (_CATALOG if before.get("flow") else ())
     values = [*_values(config_before, config_now, ignored), *_changed_on_the_way(before)]
     return [
         *(cause for cause in values if cause.kind == SEED),
@@ -64,6 +65,7 @@ def causes(
         *_backend(before, now),
         *_settings(before["environment"], now["environment"]),
         *(Cause(DATA, what) for what in _data(before["data"], now["data"], "")),
+        *_initial_weights(before.get("initial_weights"), now.get("initial_weights")),
         *_code(before["code"], now["code"]),
         *_packages(before["environment"], now["environment"]),
         *_hardware(before["environment"], now["environment"]),
@@ -101,6 +103,15 @@ def _settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Cau
         if old.get(name) != new.get(name):
             was, is_ = (side.get(name, "not set") for side in (old, new))
             yield Cause(CONFIG, f"the variable {name} was {was}, now it is {is_}")
+
+
+def _initial_weights(before: Any, now: Any) -> Iterator[Cause]:
+    """Yields that the weights to start from are others; older records do not tell."""
+    old, new = (
+        [report.get("sha256") for report in side or () if isinstance(report, Mapping)] for side in (before, now)
+    )
+    if old and new and all((*old, *new)) and old != new:
+        yield Cause(DATA, "the initial weights have other content")
 
 
 def _data(before: Any, now: Any, path: str) -> Iterator[str]:

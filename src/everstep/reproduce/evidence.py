@@ -1,8 +1,10 @@
 """What a run has left that can be compared: its record, its configuration, its logged numbers, its weights."""
 
+import contextlib
 import csv
 import dataclasses
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from everstep.config import dialect
 from everstep.errors import UsageError
 from everstep.run import code_diff, surroundings
 from everstep.run.digest import weights_digest
-from everstep.run.record import Record, read
+from everstep.run.record import LOGGED, Record, read
 from everstep.run.record_shape import damage
 
 Numbers = dict[int, dict[str, str]]
@@ -75,7 +77,7 @@ class Evidence:
     def _noted(self) -> dict[str, Any]:
         """The digests that the record has of steps on the way, where it has any."""
         noted = self.record.get("states")
-        return noted if isinstance(noted, dict) else {}
+        return {name: told for name, told in noted.items() if name.isdecimal()} if isinstance(noted, dict) else {}
 
 
 def examine(directory: Path) -> Evidence:
@@ -123,8 +125,20 @@ def _numbers(path: Path, record: Record) -> Numbers:
     """Returns the rows of the history; with the last belong the numbers of a test, which the record alone has."""
     found = {int(row["step"]): {name: cell for name, cell in row.items() if _counts(name, cell)} for row in _rows(path)}
     tested = {name: repr(value) for name, value in record["metrics"].get("test", {}).items()}
+    tested |= _logged(path.with_name(LOGGED))
     if tested:
         found[record["step"]] = {**found.get(record["step"], {}), **tested}
+    return found
+
+
+def _logged(path: Path) -> dict[str, str]:
+    """Returns what a task logged itself, at steps of its own: all of it counts when the run has ended."""
+    found = {}
+    for line in path.read_text("utf-8", "replace").splitlines() if path.is_file() else ():
+        with contextlib.suppress(ValueError, TypeError):  # a line that a kill has cut
+            step, name, value = json.loads(line)
+            if _counts(name, value):
+                found[f"{name} (logged at {step})"] = value
     return found
 
 

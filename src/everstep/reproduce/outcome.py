@@ -43,6 +43,9 @@ def compare(original: Evidence, again: Evidence, upto: int | None = None) -> Out
     compared, at, weights = _weights(original, again, last)
     if weights and (step is None or at < step):
         step, found = at, weights
+    if whole and not found and again.record["step"] != last:
+        step = min(last, again.record["step"])
+        found = f"step {step}: it ended after step {last}, now it ends after step {again.record['step']}"
     return Outcome(found, step, _shared(original.numbers, again.numbers, last, whole), compared)
 
 

@@ -36,9 +36,12 @@ def restore(original: Evidence, code: Path, into: Path) -> Path:
         raise Unknown(f"commit {str(commit)[:12]} is in no git repository around {str(code)!r}")
     _check_out(top, str(commit), into)
     if original.record["code"].get("dirty"):
-        _patch(original, into)
-    _link(top, into, _known(top))
-    return into / code.resolve().relative_to(top)
+        _patch(original, top, into)
+    known, inside = _known(top), code.resolve().relative_to(top)
+    if not (into / inside).is_dir() and any(path.is_relative_to(top / inside) for path in known):
+        raise Unknown(f"commit {str(commit)[:12]} has no folder {str(inside)!r}: it had another name, or is newer")
+    _link(top, into, known, {folder for path in known for folder in path.parents})
+    return into / inside
 
 
 def python_path(code: Path, into: Path) -> str:
@@ -66,10 +69,14 @@ def _check_out(top: Path, commit: str, into: Path) -> None:
         raise Unknown(f"commit {commit[:12]} cannot be checked out")
 
 
-def _patch(original: Evidence, into: Path) -> None:
+def _patch(original: Evidence, top: Path, into: Path) -> None:
     path = original.code_changes()
     if path is None:
         raise Unknown("files had changed since its commit, and how was not kept, or is not what it was")
+    if not path.resolve().is_relative_to(top):  # a patch is code, and that of a run from elsewhere is anybody's
+        raise Unknown(
+            f"what had changed since its commit is in {str(path)!r}, outside the project, and is not run unasked"
+        )
     command = ["git", "apply", "--binary", "--whitespace=nowarn", str(path)]
     alone = {**os.environ, "GIT_CEILING_DIRECTORIES": str(into.resolve().parent)}
     done = subprocess.run(command, cwd=into, env=alone, capture_output=True, text=True)
@@ -83,10 +90,17 @@ def _known(top: Path) -> set[Path]:
     return {top / os.fsdecode(name) for name in listed.split(b"\0") if name}
 
 
-def _link(source: Path, target: Path, left_out: set[Path]) -> None:
+def _link(source: Path, target: Path, left_out: set[Path], folders: set[Path]) -> None:
+    """Links what is not there; of folders with sources, which the commit may not have had, all but those."""
     for entry in source.iterdir():
         there = target / entry.name
+        made = not os.path.lexists(there)
         if there.is_dir() and not there.is_symlink() and entry.is_dir():
-            _link(entry, there, left_out)
-        elif not os.path.lexists(there) and entry.name not in (".git", "__pycache__") and entry not in left_out:
+            _link(entry, there, left_out, folders)
+        elif not made or entry.name in (".git", "__pycache__") or entry in left_out:
+            continue
+        elif entry in folders and not entry.is_symlink():
+            there.mkdir()
+            _link(entry, there, left_out, folders)
+        else:
             there.symlink_to(entry, target_is_directory=entry.is_dir())

@@ -1,6 +1,7 @@
 """How a run is done again: the command that the record comes to."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 from everstep import storage
@@ -43,10 +44,12 @@ def code_folder(run: Path, original: Evidence, project: Path | None = None) -> P
       UsageError: A program trained it: nothing in the record says how.
       Missing: There is no such folder any more.
     """
+    if project is not None and not project.is_dir():
+        raise UsageError(f"--project {project}: there is no such folder")
     if original.record.get("flow"):
         return _flow_project(run, original, project)
     if is_component_run(run):
-        return (project or run.resolve().parent.parent).absolute()
+        return (project or Path(os.path.abspath(run)).parent.parent).absolute()  # the folder itself may be a link
     if stored_config(original.directory / "config.yaml").get("experiment"):
         return (project or Path.cwd()).absolute()
     raise UsageError(
@@ -117,7 +120,8 @@ def _flow_project(run: Path, original: Evidence, project: Path | None) -> Path:
     """Returns the project of a flow: the one that is named, or around the run, or where it was, or here."""
     recorded = Path(str(original.record["flow"].get("project", "")))
     here = Path.cwd()
-    folders = [project.absolute()] if project else [*run.resolve().parents, recorded, here, *here.parents]
+    around = [*Path(os.path.abspath(run)).parents, *run.resolve().parents]  # the run, or `runs`, may be a link
+    folders = [project.absolute()] if project else [*around, recorded, here, *here.parents]
     for folder in folders:
         if (folder / "config" / "parameters.yaml").is_file():
             return folder
@@ -130,13 +134,16 @@ def _component(run: Path, original: Evidence, into: Path, code: Path) -> Repetit
     """Makes a project of the same code with the one run in it: the configuration that the run was exported with."""
     config = stored_config(_component_config(run))
     source = str(config.get("src_code_path") or ".")
+    if not (code / source).resolve().is_relative_to(code.resolve()):
+        raise Missing(f"src_code_path: received {source!r}, which leads out of the project {str(code)!r}")
     if not (code / source).is_dir():
         raise Missing(f"its code is gone: there is no folder {str(code / source)!r}")
-    copy_component_project(code, source, into)
-    folder = into / "runs" / run.name
+    copy_component_project(code, os.path.relpath((code / source).resolve(), code.resolve()), into)
+    name = run.resolve().name  # it may be called "."
+    folder = into / "runs" / name
     folder.mkdir(parents=True)
     storage.write_text(folder / "config.yaml", dialect.dump(config))
-    words = ["run", run.name, f"--project-root={into}", f"--backend={original.record['backend']}"]
+    words = ["run", name, f"--project-root={into}", f"--backend={original.record['backend']}"]
     return Repetition(words, into, folder / "training", {})
 
 

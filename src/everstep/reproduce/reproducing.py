@@ -61,8 +61,16 @@ def compare_runs(run: storage.PathLike, other: storage.PathLike, steps: int | No
     Raises:
       UsageError: One of them is no run, or has nothing to compare.
     """
-    original = _original(Path(run), ended=False)
-    return judge(original, _original(Path(other), ended=False), _last_step(original, steps))
+    original, again = _original(Path(run), ended=False), _original(Path(other), ended=False)
+    upto = _last_step(original, steps)
+    if upto is None:
+        _last_step(again, None)  # one that did not finish is no whole one to compare with
+    elif again.record["step"] < upto:
+        raise UsageError(
+            f"{str(again.directory)!r} is at step {again.record['step']} (it is {again.record['status']!r}), which is "
+            f"before step {upto}: --steps {again.record['step']} compares what there is"
+        )
+    return judge(original, again, upto)
 
 
 def _original(run: Path, ended: bool = True) -> Evidence:

@@ -89,12 +89,18 @@ def judge(original: Evidence, again: Evidence, upto: int | None = None) -> Verdi
     found = causes(original.record, again.record, original.config, again.config, partial=upto is not None)
     names = str(original.directory), str(again.directory)
     if not outcome.difference and not any(cause.kind in (SEED, DATA) for cause in found):
-        return Verdict(outcome, None, tuple(found), *names)
+        return Verdict(outcome, None, tuple(found), *names, notes=_not_compared(original))
     if not outcome.difference:  # by chance, or because too little was compared: it is another experiment all the same
         found.sort(key=lambda cause: cause.kind not in (SEED, DATA))
     unexplained = Cause(RANDOMNESS, "code, data, packages, hardware and seed are the same: something draws unseeded")
     first, *rest = found or [unexplained]
     return Verdict(outcome, first, tuple(rest), *names)
+
+
+def _not_compared(original: Evidence) -> tuple[str, ...]:
+    if original.numbers or not any(original.record["metrics"].values()):
+        return ()
+    return ("its numbers were not compared: history.csv is gone",)
 
 
 def _hint(original: Evidence) -> str:

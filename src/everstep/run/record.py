@@ -52,6 +52,9 @@ _BLANK: Record = {
 }
 
 
+LOGGED = "logged.jsonl"
+"""What a flow's `log_metrics` was given: on each line a step, a name, and the number as Python spells it."""
+
 OWN_FILES = ("config.yaml", surroundings.REQUIREMENTS, code_diff.FILE, "history.csv")
 """What a run writes anew in its directory, beside `run.json`, which is the first."""
 

@@ -12,6 +12,8 @@ _TOP = {
     "attempts": (list,),
     "metrics": (dict,),
     "code": (dict,),
+    "environment": (dict,),
+    "data": (dict,),
     "cost": (dict,),
 }
 _ATTEMPT = {
