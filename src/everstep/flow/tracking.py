@@ -60,11 +60,16 @@ class FlowTracking:
         self._tracker: Tracker = NoopTracker()
 
     def start(self, model_name: str = "") -> None:
-        """Begins an attempt: parameters and tags are on their way before the first step. Again, it does nothing."""
+        """Begins an attempt: parameters and tags are on their way before the first step. Again, it does the rest."""
         uri = tracking_uri(self._root)
-        if uri is None or not isinstance(self._tracker, NoopTracker):
+        if uri is None:
             return
-        self._tracker = MlflowTracker(
+        if isinstance(self._tracker, NoopTracker):
+            self._tracker = self._made(uri, model_name)
+        self._tracker.start(0)  # a signal may have come while it was doing so
+
+    def _made(self, uri: str, model_name: str) -> MlflowTracker:
+        return MlflowTracker(
             self._directory,
             self._run_id,
             self._settings.experiment,
@@ -72,7 +77,6 @@ class FlowTracking:
             params=flow_params(self._settings, self._data, self._root, model_name),
             tags=self._tags(),
         )
-        self._tracker.start(0)
 
     def _tags(self) -> dict[str, Any]:
         code = read(self._directory)["code"]
