@@ -236,7 +236,7 @@ class Cutting(EpochController):
 def cutting(at, killed=False):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("everstep.experiment.export_all", lambda *args: [])
-        patch.setattr("everstep.fitting.EpochController", type("CuttingHere", (Cutting,), {"at": at, "killed": killed}))
+        patch.setattr("everstep.fitting.fit.EpochController", type("CuttingHere", (Cutting,), {"at": at, "killed": killed}))
         yield
 
 
