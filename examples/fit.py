@@ -46,19 +46,19 @@ model.compile(keras.optimizers.Adam(2e-3), "sparse_categorical_crossentropy", me
 
 history = es.fit(
     model,
-    load("train", 20_000),
-    load("test", 5_000),
-    epochs=args.epochs,
+    *load("train", 20_000),
     batch_size=128,
+    epochs=args.epochs,
+    validation_data=load("test", 5_000),
     callbacks=[
         keras.callbacks.ReduceLROnPlateau(patience=1),
         keras.callbacks.EarlyStopping(monitor="val_accuracy", patience=2, restore_best_weights=True),
     ],
     model_dir=model_dir,
-    verbose=False,
+    verbose=0,
 )
 
-logged = history.history  # of the epochs that this call has run
+logged = history.history  # of all epochs, also those of earlier attempts
 for i, epoch in enumerate(history.epoch):
     print(f"epoch {epoch + 1}: loss {logged['loss'][i]:.4f}, validation accuracy {logged['val_accuracy'][i]:.4f}")
 

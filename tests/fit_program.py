@@ -137,7 +137,7 @@ def trained(model_dir, at="", every_batch=False, more=(), validation_data=TEST, 
     ]
     given = {"epochs": EPOCHS, "batch_size": 8, "model_dir": model_dir, "verbose": False, **kwargs}
     try:
-        history = es.fit(model, DATA, validation_data, callbacks=watching, **given)
+        history = es.fit(model, DATA, validation_data=validation_data, callbacks=watching, **given)
     finally:
         if watching[0].csv_file:  # it is there when anything was left to train
             watching[0].csv_file.close()
@@ -170,7 +170,7 @@ def averaged(model_dir, epochs=4):
         Noise(),
     ]
     given = {"epochs": epochs, "batch_size": 8, "model_dir": model_dir, "verbose": False}
-    history = es.fit(model, DATA, TEST, callbacks=watching, **given)
+    history = es.fit(model, DATA, validation_data=TEST, callbacks=watching, **given)
     return history.history, [weights.tolist() for weights in model.get_weights()], best.best
 
 
@@ -236,7 +236,9 @@ class Cutting(EpochController):
 def cutting(at, killed=False):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("everstep.experiment.export_all", lambda *args: [])
-        patch.setattr("everstep.fitting.EpochController", type("CuttingHere", (Cutting,), {"at": at, "killed": killed}))
+        patch.setattr(
+            "everstep.fitting.fit.EpochController", type("CuttingHere", (Cutting,), {"at": at, "killed": killed})
+        )
         yield
 
 

@@ -137,7 +137,7 @@ def by_fit():
     model = build()
     model.compile("adam", "sparse_categorical_crossentropy")
     order = {"batch_size": BATCH, "shuffle": False, "seed": SEED}
-    everstep.fit(model, (X, Y), VALID, epochs=EPOCHS, verbose=False, **order)
+    everstep.fit(model, X, Y, validation_data=VALID, epochs=EPOCHS, verbose=False, **order)
     return model.get_weights()
 
 

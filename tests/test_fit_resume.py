@@ -84,7 +84,7 @@ def test_other_callbacks_are_refused(tmp_path):
         before = {path: path.read_bytes() for path in averaged_dir.rglob("*") if path.is_file()}
         given = {"model_dir": averaged_dir, "epochs": 2, "batch_size": 8, "allow_change": ["task"]}
         with pytest.raises(UsageError, match=r"missing: LearningRateScheduler, .*ModelCheckpoint; unexpected: Asks"):
-            es.fit(made(), DATA, TEST, callbacks=[Noise(), Asks("")], **given)
+            es.fit(made(), DATA, validation_data=TEST, callbacks=[Noise(), Asks("")], **given)
     assert {path: path.read_bytes() for path in averaged_dir.rglob("*") if path.is_file()} == before
 
 

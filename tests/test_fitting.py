@@ -43,7 +43,8 @@ def keras_fit(model, data=(X, Y), validation_data=TEST, **kwargs):
 
 
 def our_fit(model, data=(X, Y), validation_data=TEST, **kwargs):
-    history = es.fit(model, data, validation_data, batch_size=8, shuffle=False, verbose=False, **kwargs)
+    given = {"batch_size": 8, "shuffle": False, "verbose": 0, **kwargs}
+    history = es.fit(model, data, validation_data=validation_data, **given)
     return model, history
 
 

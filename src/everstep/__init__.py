@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from everstep.engine.strategy import get_distribution_strategy as get_distribution_strategy
     from everstep.experiment import run_experiment as run_experiment
     from everstep.experiment_config import ExperimentConfig as ExperimentConfig
-    from everstep.fitting import fit as fit
+    from everstep.fitting.fit import fit as fit
     from everstep.grad import cond as cond
     from everstep.grad import value_and_grad as value_and_grad
     from everstep.loop.config import TrainerConfig as TrainerConfig
@@ -57,7 +57,7 @@ _WHERE = {
     "TrainerConfig": "loop.config",
     "Training": "training.training",
     "cond": "grad",
-    "fit": "fitting",
+    "fit": "fitting.fit",
     "get_distribution_strategy": "engine.strategy",
     "get_exp_config": "config.registry",
     "get_labels": "data.record_files",

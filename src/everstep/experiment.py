@@ -70,7 +70,7 @@ def run_experiment(
     init_fn: Callable[[keras.Model], None] | None = None,
     experiment: str = "",
     export: bool = True,
-    verbose: bool = True,
+    verbose: bool | int = True,
     allow_change: Sequence[str] = (),
     header: Mapping[str, Any] | None = None,
     record: Mapping[str, Any] | None = None,
@@ -99,7 +99,7 @@ def run_experiment(
       init_fn: Gives the model its initial weights instead of `task.initialize`; not called on resume.
       experiment: The experiment's registered name, for the record.
       export: Whether to export the model when training is done.
-      verbose: Whether to tell a person, on standard error, what is going on.
+      verbose: Whether to tell a person, on standard error, what is going on; 2 for all but the numbers.
       allow_change: Keys, such as `runtime.backend`, that a resumed run may change although they alter what it
         computes; one that holds others covers them.
       header: What `config.yaml` says beside the values, so that it repeats the run: `experiment`, `imports`, `gin`.
@@ -134,7 +134,7 @@ def run_experiment(
         stack.callback(trainer.close)
         params = params.replace(trainer=_plan(mode, params, task, trainer))
         trainer.config = params
-        console = ConsoleTracker(params.trainer.train_steps or 0, None if verbose else io.StringIO())
+        console = ConsoleTracker(params.trainer.train_steps or 0, None if verbose == 1 else io.StringIO())
         attempt = Attempt(run, trainer, _text(stored, header), _listed(allow_change)) if training else None
         tracker = create_tracker(run, stored, console, attempt, save_summary)
         configured = ConfiguredActions(params, trainer, run.directory, mode)

@@ -32,7 +32,7 @@ def build(influence=None, weight=1.0, cls=BCTModel, **settings) -> keras.Model:
 
 
 def fitted(model, directory=None, epochs=2):
-    return es.fit(model, samples(), samples(32), epochs=epochs, batch_size=16, model_dir=directory, verbose=False)
+    return es.fit(model, *samples(), 16, epochs, validation_data=samples(32), model_dir=directory, verbose=0)
 
 
 @pytest.fixture(scope="module")

@@ -269,7 +269,7 @@ def trained(dataset, directory):
     keras = pytest.importorskip("keras")
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    es.fit(model, dataset, dataset, model_dir=directory)
+    es.fit(model, dataset, validation_data=dataset, model_dir=directory)
 
 
 @pytest.mark.backend

@@ -149,9 +149,8 @@ def test_fit_takes_it(folder, tmp_path):
     inputs = {"x": keras.Input((2,), name="x"), "number": keras.Input((), name="number", dtype="int64")}
     model = keras.Model(inputs, keras.layers.Dense(3, "softmax")(inputs["x"]))
     model.compile("sgd", "sparse_categorical_crossentropy")
-    history = everstep.fit(
-        model, get_train_ds(folder, READ, 10), get_valid_ds(folder, READ, 10), epochs=2, verbose=False
-    )
+    valid = get_valid_ds(folder, READ, 10)
+    history = everstep.fit(model, get_train_ds(folder, READ, 10), epochs=2, verbose=0, validation_data=valid)
     assert history.epoch == [0, 1]
 
 

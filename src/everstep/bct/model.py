@@ -5,7 +5,7 @@
     model = bct.with_classifier(backbone, names)
     model = bct.BCTModel(model.input, model.output, influence=influence)
     model.compile("adam", loss=bct.loss_func(weight=1.0))
-    everstep.fit(model, (images, labels), epochs=5, model_dir="runs/new")
+    everstep.fit(model, images, labels, epochs=5, model_dir="runs/new")
 
 The steps are Keras's own, so they run on every backend, and under `model.fit` as well.
 """

@@ -64,7 +64,7 @@ def class_weighted(class_weight: Mapping[int, float]) -> Callable[[Batch], Batch
         if labels.ndim > 2 or not len(labels):
             raise UsageError(f"class_weight needs one label for each sample, received labels {labels.shape}")
         labels = labels.argmax(-1) if labels.ndim > 1 and labels.shape[-1] > 1 else labels.reshape(len(labels))
-        numbers = labels.astype(np.int64)
+        numbers = np.round(labels).astype(np.int64)
         known = (numbers >= 0) & (numbers < len(table))
         weights = np.where(known, table[np.where(known, numbers, 0)], np.float32(1))
         if weight is None:

@@ -172,7 +172,8 @@ def _is_one_of(source: Any, module: str, *names: str) -> bool:
     return isinstance(source, tuple(kind for kind in found if isinstance(kind, type)))
 
 
-def _is_arrays(source: Any) -> bool:
+def is_arrays(source: Any) -> bool:
+    """Whether it is nothing but arrays, in any nesting."""
     leaves = nest.flatten(source)
     return bool(leaves) and all(hasattr(leaf, "__array__") and hasattr(leaf, "shape") for leaf in leaves)
 
@@ -195,7 +196,7 @@ _KINDS: list[tuple[Callable[[Any], bool], Callable[[Any, int, _Reading], Stream]
     (_is_grain, _grain_stream),
     (_is_py_dataset, _py_dataset_stream),
     (_is_splits, _refuse_splits),
-    (_is_arrays, _array_stream),
+    (is_arrays, _array_stream),
     (_is_map_dataset, _map_dataset_stream),
     (_is_iterable, _iterable_stream),
 ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from everstep.loop.controller import Controller
 from everstep.loop.keras_callbacks import BETWEEN, KerasCallbacks
+from everstep.loop.plan import Plan
 from everstep.loop.saver import undisturbed
 from everstep.loop.windows import Windows
 from everstep.types import Logs, State
@@ -30,6 +31,36 @@ class EpochController(Controller):
         self.saver.parts.insert(0, callbacks)
         self.train_actions.append(self._after_training)
         self.eval_actions.append(self._after_evaluation)
+
+    def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None) -> Logs:
+        """Trains until `train_steps`, evaluating at the ends of the epochs that are to be.
+
+        Returns:
+          The logs of the last evaluation.
+        """
+        self._require("evaluator", "train_and_evaluate")
+
+        def due() -> bool:
+            return self.callbacks.evaluation_due(self.step, bool(self.stopped))
+
+        self._carry_out(Plan(train_steps, Windows(self.steps_per_loop), due, eval_steps))
+        return self.last_evaluation
+
+    def restore_checkpoint(self, step: int | None = None) -> int | None:
+        """Restores a checkpoint; a run that has none begins with the first epoch it was told, as if after others."""
+        found = super().restore_checkpoint(step)
+        if found is None and self.callbacks.first_epoch:
+            self._start_at(self.callbacks.first_epoch * self.callbacks.steps)
+        return found
+
+    def _start_at(self, step: int) -> None:
+        """Begins after so many steps: data whose epochs have a length is read from where they would have led."""
+        batches = self.trainer.train_stream.batches_per_epoch
+        epoch, batch = divmod(step, batches) if batches else (0, 0)
+        state = self.trainer.engine.state()
+        self.recovery.judge_state(0, state)  # what is infinite now is meant to be
+        self.trainer.restore(state, {"step": step, "stream": {"epoch": epoch, "batch": batch}})
+        self.saver.step = step
 
     def _begin(self) -> None:
         """Calls what an attempt begins with; what that changes in a run that goes on is set back, variables too."""

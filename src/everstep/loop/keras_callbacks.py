@@ -11,18 +11,16 @@ back.
 """
 
 import contextlib
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 
 from everstep.loop.callback_state import CallbackState
+from everstep.loop.given_callbacks import accepted, looks_at_batches
 from everstep.loop.plain_values import decode, encode
 from everstep.optim.loss_scale import UPDATES
 from everstep.types import Logs, State
-
-logger = logging.getLogger(__name__)
 
 BETWEEN, TRAINING, TESTING = "between epochs", "training", "testing"
 """Where callbacks are: `on_epoch_begin` leads from the first to the second, `on_test_begin` to the third, and
@@ -36,24 +34,33 @@ class KerasCallbacks:
     """Calls a list of Keras callbacks from the controller's actions; a part of the state it saves.
 
     Args:
-      callbacks: The user's callbacks; a History is added.
+      callbacks: The user's callbacks, in any form that `fit` takes; a History is added.
       model: The model they look at.
       epochs: How many there will be.
       steps: Steps per epoch.
-      validates: Whether each epoch ends with an evaluation.
+      validates: Whether each epoch ends with an evaluation; or a function that tells of each epoch, counted from 0.
+      first_epoch: The epoch that a run begins with which does not go on from a checkpoint.
+      verbose: What callbacks are told of how much to say.
+      told: Called with each epoch and its logs, when callbacks have seen them.
     """
 
     def __init__(
         self,
-        callbacks: Sequence[keras.callbacks.Callback],
+        callbacks: Any,
         model: keras.Model,
         epochs: int,
         steps: int,
-        validates: bool,
+        validates: bool | Callable[[int], bool],
+        *,
+        first_epoch: int = 0,
+        verbose: Any = 0,
+        told: Callable[[int, Logs], None] = lambda epoch, logs: None,
     ) -> None:
-        self.model, self.epochs, self.steps, self.validates = model, epochs, steps, validates
+        self.model, self.epochs, self.steps, self.first_epoch = model, epochs, steps, first_epoch
+        self._validates = validates if callable(validates) else lambda epoch: bool(validates)
+        self._told = told
         self.list = keras.callbacks.CallbackList(
-            _accepted(callbacks), add_history=True, model=model, epochs=epochs, steps=steps, verbose=0
+            accepted(callbacks), add_history=True, model=model, epochs=epochs, steps=steps, verbose=verbose
         )
         self._state = CallbackState(self.list.callbacks)
         self.history.on_train_begin()  # it has its list of epochs also where there is nothing left to train
@@ -124,6 +131,11 @@ class KerasCallbacks:
         """Whether the epoch that has begun has all its steps."""
         return step >= (self._epoch + 1) * self.steps
 
+    def evaluation_due(self, step: int, stopped: bool) -> bool:
+        """Whether the epoch is to be evaluated now: it is trained, or as far as it will be, and one that is."""
+        ended = self.phase == TRAINING and (stopped or self.trained(step))
+        return self.phase == TESTING or (ended and self._validates(self._epoch))
+
     def begin_epoch(self, step: int) -> None:
         """Before an epoch's first step, or the first one after a stop inside it."""
         self._epoch, self.phase = step // self.steps, TRAINING
@@ -151,7 +163,7 @@ class KerasCallbacks:
         self._logs = _training(logs)
         self._call(_TRAIN_HOOKS[0], self.steps - 1, {}, own=True)
         self._call(_TRAIN_HOOKS[1], self.steps - 1, self._logs, own=True)
-        if not self.validates:
+        if not self._validates(self._epoch):
             self._end_epoch()
             return
         self.list.on_test_begin()
@@ -171,6 +183,7 @@ class KerasCallbacks:
     def _end_epoch(self) -> None:
         self.phase = BETWEEN
         self.list.on_epoch_end(self._epoch, self._logs)
+        self._told(self._epoch, self._logs)
         if self.model.stop_training or self._epoch + 1 >= self.epochs:
             self.model.optimizer.finalize_variable_values(self.model.trainable_variables)  # Keras's own averages
             self.list.on_train_end(self._logs)
@@ -182,18 +195,6 @@ class KerasCallbacks:
                 getattr(callback, hook)(index, logs)
 
 
-def _accepted(callbacks: Sequence[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
-    """Leaves out what would work against the run's own checkpoints, and says so."""
-    given = keras.tree.flatten(list(callbacks))
-    refused = [callback for callback in given if isinstance(callback, keras.callbacks.BackupAndRestore)]
-    if refused:
-        logger.warning(
-            "BackupAndRestore is left out: it would put older weights in place of those that the run goes on from; "
-            "a run with a directory resumes by itself"
-        )
-    return [callback for callback in given if callback not in refused]
-
-
 def _wants(callback: keras.callbacks.Callback, hooks: Sequence[str]) -> bool:
     """Whether a callback does anything at a batch."""
     default = keras.callbacks.Callback
@@ -201,8 +202,8 @@ def _wants(callback: keras.callbacks.Callback, hooks: Sequence[str]) -> bool:
 
 
 def _is_keras_own(callback: keras.callbacks.Callback, hooks: Sequence[str]) -> bool:
-    """Whether the batch hooks are Keras's, not a function or subclass of the user's."""
-    if any(name in vars(callback) for name in hooks):
+    """Whether the batch hooks are Keras's, not a function or subclass of the user's, and one call an epoch will do."""
+    if any(name in vars(callback) for name in hooks) or looks_at_batches(callback):
         return False
     default = keras.callbacks.Callback
     owners = [getattr(type(callback), name) for name in hooks]

@@ -1,0 +1,137 @@
+"""The plain arguments of `model.fit`: what each may be, and what is wrong with one that cannot be used."""
+
+import dataclasses
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from everstep.errors import UsageError, nearest
+
+_OLD = {
+    "data": "it is called x, and the labels may go in as y",
+    "max_queue_size": "set it on the data: keras.utils.PyDataset(max_queue_size=…)",
+    "nb_epoch": "it is called epochs",
+    "use_multiprocessing": "set it on the data: keras.utils.PyDataset(use_multiprocessing=…)",
+    "workers": "set it on the data: keras.utils.PyDataset(workers=…)",
+}
+"""Names that `fit` had once, in Keras or here, and what to write now."""
+
+
+def refuse_unknown(given: Mapping[str, Any], known: list[str]) -> None:
+    """Refuses keywords that `fit` does not have.
+
+    Raises:
+      UsageError: There is one; names it, and says what to write instead.
+    """
+    for name in given:
+        raise UsageError(f"{name}: fit() has no such argument: {_OLD.get(name) or nearest(name, known)}")
+
+
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """Returns a whole number as Python's.
+
+    Raises:
+      UsageError: It is none, or too small.
+    """
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        raise UsageError(f"{name}: received {value!r} ({type(value).__name__}), expected a whole number")
+    if value < least:
+        raise UsageError(f"{name}: received {value}, must be at least {least}")
+    return int(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """How much there is of everything; None where the data decides.
+
+    Raises:
+      UsageError: One of them cannot be used; names it.
+    """
+
+    batch_size: int | None
+    epochs: int
+    initial_epoch: int
+    steps_per_epoch: int | None
+    validation_steps: int | None
+    validation_batch_size: int | None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, needed = getattr(self, field.name), field.name in ("epochs", "initial_epoch")
+            if value is not None or needed:
+                least = 0 if field.name == "initial_epoch" else 1
+                object.__setattr__(self, field.name, whole(field.name, value, least))
+
+    def size(self, samples: int | None) -> int:
+        """Returns how many samples are in a batch, of so many where they are arrays; as Keras decides it."""
+        return self.batch_size or _divided(samples, self.steps_per_epoch)
+
+    def validation_size(self, samples: int | None) -> int:
+        """Returns the same for an evaluation."""
+        return self.validation_batch_size or self.batch_size or _divided(samples, self.validation_steps)
+
+
+def _divided(samples: int | None, steps: int | None) -> int:
+    return -(-samples // steps) if samples and steps else 32
+
+
+def verbosity(verbose: Any) -> int:
+    """Returns 0 for silent, 1 for progress, 2 for a line per epoch.
+
+    Raises:
+      UsageError: It is none of them, nor "auto".
+    """
+    if verbose == "auto":
+        return 1
+    if not isinstance(verbose, int) or verbose not in (0, 1, 2):
+        raise UsageError(f'verbose: received {verbose!r}, expected "auto", 0 (silent), 1 (progress) or 2 (epochs only)')
+    return int(verbose)
+
+
+def shuffling(shuffle: Any) -> bool:
+    """Returns whether to shuffle.
+
+    Raises:
+      UsageError: It is not a bool.
+    """
+    if not isinstance(shuffle, bool):
+        raise UsageError(f"shuffle: received {shuffle!r}, expected True or False")
+    return shuffle
+
+
+def validated_epochs(validation_freq: Any) -> Callable[[int], bool]:
+    """Returns a function that tells whether an epoch, counted from 0, ends with an evaluation.
+
+    Args:
+      validation_freq: Every so many epochs; or a list of epochs, counted from 1.
+
+    Raises:
+      UsageError: It is neither.
+    """
+    if isinstance(validation_freq, list | tuple):
+        listed = {whole("validation_freq", epoch) for epoch in validation_freq}
+        return lambda epoch: epoch + 1 in listed
+    if not isinstance(validation_freq, numbers.Integral):
+        raise UsageError(f"validation_freq: received {validation_freq!r}, expected a whole number, or a list of epochs")
+    every = whole("validation_freq", validation_freq)
+    return lambda epoch: (epoch + 1) % every == 0
+
+
+def class_weights(class_weight: Any) -> dict[int, float] | None:
+    """Returns the weights by class.
+
+    Raises:
+      UsageError: They are not numbers by the number of a class.
+    """
+    if class_weight is None:
+        return None
+    wrong = f"class_weight: received {class_weight!r}, expected a dict such as {{0: 1.0, 1: 5.0}}"
+    if not isinstance(class_weight, Mapping):
+        raise UsageError(wrong)
+    try:
+        weights = {int(label): float(weight) for label, weight in class_weight.items()}
+    except (TypeError, ValueError):
+        raise UsageError(wrong) from None
+    if not weights or min(weights) < 0:
+        raise UsageError(f"{wrong}, with classes from 0 on")
+    return weights

@@ -1,0 +1,142 @@
+"""What `model.fit` takes as x, y and sample_weight, as one source of data.
+
+Arrays come apart or as a tuple, `(x, y)` or `(x, y, sample_weight)`. Each may be nested, for a model of several inputs
+or outputs. Anything else, such as a dataset, brings labels and weights with it.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from everstep.data import nest
+from everstep.data.arrays import ArrayStream
+from everstep.data.source import is_arrays
+from everstep.errors import UsageError
+
+_APART = "validation data goes in as validation_data=(x_test, y_test)"
+
+
+def training_data(x: Any, y: Any, sample_weight: Any, inputs: int | None = None) -> Any:
+    """Returns what a stream is made of.
+
+    Args:
+      x: Inputs as arrays, or a tuple with labels and weights, or another source.
+      y: Labels, where x is inputs alone.
+      sample_weight: The weight of each sample in the loss.
+      inputs: How many the model has, where that is known.
+
+    Raises:
+      UsageError: There is nothing, or it does not go together.
+    """
+    if x is None:
+        raise UsageError("x: nothing to train on: pass arrays, as fit(model, x, y), or a dataset")
+    if not is_arrays(x):
+        _require_alone(x, y, sample_weight)
+        return x
+    if y is None and isinstance(x, tuple) and len(x) in (2, 3):
+        return _packed(*_unpacked(x, sample_weight))
+    if y is None:
+        return _unlabelled(x, sample_weight)
+    _require_labels(x, y, inputs)
+    return _packed(x, y, sample_weight)
+
+
+def evaluation_data(data: Any) -> Any:
+    """Returns the same for an evaluation: `(x, y)`, `(x, y, sample_weight)`, or another source."""
+    if isinstance(data, list | tuple) and len(data) in (2, 3) and is_arrays(data):
+        return _packed(*data)
+    return data
+
+
+def split(source: Any, fraction: Any) -> tuple[Any, Any]:
+    """Takes the last part of arrays off for the evaluation.
+
+    Args:
+      source: What `training_data` returned.
+      fraction: How much of it.
+
+    Returns:
+      What is trained on, and what is evaluated.
+
+    Raises:
+      UsageError: The fraction is no fraction, one part would be empty, or the data is no arrays.
+    """
+    if not isinstance(fraction, int | float | np.floating) or not 0 <= fraction < 1:
+        raise UsageError(f"validation_split: received {fraction!r}, expected a number from 0 up to, not including, 1")
+    if not is_arrays(source):
+        raise UsageError(
+            f"validation_split: received {fraction} for a {type(source).__name__}, but only arrays can be split: take "
+            "the validation data off it, and pass that as validation_data"
+        )
+    count = samples_in(source) or 0
+    at = math.floor(count * (1.0 - float(fraction)))
+    if at in (0, count):
+        raise UsageError(f"validation_split: received {fraction}, which leaves one part of {count} samples empty")
+    arrays = ArrayStream(source, 1).arrays
+    return nest.map_leaves(lambda leaf: leaf[:at], arrays), nest.map_leaves(lambda leaf: leaf[at:], arrays)
+
+
+def samples_in(source: Any) -> int | None:
+    """Returns how many samples arrays have; None for other sources.
+
+    Raises:
+      UsageError: The arrays do not agree on it, or are none that can be read.
+    """
+    return ArrayStream(source, 1).batches_per_epoch if is_arrays(source) else None
+
+
+def _require_alone(x: Any, y: Any, sample_weight: Any) -> None:
+    """Refuses labels and weights beside a source that has its own."""
+    for name, value in (("y", y), ("sample_weight", sample_weight)):
+        if value is not None:
+            tip = f"; {_APART}" if name == "y" else ""
+            raise UsageError(f"{name}: x is a {type(x).__name__}, which has to bring it: yield (x, y, weight){tip}")
+
+
+def _require_labels(x: Any, y: Any, inputs: int | None) -> None:
+    """Refuses what is no labels: above all validation data in their place."""
+    if not is_arrays(y):
+        raise UsageError(f"y: received a {type(y).__name__}, expected arrays; {_APART}")
+    pairs = isinstance(x, tuple) and isinstance(y, tuple)
+    if pairs and (inputs == 1 or len(x[0]) != len(y[0])):
+        raise UsageError(f"y: received a tuple beside x=({len(x)} arrays): write fit(model, x, y, …); {_APART}")
+
+
+def _unpacked(data: tuple[Any, ...], sample_weight: Any) -> tuple[Any, ...]:
+    if sample_weight is None:
+        return data
+    if len(data) == 3:
+        raise UsageError("sample_weight: x=(x, y, weight) has weights already: give them once")
+    return (*data, sample_weight)
+
+
+def _unlabelled(x: Any, sample_weight: Any) -> Any:
+    if sample_weight is not None:
+        raise UsageError("sample_weight: there are no labels, y, whose loss could be weighted")
+    x = nest.map_leaves(_as_keras, x)
+    return (x,) if isinstance(x, list) else x  # several inputs; a tuple would be inputs and labels
+
+
+def _packed(x: Any, y: Any, sample_weight: Any = None) -> Any:
+    x, y, weight = (nest.map_leaves(_as_keras, part) for part in (x, y, sample_weight))
+    return (x, y) if weight is None else (x, y, _of_each_output(y, weight))
+
+
+def _as_keras(leaf: Any) -> Any:
+    """Returns a pandas Series as a table of one column, as Keras reads it; others as they are."""
+    return leaf.to_frame() if hasattr(leaf, "to_frame") else leaf
+
+
+def _of_each_output(y: Any, weight: Any) -> Any:
+    """Returns weights nested like the labels: one array serves all outputs."""
+    if not isinstance(y, dict | list | tuple):
+        return weight
+    if not isinstance(weight, dict | list | tuple):
+        if math.prod(np.shape(weight)[1:]) != 1:
+            shape = list(np.shape(weight))
+            raise UsageError(f"sample_weight: received shape {shape} for several outputs: give one array for each")
+        return nest.map_leaves(lambda _: weight, y)
+    if nest.structure(y) != nest.structure(weight):
+        raise UsageError("sample_weight: give one array for all outputs, or as many and named as those of y")
+    return weight
