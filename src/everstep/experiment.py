@@ -5,6 +5,7 @@ import functools
 import io
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,8 @@ def run_experiment(
             controller.saver.parts += [*_parts(controller, trainer, attempt), configured]
         _start(controller, trainer, mode, init_fn or task.initialize, run, say)
         _tell(controller, trainer, changes, say)
+        if attempt and evaluating and checkpointer.latest() is None:
+            _try_evaluation(controller, params.trainer.sanity_validation_steps, say)
         recorded = attempt.recorded(changes, guard.last_beat) if attempt else contextlib.nullcontext()
         with recorded, contextlib.closing(tracker):
             if attempt:
@@ -250,6 +253,8 @@ def _plan(mode: str, params: ExperimentConfig, task: Task, trainer: Trainer) -> 
     config = params.trainer
     if "train" not in mode and (mode == "eval" or config.epochs is None):
         return config
+    if config.overfit_batches is not None:
+        return in_steps(config, config.overfit_batches)
     stream = _training_data(params, task) if trainer.train_stream is None else trainer.train_stream
     return in_steps(config, stream.batches_per_epoch)
 
@@ -310,6 +315,14 @@ def _tell(controller: Controller, trainer: Trainer, changes: Iterable[Change], s
     announce(trainer, say, resumes=not saver.is_off)
     if controller.trainer is not None and not (saver.interval or saver.seconds or saver.is_off):
         say("trainer.checkpoint_interval=0: nothing is saved before training is done, or asked to end")
+
+
+def _try_evaluation(controller: Controller, steps: int, say: Callable[[str], None]) -> None:
+    """Evaluates before the first step of a new run: what is wrong there shows now, not after hours of training."""
+    if steps:
+        begin = time.perf_counter()
+        controller.try_evaluation(steps)
+        say(f"sanity validation: evaluating works ({steps} batches, {time.perf_counter() - begin:.1f} s)")
 
 
 def _note(run: Run, told: Mapping[str, Any]) -> None:
