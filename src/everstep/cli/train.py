@@ -8,6 +8,7 @@ import typer
 from everstep import storage
 from everstep.cli import options
 from everstep.cli.commands import new_app
+from everstep.cli.dev_run import check_combination, rehearse
 from everstep.cli.directory import run_directory
 from everstep.cli.ending import print_last, unsupervised
 from everstep.cli.output import aligned, number
@@ -35,6 +36,9 @@ AllowChange = Annotated[
     typer.Option(metavar="KEY", help="Resume although this key has another value than before; repeatable."),
 ]
 MaxRestarts = Annotated[int, typer.Option(metavar="N", help="Start it again, up to N times, when it dies.")]
+FastDevRun = Annotated[
+    bool, typer.Option("--fast-dev-run", help="Try one batch of everything, export included, and keep nothing.")
+]
 NoExport = Annotated[bool, typer.Option("--no-export", help="Do not export the trained model.")]
 
 
@@ -48,18 +52,32 @@ def train(
     allow_change: AllowChange = None,
     no_export: NoExport = False,
     max_restarts: MaxRestarts = 0,
+    fast_dev_run: FastDevRun = False,
 ) -> None:
     """Train an experiment; run again, it resumes.
 
     Values come from the experiment, then from files, gin bindings, flags, --params-override and KEY=VALUE; later
     ones win.
     """
+    if fast_dev_run:
+        check_combination(mode, {"--max-restarts": max_restarts, **_quick_looks(request)})
+        rehearse(resolve(request), mode, export=not no_export)
+        return
     if max_restarts:  # all else is the business of the process that may die, also what the user's modules do
         raise typer.Exit(supervise(unsupervised(context.obj), max_restarts))
     resolved = resolve(request)
     directory = run_directory(model_dir, resolved)
     logs = run(resolved, mode, directory, export=not no_export, allow_change=allow_change or ())
     print_last(_where_to_look(directory, logs, exported=mode.startswith("train") and not no_export))
+
+
+def _quick_looks(request: options.Request) -> dict[str, str | None]:
+    return {
+        "--overfit-batches": request.overfit_batches,
+        "--limit-train": request.limit_train,
+        "--limit-eval": request.limit_eval,
+        "--sanity-eval": request.sanity_eval,
+    }
 
 
 def _where_to_look(directory: Path | str, logs: Logs, exported: bool) -> str:
