@@ -22,9 +22,8 @@ from everstep.data import nest
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine import backend
-from everstep.engine.config import RuntimeConfig
 from everstep.engine.precision import precision
-from everstep.engine.strategy import get_distribution_strategy
+from everstep.engine.strategy import configured_strategy
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, check_mode
 from everstep.export.folder import export_all
@@ -126,7 +125,7 @@ def run_experiment(
         run = Run.open(directory, experiment or task.name, keras.backend.backend())
         run.code_root = run.code_root if code_root is None else Path(code_root)
         guard: Any = stack.enter_context(_guarded(run, params)) if training else NoGuard()
-        if (strategy := distribution_strategy or _strategy(params.runtime)) is not None:
+        if (strategy := distribution_strategy or configured_strategy(params.runtime)) is not None:
             stack.enter_context(strategy.scope())
         stack.enter_context(precision(params.runtime.mixed_precision_dtype))
         checkpointer = stack.enter_context(_checkpoints(run, params.trainer, training))
@@ -235,13 +234,6 @@ def _changes(
         return []
     used = checkpointer.newest_meta().get("extra", {}).get(Attempt.name, {}).get("config", "")
     return accepted_changes(run.directory, params, allow, str(header.get("gin", "")), used)
-
-
-def _strategy(config: RuntimeConfig) -> Any:
-    """Returns what the configuration says of devices; None for one of them, which needs no strategy."""
-    if config.distribution_strategy.lower() in ("off", "one_device"):
-        return None
-    return get_distribution_strategy(config.distribution_strategy, config.all_reduce_alg, config.num_gpus, config.tpu)
 
 
 def _listed(keys: str | Sequence[str]) -> list[str]:
