@@ -8,10 +8,10 @@ import typer
 from everstep import storage
 from everstep.cli import options
 from everstep.cli.commands import new_app
-from everstep.cli.dev_run import check_combination, rehearse
 from everstep.cli.directory import run_directory
 from everstep.cli.ending import print_last, unsupervised
 from everstep.cli.output import aligned, number
+from everstep.cli.quick_looks import check_quick_looks, rehearse
 from everstep.cli.request import resolve
 from everstep.cli.running import run
 from everstep.launch.supervisor import supervise
@@ -59,8 +59,8 @@ def train(
     Values come from the experiment, then from files, gin bindings, flags, --params-override and KEY=VALUE; later
     ones win.
     """
+    check_quick_looks(request, mode, fast_dev_run, max_restarts)
     if fast_dev_run:
-        check_combination(mode, {"--max-restarts": max_restarts, **_quick_looks(request)})
         rehearse(resolve(request), mode, export=not no_export)
         return
     if max_restarts:  # all else is the business of the process that may die, also what the user's modules do
@@ -69,15 +69,6 @@ def train(
     directory = run_directory(model_dir, resolved)
     logs = run(resolved, mode, directory, export=not no_export, allow_change=allow_change or ())
     print_last(_where_to_look(directory, logs, exported=mode.startswith("train") and not no_export))
-
-
-def _quick_looks(request: options.Request) -> dict[str, str | None]:
-    return {
-        "--overfit-batches": request.overfit_batches,
-        "--limit-train": request.limit_train,
-        "--limit-eval": request.limit_eval,
-        "--sanity-eval": request.sanity_eval,
-    }
 
 
 def _where_to_look(directory: Path | str, logs: Logs, exported: bool) -> str:

@@ -1,13 +1,13 @@
-"""`everstep train … --fast-dev-run`: one batch of everything, and nothing kept."""
+"""Quick looks of `everstep train`: which options go together, and one batch of everything, with nothing kept."""
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from everstep import redaction
 from everstep.cli.ending import print_last
+from everstep.cli.options import Request
 from everstep.cli.quiet import quiet
 from everstep.cli.request import Resolved
 from everstep.cli.running import load_backend
@@ -17,16 +17,32 @@ from everstep.experiment_config import check_mode
 from everstep.quick.stages import Stages
 
 
-def check_combination(mode: str, others: Mapping[str, Any]) -> None:
-    """Refuses what `--fast-dev-run` cannot be combined with.
-
-    Args:
-      mode: What the run is asked to do.
-      others: The options that ask for something else, by name.
+def check_quick_looks(request: Request, mode: str, fast_dev_run: bool, max_restarts: int) -> None:
+    """Refuses options that another one leaves without effect.
 
     Raises:
-      UsageError: Names the option.
+      UsageError: Names both.
     """
+    if fast_dev_run:
+        _check_fast_dev_run(request, mode, max_restarts)
+    if request.overfit_batches is not None and request.limit_eval is not None:
+        raise UsageError(
+            f"--limit-eval {request.limit_eval} and --overfit-batches {request.overfit_batches}: what is evaluated is "
+            "the batches that are trained on; give one of the two"
+        )
+    check_mode(mode)
+    if request.sanity_eval is not None and not ("train" in mode and "eval" in mode):
+        raise UsageError(f"--sanity-eval {request.sanity_eval} and --mode {mode}: such a run does not train and evaluate")
+
+
+def _check_fast_dev_run(request: Request, mode: str, max_restarts: int) -> None:
+    others = {
+        "--max-restarts": max_restarts,
+        "--overfit-batches": request.overfit_batches,
+        "--limit-train": request.limit_train,
+        "--limit-eval": request.limit_eval,
+        "--sanity-eval": request.sanity_eval,
+    }
     for option, value in others.items():
         if value:
             raise UsageError(
