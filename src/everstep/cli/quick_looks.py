@@ -32,7 +32,7 @@ def check_quick_looks(request: Request, mode: str, fast_dev_run: bool, max_resta
         )
     check_mode(mode)
     if request.sanity_eval is not None and not ("train" in mode and "eval" in mode):
-        raise UsageError(f"--sanity-eval {request.sanity_eval} and --mode {mode}: such a run does not train and evaluate")
+        raise UsageError(f"--sanity-eval {request.sanity_eval} and --mode {mode}: it does not train and evaluate")
 
 
 def _check_fast_dev_run(request: Request, mode: str, max_restarts: int) -> None:
