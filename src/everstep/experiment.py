@@ -5,6 +5,7 @@ import functools
 import io
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,8 @@ from everstep.data import nest
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine import backend
-from everstep.engine.config import RuntimeConfig
 from everstep.engine.precision import precision
-from everstep.engine.strategy import get_distribution_strategy
+from everstep.engine.strategy import configured_strategy
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, check_mode
 from everstep.export.folder import export_all
@@ -125,7 +125,7 @@ def run_experiment(
         run = Run.open(directory, experiment or task.name, keras.backend.backend())
         run.code_root = run.code_root if code_root is None else Path(code_root)
         guard: Any = stack.enter_context(_guarded(run, params)) if training else NoGuard()
-        if (strategy := distribution_strategy or _strategy(params.runtime)) is not None:
+        if (strategy := distribution_strategy or configured_strategy(params.runtime)) is not None:
             stack.enter_context(strategy.scope())
         stack.enter_context(precision(params.runtime.mixed_precision_dtype))
         checkpointer = stack.enter_context(_checkpoints(run, params.trainer, training))
@@ -155,6 +155,8 @@ def run_experiment(
             controller.saver.parts += [*_parts(controller, trainer, attempt), configured]
         _start(controller, trainer, mode, init_fn or task.initialize, run, say)
         _tell(controller, trainer, changes, say)
+        if attempt and evaluating and checkpointer.latest() is None:
+            _try_evaluation(controller, params.trainer.sanity_validation_steps, say)
         recorded = attempt.recorded(changes, guard.last_beat) if attempt else contextlib.nullcontext()
         with recorded, contextlib.closing(tracker):
             if attempt:
@@ -234,13 +236,6 @@ def _changes(
     return accepted_changes(run.directory, params, allow, str(header.get("gin", "")), used)
 
 
-def _strategy(config: RuntimeConfig) -> Any:
-    """Returns what the configuration says of devices; None for one of them, which needs no strategy."""
-    if config.distribution_strategy.lower() in ("off", "one_device"):
-        return None
-    return get_distribution_strategy(config.distribution_strategy, config.all_reduce_alg, config.num_gpus, config.tpu)
-
-
 def _listed(keys: str | Sequence[str]) -> list[str]:
     return [keys] if isinstance(keys, str) else list(keys)
 
@@ -250,6 +245,8 @@ def _plan(mode: str, params: ExperimentConfig, task: Task, trainer: Trainer) -> 
     config = params.trainer
     if "train" not in mode and (mode == "eval" or config.epochs is None):
         return config
+    if config.overfit_batches is not None:
+        return in_steps(config, config.overfit_batches)
     stream = _training_data(params, task) if trainer.train_stream is None else trainer.train_stream
     return in_steps(config, stream.batches_per_epoch)
 
@@ -310,6 +307,14 @@ def _tell(controller: Controller, trainer: Trainer, changes: Iterable[Change], s
     announce(trainer, say, resumes=not saver.is_off)
     if controller.trainer is not None and not (saver.interval or saver.seconds or saver.is_off):
         say("trainer.checkpoint_interval=0: nothing is saved before training is done, or asked to end")
+
+
+def _try_evaluation(controller: Controller, steps: int, say: Callable[[str], None]) -> None:
+    """Evaluates before the first step of a new run: what is wrong there shows now, not after hours of training."""
+    if steps:
+        begin = time.perf_counter()
+        controller.try_evaluation(steps)
+        say(f"sanity validation: evaluating works ({steps} batches, {time.perf_counter() - begin:.1f} s)")
 
 
 def _note(run: Run, told: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ COMMANDS = {
     "new": "Make a project: config, data, code, tests and a sample.",
     "train": "Train an experiment; run again, it resumes.",
     "eval": "Evaluate the newest checkpoint of a run.",
+    "tune": "Find a batch size or a learning rate; nothing is set.",
     "run": "Train, export and evaluate a run of a project.",
     "flow": "Run a task of a project: fetch, prepare, train, log.",
     "check": "Check a run's components before it is trained.",

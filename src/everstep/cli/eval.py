@@ -22,7 +22,7 @@ ModelDir = Annotated[str | None, typer.Option(metavar="DIR", help="The run direc
 
 
 @app.command(name="eval", epilog="Example: everstep eval runs/mnist-local-5f2c7a90b1 --json")
-@options.takes_request("experiment", "name")
+@options.takes_request("experiment", "name", "limit_train", "overfit_batches", "sanity_eval")
 def evaluate(request: options.Request, target: Target, model_dir: ModelDir = None, json: options.Json = False) -> None:
     """Evaluate the newest checkpoint of a run.
 

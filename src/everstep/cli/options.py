@@ -37,6 +37,24 @@ ParamsOverride = Annotated[
 ]
 Backend = Annotated[str | None, typer.Option("--backend", metavar="NAME", help="Sets runtime.backend.")]
 Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Sets runtime.seed.")]
+LimitTrain = Annotated[
+    str | None,
+    typer.Option("--limit-train", metavar="N", help="Only N batches a training epoch: task.train_data.limit_batches."),
+]
+LimitEval = Annotated[
+    str | None,
+    typer.Option("--limit-eval", metavar="N", help="Only N validation batches: task.validation_data.limit_batches."),
+]
+OverfitBatches = Annotated[
+    str | None,
+    typer.Option("--overfit-batches", metavar="N", help="Train and evaluate on N batches: trainer.overfit_batches."),
+]
+SanityEval = Annotated[
+    str | None,
+    typer.Option(
+        "--sanity-eval", metavar="N", help="Evaluate N batches before a new run: trainer.sanity_validation_steps."
+    ),
+]
 Imports = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="MODULE", help="A module that registers experiments; repeatable."),
@@ -58,6 +76,10 @@ class Request:
     params_override: ParamsOverride = None
     backend: Backend = None
     seed: Seed = None
+    limit_train: LimitTrain = None
+    limit_eval: LimitEval = None
+    overfit_batches: OverfitBatches = None
+    sanity_eval: SanityEval = None
     imports: Imports = None
 
 

@@ -100,13 +100,28 @@ def _one_name(names: Sequence[tuple[str, str]]) -> str:
     return name
 
 
+_FLAGS = {
+    "backend": ("runtime", "backend"),
+    "seed": ("runtime", "seed"),
+    "limit_train": ("task", "train_data", "limit_batches"),
+    "limit_eval": ("task", "validation_data", "limit_batches"),
+    "overfit_batches": ("trainer", "overfit_batches"),
+    "sanity_eval": ("trainer", "sanity_validation_steps"),
+}
+"""Options that are short for a key, and which."""
+
+
 def _flags(request: Request) -> list[Layer]:
-    given = {"backend": request.backend, "seed": request.seed}
+    given = {option: getattr(request, option) for option in _FLAGS}
     return [
-        Layer(f"--{name} {text}", {"runtime": {name: dialect.plain(text)}})
-        for name, text in given.items()
+        Layer(f"--{option.replace('_', '-')} {text}", _nested(_FLAGS[option], dialect.plain(text)))
+        for option, text in given.items()
         if text is not None
     ]
+
+
+def _nested(keys: Sequence[str], value: Any) -> dict[str, Any]:
+    return {keys[0]: _nested(keys[1:], value) if len(keys) > 1 else value}
 
 
 def _values_in(words: Sequence[str]) -> list[str]:

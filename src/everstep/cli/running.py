@@ -36,7 +36,7 @@ def _run(resolved: Resolved, mode: str, directory: Path, export: bool, allow_cha
     params = resolved.params
     check_keys(directory, params, allow_change)
     with quiet():
-        experiment = _load_backend(params.runtime.seed)
+        experiment = load_backend(params.runtime.seed)
     task = get_task(params.task, logging_dir=str(directory))
     try:
         _, logs = experiment.run_experiment(
@@ -64,12 +64,12 @@ def _save_gin(directory: Path) -> None:
             storage.write_text(directory / "operative_config.gin", redaction.text(text))
 
 
-def _load_backend(seed: int) -> Any:
-    """Imports Keras, now that its backend is chosen, and wakes the devices; returns `everstep.experiment`.
+def load_backend(seed: int, module: str = "everstep.experiment") -> Any:
+    """Imports a module that needs Keras, now that its backend is chosen, and wakes the devices; returns the module.
 
     The seed is set before the first object of the user's is made.
     """
-    experiment = importlib.import_module("everstep.experiment")
+    experiment = importlib.import_module(module)
     backend.prepare(seed)
-    importlib.import_module("keras").distribution.list_devices()
+    importlib.import_module("everstep.engine.accelerator").devices()
     return experiment

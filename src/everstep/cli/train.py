@@ -11,6 +11,7 @@ from everstep.cli.commands import new_app
 from everstep.cli.directory import run_directory
 from everstep.cli.ending import print_last, unsupervised
 from everstep.cli.output import aligned, number
+from everstep.cli.quick_looks import check_quick_looks, rehearse
 from everstep.cli.request import resolve
 from everstep.cli.running import run
 from everstep.launch.supervisor import supervise
@@ -35,6 +36,9 @@ AllowChange = Annotated[
     typer.Option(metavar="KEY", help="Resume although this key has another value than before; repeatable."),
 ]
 MaxRestarts = Annotated[int, typer.Option(metavar="N", help="Start it again, up to N times, when it dies.")]
+FastDevRun = Annotated[
+    bool, typer.Option("--fast-dev-run", help="Try one batch of everything, export included, and keep nothing.")
+]
 NoExport = Annotated[bool, typer.Option("--no-export", help="Do not export the trained model.")]
 
 
@@ -48,12 +52,17 @@ def train(
     allow_change: AllowChange = None,
     no_export: NoExport = False,
     max_restarts: MaxRestarts = 0,
+    fast_dev_run: FastDevRun = False,
 ) -> None:
     """Train an experiment; run again, it resumes.
 
     Values come from the experiment, then from files, gin bindings, flags, --params-override and KEY=VALUE; later
     ones win.
     """
+    check_quick_looks(request, mode, fast_dev_run, max_restarts)
+    if fast_dev_run:
+        rehearse(resolve(request), mode, export=not no_export)
+        return
     if max_restarts:  # all else is the business of the process that may die, also what the user's modules do
         raise typer.Exit(supervise(unsupervised(context.obj), max_restarts))
     resolved = resolve(request)

@@ -55,6 +55,9 @@ class DataConfig(Config):
     global_batch_size: int = 32
     """Samples per step, over all devices; at least 1."""
 
+    limit_batches: int | None = None
+    """Read only so many batches of each epoch, the first ones, for a quick look. None: all."""
+
     is_training: bool | None = None
     """Whether this is training data. None: the caller decides, from where the data is used."""
 
@@ -110,6 +113,7 @@ class DataConfig(Config):
     def _low_numbers(self) -> Iterator[Problem]:
         least = {
             "global_batch_size": 1,
+            "limit_batches": 1,
             "shuffle_buffer_size": 0,
             "cycle_length": 1,
             "block_length": 1,

@@ -13,6 +13,7 @@ from everstep.data.grain_stream import GrainStream
 from everstep.data.input_reader import InputReader
 from everstep.data.input_stream import InputStream
 from everstep.data.iterables import IterableStream
+from everstep.data.limited import limited
 from everstep.data.map_dataset import MapDatasetStream, no_length
 from everstep.data.py_dataset import PyDatasetStream
 from everstep.data.stream import Stream
@@ -40,10 +41,10 @@ def make_stream(source: Any, config: DataConfig, *, training: bool, seed: int, s
     leaves are all arrays is arrays; a list of batches goes in as `lambda: batches`.
 
     Args:
-      source: A Stream, which is returned as it is; arrays in any nesting; a `tf.data.Dataset`; a Grain `DataLoader`,
+      source: A Stream; arrays in any nesting; a `tf.data.Dataset`; a Grain `DataLoader`,
         `MapDataset` or `IterDataset`; a `keras.utils.PyDataset`; a dataset with `__len__` and `__getitem__`, such as
         one of PyTorch or Hugging Face; a function that returns an iterator; an iterable.
-      config: Batch size and choices.
+      config: Batch size and choices; `limit_batches` holds for every source.
       training: What the data is for, where `config.is_training` does not say.
       seed: The run's seed, used where `config.seed` does not say.
       shuffle: Whether what can be shuffled here is; None for in training.
@@ -51,7 +52,11 @@ def make_stream(source: Any, config: DataConfig, *, training: bool, seed: int, s
     Raises:
       UsageError: The source is none of these, or cannot be read as asked.
     """
-    reading = _decide(config, training, seed, shuffle)
+    return limited(_whole(source, config, _decide(config, training, seed, shuffle)), config.limit_batches)
+
+
+def _whole(source: Any, config: DataConfig, reading: _Reading) -> Stream:
+    """Returns the stream over everything there is."""
     if isinstance(source, Stream):
         return source
     for recognises, stream_of in _KINDS:

@@ -87,6 +87,11 @@ class Stream(abc.ABC):
         return {}
 
     @property
+    def limits_parts(self) -> bool:
+        """Whether it is made of parts that `DataConfig.limit_batches` is applied to, each by itself."""
+        return False
+
+    @property
     def files(self) -> Sequence[str]:
         """The files that this one reads, where it knows them: their content tells whether the data is the same."""
         return ()

@@ -27,6 +27,13 @@ class OneDevice:
         return contextlib.nullcontext()
 
 
+def configured_strategy(config: Any) -> Any:
+    """Returns what `config`, a RuntimeConfig, says of devices; None for one of them, which needs no strategy."""
+    if config.distribution_strategy.lower() in ("off", "one_device"):
+        return None
+    return get_distribution_strategy(config.distribution_strategy, config.all_reduce_alg, config.num_gpus, config.tpu)
+
+
 def get_distribution_strategy(
     distribution_strategy: str | None = "mirrored",
     all_reduce_alg: str | None = None,

@@ -63,6 +63,7 @@ class TrainerConfig(Config):
         | {"best_checkpoint_export_subdir", "early_stopping"}
         | {"loss_upper_bound", "recovery_begin_steps", "recovery_max_trials"}
         | {"validation_steps", "validation_summary_subdir", "continuous_eval_timeout", "tracking"}
+        | {"sanity_validation_steps"}
     )
     _declined: ClassVar[Mapping[str, Declined]] = DECLINED
 
@@ -114,6 +115,10 @@ class TrainerConfig(Config):
     """Steps between evaluations, or epochs, as `1 epoch`."""
     validation_summary_subdir: str = "validation"
     """Folder of the evaluation's TensorBoard events."""
+    sanity_validation_steps: int = 0
+    """Batches to evaluate before the first step of a new run, so that what is wrong there shows at once. 0: none."""
+    overfit_batches: int | None = None
+    """Train on the first so many batches alone, again and again in one order, and evaluate on them. None: on all."""
     continuous_eval_timeout: int = 3600
     """continuous_eval ends when no new checkpoint has come for so many seconds."""
     tracking: TrackingConfig = dataclasses.field(default_factory=TrackingConfig)
@@ -177,6 +182,7 @@ def _wrong_actions(config: TrainerConfig) -> Iterator[Problem]:
 def _too_small(config: TrainerConfig) -> Iterator[Problem]:
     least = {"train_steps": 1, "steps_per_loop": 1, "summary_interval": 0, "checkpoint_interval": 0}
     least |= {"validation_interval": 1, "keep_best": 0, "keep_steps": 1, "recovery_max_trials": -1}
+    least |= {"sanity_validation_steps": 0, "overfit_batches": 1}
     for name, bound in least.items():
         value = getattr(config, name)
         if isinstance(value, int) and value < bound:

@@ -31,6 +31,7 @@ from everstep.loop.random_state import RandomState
 from everstep.loop.recovery import Recovery
 from everstep.loop.saver import Saver
 from everstep.loop.windows import Windows
+from everstep.loop.without_trace import without_trace
 from everstep.tracking.tracker import NoopTracker, Tracker, plain
 from everstep.types import Logs, State
 
@@ -158,6 +159,13 @@ class Controller:
         self.tracker.log(self.step, logs, "validation")
         self._evaluated = {"step": self.step, "logs": plain(logs)}
         return logs
+
+    def try_evaluation(self, steps: int) -> None:
+        """Evaluates some batches to see whether it works, and leaves no trace: no log, no action, no bit changed."""
+        self._require("evaluator", "try_evaluation")
+        self.evaluator.between_calls, self.evaluator.may_wait = self._leave_if_asked, self._may_wait
+        with without_trace(self.evaluator):
+            self.evaluator.evaluate(steps)
 
     def evaluate_continuously(
         self,

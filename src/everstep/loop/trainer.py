@@ -11,6 +11,7 @@ import keras
 
 from everstep.config.problem import ConfigError, problems_under
 from everstep.data.arrays import ArrayStream
+from everstep.data.limited import hold
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine.backend import create_engine
@@ -71,11 +72,8 @@ class Trainer:
 
     def _join(self, train_dataset: Any, validation_dataset: Any) -> None:
         """Reads the first batches, and builds the engine of the model and the optimizer on their shapes."""
-        data, config = self.config.task, self.config
-        self.train_stream = self._stream(data.train_data, train_dataset, True) if self._trains else None
-        self.validation_stream = (
-            self._stream(data.validation_data, validation_dataset, False) if self._evaluates else None
-        )
+        config = self.config
+        self.train_stream, self.validation_stream = self._streams(train_dataset, validation_dataset)
         if self.validation_stream is not None:
             _require_end(self.validation_stream, config.trainer.validation_steps)
         if (average := find_average(self.optimizer)) is not None:
@@ -237,13 +235,26 @@ class Trainer:
         self._stopped = not self.after_call(step)
         return not self._stopped
 
-    def _stream(self, params: Any, dataset: Any, training: bool) -> Stream:
+    def _streams(self, train_dataset: Any, validation_dataset: Any) -> tuple[Stream | None, Stream | None]:
+        """Returns the data to train on and that to evaluate on, each where it is needed."""
+        data, held = self.config.task, self.config.trainer.overfit_batches
+        if held is not None:
+            train, validation = hold(
+                self._stream(data.train_data, train_dataset, True, shuffle=False), held, "trainer.overfit_batches"
+            )
+            return train if self._trains else None, validation if self._evaluates else None
+        return (
+            self._stream(data.train_data, train_dataset, True) if self._trains else None,
+            self._stream(data.validation_data, validation_dataset, False) if self._evaluates else None,
+        )
+
+    def _stream(self, params: Any, dataset: Any, training: bool, shuffle: bool | None = None) -> Stream:
         seed = self.config.runtime.seed if params.seed is None else params.seed
         is_training = training if params.is_training is None else params.is_training
         params = params.replace(is_training=is_training, seed=seed)  # so that `build_inputs` knows both
         with _in_section(training):
             source = dataset if dataset is not None else self.task.build_inputs(params, None)
-            return make_stream(source, params, training=training, seed=self.config.runtime.seed)
+            return make_stream(source, params, training=training, seed=self.config.runtime.seed, shuffle=shuffle)
 
     def _feed(self, stream: Stream, single: bool = False) -> Feed:
         if isinstance(stream, ArrayStream):  # all of it can be looked at now, once

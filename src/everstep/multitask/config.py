@@ -96,8 +96,9 @@ class TaskRoutine(Config):
 class MultiTaskConfig(TaskConfig):
     """Several tasks that share one model.
 
-    Data sections are those of the tasks. Of the two here only `seed` is read: it decides, where it is set, the order of
-    all training data and which task a step trains.
+    Data sections are those of the tasks. Of the two here only `seed` and `limit_batches` are read. The seed decides,
+    where it is set, the order of all training data and which task a step trains; the limit is that of each task which
+    sets none of its own.
     """
 
     task_routines: list[TaskRoutine] = dataclasses.field(default_factory=list)
@@ -142,6 +143,6 @@ class MultiTaskConfig(TaskConfig):
     def _unread_data(self) -> Iterator[Problem]:
         for section in ("train_data", "validation_data"):
             data: DataConfig = getattr(self, section)
-            if data.replace(seed=None, is_training=None) != DataConfig():
-                text = f"is not read, but for seed: set task_routines[0].task_config.{section}, and so on, instead"
-                yield Problem(section, text)
+            if data.replace(seed=None, is_training=None, limit_batches=None) != DataConfig():
+                text = "is not read, but for seed and limit_batches: set"
+                yield Problem(section, f"{text} task_routines[0].task_config.{section}, and so on, instead")

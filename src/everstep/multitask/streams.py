@@ -48,6 +48,11 @@ class CombinedStream(Stream):
         return self._parts
 
     @property
+    def limits_parts(self) -> bool:
+        """Each task's data has its own limit."""
+        return True
+
+    @property
     def guarantee(self) -> str:
         """The parts' own."""
         return "; ".join(f"{name}: {part.guarantee}" for name, part in self._parts.items() if part.guarantee)

@@ -1,0 +1,100 @@
+"""A command in a process of its own, which may take so much memory and no more; nothing of it outlives the call."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+_PAUSE = 0.05  # seconds between two looks at its memory
+_PROCESSES = Path("/proc")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a process has ended.
+
+    Attributes:
+      code: Its exit code; minus the signal that ended it.
+      out: What it wrote to standard output.
+      err: What it wrote to standard error.
+      took_too_much: Whether it was ended because it took more memory than it may.
+    """
+
+    code: int
+    out: str
+    err: str
+    took_too_much: bool
+
+
+def run_child(command: Sequence[str], most_bytes: int | None) -> Ended:
+    """Runs a command to its end; it is ended, with all that it started, if they take too much memory together.
+
+    Args:
+      command: Program and arguments.
+      most_bytes: How much they may take; None for no bound. Where the system does not tell, there is none.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+        with _ended_afterwards(child):
+            _offer_first(child.pid)
+            too_much = _watched(child, most_bytes)
+        return Ended(child.returncode, _text(out), _text(err), too_much)
+
+
+def free_bytes() -> int | None:
+    """Returns the memory that new processes can have, None where the system does not tell."""
+    with contextlib.suppress(OSError):
+        for line in (_PROCESSES / "meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+@contextlib.contextmanager
+def _ended_afterwards(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Whatever happens inside the block, nothing of the child's session is left after it."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def _offer_first(pid: int) -> None:
+    """Where the system runs out of memory, it ends this process before any other."""
+    with contextlib.suppress(OSError):
+        (_PROCESSES / str(pid) / "oom_score_adj").write_text("1000")
+
+
+def _watched(child: subprocess.Popen[bytes], most_bytes: int | None) -> bool:
+    """Waits for the end of the child; returns whether it has taken more memory than it may, and does not wait then."""
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_PAUSE)
+            return False
+        if most_bytes is not None and _resident_bytes(child.pid) > most_bytes:
+            return True
+
+
+def _resident_bytes(session: int) -> int:
+    """Returns the memory that all processes of a session have."""
+    return sum(_resident_pages(path, session) for path in _PROCESSES.glob("[0-9]*/stat")) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _resident_pages(path: Path, session: int) -> int:
+    with contextlib.suppress(OSError, ValueError):  # it may have ended meanwhile
+        fields = path.read_text().rpartition(")")[2].split()  # the name before may hold anything
+        if int(fields[3]) == session:
+            return int(fields[21])
+    return 0
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
