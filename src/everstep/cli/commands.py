@@ -24,7 +24,7 @@ COMMANDS = {
     "experiments": "List the experiments there are.",
     "config": "Print an experiment's resolved configuration.",
     "submit": "Have a run done in the background, on Slurm or on Ray.",
-    "runs": "List runs, or show one.",
+    "runs": "List runs, show, compare or remove them.",
     "ui": "Show a project's runs in MLflow and TensorBoard.",
     "catalog": "List the data of a project, or check that it is there.",
     "records": "Write TFRecord files, or look into them.",

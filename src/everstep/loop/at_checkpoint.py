@@ -8,12 +8,13 @@ from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.loop.controller import Controller
 
 
-def at_checkpoint(path: Path) -> Callable[..., Controller]:
+def at_checkpoint(path: str | Path) -> Callable[..., Controller]:
     """Returns what makes a controller that begins with a checkpoint, anywhere.
 
     It does nothing but look: actions that a run is to do after an evaluation belong to its newest state.
 
-        everstep.run_experiment(…, "eval", …, controller_cls=at_checkpoint("runs/a/checkpoints/200"), save_summary=False)
+        at = at_checkpoint("runs/a/checkpoints/200")
+        everstep.run_experiment(None, task, "eval", params, "runs/a", controller_cls=at, save_summary=False)
 
     Args:
       path: The checkpoint: a directory named by its step.

@@ -6,7 +6,7 @@ Found out without reading any of them, and without a backend.
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,18 +78,22 @@ def selected_steps(wanted: str, kept: Sequence[int], place: str) -> list[int]:
       UsageError: It is nothing that can be meant, or not there.
     """
     steps = sorted(kept)
-    there = f"there are {', '.join(map(str, steps))}" if steps else "it has none"
     if wanted == "best":
         return steps
     if found := _NEWEST.fullmatch(wanted):
         count = int(found[1] or 1)
         if count > len(steps):
-            raise UsageError(f"{FLAG} {wanted}: {place!r} has not so many checkpoints; {there}")
+            raise UsageError(f"{FLAG} {wanted}: {place!r} has not so many checkpoints; {_there(steps)}")
         return steps[-count:]
     asked = _numbers(wanted)
     if missing := [step for step in asked if step not in steps]:
-        raise UsageError(f"{FLAG} {wanted}: {place!r} has no step {missing[0]}; {there}")
+        raise UsageError(f"{FLAG} {wanted}: {place!r} has no step {missing[0]}; {_there(steps)}")
     return asked
+
+
+def _there(steps: Iterable[int]) -> str:
+    listed = ", ".join(map(str, sorted(steps)))
+    return f"there are: {listed}" if listed else "there is none"
 
 
 def _numbers(wanted: str) -> list[int]:
@@ -119,7 +123,7 @@ def _best(directory: Path, kept: Mapping[int, Path], needs: str) -> Path:
     if not rated:
         raise UsageError(
             f"{FLAG} best: {str(directory)!r} does not say which step is the best: trainer.best_checkpoint_eval_metric "
-            f"names the metric before a run is trained; steps that are there: {', '.join(map(str, sorted(kept))) or '-'}"
+            f"names the metric, before a run is trained; {_there(kept)}"
         )
     return kept[rated.pop()]
 

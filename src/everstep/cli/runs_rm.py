@@ -1,0 +1,5 @@
+"""`everstep runs rm`."""
+
+
+def remove() -> None:
+    """Remove runs."""
