@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from everstep.errors import UsageError, missing_extra
-from everstep.report.headline import SIDE_FIGURES
-from everstep.report.side_by_side import Member
+from everstep.report.side_by_side import Member, telling
 
 FORMATS = (".png", ".svg", ".pdf")
 MOST_PANELS = 8
 _COLOURS = ("#2f6fb5", "#d9622b", "#3a9a5b", "#8a5cc2", "#c23b6b", "#6b7280", "#b59a1a", "#2aa3a3")
 _GREY = "#6b7280"
+_LOOKS: dict[str, dict[str, Any]] = {
+    "train": {"linestyle": "--", "alpha": 0.55, "linewidth": 1.1},
+    "validation": {"linewidth": 1.8},
+}
 
 
 def can_draw() -> bool:
@@ -55,22 +58,19 @@ def draw(members: Sequence[Member], suffix: str = ".png") -> bytes:
 
 
 def _metrics(members: Sequence[Member]) -> list[str]:
-    """Returns what to draw: of the metrics of all runs those that say how good a model is, the loss first."""
-    found = dict.fromkeys(name for member in members for name, _ in member.points if name not in SIDE_FIGURES)
-    return sorted(found, key=lambda name: name != "loss")[:MOST_PANELS]
+    """Returns what to draw, the loss first, then whatever was validated."""
+    keys = telling(key for member in members for key in member.points)
+    return sorted(dict.fromkeys(name for name, _ in keys), key=lambda name: name != "loss")[:MOST_PANELS]
 
 
 def _panel(axes: Any, name: str, members: Sequence[Member]) -> None:
     for number, member in enumerate(members):
         colour = _COLOURS[number % len(_COLOURS)]
-        for kind, look in {
-            "train": {"linestyle": "--", "alpha": 0.55, "linewidth": 1.1},
-            "validation": {"linewidth": 1.8},
-        }.items():
+        for kind, look in _LOOKS.items():
             if points := member.points.get((name, kind)):
                 marker = "o" if len(points) < 2 else None  # a line needs two
                 axes.plot(*zip(*points, strict=True), color=colour, marker=marker, **look)
-    axes.set_title(name, loc="left", fontsize=10, fontweight="bold")
+    axes.set_title(_literal(name), loc="left", fontsize=10, fontweight="bold")
     axes.set_xlabel("step", fontsize=8, color=_GREY)
     axes.tick_params(labelsize=8, colors=_GREY)
     axes.grid(True, color="#e5e7eb", linewidth=0.8)
@@ -82,8 +82,13 @@ def _legend(figure: Any, members: Sequence[Member]) -> None:
     line = importlib.import_module("matplotlib.lines").Line2D
     colours = [line([], [], color=_COLOURS[n % len(_COLOURS)], linewidth=2) for n, _ in enumerate(members)]
     kinds = [line([], [], color=_GREY, linewidth=1.8), line([], [], color=_GREY, linestyle="--", linewidth=1.1)]
-    labels = [*(member.name.replace("$", r"\$") for member in members), "validation", "training"]
+    labels = [*(_literal(member.name) for member in members), "validation", "training"]
     figure.legend([*colours, *kinds], labels, loc="outside lower center", ncols=min(len(labels), 6), frameon=False)
+
+
+def _literal(text: str) -> str:
+    """Returns a name that matplotlib takes for no formula."""
+    return text.replace("$", r"\$")
 
 
 def _undated(suffix: str) -> dict[str, None]:

@@ -2,16 +2,17 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from everstep.errors import UsageError
 from everstep.report import configuration
 from everstep.report.curves import read_points
-from everstep.report.headline import SIDE_FIGURES, direction
+from everstep.report.headline import SIDE_FIGURES, direction, headline
 from everstep.report.numbers import finite
 from everstep.report.runs import names_of, told
+from everstep.report.splits import read_pages
 from everstep.run.goodput import goodput
 
 Points = dict[tuple[str, str], list[tuple[int, float]]]
@@ -104,9 +105,10 @@ def side_by_side(directories: Sequence[Path]) -> SideBySide:
         "configuration": _configuration(members),
         "code, machine and data": _surroundings(members),
         "metrics": _metrics(members),
+        "evaluations": _evaluations(members),
         "time and speed": _course(members),
     }
-    return SideBySide(members, sections)
+    return SideBySide(members, {name: rows for name, rows in sections.items() if rows or name != "evaluations"})
 
 
 def _read(directory: Path, name: str) -> Member:
@@ -155,9 +157,16 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
 def _metrics(members: Sequence[Member]) -> list[Row]:
     """Returns for every metric its last value, and its best where it is known which values are good."""
     curves = [_with_last_logs(member) for member in members]
-    keys = dict.fromkeys(key for points in curves for key in points if key[0] not in SIDE_FIGURES)
-    ordered = sorted(keys, key=lambda key: key[1] != "validation")
-    return [row for name, kind in ordered for row in _of_metric(name, kind, [one.get((name, kind)) for one in curves])]
+    keys = telling(key for points in curves for key in points)
+    return [row for name, kind in keys for row in _of_metric(name, kind, [one.get((name, kind)) for one in curves])]
+
+
+def telling(keys: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Returns those curves that say how good a model is, validation first; not the best so far of another one."""
+    found = [key for key in dict.fromkeys(keys) if key[0] not in SIDE_FIGURES]
+    names = {name for name, _ in found}
+    own = [key for key in found if not (key[0].startswith("best_") and key[0].removeprefix("best_") in names)]
+    return sorted(own, key=lambda key: key[1] != "validation")
 
 
 def _of_metric(name: str, kind: str, curves: Sequence[list[tuple[int, float]] | None]) -> Iterator[Row]:
@@ -176,6 +185,19 @@ def _best(points: Sequence[tuple[int, float]], better: str) -> tuple[int, float]
     sign = -1 if better == "higher" else 1
     known = [point for point in points if not math.isnan(point[1])]
     return min(known, key=lambda point: sign * point[1], default=None)
+
+
+def _evaluations(members: Sequence[Member]) -> list[Row]:
+    """Returns what evaluations sample by sample have found, for each set of data."""
+    pages = [[page for _, page in read_pages(member.directory / "reports")] for member in members]
+    figures = [{(one.split, one.name): one for one in headline(None, each)} for each in pages]
+    known = {key: figure for each in reversed(figures) for key, figure in each.items()}
+    return [
+        Row(
+            f"{split} {name}", [each[split, name].value if (split, name) in each else None for each in figures], None, b
+        )
+        for (split, name), b in ((key, figure.better) for key, figure in known.items())
+    ]
 
 
 def _with_last_logs(member: Member) -> Points:
