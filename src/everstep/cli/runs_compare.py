@@ -15,7 +15,14 @@ from everstep.cli.output import aligned, json_text, number
 from everstep.errors import UsageError
 
 _WIDEST = 44
-_SECTIONS = {"configuration": "no value differs", "code, machine and data": "nothing differs"}
+_TITLES = {
+    "configuration": "CONFIGURATION",
+    "surroundings": "CODE, MACHINE AND DATA",
+    "metrics": "METRICS",
+    "evaluations": "EVALUATIONS",
+    "course": "TIME AND SPEED",
+}
+_NOTHING = {"configuration": "no value differs", "surroundings": "nothing differs"}
 
 Runs = Annotated[list[str], typer.Argument(metavar="DIR DIR...", help="Run directories, or URLs.")]
 Out = Annotated[
@@ -71,14 +78,12 @@ def _drawn(picture: Any, found: Any, place: Path | None) -> dict[str, str]:
 
 
 def _text(found: Any, written: dict[str, str]) -> str:
-    width = len(found.members)
+    empty = [""] * len(found.members)
     rows: list[list[str]] = [["", *(member.name for member in found.members)]]
     for name, lines in found.sections.items():
-        rows += [[""] * (width + 1)] if name != "runs" else []
-        rows += [[name.upper(), *[""] * width]] if name != "runs" else []
-        rows += [_line(row) for row in lines] or [[_SECTIONS.get(name, "nothing is known"), *[""] * width]]
-    files = [f"{path}" for path in written.values()]
-    return "\n".join([aligned(rows), *([""] if files else []), *files])
+        rows += [["", *empty], [_TITLES[name], *empty]] if name in _TITLES else []
+        rows += [_line(row) for row in lines] or [[_NOTHING.get(name, "nothing is known"), *empty]]
+    return "\n".join([aligned(rows), *([""] if written else []), *written.values()])
 
 
 def _line(row: Any) -> list[str]:

@@ -101,12 +101,12 @@ def side_by_side(directories: Sequence[Path]) -> SideBySide:
             raise UsageError(f"{str(directory)!r} is named twice: compare it with another run")
     members = [_read(path, name) for path, name in zip(directories, names_of(directories), strict=True)]
     sections = {
-        "runs": _runs(members),
+        "state": _state(members),
         "configuration": _configuration(members),
-        "code, machine and data": _surroundings(members),
+        "surroundings": _surroundings(members),
         "metrics": _metrics(members),
         "evaluations": _evaluations(members),
-        "time and speed": _course(members),
+        "course": _course(members),
     }
     return SideBySide(members, {name: rows for name, rows in sections.items() if rows or name != "evaluations"})
 
@@ -122,7 +122,7 @@ def _each(members: Sequence[Member], key: str, find: Callable[[Member], Any], be
     return Row(key, [find(member) for member in members], better=better)
 
 
-def _runs(members: Sequence[Member]) -> list[Row]:
+def _state(members: Sequence[Member]) -> list[Row]:
     names = ("experiment", "backend", "status", "step")
     return [_each(members, name, lambda member, name=name: member.record[name]) for name in names]  # type: ignore[misc]
 
