@@ -42,6 +42,13 @@ def read_meta(path: Path) -> dict[str, Any]:
         return orbax.restore(path, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta["meta"]
 
 
+def read_empty(path: Path) -> State:
+    """Returns the arrays that have no elements, alone: of those only the shapes are stored."""
+    with quiet(), ocp.Checkpointer(_handler()) as orbax:
+        document = orbax.restore(path, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta
+    return {key: _create(**spec) for key, spec in document["empty"].items()}
+
+
 def _handler() -> "ocp.CompositeCheckpointHandler":
     # Nobody changes the arrays before they are written, so that Orbax need not copy them, which would take longer than
     # to write them. Weights hardly shrink; without compression a save takes about half the time.

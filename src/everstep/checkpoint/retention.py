@@ -60,9 +60,10 @@ class Retention:
             kept |= _spaced(ordered, lambda entry: entry.step, self.every_steps)
         if self.every_seconds:
             kept |= _spaced(ordered, lambda entry: entry.saved, self.every_seconds)
-        return kept | self._best(ordered)
+        return kept | self.best_of(ordered)
 
-    def _best(self, ordered: Sequence[Entry]) -> set[int]:
+    def best_of(self, ordered: Iterable[Entry]) -> set[int]:
+        """Returns the steps that are the best."""
         rated = [(self._rating(entry), entry.step) for entry in ordered]
         # Of equal ones the older stays; one without a finite value is never among the best.
         ranked = sorted((rating, step) for rating, step in rated if rating is not None)

@@ -1,6 +1,7 @@
 """`everstep eval`."""
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -8,12 +9,12 @@ import typer
 
 from everstep.cli import options
 from everstep.cli.commands import new_app
+from everstep.cli.local_runs import local_run
 from everstep.cli.output import aligned, json_text, number
 from everstep.cli.request import resolve
 from everstep.cli.running import run
 from everstep.errors import UsageError
-from everstep.remote.urls import is_url
-from everstep.remote.working import local_view
+from everstep.run.chosen import choose
 
 app = new_app()
 
@@ -21,23 +22,33 @@ Target = Annotated[str, typer.Argument(metavar="TARGET", help="A run directory, 
 ModelDir = Annotated[str | None, typer.Option(metavar="DIR", help="The run directory, where TARGET is an experiment.")]
 
 
-@app.command(name="eval", epilog="Example: everstep eval runs/mnist-local-5f2c7a90b1 --json")
+@app.command(name="eval", epilog="Example: everstep eval runs/mnist-local-5f2c7a90b1 --checkpoint best --json")
 @options.takes_request("experiment", "name", "limit_train", "overfit_batches", "sanity_eval")
-def evaluate(request: options.Request, target: Target, model_dir: ModelDir = None, json: options.Json = False) -> None:
-    """Evaluate the newest checkpoint of a run.
+def evaluate(
+    request: options.Request,
+    target: Target,
+    model_dir: ModelDir = None,
+    checkpoint: options.Checkpoint = None,
+    json: options.Json = False,
+) -> None:
+    """Evaluate a checkpoint of a run, by default the newest.
 
-    A run directory brings its experiment, configuration and backend with it.
+    A run directory brings its experiment, configuration and backend with it. With --checkpoint nothing in the run
+    changes: the newest keeps its results, in TensorBoard, too.
     """
-    experiment, directory, stored = _find(target, model_dir)
+    experiment, directory, stored = _find(target, model_dir, checkpoint)
+    chosen = None if checkpoint is None else choose(directory, checkpoint, needs="task")
     files = [*stored, *(request.config_files or ())]
     resolved = resolve(dataclasses.replace(request, experiment=experiment, config_files=files))
-    logs = run(resolved, "eval", directory)
+    if chosen is not None:
+        print(f"evaluating {chosen}", file=sys.stderr)
+    logs = run(resolved, "eval", directory, checkpoint=chosen)
     print(json_text(logs) if json else aligned([(name, number(value)) for name, value in logs.items()]))
 
 
-def _find(target: str, model_dir: str | None) -> tuple[str | None, Path, list[str]]:
+def _find(target: str, model_dir: str | None, checkpoint: str | None) -> tuple[str | None, Path, list[str]]:
     """Returns the experiment, if TARGET is one, the run directory, and the configuration stored there."""
-    target, model_dir = _local(target), model_dir and _local(model_dir)
+    target, model_dir = local_run(target, checkpoint), model_dir and local_run(model_dir, checkpoint)
     stored = Path(target, "config.yaml")
     if stored.is_file():
         if model_dir is not None and Path(model_dir).resolve() != Path(target).resolve():
@@ -48,11 +59,6 @@ def _find(target: str, model_dir: str | None) -> tuple[str | None, Path, list[st
     if Path(target).is_dir():
         raise UsageError(f"{target!r} is not a run directory: there is no config.yaml in it")
     raise UsageError(f"{target!r} is no run directory; if it is an experiment, add --model-dir DIR")
-
-
-def _local(path: str) -> str:
-    """Returns where a run is on this machine; one at a URL is fetched."""
-    return str(local_view(path)) if is_url(path) else path
 
 
 def _existing(model_dir: str) -> Path:

@@ -59,6 +59,12 @@ Imports = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="MODULE", help="A module that registers experiments; repeatable."),
 ]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint", metavar="STEP", help="A step, best, or last; 100,200,300 or last:3 for the average of several."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -2,14 +2,11 @@
 
 import contextlib
 import dataclasses
-from pathlib import Path
 from typing import Any, Protocol
 
-import keras
 import numpy as np
 
 from everstep.errors import UsageError
-from everstep.export.from_checkpoint import load_checkpoint
 from everstep.inference.answers import Answers, table
 from everstep.inference.finding import Found
 from everstep.inference.inputs import EVERYTHING, Choice, open_input
@@ -17,6 +14,7 @@ from everstep.inference.keras_model import KerasPredictor, load_keras
 from everstep.inference.progress import Progress
 from everstep.inference.saved_model import SavedModelPredictor
 from everstep.inference.specs import Spec
+from everstep.inference.weights import give_checkpoint
 from everstep.inference.writing import check_output, open_output
 
 __all__ = ["Predictor", "Wanted", "predict", "predictor_of"]
@@ -59,8 +57,12 @@ AS_IT_LOOKS = Wanted()
 """As model, run and data tell."""
 
 
-def predictor_of(found: Found, checkpoint: int | None = None) -> Predictor:
+def predictor_of(found: Found, checkpoint: str | int | None = None) -> Predictor:
     """Returns the model that was found, with the weights of a checkpoint if that is asked for.
+
+    Args:
+      found: Where the model is.
+      checkpoint: What `--checkpoint` takes; by default the weights that were exported.
 
     Raises:
       UsageError: It cannot be loaded safely, or there is no such checkpoint.
@@ -77,22 +79,6 @@ def predictor_of(found: Found, checkpoint: int | None = None) -> Predictor:
     if checkpoint is not None:
         give_checkpoint(model, found.directory, checkpoint)
     return KerasPredictor(model)
-
-
-def give_checkpoint(model: keras.Model, directory: Path | None, step: int | None) -> None:
-    """Gives a model the weights of a run's checkpoint, by default the newest.
-
-    Raises:
-      UsageError: There is none; lists those there are.
-    """
-    if directory is None:
-        raise UsageError("--checkpoint: a model alone has no checkpoints: name the run directory")
-    folder = directory / "checkpoints"
-    steps = sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
-    if not steps or (step is not None and step not in steps):
-        listed = ", ".join(map(str, steps)) or "none"
-        raise UsageError(f"--checkpoint {step}: {str(folder)!r} has no such step; there are: {listed}")
-    load_checkpoint(model, folder / str(steps[-1] if step is None else step))
 
 
 def predict(predictor: Predictor, data: str, output: str, wanted: Wanted = AS_IT_LOOKS, record: Any = None) -> int:

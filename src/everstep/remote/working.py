@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from everstep.remote import cache, settings
 from everstep.remote import index as indexes
 from everstep.remote.cache import Copy
 from everstep.remote.failures import StoreError, brief
-from everstep.remote.fetching import Contents, drop_gone, fetch_files, fetch_newest, fetch_others
+from everstep.remote.fetching import Contents, drop_gone, fetch_files, fetch_newest, fetch_others, fetch_unit
 from everstep.remote.held import HeldStore
 from everstep.remote.layout import scan
 from everstep.remote.lease import NAME as LEASE
@@ -116,7 +116,9 @@ def _forget_if_given_up(mirror: Mirror) -> None:
             mirror.forget()
 
 
-def local_view(url: str, checkpoints: bool = True) -> Path:
+def local_view(
+    url: str, checkpoints: bool = True, wanted: Callable[[list[int]], Collection[int]] = lambda steps: ()
+) -> Path:
     """Fetches what a store has of a run, to look at; returns the directory of this machine where it is.
 
     Nothing that is written there gets to the store. It is fetched again, as far as it has changed, at each call.
@@ -124,6 +126,7 @@ def local_view(url: str, checkpoints: bool = True) -> Path:
     Args:
       url: The run.
       checkpoints: Whether to fetch the newest checkpoint, and the best weights.
+      wanted: Says, of the steps that the store has, whose checkpoints to fetch beside the newest.
 
     Raises:
       UsageError: There is no run, or the store cannot be reached.
@@ -133,17 +136,18 @@ def local_view(url: str, checkpoints: bool = True) -> Path:
     store, directory = Store(url), cache.root() / "views" / cache.key(url) / url.rpartition("/")[2]
     storage.prepare_directory(directory.parent)
     with filelock.FileLock(f"{directory}.lock"), _reachable():
-        _refresh(store, directory, checkpoints)
+        _refresh(store, directory, checkpoints, wanted)
     return directory
 
 
-def _refresh(store: Store, directory: Path, checkpoints: bool = True) -> None:
+def _refresh(store: Store, directory: Path, checkpoints: bool, wanted: Callable[[list[int]], Collection[int]]) -> None:
     for tries_left in reversed(range(_LOOKS)):
         contents = Contents(store)
         if contents.is_empty:
             raise UsageError(f"there is no run at {store.url}: check the URL")
         try:
             _fetch_view(contents, directory, checkpoints)
+            _fetch_steps(contents, directory, wanted([unit.step for unit in contents.checkpoints]))
             return
         except TrainingError:
             if not tries_left or indexes.read(store) == contents.index:
@@ -155,10 +159,20 @@ def _fetch_view(contents: Contents, directory: Path, checkpoints: bool) -> None:
     fetch_files(contents, directory)
     _drop_files(directory, contents.files())
     if checkpoints:
-        staging = directory.with_name(f"{directory.name}.staging")
+        staging = _staging(directory)
         fetch_others(contents, directory, staging)
         fetch_newest(contents, directory, staging)
         drop_gone(contents, directory, scan(directory).units)
+
+
+def _fetch_steps(contents: Contents, directory: Path, steps: Collection[int]) -> None:
+    for unit in contents.checkpoints:
+        if unit.step in steps and not fetch_unit(contents.store, unit, directory, _staging(directory)):
+            raise TrainingError(f"the checkpoint {contents.store.url}/{unit.path} is damaged: choose another step")
+
+
+def _staging(directory: Path) -> Path:
+    return directory.with_name(f"{directory.name}.staging")
 
 
 def _drop_files(directory: Path, names: list[str]) -> None:

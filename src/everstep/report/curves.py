@@ -54,15 +54,22 @@ class Curve:
 
 def read_curves(path: Path, record: Mapping[str, Any] | None) -> list[Curve]:
     """Returns the curves in a history, those that say how good the model is first; [] if there is none."""
+    found: dict[str, Curve] = {}
+    for (name, kind), points in read_points(path, record).items():
+        curve = found.setdefault(name, Curve(name, name in SIDE_FIGURES, []))
+        curve.series.append(thinned(kind, points))
+    return sorted(found.values(), key=lambda curve: curve.side)
+
+
+def read_points(path: Path, record: Mapping[str, Any] | None) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """Returns all points of a history, by the metric and its kind; {} if there is none."""
     columns = _columns(path.read_text("utf-8", errors="replace") if path.is_file() else "")
     validation = _only_validation(record)
-    found: dict[str, Curve] = {}
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for column, points in columns.items():
-        name, kind = named(column, validation)
-        curve = found.setdefault(name, Curve(name, name in SIDE_FIGURES, []))
-        if points and kind not in [series.kind for series in curve.series]:
-            curve.series.append(thinned(kind, points))
-    return sorted((curve for curve in found.values() if curve.series), key=lambda curve: curve.side)
+        if points:
+            found.setdefault(named(column, validation), points)
+    return found
 
 
 def named(column: str, validation: set[str]) -> tuple[str, str]:

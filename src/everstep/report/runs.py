@@ -62,16 +62,20 @@ def read_runs(directories: Sequence[Path]) -> list[Run]:
     Raises:
       UsageError: One is no run, or has nothing to show.
     """
+    return [_read(path, name) for path, name in zip(directories, names_of(directories), strict=True)]
+
+
+def names_of(directories: Sequence[Path]) -> list[str]:
+    """Returns a name for each run: that of its directory, or, where two are called the same, the whole path."""
     names = [directory.resolve().name for directory in directories]
-    unlike = len(set(names)) == len(names)
-    return [_read(path, name if unlike else str(path)) for path, name in zip(directories, names, strict=True)]
+    return names if len(set(names)) == len(names) else [str(directory) for directory in directories]
 
 
-def _told(directory: Path) -> Mapping[str, Any]:
+def told(directory: Path) -> Mapping[str, Any]:
     """Returns the record; a run that says it is running while nobody holds its directory was killed.
 
     Raises:
-      UsageError: The record is damaged.
+      UsageError: There is none, or it is damaged.
     """
     known = record.read(directory)
     if (wrong := damage(known)) is not None:
@@ -81,7 +85,7 @@ def _told(directory: Path) -> Mapping[str, Any]:
 
 
 def _read(directory: Path, name: str) -> Run:
-    known = _told(directory) if (directory / "run.json").is_file() else None
+    known = told(directory) if (directory / "run.json").is_file() else None
     splits = read_splits(directory / "reports")
     curves = read_curves(directory / "history.csv", known)
     if known is None and not splits and not curves:

@@ -79,17 +79,27 @@ def read_splits(directory: Path) -> list[Split]:
     Raises:
       UsageError: A file is damaged, or another version's.
     """
-    pages = [(path, storage.read_json(path)) for path in sorted(directory.glob("*.json"))]
-    found = [(path, page) for path, page in pages if isinstance(page, dict) and {"format", "split"} <= page.keys()]
-    splits = [_read(path, page) for path, page in found]
+    splits = [_read(path, page) for path, page in read_pages(directory)]
     return sorted(splits, key=lambda split: _FIRST.index(split.name) if split.name in _FIRST else len(_FIRST))
 
 
+def read_pages(directory: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Returns what was found on each set of data without its rows, by file; other JSON files do not count.
+
+    Raises:
+      UsageError: A file is damaged, or another version's.
+    """
+    files = [(path, storage.read_json(path)) for path in sorted(directory.glob("*.json"))]
+    found = [(path, page) for path, page in files if isinstance(page, dict) and {"format", "split"} <= page.keys()]
+    for path, page in found:
+        if page["format"] != FORMAT:
+            raise UsageError(
+                f"{str(path)!r} has format {page['format']!r}, and this version reads {FORMAT}: evaluate again"
+            )
+    return found
+
+
 def _read(path: Path, page: Mapping[str, Any]) -> Split:
-    if page["format"] != FORMAT:
-        raise UsageError(
-            f"{str(path)!r} has format {page['format']!r}, and this version reads {FORMAT}: evaluate again"
-        )
     table = _table(path.with_suffix(".parquet"))
     if table is not None and table.num_rows != page["rows"]:
         raise UsageError(

@@ -1,0 +1,106 @@
+"""The average of several checkpoints, itself a checkpoint: whatever takes one of them takes the average as well.
+
+Weights at the end of training circle around a good place; their mean lies nearer to it than any of them. Of whole
+numbers, such as the counters of random generators, there is no mean: the newest checkpoint's are taken.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everstep.checkpoint import arrays, manifest, selected
+from everstep.checkpoint.manifest import Damaged, Manifest
+from everstep.errors import TrainingError, UsageError
+from everstep.types import State
+
+Part = Callable[[Sequence[str]], dict[str, str]]
+"""From the keys of a checkpoint to those to average, each with the key of what is read for it."""
+
+
+def write_average(paths: Sequence[Path], target: Path, part: Part) -> None:
+    """Writes the average of checkpoints as a new one.
+
+    Floats are added in float64, and rounded once, at the end. One checkpoint is held at a time.
+
+    Args:
+      paths: The checkpoints, the newest last.
+      target: A directory that is not there yet.
+      part: Which arrays to average.
+
+    Raises:
+      UsageError: They have not the same arrays.
+      TrainingError: One is damaged.
+    """
+    records = [_verified(path) for path in paths]
+    newest, meta = records[-1], arrays.read_meta(paths[-1])
+    document = {"step": newest.step, "stage": meta.get("stage", 0), "averaged": [record.step for record in records]}
+    arrays.write(target, average(paths, part), document)
+    manifest.write(target, Manifest(newest.step, newest.run, newest.saved, {}, {}, newest.version))
+
+
+def average(paths: Sequence[Path], part: Part) -> State:
+    """Returns the average of checkpoints.
+
+    Raises:
+      UsageError: They have not the same arrays.
+      TrainingError: One is damaged.
+    """
+    sums: State = {}
+    latest: State = {}
+    for path in paths:
+        latest = _read(path, part)
+        if sums:
+            _require_alike(sums, latest, path)
+        for key, array in latest.items():
+            if _is_float(array):
+                sums[key] = sums[key] + array if key in sums else array.astype(_wide(array))
+            else:
+                sums[key] = array
+    return {key: _mean(total, latest[key], len(paths)) for key, total in sums.items()}
+
+
+def _read(path: Path, part: Part) -> State:
+    try:
+        shapes = selected.shapes(path)
+        empty = arrays.read_empty(path)
+        wanted = part([*shapes, *empty])
+        found = selected.read(path, [key for key in wanted.values() if key in shapes])
+    except Damaged as damage:
+        raise _damaged(path, damage) from damage
+    return {key: found[source] if source in found else empty[source] for key, source in wanted.items()}
+
+
+def _verified(path: Path) -> Manifest:
+    try:
+        return manifest.verify(path)
+    except Damaged as damage:
+        raise _damaged(path, damage) from damage
+
+
+def _damaged(path: Path, damage: Damaged) -> TrainingError:
+    return TrainingError(f"the checkpoint {str(path)!r} is damaged: {damage}; choose other steps")
+
+
+def _require_alike(sums: State, other: State, path: Path) -> None:
+    missing = [key for key in (*sums, *other) if not (key in sums and key in other)]
+    unlike = missing or [key for key in sums if sums[key].shape != other[key].shape]
+    if unlike:
+        raise UsageError(
+            f"--checkpoint: {str(path)!r} cannot be averaged with those before it: {unlike[0]} is "
+            f"{'in one of them only' if missing else 'of another shape'}; choose steps of the same model"
+        )
+
+
+def _is_float(array: np.ndarray) -> bool:
+    # Types that NumPy does not know itself are of the kind V: bfloat16, but int4 as well.
+    return array.dtype.kind in "fc" or (array.dtype.kind == "V" and "int" not in array.dtype.name)
+
+
+def _wide(array: np.ndarray) -> Any:
+    return np.complex128 if array.dtype.kind == "c" else np.float64
+
+
+def _mean(total: np.ndarray, like: np.ndarray, count: int) -> np.ndarray:
+    return (total / count).astype(like.dtype) if _is_float(like) else like

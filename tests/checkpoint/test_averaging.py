@@ -1,0 +1,121 @@
+"""The average of checkpoints, number by number against NumPy."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from everstep.checkpoint.averaging import average, write_average
+from everstep.checkpoint.orbax import OrbaxCheckpointer
+from everstep.checkpoint.retention import Retention
+from everstep.errors import TrainingError, UsageError
+from everstep.optim.ema import SLOT
+from everstep.run.averaged import as_checkpoint, lasting
+from everstep.run.chosen import Chosen
+
+STEPS = (100, 200, 300)
+
+
+def state(step):
+    random = np.random.default_rng(step)
+    return {
+        "model/dense/kernel": random.normal(size=(64, 32)).astype("float32"),
+        "model/norm/moving_variance": random.uniform(size=32).astype("float32"),
+        "model/half": random.normal(size=7).astype("float16"),
+        "model/brain": random.normal(size=7).astype(ml_dtypes.bfloat16),
+        "model/wide": random.normal(size=3),
+        "model/waves": random.normal(size=3) + 1j * random.normal(size=3),
+        "model/none": np.zeros((0, 3), "float32"),
+        "model/dropout/seed_generator_state": np.array([step, 7], np.int64),
+        "model/flags": np.array([step == 300, False]),
+        "task.teacher/kernel": random.normal(size=5).astype("float32"),
+        "optimizer/iteration": np.array(step),
+        "optimizer/model/dense/kernel/momentum": random.normal(size=(64, 32)).astype("float32"),
+        "window.train/loss": np.array(1.5 * step),
+    }
+
+
+def saved(folder, states, meta=None):
+    """Writes checkpoints as a run does; returns where they are."""
+    checkpointer = OrbaxCheckpointer(folder / "checkpoints", Retention(newest=9))
+    for step, each in states.items():
+        checkpointer.save(step, each, {"step": step, **(meta or {})})
+    checkpointer.close()
+    return tuple(folder / "checkpoints" / str(step) for step in states)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("run"), {step: state(step) for step in STEPS}, {"stage": 1})
+
+
+def test_floats_are_averaged_in_float64_and_whole_numbers_are_the_newest(paths):
+    found, states = average(paths, lasting), [state(step) for step in STEPS]
+    assert set(found) == {key for key in states[0] if key.startswith(("model/", "task."))}
+    for key, array in found.items():
+        newest = states[-1][key]
+        assert (array.dtype, array.shape) == (newest.dtype, newest.shape), key
+        if "seed" in key or "flags" in key:
+            expected = newest
+        else:
+            wide = np.complex128 if newest.dtype.kind == "c" else np.float64
+            expected = np.mean([each[key].astype(wide) for each in states], axis=0).astype(newest.dtype)
+        assert array.tobytes() == expected.tobytes(), key
+
+
+def test_many_small_numbers_are_not_lost_to_rounding(tmp_path):
+    """In float32 a million and a third, added up a few times, would be off."""
+    values = [np.float32(1e6 + 1 / 3 * step) for step in range(1, 8)]
+    paths = saved(tmp_path, {step: {"model/w": np.array([v])} for step, v in enumerate(values, start=1)})
+    exact = np.float32(np.sum(np.array(values, np.float64)) / 7)
+    assert average(paths, lasting)["model/w"][0] == exact
+
+
+def test_it_is_a_checkpoint_itself(paths, tmp_path):
+    with as_checkpoint(Chosen(paths)) as path:
+        kept = path
+        found, meta = OrbaxCheckpointer(path.parent, repair=False).restore(300)
+        assert meta == {"step": 300, "stage": 1, "averaged": [100, 200, 300]}
+        assert set(found) == set(average(paths, lasting))
+        assert found["model/none"].shape == (0, 3)
+    assert not kept.exists()
+    with as_checkpoint(Chosen(paths[1:2])) as path:
+        assert path == paths[1]
+    assert paths[1].exists()
+
+
+def test_a_run_that_averages_on_its_way_gives_its_averages(tmp_path):
+    states = {
+        step: {
+            "model/w": np.array([0.0]),
+            "model/b": np.array([float(step)]),
+            f"optimizer/inner/model/w/{SLOT}": np.array([10.0 * step]),
+        }
+        for step in (1, 2)
+    }
+    found = average(saved(tmp_path, states), lasting)
+    assert {key: array.tolist() for key, array in found.items()} == {"model/w": [15.0], "model/b": [1.5]}
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"model/w": np.zeros(3)}, "model/w is of another shape"),
+        ({"model/v": np.zeros(2)}, "model/w is in one of them only"),
+        ({"model/w": np.zeros(2), "model/v": np.zeros(2)}, "model/v is in one of them only"),
+    ],
+)
+def test_models_that_are_not_the_same(tmp_path, other, said):
+    paths = saved(tmp_path, {1: {"model/w": np.zeros(2)}, 2: other})
+    with pytest.raises(UsageError, match=rf"checkpoints/2' cannot be averaged .*{said}; choose"):
+        average(paths, lasting)
+
+
+def test_a_damaged_one_is_named(tmp_path):
+    paths = saved(tmp_path, {step: {"model/w": np.arange(5000.0)} for step in (1, 2)})
+    largest = max(paths[0].rglob("d/*"), key=lambda path: path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[-100] ^= 1
+    largest.write_bytes(data)
+    with pytest.raises(TrainingError, match=r"checkpoints/1' is damaged: .*choose other steps"):
+        write_average(paths, tmp_path / "average", lasting)
+    assert not (tmp_path / "average").exists()

@@ -1,0 +1,182 @@
+"""`everstep runs compare`."""
+
+import json
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from everstep.evaluation import Accuracy, Evaluator, SampleBatch
+from everstep.report import picture
+from everstep.run.record import Run
+
+CONFIG = "task: {units: %d}\ntrainer: {train_steps: 300, mode: '%s'}\nruntime: {token: '%s'}\n"
+HISTORY = """step,training_loss,accuracy,learning_rate,validation_loss,validation_accuracy,best_accuracy
+100,0.9,0.5,0.1,%s,0.6,0.6
+200,0.7,0.6,0.1,%s,%s,0.8
+300,0.5,nan,0.1,%s,0.7,0.8
+400,0.3,0.7,0."""
+
+
+def made(name: str, losses: tuple[str, str, str], accuracy: str, units: int = 16, **record: Any) -> Path:
+    run = Run.open(f"runs/{name}", "mnist/mlp", "jax")
+    run.begin(0, CONFIG % (units, "plain", "hunter2-secret"), code={"commit": "c1", "dirty": False})
+    run.update(
+        300,
+        1,
+        {"train": {"training_loss": 0.5, "accuracy": 0.6}, "validation": {"validation_loss": 0.4, "accuracy": 0.7}},
+    )
+    run.record |= record
+    run.finish("finished", "done")
+    first, second, third = losses
+    (run.directory / "history.csv").write_text(HISTORY % (first, second, accuracy, third))
+    return run.directory
+
+
+@pytest.fixture
+def two(everstep: Any) -> Any:
+    data = {"train": {"0": {"shape": [4], "sha256": "d1"}}}
+    made("a", ("0.8", "0.3", "0.4"), "0.8", data=data, cost={"samples_per_second": 100.0, "device": "cpu"})
+    environment = {"python": "3.11", "packages": {"keras": "3.99"}}
+    other = {"environment": environment, "code": {"commit": "c2", "dirty": True}, "cost": {"samples_per_second": 50.0}}
+    made("b", ("0.9", "nan", "0.2"), "0.8", 32, data={"train": {"0": {"shape": [4], "sha256": "d2"}}}, **other)
+    return everstep
+
+
+def table(text: str) -> dict[str, list[str]]:
+    """Every line by its first cell: cells are two blanks or more apart."""
+    rows = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines() if line.strip()]
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_side_by_side(two: Any) -> None:
+    outcome = two("runs", "compare", "runs/a", "runs/b")
+    rows = table(outcome.out)
+    assert outcome.code == 0
+    assert rows["a"] == ["b"]
+    assert rows["status"] == ["finished", "finished"]
+    assert rows["task.units"] == ["16", "32"]
+    assert "trainer.train_steps" not in rows, "it is the same in both"
+    assert (rows["code.commit"], rows["code.dirty"]) == (["c1", "c2"], ["False", "True"])
+    assert rows["environment.packages.keras"][1] == "3.99"
+    assert rows["data.train.0.sha256"] == ["d1", "d2"]
+    assert "data.train.0.shape" not in rows
+    assert rows["validation loss, last"] == ["0.4 @300", "0.2 @300 *"]
+    assert rows["validation loss, best"] == ["0.3 @200", "0.2 @300 *"]
+    assert rows["validation accuracy, best"] == ["0.8 @200", "0.8 @200"], "as good: nobody is better"
+    assert rows["train accuracy, last"] == ["nan @300", "nan @300"]
+    assert rows["train loss, last"] == ["0.5 @300", "0.5 @300"], "a torn line does not count"
+    assert not [key for key in rows if "learning_rate" in key or "best_accuracy" in key]
+    assert rows["samples_per_second"] == ["100 *", "50"]
+    assert rows["goodput"] == ["1", "1"]
+    assert "hunter2-secret" not in outcome.out
+
+
+def test_the_picture(two: Any, tmp_path: Path) -> None:
+    last = two("runs", "compare", "runs/a", "runs/b").out.splitlines()[-1]
+    assert last == "runs/a/reports/compare.png"
+    data = Path(last).read_bytes()
+    width, height = struct.unpack(">II", data[16:24])
+    assert data.startswith(b"\x89PNG")
+    assert width > height > 300
+    for name, start in (("x/curves.svg", b"<?xml"), ("curves.pdf", b"%PDF"), ("again.png", data)):
+        assert two("runs", "compare", "runs/a", "runs/b", "--out", name).code == 0
+        assert Path(name).read_bytes().startswith(start), "the same runs, the same bytes"
+
+
+def test_json(two: Any) -> None:
+    found = json.loads(two("runs", "compare", "runs/a", "runs/b", "--json").out)
+    assert [run["directory"] for run in found["runs"]] == ["runs/a", "runs/b"]
+    assert {"key": "task.units", "values": ["16", "32"]} in found["configuration"]
+    (row,) = [row for row in found["metrics"] if row["key"] == "validation loss, best"]
+    assert row == {
+        "key": "validation loss, best",
+        "values": [0.3, 0.2],
+        "steps": [200, 300],
+        "better": "lower",
+        "best": [1],
+    }
+    assert "picture" not in found
+    assert not Path("runs/a/reports").exists(), "who asks for JSON gets a picture only by name"
+    assert json.loads(two("runs", "compare", "runs/a", "runs/b", "--json", "--out", "c.png").out)["picture"] == "c.png"
+
+
+def test_evaluations_and_the_page(two: Any) -> None:
+    for name, right in (("a", 1), ("b", 2)):
+        labels = [0, 1, 1, 0]
+        answers = [[1.0, 0.0] if (label == 0) == (row < right) else [0.0, 1.0] for row, label in enumerate(labels)]
+
+        batch = SampleBatch(None, np.array(labels), np.array(answers))
+        Evaluator([Accuracy()]).run([batch], f"runs/{name}/reports", "test")
+    outcome = two("runs", "compare", "runs/a", "runs/b", "--html")
+    assert table(outcome.out)["test accuracy"] == ["0.25", "0.5 *"]
+    assert outcome.out.splitlines()[-1] == "runs/a/reports/comparison.html"
+    assert "<html" in Path("runs/a/reports/comparison.html").read_text()
+
+
+def test_three_runs_of_one_name_and_one_without_a_history(two: Any) -> None:
+    run = Run.open("other/a", "mnist/mlp", "jax")
+    run.begin(0, "", code={})
+    run.update(7, 1, {"validation": {"validation_loss": 0.9}})
+    outcome = two("runs", "compare", "runs/a", "runs/b", "other/a")
+    rows = table(outcome.out)
+    assert rows["runs/a"] == ["runs/b", "other/a"]
+    assert rows["status"][2] == "killed"
+    assert rows["validation loss, last"][2] == "0.9 @7", "what the record says"
+    assert rows["task.units"] == ["16", "32", "-"]
+    nothing = two("runs", "compare", "other/a", "runs/b", "--out", "c.png")
+    assert nothing.code == 0, "one of them has curves"
+
+
+def test_nothing_to_draw(everstep: Any) -> None:
+    for name in "ab":
+        Run.open(f"runs/{name}", "mnist/mlp", "jax").begin(0, "", code={})
+    outcome = everstep("runs", "compare", "runs/a", "runs/b")
+    assert outcome.code == 0
+    assert outcome.err.startswith("no picture: a picture of curves: none of the runs has a history")
+    assert "no value differs" in outcome.out
+    assert everstep("runs", "compare", "runs/a", "runs/b", "--out", "c.png").code == 2
+    assert not Path("c.png").exists()
+
+
+def test_without_matplotlib(two: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(picture.importlib.util, "find_spec", lambda name: None)
+    outcome = two("runs", "compare", "runs/a", "runs/b")
+    assert outcome.code == 0
+    assert outcome.err == (
+        "no picture: a picture of curves needs the package 'matplotlib', which is not installed: "
+        "pip install 'everstep[flow]'\n"
+    )
+    assert "validation loss, last" in outcome.out
+    refused = two("runs", "compare", "runs/a", "runs/b", "--out", "c.png")
+    assert (refused.code, refused.out) == (2, "")
+    assert "pip install 'everstep[flow]'" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["runs/a"], "needs two runs or more, received 1"),
+        (["runs/a", "runs/../runs/a/"], "is named twice"),
+        (["runs/a", "nowhere"], "'nowhere' is not a run directory"),
+        (["runs/a", "runs"], "'runs' is not a run directory"),
+        (["runs/a", "damaged"], "'damaged/run.json' is not valid JSON"),
+        (["runs/a", "odd"], "'odd/run.json' is damaged: step is missing"),
+        (["runs/a", "runs/b", "--out", "c.gif"], "--out: received 'c.gif', expected a file that ends in .png, .svg"),
+        (["runs/a", "runs/b", "--out", "dir.png"], "--out: 'dir.png' is a directory"),
+        (["runs/a", "runs/b", "--out", ""], "--out: received ''"),
+        ([], "Missing argument"),
+    ],
+)
+def test_what_is_refused(two: Any, words: list[str], said: str) -> None:
+    for name, text in (("damaged", "{"), ("odd", '{"id": "x", "step": "many"}')):
+        Path(name).mkdir()
+        Path(name, "run.json").write_text(text)
+    Path("dir.png").mkdir()
+    outcome = two("runs", "compare", *words)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert said in outcome.err
+    assert not Path("runs/a/reports").exists()
