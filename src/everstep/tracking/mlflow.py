@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from everstep import storage
 from everstep.tracking.mlflow_entities import flattened
 from everstep.tracking.mlflow_run import MlflowRun, spool_of
@@ -17,6 +19,7 @@ from everstep.tracking.mlflow_target import (
     prepare_client,
     without_credentials,
 )
+from everstep.tracking.samples import image_files, text_file
 from everstep.tracking.sender import Delivery, Pace, Sender
 from everstep.tracking.tracker import Kind, Tracker, plain
 
@@ -103,6 +106,17 @@ class MlflowTracker(Tracker):
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
         """Appends a point to the spool."""
         self._spool.metrics(step, plain(logs), kind)
+        self._wake()
+
+    def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:
+        """Notes the pictures in `samples/`, and the captions beside them, as files to keep with the run."""
+        files = [*image_files(step, name, len(images)), text_file(step, f"{name}.captions")]
+        self._spool.media(step, name, files, list(captions))
+        self._wake()
+
+    def log_text(self, step: int, name: str, texts: Sequence[str]) -> None:
+        """Notes the texts in `samples/` as a file to keep with the run."""
+        self._spool.media(step, name, [text_file(step, name)])
         self._wake()
 
     def flush(self) -> None:
