@@ -16,6 +16,8 @@ from everstep.tracking.plugins import TrackedRun, make_trackers
 from everstep.tracking.samples import SampleFiles
 from everstep.tracking.tensorboard import TensorBoardTracker
 from everstep.tracking.tracker import MultiTracker, Tracker
+from everstep.tracking.wandb import WandbTracker
+from everstep.tracking.wandb_target import is_disabled, make_target
 
 
 def create_tracker(
@@ -58,6 +60,8 @@ def _chosen(run: Run, config: TrackingConfig, params: Any) -> list[Tracker]:
         chosen.append(JsonLinesTracker(run.directory / "metrics.jsonl"))
     if config.mlflow:
         chosen.append(_mlflow(run, config, params))
+    if config.wandb and not is_disabled():
+        chosen.append(_wandb(run, config, params))
     return [*chosen, *make_trackers(config.others, _tracked(run, params))]
 
 
@@ -68,15 +72,25 @@ def _tracked(run: Run, params: Any) -> TrackedRun:
     return TrackedRun(run.directory, run.id, record["experiment"], record["backend"], attempt, config)
 
 
-def _mlflow(run: Run, config: TrackingConfig, params: Any) -> MlflowTracker:
+def _tags(run: Run) -> dict[str, Any]:
     record = run.record
-    tags = {"experiment": record["experiment"], "backend": record["backend"], "attempt": len(record["attempts"]) + 1}
+    return {"experiment": record["experiment"], "backend": record["backend"], "attempt": len(record["attempts"]) + 1}
+
+
+def _wandb(run: Run, config: TrackingConfig, params: Any) -> WandbTracker:
+    wanted = (config.wandb_project, config.wandb_entity, config.wandb_mode)
+    target = make_target(run.id, run.record["experiment"], run.directory.resolve().name, *wanted)
+    tree = redaction.tree(params.as_dict())
+    return WandbTracker(run.directory, target, params=tree, tags=_tags(run), artifacts=["config.yaml"])
+
+
+def _mlflow(run: Run, config: TrackingConfig, params: Any) -> MlflowTracker:
     return MlflowTracker(
         run.directory,
         run.id,
-        config.mlflow_experiment or record["experiment"],
+        config.mlflow_experiment or run.record["experiment"],
         config.mlflow_uri or None,
         params=redaction.tree(params.as_dict()),
-        tags=tags,
+        tags=_tags(run),
         artifacts=["config.yaml"],
     )

@@ -74,7 +74,7 @@ class Spool:
         self._descriptor: int | None = None
         self._unwritten: list[bytes] = []
         self._seen: dict[tuple[str, int], set[str]] = {}  # names by kind and step
-        self._params: dict[str, str] = {}
+        self._params: dict[str, Any] = {}
 
     def open(self) -> None:
         """Cuts a last line that a kill left unfinished, and learns what earlier attempts have recorded."""
@@ -113,7 +113,7 @@ class Spool:
             if new := {name: value for name, value in values.items() if name not in seen}:
                 self.append({"type": "histograms", "step": int(step), "values": new})
 
-    def params(self, values: Mapping[str, str]) -> dict[str, str]:
+    def params(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Records the parameters that the spool does not have yet.
 
         Returns:
@@ -203,6 +203,15 @@ class Spool:
 def point_count(records: Iterable[Record]) -> int:
     """Returns how many numbers there are in the records."""
     return sum(len(record["values"]) for record in records if record["type"] == "metrics")
+
+
+def named_values(record: Record) -> dict[str, float | str]:
+    """Returns the values of a `metrics` record by the names that servers show.
+
+    They keep training and validation in one list of names: a validation metric's name begins with `validation_`.
+    """
+    prefix = "validation_" if record.get("kind") == "validation" else ""
+    return {name if name.startswith(prefix) else prefix + name: value for name, value in record["values"].items()}
 
 
 def spelled(value: float) -> float | str:
