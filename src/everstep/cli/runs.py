@@ -18,7 +18,7 @@ from everstep.run.record import read
 from everstep.run.record_shape import damage
 from everstep.submit.overview import Overview, overview
 from everstep.submit.submissions import newest
-from everstep.tracking.sync import sync as send_waiting
+from everstep.tracking.sync import sync_all as send_waiting
 
 _HEADER = ("DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "PROGRESS", "LEFT", "ATTEMPTS", "SEEN", "METRICS")
 _SIDE_FIGURES = {"eval_seconds", "steps_per_second", "learning_rate", "optimizer_updates"}
@@ -89,16 +89,18 @@ def show(
 
 @app.command(epilog="Example: everstep runs sync runs/mnist-local-5f2c7a90b1")
 def sync(directory: Directory) -> None:
-    """Send MLflow what it has not got yet of a run's numbers."""
+    """Send MLflow and W&B what they have not got yet of a run's numbers."""
     if is_url(directory):
         raise UsageError(f"DIR: received {directory!r}; what waits is on the machine that trained: name its directory")
     read(directory)
-    result = send_waiting(directory)
-    print(f"{result.sent} points sent to {result.server}, {result.waiting} wait")
-    if result.refused:
-        print(f"{result.refused} entries refused for good: {Path(directory, 'spool', 'mlflow.refused.jsonl')} says why")
-    if result.problem:
-        raise TrainingError(f"{result.server} takes no points: {result.problem}")
+    results = send_waiting(directory)
+    for result in results:
+        print(f"{result.sent} points sent to {result.server}, {result.waiting} wait")
+        if result.refused:
+            path = Path(directory, "spool", "mlflow.refused.jsonl")
+            print(f"{result.refused} entries refused for good: {path} says why")
+    if failed := [f"{result.server} takes no points: {result.problem}" for result in results if result.problem]:
+        raise TrainingError("; ".join(failed))
 
 
 def _waiting(directory: str) -> Overview | None:

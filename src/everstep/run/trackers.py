@@ -81,7 +81,7 @@ def _wandb(run: Run, config: TrackingConfig, params: Any) -> WandbTracker:
     wanted = (config.wandb_project, config.wandb_entity, config.wandb_mode)
     target = make_target(run.id, run.record["experiment"], run.directory.resolve().name, *wanted)
     tree = redaction.tree(params.as_dict())
-    return WandbTracker(run.directory, target, params=tree, tags=_tags(run), artifacts=["config.yaml"])
+    return WandbTracker(run.directory, target, params=tree, tags=_tags(run))
 
 
 def _mlflow(run: Run, config: TrackingConfig, params: Any) -> MlflowTracker:

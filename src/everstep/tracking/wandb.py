@@ -1,6 +1,6 @@
 """Weights & Biases, behind a spool."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,6 @@ class WandbTracker(SpooledTracker):
       target: The run on W&B.
       params: The configuration, nested, without secrets; a later attempt's values replace earlier ones.
       tags: What else to know about the run and the attempt.
-      artifacts: Small files in the run directory to keep with the run.
       close_seconds: How long `close` waits for the rest to be sent.
       pace: How long the thread waits between two deliveries.
     """
@@ -46,11 +45,10 @@ class WandbTracker(SpooledTracker):
         *,
         params: Mapping[str, Any] | None = None,
         tags: Mapping[str, Any] | None = None,
-        artifacts: Sequence[str] = (),
         close_seconds: float = 10.0,
         pace: Pace | None = None,
     ) -> None:
-        super().__init__(model_dir, spool_of(model_dir), artifacts, close_seconds, pace)
+        super().__init__(model_dir, spool_of(model_dir), (), close_seconds, pace)
         self._target = target
         self._params = _leaves({**(params or {}), "everstep": dict(tags or {})})
         self._tags = [str(value)[:64] for name, value in (tags or {}).items() if name in ("experiment", "backend")]

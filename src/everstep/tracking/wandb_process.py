@@ -6,7 +6,7 @@ that may happen to a training, so it happens here. This file is run by its path 
 
     {"open": {"id": …, "project": …, "mode": …, "directory": …, …}}     {"mode": "online", "rows": 120, "reason": ""}
     {"log": [{"op": "row", "row": 120, …}, …]}                         {"known": 0}
-    {"finish": 0}                                                      {}
+    {"finish": 0}                                                      {"finished": true}
 
 Each line is answered by one; `{"error": "…"}` where it is not possible. A row has a number: those that W&B has
 already, which it says when a run is resumed, are left out. When the input ends without a word, whoever wrote it is
@@ -94,8 +94,6 @@ class WandbProcess:
             self._run.config.update(_nested(entry["values"]), allow_val_change=True)
         elif entry["op"] == "tags":
             self._run.tags = tuple(dict.fromkeys([*(self._run.tags or ()), *entry["values"]]))
-        elif entry["op"] == "file":
-            self._run.save(entry["path"], base_path=self._asked["directory"], policy="now")
         elif entry["row"] < self._known:
             return len(entry["values"]) if entry["op"] == "row" else 0
         else:
@@ -106,10 +104,13 @@ class WandbProcess:
     def finish(self, exit_code: int) -> dict[str, Any]:
         """Waits until W&B has everything, or the file is complete."""
         if self._run is not None:
+            import wandb
+
             run, self._run = self._run, None
             run.finish(exit_code=exit_code)
             self._remove_old(keep=0)
-        return {}
+            wandb.teardown(exit_code)  # waits until W&B's service has ended
+        return {"finished": True}
 
     def _remove_old(self, keep: int) -> None:
         """Removes folders of earlier attempts, but for the newest: each has the whole run, from its first row on."""

@@ -9,6 +9,7 @@ Files for later (`offline`) are written anew by each attempt, from the first row
 """
 
 import collections
+import contextlib
 import json
 import logging
 import subprocess
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 _EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 255}  # W&B calls a run that ended with 255 killed
 _ROWS = ("metrics", "media", "histograms")
 _INIT_SECONDS = 30.0
+_SECONDS_TO_EXIT = 10.0
+_NO_ANSWER = '{"error": "its process ended: spool/wandb.log may say why"}'
 
 
 class Unavailable(Exception):
@@ -47,7 +50,7 @@ class WandbRun:
 
     Attributes:
       progress: How far they have been delivered.
-      points_known: How many points of the records sent last W&B had already.
+      points_refused: How many points of the records sent last it did not take, because it had them already.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class WandbRun:
         self._finish_seconds, self._fallback = finish_seconds, fallback
         self._process: subprocess.Popen[str] | None = None
         self._next_row = 0
-        self.points_known = 0
+        self.points_refused = 0
 
     def send(self, records: Sequence[Record]) -> None:
         """Delivers records; the last one of a run that has ended waits until W&B has everything.
@@ -71,22 +74,27 @@ class WandbRun:
             self._open()
             if self.progress.offset:
                 raise Forgotten
-        self.points_known = self._ask({"log": [self._entry(record) for record in records if _is_shown(record)]})[
+        self.points_refused = self._ask({"log": [self._entry(record) for record in records if _is_shown(record)]})[
             "known"
         ]
         if records and records[-1].get("status") in _EXIT_CODES and self._is_last(records[-1]):
             self._ask({"finish": _EXIT_CODES[records[-1]["status"]]})
-            self.end()
+            self.end(_SECONDS_TO_EXIT)
 
-    def end(self) -> None:
-        """Ends the process, whatever it is doing; W&B's service ends with it."""
+    def end(self, seconds: float = 0.0) -> None:
+        """Ends the process, whatever it is doing after so many seconds; W&B's service ends with it."""
         process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
+        if process is None:
+            return
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):  # what it did not read
                 if pipe is not None:
                     pipe.close()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     def _open(self) -> None:
         target = self._target
@@ -126,9 +134,9 @@ class WandbRun:
                 raise OSError("it has ended")
             process.stdin.write(json.dumps(line) + "\n")
             process.stdin.flush()
-            answer = json.loads(process.stdout.readline() or "{}") or {"error": f"see {self._spool.path.stem}.log"}
+            answer = json.loads(process.stdout.readline() or _NO_ANSWER)
         except (OSError, ValueError) as error:
-            answer = {"error": f"its process ended: {error}"}
+            answer = {"error": f"its process ended ({error}): spool/wandb.log may say why"}
         if "error" in answer:
             self.end()
             raise Unavailable(redaction.text(answer["error"]))
@@ -137,8 +145,6 @@ class WandbRun:
     def _entry(self, record: Record) -> Record:
         """Returns a record as the process is told of it."""
         kind = record["type"]
-        if kind == "artifact":
-            return {"op": "file", "path": str(self._directory / record["path"])}
         if kind not in _ROWS:
             return {"op": "config" if kind == "params" else "tags", "values": record["values"]}
         row, self._next_row = self._next_row, self._next_row + 1
@@ -160,4 +166,4 @@ def spool_of(model_dir: storage.PathLike) -> Spool:
 
 
 def _is_shown(record: Record) -> bool:
-    return record["type"] in (*_ROWS, "params", "tags", "artifact")
+    return record["type"] in (*_ROWS, "params", "tags")

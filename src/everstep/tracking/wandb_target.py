@@ -52,7 +52,9 @@ class WandbTarget:
         last = None
         for record in records:
             last = record if record["type"] == "target" else last
-        return last and cls(last["run_id"], last["project"], last["entity"], "online", last["name"])
+        if last is None:
+            return None
+        return cls(last["run_id"], last["project"], last["entity"], "online", last["name"])
 
 
 def make_target(run_id: str, experiment: str, name: str, project: str, entity: str, mode: str) -> WandbTarget:
