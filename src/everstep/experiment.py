@@ -136,7 +136,7 @@ def run_experiment(
         trainer.config = params
         console = ConsoleTracker(params.trainer.train_steps or 0, None if verbose == 1 else io.StringIO())
         attempt = Attempt(run, trainer, _text(stored, header), _listed(allow_change)) if training else None
-        tracker = create_tracker(run, stored, console, attempt, save_summary)
+        tracker = create_tracker(run, stored, console, attempt, save_summary, trainer)
         configured = ConfiguredActions(params, trainer, run.directory, mode)
         controller = controller_cls(
             trainer=trainer if training else None,

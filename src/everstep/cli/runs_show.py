@@ -17,7 +17,7 @@ from everstep.run.record import read
 from everstep.run.record_shape import damage
 from everstep.submit.overview import Overview
 from everstep.submit.submissions import newest
-from everstep.tracking.sync import sync as send_waiting
+from everstep.tracking.sync import sync_all as send_waiting
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory, or its URL.")]
 
@@ -35,16 +35,18 @@ def show(directory: Directory, json: options.Json = False) -> None:
 
 
 def sync(directory: Directory) -> None:
-    """Send MLflow what it has not got yet of a run's numbers."""
+    """Send MLflow and W&B what they have not got yet of a run's numbers."""
     if is_url(directory):
         raise UsageError(f"DIR: received {directory!r}; what waits is on the machine that trained: name its directory")
     read(directory)
-    result = send_waiting(directory)
-    print(f"{result.sent} points sent to {result.server}, {result.waiting} wait")
-    if result.refused:
-        print(f"{result.refused} entries refused for good: {Path(directory, 'spool', 'mlflow.refused.jsonl')} says why")
-    if result.problem:
-        raise TrainingError(f"{result.server} takes no points: {result.problem}")
+    results = send_waiting(directory)
+    for result in results:
+        print(f"{result.sent} points sent to {result.server}, {result.waiting} wait")
+        if result.refused:
+            path = Path(directory, "spool", "mlflow.refused.jsonl")
+            print(f"{result.refused} entries refused for good: {path} says why")
+    if failed := [f"{result.server} takes no points: {result.problem}" for result in results if result.problem]:
+        raise TrainingError("; ".join(failed))
 
 
 def _waiting(directory: str) -> Overview | None:

@@ -28,9 +28,10 @@ from everstep.data.stream import Stream
 from everstep.engine import state as states
 from everstep.engine.feed import Feed, NobodyWaits, Piece
 from everstep.engine.logs import checked_logs, scalar_names
+from everstep.engine.norms import measure
 from everstep.engine.pace import Pace
 from everstep.engine.probe import explain, no_new_variables, watch_variables
-from everstep.engine.window import Window
+from everstep.engine.window import Window, size_of
 from everstep.grad import adapt_loss_scaling, forget_scaled
 from everstep.optim.loss_scale import updates
 from everstep.task import compiled_step
@@ -55,6 +56,7 @@ class Engine(abc.ABC):
     ) -> None:
         self.task, self.model, self.optimizer = task, model, optimizer
         self.enable_xla = enable_xla
+        self.measures_norms = False  # of gradients and weights; to be said before `build`
         self.variables: dict[str, keras.Variable] = {}
         self.windows: dict[str, Window] = {}
         self.compilations = 0
@@ -74,13 +76,14 @@ class Engine(abc.ABC):
         with explain(self.task), watch_variables() as watched:
             self._build_model(batch)
             self._build_optimizers()
+            norms = {"train": measure(self.task, self.model, self.optimizer, self.measures_norms)}
             built = len(watched.created)
             scalars = self._probe_steps(train_batch, validation_batch, own)
             if any(variable.trainable for variable in watched.created[built:]):  # an optimizer may wait for them
                 scalars = self._probe_steps(train_batch, validation_batch, own)
         self.task.label_classes = min(self._label_classes, default=None)
         for kind, names in scalars.items():
-            self.windows[kind] = Window(names, self._metrics(kind, own), self.task.window(kind))
+            self.windows[kind] = Window(names, self._metrics(kind, own), self.task.window(kind), norms.get(kind))
             self.windows[kind].reset()
         self.variables = states.collect(self._owners())
         states.check_held(self.variables, watched.all)
@@ -139,7 +142,7 @@ class Engine(abc.ABC):
         """One training step, from batch to sums."""
         window = self.windows["train"]
         with explain(self.task), no_new_variables():
-            self._on_devices(lambda part: window.add(self._user_step(part, window.metrics), _size(part)), batch)
+            self._on_devices(lambda part: window.add(self._user_step(part, window.metrics), size_of(part)), batch)
 
     def _validation_step(self, batch: Batch) -> dict[str, Any]:
         """One validation step; returns its outputs, of which most tasks need only the sums."""
@@ -147,7 +150,7 @@ class Engine(abc.ABC):
 
         def step(part: Batch) -> dict[str, Any]:
             outputs = self._user_validation(part, window.metrics)
-            window.add(outputs, _size(part))
+            window.add(outputs, size_of(part))
             return outputs
 
         with explain(self.task), no_new_variables():
@@ -327,7 +330,7 @@ class Engine(abc.ABC):
             expected = {key: variable for key, variable in expected.items() if key.startswith(only)}
             # What the task keeps may exist in training alone; the model is the same in both.
             state = {key: value for key, value in state.items() if key in expected or key.startswith("model/")}
-        states.check(expected, state)
+        state = states.checked(expected, state)
         self.push()
         for key, variable in expected.items():
             variable.assign(state[key].astype(variable.dtype))
@@ -394,7 +397,3 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
         """Replaces some variables."""
-
-
-def _size(batch: Batch) -> int:
-    return int(nest.flatten(batch)[0].shape[0])

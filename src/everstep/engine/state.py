@@ -17,6 +17,8 @@ import numpy as np
 from everstep.errors import UsageError
 from everstep.types import State
 
+_NORMS = "window.train/norms/"
+
 Owners = Mapping[str, Any]
 """Role to what holds variables: a Keras object, a Variable, or lists and dicts of them."""
 
@@ -58,12 +60,14 @@ def canonical(value: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
     return into
 
 
-def check(expected: Mapping[str, keras.Variable], given: State) -> None:
-    """Refuses a state that does not fit, naming everything that is wrong in one error.
+def checked(expected: Mapping[str, keras.Variable], given: State) -> State:
+    """Returns a state that fits; whether norms are measured may change from one attempt to the next.
 
     Raises:
-      UsageError: Keys are missing or unexpected, or shapes or dtypes differ.
+      UsageError: Keys are missing or unexpected, or shapes or dtypes differ; names everything that is wrong.
     """
+    given = {key: value for key, value in given.items() if key in expected or not key.startswith(_NORMS)}
+    given |= {key: np.zeros((), "float32") for key in expected if key.startswith(_NORMS) and key not in given}
     wrong = [f"missing: {key}" for key in expected if key not in given]
     wrong += [f"unexpected: {key}" for key in given if key not in expected]
     for key, variable in expected.items():
@@ -72,6 +76,7 @@ def check(expected: Mapping[str, keras.Variable], given: State) -> None:
     if wrong:
         listed = "\n  ".join(wrong[:40]) + (f"\n  … and {len(wrong) - 40} more" if len(wrong) > 40 else "")
         raise UsageError(f"the state does not fit this experiment ({len(wrong)} differences):\n  {listed}")
+    return given
 
 
 def check_held(keyed: Mapping[str, keras.Variable], used: Iterable[keras.Variable]) -> None:

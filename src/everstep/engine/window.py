@@ -10,7 +10,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from everstep.data import nest
+from everstep.engine.norms import Norms, zero
 from everstep.errors import UsageError
+from everstep.types import Batch
 
 
 class Window:
@@ -20,25 +23,35 @@ class Window:
       scalars: Names of what a step returns.
       metrics: What the step updates.
       reduction: `mean`, or `last` for steps whose scalars are themselves results of the metrics so far.
+      norms: What else is kept of each step.
     """
 
-    def __init__(self, scalars: Sequence[str], metrics: Sequence[keras.Metric], reduction: str = "mean") -> None:
+    def __init__(
+        self,
+        scalars: Sequence[str],
+        metrics: Sequence[keras.Metric],
+        reduction: str = "mean",
+        norms: Norms | None = None,
+    ) -> None:
         self.metrics = list(metrics)
+        self.norms = norms
         self.reduction = reduction
-        self.totals = {name: _zero("total") for name in scalars}
-        self.samples = _zero("samples")
+        self.totals = {name: zero("total") for name in scalars}
+        self.samples = zero("samples")
         if reduction == "mean":
             _refuse_duplicates([*scalars, *(m.name for m in metrics)])
 
     @property
     def owners(self) -> dict[str, Any]:
         """The variables of the sums, for the state."""
-        return {"totals": self.totals, "samples": self.samples}
+        norms = {} if self.norms is None else {"norms": self.norms.owners}
+        return {"totals": self.totals, "samples": self.samples, **norms}
 
     @property
     def variables(self) -> list[keras.Variable]:
         """All variables that `reset` may change."""
-        return [*self.totals.values(), self.samples, *(v for m in self.metrics for v in m.variables)]
+        norms = [] if self.norms is None else self.norms.owners.values()
+        return [*self.totals.values(), self.samples, *norms, *(v for m in self.metrics for v in m.variables)]
 
     def add(self, logs: Mapping[str, Any], size: int) -> None:
         """Adds one step's scalars, computed over `size` samples; runs inside the compiled step."""
@@ -47,6 +60,8 @@ class Window:
             value = ops.cast(logs[name], "float32") * weight
             total.assign(value if self.reduction == "last" else total + value)
         self.samples.assign(ops.full((), weight) if self.reduction == "last" else self.samples + weight)
+        if self.norms is not None:
+            self.norms.add(weight)
 
     def read(self) -> dict[str, Any]:
         """Returns the means and the metrics' results; may run compiled."""
@@ -54,7 +69,7 @@ class Window:
         for metric in self.metrics if self.reduction == "mean" else ():
             result = metric.result()
             logs.update(result if isinstance(result, Mapping) else {metric.name: result})
-        return logs
+        return logs if self.norms is None else {**logs, **self.norms.read()}
 
     def reset(self) -> None:
         """Starts the next stretch."""
@@ -62,12 +77,13 @@ class Window:
             variable.assign(0.0)
         for metric in self.metrics:
             metric.reset_state()
+        if self.norms is not None:
+            self.norms.reset()
 
 
-def _zero(name: str) -> keras.Variable:
-    # Each replica adds to its own, and the sum is read.
-    sums = {"aggregation": "sum", "synchronization": "on_read"}
-    return keras.Variable(0.0, dtype="float32", trainable=False, name=name, **sums)
+def size_of(batch: Batch) -> int:
+    """Returns how many samples a batch has."""
+    return int(nest.flatten(batch)[0].shape[0])
 
 
 def _refuse_duplicates(names: Sequence[str]) -> None:

@@ -56,6 +56,12 @@ def mask_shown(value: Any, classes: int = 0) -> dict[str, Any]:
     return {"image": _data_url(_bytes(plane / max(1.0, plane.max())))}
 
 
+def picture(array: np.ndarray) -> np.ndarray | None:
+    """Returns an array as a picture in bytes, (h, w) or (h, w, 3 or 4); None if it is none."""
+    plane = _plane(array)
+    return None if plane is None else _bytes(plane)
+
+
 def _plane(array: np.ndarray) -> np.ndarray | None:
     """Returns what can be drawn, `(h, w)` or `(h, w, 3 or 4)`; None if it is no picture."""
     if array.ndim == 4:

@@ -80,6 +80,7 @@ class Trainer:
             average.track(self.model)
         name_variables(self.task, self.model, self.optimizer)
         self.engine = create_engine(self.task, self.model, self.optimizer, enable_xla=config.runtime.enable_xla)
+        self.engine.measures_norms = config.trainer.tracking.norms
         train_batch, validation_batch = _first(self.train_stream, True), _first(self.validation_stream, False)
         self.train_example = train_batch
         self.example = train_batch if validation_batch is None else validation_batch

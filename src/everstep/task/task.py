@@ -16,6 +16,7 @@ from everstep.optim.loss_scale import scaling_loss
 from everstep.task import compiled_step
 from everstep.task.initial.load import load as load_weights
 from everstep.task.initial.report import Report
+from everstep.task.showing import classified
 from everstep.types import Batch
 
 
@@ -177,6 +178,22 @@ class Task(abc.ABC):
     def inference_step(self, inputs: Any, model: keras.Model) -> Any:
         """Returns the model's outputs outside training."""
         return compiled_step.call(model, inputs, training=False)
+
+    def show(self, inputs: Batch, outputs: Any) -> Mapping[str, Any]:
+        """Returns what trackers show of an evaluation, by name; called where `trainer.tracking.samples` asks for it.
+
+        By default images with the class they are of and the class they are taken for, where that is what is learned.
+
+        Args:
+          inputs: The first samples of the validation data, as arrays.
+          outputs: What `inference_step` returns for them, as arrays.
+
+        Returns:
+          For each name images, an array (n, h, w) or (n, h, w, channels); such an array and a list of captions; or a
+          list of texts.
+        """
+        features, labels, _ = unpack(inputs)
+        return classified(features, labels, outputs)
 
     def initialize(self, model: keras.Model) -> Report | list[Any] | None:
         """Loads initial weights from `task_config.init_checkpoint`, whatever of them fits the model.

@@ -2,7 +2,9 @@
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
 
 from everstep.tracking.tracker import Kind, Tracker
 
@@ -31,6 +33,18 @@ class BackgroundTracker(Tracker):
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
         """Hands the numbers over; nobody may change them any more."""
         self._hand_over(lambda: self._tracker.log(step, logs, kind))
+
+    def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:
+        """Hands pictures over."""
+        self._hand_over(lambda: self._tracker.log_images(step, name, images, captions))
+
+    def log_text(self, step: int, name: str, texts: Sequence[str]) -> None:
+        """Hands texts over."""
+        self._hand_over(lambda: self._tracker.log_text(step, name, texts))
+
+    def log_histograms(self, step: int, values: Mapping[str, np.ndarray]) -> None:
+        """Hands arrays over; they are counted by the thread."""
+        self._hand_over(lambda: self._tracker.log_histograms(step, values))
 
     def flush(self) -> None:
         """Waits until everything is written."""

@@ -1,13 +1,18 @@
 """Where a run's numbers go."""
 
 import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
 
-from everstep.config import Config
+from everstep.config import Config, ConfigError, Problem
+
+_NOT_IN_PROJECTS = re.compile(r"[/\\#?%:]")
 
 
 @dataclasses.dataclass
 class TrackingConfig(Config):
-    """Trackers beside the console, `history.csv` and TensorBoard."""
+    """Trackers beside the console, `history.csv` and TensorBoard, and what else they are shown."""
 
     mlflow: bool = False
     """Whether to track on MLflow: one run there for the whole run, over all its attempts."""
@@ -15,3 +20,41 @@ class TrackingConfig(Config):
     """The tracking server or store. Empty: MLFLOW_TRACKING_URI, else `mlflow.db` beside the run directory."""
     mlflow_experiment: str = ""
     """The experiment's name on MLflow. Empty: the name of the experiment here."""
+    wandb: bool = False
+    """Whether to track on Weights & Biases: one run there for the whole run, over all its attempts."""
+    wandb_project: str = ""
+    """The project on W&B. Empty: WANDB_PROJECT, else the name of the experiment here."""
+    wandb_entity: str = ""
+    """The user or team on W&B. Empty: WANDB_ENTITY, else the account's own."""
+    wandb_mode: Literal["", "online", "offline"] = ""
+    """Whether to send at once, or to keep files for later. Empty: WANDB_MODE, else online; offline without a key."""
+    jsonl: bool = False
+    """Whether to write `metrics.jsonl`: a JSON object on a line of its own for each call of `log`."""
+    others: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    """Trackers of installed packages, by the name of their entry point in `everstep.trackers`, with their settings."""
+    samples: int = 0
+    """How many samples of the validation data to show at each evaluation, as the task's `show` makes them. 0: none."""
+    norms: bool = False
+    """Whether to log the norms of the gradients and of the weights."""
+    histogram_interval: int = 0
+    """Show histograms of the weights at loops' ends that are multiples of this. 0: never."""
+
+    def validate(self) -> None:
+        """Checks the numbers and names.
+
+        Raises:
+          UsageError: One of them cannot be used; names the key.
+        """
+        super().validate()
+        if problems := list(_problems(self)):
+            raise ConfigError(problems)
+
+
+def _problems(config: TrackingConfig) -> Iterator[Problem]:
+    for name in ("samples", "histogram_interval"):
+        if (value := getattr(config, name)) < 0:
+            yield Problem(name, f"received {value}, must be at least 0")
+    for name in ("wandb_project", "wandb_entity"):
+        value = getattr(config, name)
+        if _NOT_IN_PROJECTS.search(value):
+            yield Problem(name, f"received {value!r}, must have none of / \\ # ? % :")

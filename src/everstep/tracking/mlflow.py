@@ -1,10 +1,7 @@
-"""MLflow, behind a spool: a server that is slow, failing or gone costs training nothing, and loses nothing."""
+"""MLflow, behind a spool."""
 
-import logging
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from everstep import storage
 from everstep.tracking.mlflow_entities import flattened
@@ -17,25 +14,15 @@ from everstep.tracking.mlflow_target import (
     prepare_client,
     without_credentials,
 )
-from everstep.tracking.sender import Delivery, Pace, Sender
-from everstep.tracking.tracker import Kind, Tracker, plain
-
-logger = logging.getLogger(__name__)
-
-Status = Literal["finished", "failed", "interrupted"]
+from everstep.tracking.sender import Delivery, Pace
+from everstep.tracking.spool import Record
+from everstep.tracking.spooled import SpooledTracker, Status
 
 _SECONDS_TO_CREATE_A_DATABASE = 60.0
 
 
-class MlflowTracker(Tracker):
+class MlflowTracker(SpooledTracker):
     """Records a run in MLflow: one MLflow run over all attempts, each point once.
-
-    Every call only appends to `MODEL_DIR/spool/mlflow.jsonl`; a thread sends from there. What could not be sent when
-    the run ends stays there for the next attempt, or for `sync`.
-
-    A number that an earlier attempt recorded for the same step is not recorded again: MLflow forgets nothing, and
-    a resumed run computes the same numbers. So where one was changed on purpose (another learning rate, batches left
-    out after a NaN), the steps that are run a second time keep their first numbers in MLflow.
 
     Example:
       tracker = MlflowTracker("runs/a", run.id, "mnist/mlp", params=config.as_dict(), tags={"backend": "jax"})
@@ -60,6 +47,8 @@ class MlflowTracker(Tracker):
       UsageError: The URI is not one of a server or database, or a package that it needs is missing.
     """
 
+    service = "MLflow"
+
     def __init__(
         self,
         model_dir: storage.PathLike,
@@ -73,88 +62,31 @@ class MlflowTracker(Tracker):
         close_seconds: float = 5.0,
         pace: Pace | None = None,
     ) -> None:
-        self._directory = Path(model_dir).resolve()
+        super().__init__(model_dir, spool_of(model_dir), artifacts, close_seconds, pace)
         uri = checked_uri(uri or default_uri(model_dir))
         self._target = Target(uri, run_id, experiment, self._directory.name)
         self._params, self._tags = flattened(params or {}), flattened(tags or {})
-        self._artifacts = artifacts
-        self._close_seconds, self._pace = close_seconds, pace or Pace()
-        self._spool = spool_of(model_dir)
-        self._delivery: Delivery | None = None
-        self._sender: Sender | None = None
-        self._status: Status | None = None
 
-    def start(self, step: int) -> None:
-        """Begins an attempt: what the spool still holds, and what the run is, goes to the server from now on.
-
-        An attempt that goes back to an earlier step is the same attempt, on the same run: nothing is to be done.
-        """
-        if self._sender is not None:
-            return
-        self._status = None
+    def _prepare(self) -> None:
         prepare_client(self._target.uri)
-        self._spool.open()
-        self._describe()
-        run = MlflowRun(self._target, self._directory, self._spool)
-        self._delivery = Delivery(self._spool, run.progress, run)
-        self._sender = Sender(self._delivery, f"MLflow at {without_credentials(self._target.uri)}", self._pace)
-        self._sender.start()
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
-        """Appends a point to the spool."""
-        self._spool.metrics(step, plain(logs), kind)
-        self._wake()
+    def _target_record(self) -> Record:
+        return self._target.record()
 
-    def flush(self) -> None:
-        """Does not wait for the server: what is in the spool is safe from a kill."""
-        self._spool.flush()
-        self._wake()
-
-    def finish(self, status: Status) -> None:
-        """Says how the run ended, before `close`; without it, an exception on its way decides."""
-        self._status = status
-
-    def close(self) -> None:
-        """Waits a few seconds for the rest to be sent, and says what is left.
-
-        A database in a file takes longer to be created, but cannot be out of reach: a run that finished waits for it.
-        """
-        if self._sender is None or self._delivery is None:
-            return
-        sender, self._sender = self._sender, None
-        status = self._status or _verdict()
-        self._spool.append({"type": "status", "status": status})
-        self._spool.close()
-        patient = status == "finished" and is_local(self._target.uri)
-        sender.close(_SECONDS_TO_CREATE_A_DATABASE if patient else self._close_seconds)
-        if not self._delivery.done():
-            logger.warning(
-                "%d points and the end of the run wait for MLflow in %s; the next attempt sends them, or: "
-                "everstep runs sync %s",
-                self._delivery.waiting(),
-                self._spool.path,
-                self._directory,
-            )
-
-    def _describe(self) -> None:
-        """Records what the run is, and where it is meant to go."""
-        self._spool.append(self._target.record())
+    def _describe_run(self) -> None:
         changed = self._spool.params(self._params)
         tags = self._tags | {f"everstep.changed.{name}": value for name, value in changed.items()}
         if tags:
             self._spool.append({"type": "tags", "values": tags})
-        for path in self._artifacts:
-            self._spool.append({"type": "artifact", "path": path})
-        self._spool.append({"type": "status", "status": "running"})
 
-    def _wake(self) -> None:
-        if self._sender is not None:
-            self._sender.wake()
+    def _connected(self) -> Delivery:
+        run = MlflowRun(self._target, self._directory, self._spool)
+        return Delivery(self._spool, run.progress, run)
 
+    def _label(self) -> str:
+        return f"MLflow at {without_credentials(self._target.uri)}"
 
-def _verdict() -> Status:
-    """Returns how a run ends that is closed now."""
-    error = sys.exception()
-    if error is None:
-        return "finished"
-    return "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "failed"
+    def _patience(self, status: Status) -> float:
+        """A database in a file takes longer to be created, but cannot be out of reach: a run that finished waits."""
+        patient = status == "finished" and is_local(self._target.uri)
+        return _SECONDS_TO_CREATE_A_DATABASE if patient else self._close_seconds

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from everstep.tracking.spool import Record
+from everstep.tracking.spool import Record, named_values
 
 EntityType = Literal["metrics", "params", "tags"]
 LIMITS: dict[EntityType, int] = {"metrics": 1000, "params": 100, "tags": 100}
@@ -16,7 +16,6 @@ LIMITS: dict[EntityType, int] = {"metrics": 1000, "params": 100, "tags": 100}
 _KEY_LENGTH = 250
 _VALUE_LENGTHS = {"params": 6000, "tags": 8000}
 _NOT_IN_KEYS = re.compile(r"[^\w./ :-]")
-_VALIDATION = "validation_"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,14 +38,10 @@ class Entity:
 
 
 def entities(record: Record) -> list[Entity]:
-    """Returns what a record holds; nothing for one of another type.
-
-    MLflow keeps training and validation in one list of names: a validation metric's name begins with `validation_`.
-    """
+    """Returns what a record holds; nothing for one of another type."""
     if record["type"] not in LIMITS:
         return []
-    prefix = _VALIDATION if record.get("kind") == "validation" else ""
-    keys = _keys([name if name.startswith(prefix) else prefix + name for name in record["values"]])
+    keys = _keys(list(named_values(record)))
     values = (_value(record["type"], value) for value in record["values"].values())
     make = dataclasses.replace
     blank = Entity(record["type"], "", "", record["time"], record.get("step", 0))

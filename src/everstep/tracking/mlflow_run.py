@@ -93,6 +93,9 @@ class MlflowRun:
         for record in records:
             if record["type"] == "artifact":
                 self._upload(record)
+            elif record["type"] == "media":
+                for path in record["files"]:
+                    self._upload({**record, "path": path}, str(Path(path).parent))
         if statuses := [record for record in records if record["type"] == "status"]:
             self._set_status(statuses[-1])
 
@@ -153,10 +156,10 @@ class MlflowRun:
             self._deliver(some[:middle])
             self._deliver(some[middle:])
 
-    def _upload(self, record: Record) -> None:
+    def _upload(self, record: Record, folder: str | None = None) -> None:
         """Uploads a file; a store for files that does not work must not hold up the numbers."""
         try:
-            self._client.log_artifact(self.progress.remote_id, str(self._directory / record["path"]))
+            self._client.log_artifact(self.progress.remote_id, str(self._directory / record["path"]), folder)
         except Exception as error:
             if not self._run_is_active():
                 raise

@@ -4,6 +4,8 @@
 logged. It is only ever appended to. A sender reads behind the writer and remembers how far it got (`sender.py`).
 
     {"time": 1731689012345, "type": "metrics", "step": 100, "kind": "train", "values": {"loss": 0.25}}
+    {"time": …, "type": "media", "step": 100, "name": "predictions", "files": ["samples/100/predictions-0.png"], …}
+    {"time": …, "type": "histograms", "step": 100, "values": {"dense/kernel": {"counts": […], "edges": […]}}}
     {"time": …, "type": "params", "values": {"trainer.train_steps": "1000"}}
     {"time": …, "type": "tags", "values": {"backend": "jax"}}
     {"time": …, "type": "artifact", "path": "config.yaml"}
@@ -18,7 +20,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +73,8 @@ class Spool:
         self._lock = threading.RLock()
         self._descriptor: int | None = None
         self._unwritten: list[bytes] = []
-        self._seen: dict[tuple[Kind, int], set[str]] = {}
-        self._params: dict[str, str] = {}
+        self._seen: dict[tuple[str, int], set[str]] = {}  # names by kind and step
+        self._params: dict[str, Any] = {}
 
     def open(self) -> None:
         """Cuts a last line that a kill left unfinished, and learns what earlier attempts have recorded."""
@@ -93,11 +95,25 @@ class Spool:
         """
         with self._lock:
             seen = self._seen.get((kind, step), set())
-            new = {name: _spelled(value) for name, value in values.items() if name not in seen}
+            new = {name: spelled(value) for name, value in values.items() if name not in seen}
             if new:
                 self.append({"type": "metrics", "step": int(step), "kind": kind, "values": new})
 
-    def params(self, values: Mapping[str, str]) -> dict[str, str]:
+    def media(self, step: int, name: str, files: Sequence[str], captions: Sequence[str] = ()) -> None:
+        """Records pictures or texts of a step, which are files in the run directory, except those it has already."""
+        with self._lock:
+            if name not in self._seen.get(("media", step), ()):
+                shown = {"name": name, "files": list(files), "captions": list(captions)}
+                self.append({"type": "media", "step": int(step), **shown})
+
+    def histograms(self, step: int, values: Mapping[str, Mapping[str, Any]]) -> None:
+        """Records histograms of a step, except those that the spool has already."""
+        with self._lock:
+            seen = self._seen.get(("histograms", step), set())
+            if new := {name: value for name, value in values.items() if name not in seen}:
+                self.append({"type": "histograms", "step": int(step), "values": new})
+
+    def params(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Records the parameters that the spool does not have yet.
 
         Returns:
@@ -160,6 +176,9 @@ class Spool:
     def _learn(self, record: Record) -> None:
         if record["type"] == "metrics":
             self._seen.setdefault((record["kind"], record["step"]), set()).update(record["values"])
+        elif record["type"] in ("media", "histograms"):
+            names = record.get("values") or [record["name"]]
+            self._seen.setdefault((record["type"], record["step"]), set()).update(names)
         elif record["type"] == "params":
             self._params.update(record["values"])
 
@@ -186,7 +205,16 @@ def point_count(records: Iterable[Record]) -> int:
     return sum(len(record["values"]) for record in records if record["type"] == "metrics")
 
 
-def _spelled(value: float) -> float | str:
+def named_values(record: Record) -> dict[str, float | str]:
+    """Returns the values of a `metrics` record by the names that servers show.
+
+    They keep training and validation in one list of names: a validation metric's name begins with `validation_`.
+    """
+    prefix = "validation_" if record.get("kind") == "validation" else ""
+    return {name if name.startswith(prefix) else prefix + name: value for name, value in record["values"].items()}
+
+
+def spelled(value: float) -> float | str:
     """Returns a number as strict JSON can say it: NaN and the infinities by name (`float` reads them back)."""
     return value if math.isfinite(value) else json.dumps(value)
 

@@ -2,13 +2,19 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Protocol
 
 from everstep import storage
 from everstep.errors import UsageError
+from everstep.tracking import wandb_run
 from everstep.tracking.mlflow_run import MlflowRun, spool_of
 from everstep.tracking.mlflow_target import Target, prepare_client, without_credentials
-from everstep.tracking.sender import Delivery
+from everstep.tracking.sender import Delivery, Destination
 from everstep.tracking.spool import point_count
+from everstep.tracking.wandb_run import WandbRun
+from everstep.tracking.wandb_target import WandbTarget, require_package
+
+_SECONDS_TO_SEND = 600.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +23,7 @@ class SyncResult:
 
     Attributes:
       server: Where the run is recorded, without credentials.
-      remote_id: The id of the MLflow run; None if it could not be created.
+      remote_id: The id of the run there; None if it could not be created.
       sent: How many points the server took now.
       waiting: How many still wait.
       refused: How many entries the server refuses for good, over all attempts; `mlflow.refused.jsonl` has them.
@@ -49,24 +55,66 @@ def sync(model_dir: storage.PathLike, uri: str | None = None) -> SyncResult:
         raise UsageError(f"{str(directory)!r} was not tracked with MLflow: there are no records in {spool.path}")
     prepare_client(target.uri)
     run = MlflowRun(target, directory, spool)
-    delivery = Delivery(spool, run.progress, run)
+    sent, waiting, problem = _deliver(directory, Delivery(spool, run.progress, run), run)
+    server = without_credentials(target.uri)
+    return SyncResult(server, run.progress.remote_id, sent, waiting, run.refusals, problem)
+
+
+def sync_wandb(model_dir: storage.PathLike) -> SyncResult:
+    """Sends Weights & Biases what it has not got yet of a run, also of one that was kept in files.
+
+    Raises:
+      UsageError: The run was not tracked with W&B, a process that still trains sends its points, or the package is
+        missing.
+    """
+    directory, spool = Path(model_dir).resolve(), wandb_run.spool_of(model_dir)
+    target = WandbTarget.recorded(spool.records())
+    if target is None:
+        raise UsageError(f"{str(model_dir)!r} was not tracked with W&B: there are no records in {spool.path}")
+    require_package()
+    run = WandbRun(target, directory, spool, _SECONDS_TO_SEND, fallback=False)
+    try:
+        sent, waiting, problem = _deliver(Path(model_dir), Delivery(spool, run.progress, run), run)
+    finally:
+        run.end()
+    return SyncResult(f"W&B ({target.server})", run.progress.remote_id, sent, waiting, 0, problem)
+
+
+def sync_all(model_dir: storage.PathLike) -> list[SyncResult]:
+    """Sends every server that a run is tracked on what it has not got yet.
+
+    Raises:
+      UsageError: There is none, or see `sync` and `sync_wandb`.
+    """
+    senders = {spool_of(model_dir).path: sync, wandb_run.spool_of(model_dir).path: sync_wandb}
+    found = [send for path, send in senders.items() if path.exists()]
+    if not found:
+        folder = Path(model_dir) / "spool"
+        raise UsageError(f"{str(model_dir)!r} was not tracked on a server: there is nothing in {str(folder)!r}")
+    return [send(model_dir) for send in found]
+
+
+class _Counting(Destination, Protocol):
+    points_refused: int
+
+
+def _deliver(directory: Path, delivery: Delivery, run: _Counting) -> tuple[int, int, str | None]:
+    """Delivers all there is; returns how many points were taken, how many wait, and why."""
     if not delivery.take_over():
         raise UsageError(f"{str(directory)!r} is in use: the process that trains there sends its points by itself")
     try:
         sent, problem = _drain(delivery, run)
     finally:
         delivery.hand_over()
-    return SyncResult(
-        without_credentials(target.uri), run.progress.remote_id, sent, delivery.waiting(), run.refusals, problem
-    )
+    return sent, delivery.waiting(), problem
 
 
-def _drain(delivery: Delivery, run: MlflowRun) -> tuple[int, str | None]:
+def _drain(delivery: Delivery, run: _Counting) -> tuple[int, str | None]:
     """Delivers all there is; returns how many points were taken, and why not all were sent."""
     sent = 0
     try:
         while (batch := delivery.step()) is not None:
-            sent += point_count(batch.records) - run.points_refused
+            sent += point_count(batch.records) - (run.points_refused if batch.records else 0)
     except Exception as error:  # a server can fail in any way
         return sent, str(error)
     return sent, None

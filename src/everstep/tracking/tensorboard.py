@@ -10,15 +10,18 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from everstep import storage
 from everstep.tracking.appending import append
+from everstep.tracking.tensorboard_values import histogram_value, image_values, text_value
 from everstep.tracking.tracker import Kind, Tracker, plain
 
 _FLUSH_SECONDS = 2.0
@@ -28,9 +31,10 @@ _file_numbers = itertools.count()
 class TensorBoardTracker(Tracker):
     """Writes scalars to `train/` and `validation/` under a directory, one TensorBoard run each.
 
-    Tags are the names in the logs, so that training and validation curves of one name share a chart. Files
-    appear with the first number, and can be read while training. A call that the disk fails raises OSError, and
-    what it could not write goes with the next flush.
+    Histograms go to `train/`, pictures and texts of evaluations to `validation/`. Tags are the names in the logs, so
+    that training and validation curves of one name share a chart. Files appear with the first number, and can be
+    read while training. A call that the disk fails raises OSError, and what it could not write goes with the next
+    flush.
 
     Args:
       directory: The run directory.
@@ -59,7 +63,24 @@ class TensorBoardTracker(Tracker):
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
         """Writes one event with all of `logs`."""
-        self._files[kind].write(step, logs)
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in plain(logs).items()]
+        self._write(kind, step, values)
+
+    def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:
+        """Writes pictures, `name/0` and so on; TensorBoard has no captions for them, so they are a text beside."""
+        self._write("validation", step, image_values(name, images, captions))
+
+    def log_text(self, step: int, name: str, texts: Sequence[str]) -> None:
+        """Writes texts as one tag."""
+        self._write("validation", step, [text_value(name, texts)])
+
+    def log_histograms(self, step: int, values: Mapping[str, np.ndarray]) -> None:
+        """Writes a histogram for each array."""
+        made = (histogram_value(name, array) for name, array in values.items())
+        self._write("train", step, [value for value in made if value is not None])
+
+    def _write(self, kind: Kind, step: int, values: Sequence[Any]) -> None:
+        self._files[kind].write(step, values)
         if self._clock() - self._flushed >= _FLUSH_SECONDS:
             self.flush()
 
@@ -89,9 +110,8 @@ class EventFile:
             # TensorBoard drops from this step on; at 0 nothing was restored, so all goes.
             self._purge_step = step + 1 if step > 0 else 0
 
-    def write(self, step: int, logs: Mapping[str, float]) -> None:
-        """Writes `logs` as scalars at `step`; they reach the file at the next flush."""
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in plain(logs).items()]
+    def write(self, step: int, values: Sequence[Any]) -> None:
+        """Writes an event with these `Summary.Value`s at `step`; it reaches the file at the next flush."""
         for event in (*self._opening(step), Event(step=step, summary=Summary(value=values))):
             event.wall_time = time.time()
             RecordWriter(self._unwritten).write(event.SerializeToString())

@@ -7,8 +7,10 @@ before a checkpoint is committed, `close` when the attempt ends however it ends.
 import abc
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
+
+import numpy as np
 
 from everstep import redaction
 from everstep.types import Logs
@@ -22,7 +24,8 @@ Kind = Literal["train", "validation"]
 class Tracker(abc.ABC):
     """One sink for the logs of a run.
 
-    Every number is accepted: NaN and infinities are shown as such, for they are news, not errors.
+    Every number is accepted: NaN and infinities are shown as such, for they are news, not errors. Pictures, texts and
+    histograms are for those that can show them: a tracker that says nothing of them is not asked to.
 
     Example:
       tracker.start(restored_step)
@@ -41,6 +44,17 @@ class Tracker(abc.ABC):
     @abc.abstractmethod
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
         """Records `logs` at `step`. Steps never decrease within an attempt."""
+
+    def log_images(  # noqa: B027
+        self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]
+    ) -> None:
+        """Records pictures of an evaluation at `step`: bytes, (h, w) or (h, w, 3 or 4), each with its caption."""
+
+    def log_text(self, step: int, name: str, texts: Sequence[str]) -> None:  # noqa: B027
+        """Records texts of an evaluation at `step`."""
+
+    def log_histograms(self, step: int, values: Mapping[str, np.ndarray]) -> None:  # noqa: B027
+        """Records how the numbers of each array are distributed at `step`; the arrays are nobody else's."""
 
     @abc.abstractmethod
     def flush(self) -> None:
@@ -88,6 +102,21 @@ class MultiTracker(Tracker):
         """Logs to all of them."""
         for tracker in self.trackers:
             self._try(tracker, lambda one: one.log(step, logs, kind))
+
+    def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:
+        """Shows pictures to all of them."""
+        for tracker in self.trackers:
+            self._try(tracker, lambda one: one.log_images(step, name, images, captions))
+
+    def log_text(self, step: int, name: str, texts: Sequence[str]) -> None:
+        """Shows texts to all of them."""
+        for tracker in self.trackers:
+            self._try(tracker, lambda one: one.log_text(step, name, texts))
+
+    def log_histograms(self, step: int, values: Mapping[str, np.ndarray]) -> None:
+        """Shows arrays to all of them."""
+        for tracker in self.trackers:
+            self._try(tracker, lambda one: one.log_histograms(step, values))
 
     def flush(self) -> None:
         """Flushes all of them, and says so where one can write again."""

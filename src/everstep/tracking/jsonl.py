@@ -1,0 +1,117 @@
+"""The run's numbers as JSON lines: `metrics.jsonl`, one object per call of `log`, for whatever reads such files.
+
+    {"step": 100, "kind": "train", "time": 1731689012.345, "training_loss": 0.25, "accuracy": 0.91}
+    {"step": 100, "kind": "validation", "time": 1731689013.101, "validation_loss": 0.31, "accuracy": 0.89}
+
+JSON has no NaN and no infinities: they are the texts "NaN", "Infinity" and "-Infinity", which `float` reads, and
+pandas by itself: `pandas.read_json("runs/a/metrics.jsonl", lines=True)`.
+"""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from everstep import storage
+from everstep.errors import UsageError
+from everstep.tracking.appending import append
+from everstep.tracking.spool import Record, spelled
+from everstep.tracking.tracker import Kind, Tracker, plain
+
+logger = logging.getLogger(__name__)
+
+_OWN_NAMES = ("step", "kind", "time")
+
+
+class JsonLinesTracker(Tracker):
+    """Appends to a file of JSON lines; each kind of logs stands there once for each step.
+
+    A line reaches the file in one unbuffered write, or not at all. What a resume makes again is cut first. A call
+    that the disk fails raises OSError and has lost nothing: its line waits in memory, and goes with the next call.
+
+    A number that is called `step`, `kind` or `time` gets an underscore behind its name.
+
+    Args:
+      path: The file; its directory must exist.
+      clock: Seconds since the epoch.
+    """
+
+    def __init__(self, path: storage.PathLike, clock: Callable[[], float] = time.time) -> None:
+        self._path = Path(path)
+        self._clock = clock
+        self._last: dict[str, int] = {}  # of each kind that nobody has logged since the start, the last step there
+        self._waiting: list[Record] = []
+        self._kept: str | None = None  # what the file is to begin with, where it has to be written anew
+
+    def start(self, step: int) -> None:
+        """Cuts the lines beyond `step`, and a last one that a kill left unfinished.
+
+        Raises:
+          UsageError: The file is somebody else's, or cannot be read.
+        """
+        text = self._text()
+        if text and "\n" in text and _record(text.partition("\n")[0]) is None:
+            raise UsageError(f"{str(self._path)!r} does not hold the logs of a run: move it away")
+        self._last = self._cut(lambda record: record["step"] <= step)
+        self.flush()
+
+    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+        """Appends a line."""
+        if step <= self._last.pop(kind, -1):  # what belongs to the step restored is done once more
+            self._cut(lambda record: record["kind"] != kind or record["step"] < step)
+        named = {f"{name}_" if name in _OWN_NAMES else name: spelled(value) for name, value in plain(logs).items()}
+        self._waiting.append({"step": int(step), "kind": kind, "time": round(self._clock(), 3), **named})
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in self._waiting)
+        if self._kept is not None:
+            storage.write_text(self._path, self._kept + lines)
+        elif lines:
+            self._append(lines.encode("utf-8"))
+        self._kept = None
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """Writes what waits."""
+        self.flush()
+
+    def _append(self, data: bytes) -> None:
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            append(descriptor, data)
+        finally:
+            os.close(descriptor)
+
+    def _cut(self, wanted: Callable[[Record], bool]) -> dict[str, int]:
+        """Notes what stays in the file; returns the last step of each kind that is left."""
+        text = self._text()
+        read = [(line, _record(line)) for line in text[: text.rfind("\n") + 1].splitlines()]
+        if strange := sum(record is None for _, record in read):
+            logger.warning("%s: %d lines that are no logs are left out", self._path, strange)
+        kept = [(line, record) for line, record in read if record is not None and wanted(record)]
+        left = "".join(f"{line}\n" for line, _ in kept)
+        self._kept = left if left != text or self._kept is not None else None
+        self._waiting = [record for record in self._waiting if wanted(record)]
+        records = [*(record for _, record in kept), *self._waiting]
+        return {record["kind"]: record["step"] for record in sorted(records, key=lambda record: record["step"])}
+
+    def _text(self) -> str:
+        if self._kept is not None:
+            return self._kept
+        try:
+            return self._path.read_text("utf-8", errors="replace") if self._path.exists() else ""
+        except OSError as error:
+            raise UsageError(f"cannot read {str(self._path)!r}: {error.strerror}; move it away") from error
+
+
+def _record(line: str) -> Record | None:
+    """Returns the record in a line; None where there is none."""
+    try:
+        record = json.loads(line)
+        return {**record, "step": int(record["step"]), "kind": str(record["kind"])}
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,162 @@
+"""A tracker behind a spool: a server that is slow, failing or gone costs training nothing, and loses nothing."""
+
+import abc
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from everstep import storage
+from everstep.tracking.samples import image_files, text_file
+from everstep.tracking.sender import Delivery, Pace, Sender
+from everstep.tracking.spool import Record, Spool
+from everstep.tracking.tracker import Kind, Tracker, plain
+
+logger = logging.getLogger(__name__)
+
+Status = Literal["finished", "failed", "interrupted"]
+
+
+class SpooledTracker(Tracker):
+    """Records a run on a server: one run there over all attempts, each point once.
+
+    Every call only appends to a file in `MODEL_DIR/spool`; a thread sends from there. What could not be sent when the
+    run ends stays there for the next attempt, or for `everstep runs sync`.
+
+    A number that an earlier attempt recorded for the same step is not recorded again: servers forget nothing, and a
+    resumed run computes the same numbers. So where one was changed on purpose (another learning rate, batches left
+    out after a NaN), the steps that are run a second time keep their first numbers there.
+
+    Args:
+      model_dir: The run directory.
+      spool: Takes the records.
+      artifacts: Small files in the run directory to keep with the run.
+      close_seconds: How long `close` waits for the rest to be sent.
+      pace: How long the thread waits between requests.
+    """
+
+    service = ""
+    """What the server is called in messages."""
+
+    def __init__(
+        self,
+        model_dir: storage.PathLike,
+        spool: Spool,
+        artifacts: Sequence[str] = (),
+        close_seconds: float = 5.0,
+        pace: Pace | None = None,
+    ) -> None:
+        self._directory = Path(model_dir).resolve()
+        self._spool, self._artifacts = spool, artifacts
+        self._close_seconds, self._pace = close_seconds, pace or Pace()
+        self._delivery: Delivery | None = None
+        self._sender: Sender | None = None
+        self._status: Status | None = None
+
+    def start(self, step: int) -> None:
+        """Begins an attempt: what the spool still holds, and what the run is, goes to the server from now on.
+
+        An attempt that goes back to an earlier step is the same attempt, on the same run: nothing is to be done.
+        """
+        if self._sender is not None:
+            return
+        self._status = None
+        self._prepare()
+        self._spool.open()
+        self._describe()
+        self._delivery = self._connected()
+        self._sender = Sender(self._delivery, self._label(), self._pace)
+        self._sender.start()
+
+    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+        """Appends a point to the spool."""
+        self._spool.metrics(step, plain(logs), kind)
+        self._wake()
+
+    def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:
+        """Notes the pictures in `samples/`, and the captions beside them, as files to keep with the run."""
+        files = [*image_files(step, name, len(images)), text_file(step, f"{name}.captions")]
+        self._spool.media(step, name, files, list(captions))
+        self._wake()
+
+    def log_text(self, step: int, name: str, texts: Sequence[str]) -> None:
+        """Notes the texts in `samples/` as a file to keep with the run."""
+        self._spool.media(step, name, [text_file(step, name)])
+        self._wake()
+
+    def flush(self) -> None:
+        """Does not wait for the server: what is in the spool is safe from a kill."""
+        self._spool.flush()
+        self._wake()
+
+    def finish(self, status: Status) -> None:
+        """Says how the run ended, before `close`; without it, an exception on its way decides."""
+        self._status = status
+
+    def close(self) -> None:
+        """Waits a few seconds for the rest to be sent, and says what is left."""
+        if self._sender is None or self._delivery is None:
+            return
+        sender, self._sender = self._sender, None
+        status = self._status or _verdict()
+        self._spool.append({"type": "status", "status": status})
+        self._spool.close()
+        sender.close(self._patience(status))
+        if not self._delivery.done():
+            logger.warning(
+                "%d points and the end of the run wait for %s in %s; the next attempt sends them, or: "
+                "everstep runs sync %s",
+                self._delivery.waiting(),
+                self.service,
+                self._spool.path,
+                self._directory,
+            )
+
+    def _describe(self) -> None:
+        """Records what the run is, and where it is meant to go."""
+        self._spool.append(self._target_record())
+        self._describe_run()
+        for path in self._artifacts:
+            self._spool.append({"type": "artifact", "path": path})
+        self._spool.append({"type": "status", "status": "running"})
+
+    def _wake(self) -> None:
+        if self._sender is not None:
+            self._sender.wake()
+
+    # ---- what differs from server to server ------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _prepare(self) -> None:
+        """Does what must be done before a thread can talk to the server."""
+
+    @abc.abstractmethod
+    def _target_record(self) -> Record:
+        """Returns where the records are meant to go, for the spool."""
+
+    @abc.abstractmethod
+    def _describe_run(self) -> None:
+        """Records parameters and tags."""
+
+    @abc.abstractmethod
+    def _connected(self) -> Delivery:
+        """Returns what takes records from the spool to the server."""
+
+    @abc.abstractmethod
+    def _label(self) -> str:
+        """Returns what to call the server in the log."""
+
+    def _patience(self, status: Status) -> float:
+        """Returns how many seconds `close` waits."""
+        return self._close_seconds
+
+
+def _verdict() -> Status:
+    """Returns how a run ends that is closed now."""
+    error = sys.exception()
+    if error is None:
+        return "finished"
+    return "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "failed"
