@@ -45,6 +45,7 @@ from everstep.run.goodput import goodput
 from everstep.run.guard import Guard, NoGuard
 from everstep.run.record import Run
 from everstep.run.signals import Interrupted
+from everstep.run.throughput import Throughput
 from everstep.run.trackers import create_tracker
 from everstep.task.description import constant_rate
 from everstep.task.initial.report import Report
@@ -136,7 +137,7 @@ def run_experiment(
         trainer.config = params
         console = ConsoleTracker(params.trainer.train_steps or 0, None if verbose else io.StringIO())
         attempt = Attempt(run, trainer, _text(stored, header), _listed(allow_change)) if training else None
-        tracker = create_tracker(run, stored, console, attempt, save_summary)
+        tracker = Throughput(create_tracker(run, stored, console, attempt, save_summary), trainer)
         configured = ConfiguredActions(params, trainer, run.directory, mode)
         controller = controller_cls(
             trainer=trainer if training else None,

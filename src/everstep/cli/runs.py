@@ -19,9 +19,10 @@ from everstep.run.record_shape import damage
 from everstep.submit.overview import Overview, overview
 from everstep.submit.submissions import newest
 from everstep.tracking.sync import sync as send_waiting
+from everstep.types import CLOCKS
 
 _HEADER = ("DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "PROGRESS", "LEFT", "ATTEMPTS", "SEEN", "METRICS")
-_SIDE_FIGURES = {"eval_seconds", "steps_per_second", "learning_rate", "optimizer_updates"}
+_SIDE_FIGURES = {*CLOCKS, "learning_rate", "optimizer_updates"}
 _NUM_METRICS = 3
 _SPANS = ((172800, 86400, "d"), (7200, 3600, "h"), (120, 60, "min"), (0, 1, "s"))  # from when on, which unit
 
