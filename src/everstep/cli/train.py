@@ -35,6 +35,9 @@ AllowChange = Annotated[
     typer.Option(metavar="KEY", help="Resume although this key has another value than before; repeatable."),
 ]
 MaxRestarts = Annotated[int, typer.Option(metavar="N", help="Start it again, up to N times, when it dies.")]
+ProfileFlag = Annotated[
+    bool, typer.Option("--profile", help="Keep a trace of a few steps in DIR/profile; trainer.profile says of which.")
+]
 NoExport = Annotated[bool, typer.Option("--no-export", help="Do not export the trained model.")]
 
 
@@ -48,6 +51,7 @@ def train(
     allow_change: AllowChange = None,
     no_export: NoExport = False,
     max_restarts: MaxRestarts = 0,
+    profile: ProfileFlag = False,
 ) -> None:
     """Train an experiment; run again, it resumes.
 
@@ -56,6 +60,8 @@ def train(
     """
     if max_restarts:  # all else is the business of the process that may die, also what the user's modules do
         raise typer.Exit(supervise(unsupervised(context.obj), max_restarts))
+    if profile:  # before the values that are spelled out, which win
+        request.params_override = [*(request.params_override or ()), "trainer.profile=auto"]
     resolved = resolve(request)
     directory = run_directory(model_dir, resolved)
     logs = run(resolved, mode, directory, export=not no_export, allow_change=allow_change or ())

@@ -97,6 +97,11 @@ class Feed:
         """Returns the position after the last batch taken."""
         return self._state
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be taken any more."""
+        return self._closed.is_set()
+
     def restore(self, state: StreamState) -> None:
         """Moves to a position; what was read ahead is dropped.
 

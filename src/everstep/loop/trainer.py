@@ -179,6 +179,11 @@ class Trainer:
         return int(position["epoch"]) + int(position["batch"] == self.train_stream.batches_per_epoch)
 
     @property
+    def evaluating(self) -> bool:
+        """Whether an evaluation is under way."""
+        return self._validation_feed is not None and not self._validation_feed.closed
+
+    @property
     def epochs_done(self) -> float | None:
         """Epochs done so far, with the part of the one under way; None where nobody knows how long one is."""
         per_epoch = self.train_stream.batches_per_epoch if self.train_stream is not None else None

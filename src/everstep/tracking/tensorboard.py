@@ -28,7 +28,8 @@ _file_numbers = itertools.count()
 class TensorBoardTracker(Tracker):
     """Writes scalars to `train/` and `validation/` under a directory, one TensorBoard run each.
 
-    Tags are the names in the logs, so that training and validation curves of one name share a chart. Files
+    Tags are the names in the logs, so that training and validation curves of one name share a chart; what a machine
+    says of itself goes with training, and its names make a section of their own there. Files
     appear with the first number, and can be read while training. A call that the disk fails raises OSError, and
     what it could not write goes with the next flush.
 
@@ -59,7 +60,7 @@ class TensorBoardTracker(Tracker):
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
         """Writes one event with all of `logs`."""
-        self._files[kind].write(step, logs)
+        self._files["train" if kind == "system" else kind].write(step, logs)
         if self._clock() - self._flushed >= _FLUSH_SECONDS:
             self.flush()
 
