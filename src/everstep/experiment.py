@@ -52,6 +52,7 @@ from everstep.run.trackers import create_tracker
 from everstep.task.description import constant_rate
 from everstep.task.initial.report import Report
 from everstep.task.task import Task, unpack
+from everstep.tracking import system_metrics
 from everstep.tracking.console import ConsoleTracker
 from everstep.tracking.system_monitor import watched
 from everstep.types import Logs
@@ -230,6 +231,7 @@ def _check(mode: str, params: ExperimentConfig, model_dir: Any, strategy: Any) -
             f"distribution_strategy: received {strategy!r}; expected what get_distribution_strategy returns, or None"
         )
     params.validate()
+    system_metrics.require(params.trainer.tracking.system_seconds)
     backend.select(params.runtime.backend)
 
 

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned, json_text, number
+from everstep.cli.runs_watch import watch
 from everstep.cli.stored_runs import StoredRun, stored_run, stored_runs
 from everstep.errors import TrainingError, UsageError
 from everstep.remote.urls import is_url
@@ -29,6 +30,8 @@ _SPANS = ((172800, 86400, "d"), (7200, 3600, "h"), (120, 60, "min"), (0, 1, "s")
 Root = Annotated[
     str | None, typer.Argument(metavar="ROOT", help="Where to look, a directory or a URL; runs by default.")
 ]
+Watched = Annotated[str, typer.Argument(metavar="RUN|ROOT", help="A run directory, a directory of runs, or a URL.")]
+Once = Annotated[bool, typer.Option("--once", help="Look once, and end.")]
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory, or its URL.")]
 
 
@@ -43,7 +46,7 @@ class RunsGroup(TyperGroup):
 
 app = new_app(
     cls=RunsGroup,
-    subcommand_metavar="[ROOT] | show DIR | sync DIR",
+    subcommand_metavar="[ROOT] | show DIR | watch RUN | sync DIR",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: everstep runs show runs/mnist-local-5f2c7a90b1 --json",
 )
@@ -86,6 +89,20 @@ def show(
         print((run.directory / "run.json").read_text("utf-8"), end="")
     else:
         print(_summary(run))
+
+
+@app.command("watch", epilog="Example: everstep runs watch runs/mnist-local-5f2c7a90b1")
+def watch_runs(place: Watched = "runs", once: Once = False) -> None:
+    """Watch a run, or all below a directory, until they end.
+
+    On a terminal it is drawn in place, each second; elsewhere a line is printed whenever something is logged or saved,
+    or has ended. Exit code 0: all finished; 1: one failed, was interrupted or killed.
+    """
+    try:
+        code = watch(place, once)
+    except KeyboardInterrupt:
+        code = 130
+    raise typer.Exit(code)
 
 
 @app.command(epilog="Example: everstep runs sync runs/mnist-local-5f2c7a90b1")

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -76,6 +77,7 @@ class ConsoleTracker(Tracker):
         self._history = history
         self.facts: Callable[[int], Facts] = lambda step: Facts()
         self._screen: LiveScreen | None = None
+        self._lock = threading.Lock()  # one thread logs, another draws
         self._metrics = LiveMetrics()
         self._system: Mapping[str, float] = {}
         self._step, self._begun, self._rate = 0, 0.0, LiveRate()
@@ -84,7 +86,8 @@ class ConsoleTracker(Tracker):
         """Shows the live picture, where there is a terminal to show it on."""
         self._step, self._rate = step, LiveRate()
         if self._screen is not None:  # the same attempt, which goes back
-            self._metrics.cut(step)
+            with self._lock:
+                self._metrics.cut(step)
             return
         with _unheard():
             if self._out is not None and can_draw(self._out):
@@ -102,7 +105,8 @@ class ConsoleTracker(Tracker):
         values = plain(logs)
         line = self._line(step, values, kind)
         if self._screen is not None:
-            self._metrics.add(step, values, kind)
+            with self._lock:
+                self._metrics.add(step, values, kind)
             self._screen.print(line)
         else:
             self._print(line)
@@ -146,7 +150,9 @@ class ConsoleTracker(Tracker):
         ascii_only, colours = only_ascii(out), wants_colours()
 
         def picture(width: int, height: int) -> list[str]:
-            return [painted(line, colours) for line in frame(self.status(), width, height, ascii_only)]
+            with self._lock:
+                lines = frame(self.status(), width, height, ascii_only)
+            return [painted(line, colours) for line in lines]
 
         self._screen = LiveScreen(out, picture)
         self._screen.start()

@@ -1,10 +1,10 @@
 """The picture of a run on a terminal: a few lines that fit, whatever its width.
 
-    ━━━━━━━━━━━━━━━━━━━╸────────────────────────────────────  35 %  1,400/4,000  epoch 1.87
-    812 steps/s · 26.0k samples/s · 0:03:12 left · 0:01:44 gone · data wait 2 %
-    loss      train 0.3142   validation 0.3512   best 0.3402 at 1,200   █▆▅▃▃▂▁
-    accuracy  train 0.912    validation 0.905    best 0.909 at 1,200    ▁▃▄▆▇█▇
-    checkpoint 1,000, 12 s ago · attempt 2 · goodput 97.3 %
+━━━━━━━━━━━━━━━━━━━╸────────────────────────────────────  35 %  1,400/4,000  epoch 1.87
+812 steps/s · 26.0k samples/s · 0:03:12 left · 0:01:44 gone · data wait 2 %
+loss      train 0.3142   validation 0.3512   best 0.3402 at 1,200   █▆▅▃▃▂▁
+accuracy  train 0.912    validation 0.905    best 0.909 at 1,200    ▁▃▄▆▇█▇
+checkpoint 1,000, 12 s ago · attempt 2 · goodput 97.3 %
 """
 
 import dataclasses
@@ -18,6 +18,8 @@ from everstep.tracking.trend import trend_line
 _MOST_METRICS = 8
 _LONGEST_BAR, _SHORTEST_BAR = 60, 8
 _LONGEST_NAME = 32
+_GAP = 3
+_IMPORTANCE = (0, 2, 3, 1, 4)  # name, validation, best, train, trend: columns in the order in which they get their room
 
 
 @dataclasses.dataclass
@@ -84,7 +86,8 @@ def bar(done: float, width: int, plain: bool) -> Line:
 def _progress(status: Status, width: int, plain: bool) -> Line:
     """Returns how far it is; the bar takes the room that the numbers leave."""
     words = [count(status.step) if not status.total else f"{count(status.step)}/{count(status.total)}"]
-    words += [f"epoch {status.epoch:.2f}"] if status.epoch is not None else []
+    if status.epoch is not None:
+        words += [f"epoch {status.epoch:.2f}" if isinstance(status.epoch, float) else f"epoch {status.epoch}"]
     words += [status.phase] if status.phase else []
     words[0] += "" if status.total else " steps"
     if not status.total:
@@ -177,14 +180,21 @@ def _number(value: float) -> Span:
 
 def _aligned(rows: list[list[Line]], width: int) -> list[Line]:
     """Returns rows whose cells line up; columns that are empty, or do not fit any more, are left out."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(_length, column)) for column in columns]
+    kept, used = list[int](), 0
+    for index in _IMPORTANCE:
+        if widths[index] and (not kept or used + _GAP + widths[index] <= width):
+            used += widths[index] + (_GAP if kept else 0)
+            kept.append(index)
     lines: list[Line] = [[] for _ in rows]
-    used = 0
-    for column in zip(*rows, strict=True):
-        widest = max(sum(width_of(span.text) for span in cell) for cell in column)
-        gap = 3 if used else 0
-        if not widest or used + gap + widest > width:
-            continue
-        for line, cell in zip(lines, column, strict=True):
-            line += [Span(" " * (used + gap - sum(width_of(span.text) for span in line))), *cell]
-        used += gap + widest
+    place = 0
+    for index in sorted(kept):
+        for line, cell in zip(lines, columns[index], strict=True):
+            line += [Span(" " * (place - _length(line))), *cell]
+        place += widths[index] + _GAP
     return lines
+
+
+def _length(line: Line) -> int:
+    return sum(width_of(span.text) for span in line)

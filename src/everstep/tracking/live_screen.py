@@ -9,6 +9,7 @@ hidden, so a process that is killed leaves a usable terminal.
 
 import contextlib
 import io
+import logging
 import os
 import shutil
 import sys
@@ -16,6 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
+
+logger = logging.getLogger(__name__)
 
 _LEAST_PAUSE = 0.1
 _SHARE = 0.003  # of the time, for drawing
@@ -54,11 +57,13 @@ class LiveScreen:
 
     def __init__(self, out: TextIO, picture: Callable[[int, int], list[str]]) -> None:
         self._out, self._picture = out, picture
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held for no longer than a line takes to be left here
+        self._drawing = threading.Lock()
         self._above: list[str] = []
         self._shown = ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="everstep-display", daemon=True)
+        self._failed = False
         self._redirected: list[tuple[str, Any, _Above]] = []
 
     def start(self) -> None:
@@ -95,10 +100,11 @@ class LiveScreen:
             pause = max(_LEAST_PAUSE, (time.thread_time() - begin) / _SHARE)
 
     def _draw(self, last: bool = False) -> None:
-        with self._lock, _unheard():
+        with self._lock:
             above, self._above = self._above, []
+        with self._drawing, _unheard():
             width, height = size(self._out)
-            lines = self._picture(width, max(1, height - 2))
+            lines = self._lines(width, max(1, height - 2))
             shown = "".join(f"\n{line}{_CLEAR_LINE}" for line in lines)
             if above or last or shown != self._shown:
                 self._shown = shown
@@ -106,6 +112,15 @@ class LiveScreen:
                 back = f"\n{_CLEAR_BELOW}" if last else f"{_CLEAR_BELOW}\x1b[{len(lines)}A\r"
                 self._out.write(f"\r{scrolled}{_CLEAR_LINE}{shown}{back}")
                 self._out.flush()
+
+    def _lines(self, width: int, height: int) -> list[str]:
+        try:
+            return self._picture(width, height)
+        except Exception:  # a picture is not worth a run
+            if not self._failed:
+                logger.exception("the display cannot be drawn; training goes on")
+            self._failed = True
+            return []
 
 
 class _Above(io.TextIOBase):

@@ -4,6 +4,7 @@ Names are MLflow's own, so that its page of system metrics shows them.
 """
 
 import contextlib
+import importlib.util
 import os
 import shutil
 from collections.abc import Iterator
@@ -16,21 +17,26 @@ from everstep.types import Logs
 _MEGABYTE = 1e6
 
 
+def require(seconds: float) -> None:
+    """Refuses to look at the machine every so many seconds where nothing can.
+
+    Raises:
+      UsageError: The package is not installed.
+    """
+    if seconds and importlib.util.find_spec("psutil") is None:
+        raise missing_extra("psutil", "system", "trainer.tracking.system_seconds")
+
+
 class SystemMetrics:
     """Reads the figures of this machine and this process.
 
     Args:
       directory: Whose disk counts: the run directory.
-
-    Raises:
-      UsageError: The package that reads them is not installed.
     """
 
     def __init__(self, directory: Path) -> None:
-        try:
-            import psutil
-        except ImportError:
-            raise missing_extra("psutil", "system", "trainer.tracking.system_seconds") from None
+        import psutil
+
         self._directory, self._psutil = directory, psutil
         self._process = psutil.Process()
         self._gpus = Gpus()

@@ -18,9 +18,6 @@ def watched(tracker: Tracker, directory: Path, seconds: float, step: Callable[[]
       directory: The run directory.
       seconds: Between two looks; 0: nobody looks.
       step: Returns the step at which a look is recorded.
-
-    Raises:
-      UsageError: The package that reads them is not installed.
     """
     if not seconds:
         yield
