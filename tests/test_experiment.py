@@ -55,7 +55,8 @@ def test_record(finished):
     assert (found["experiment"], found["backend"]) == ("mnist/local", keras.backend.backend())
     assert (found["status"], found["step"], found["epoch"]) == ("finished", 60, 0)
     assert found["metrics"]["validation"] == logs
-    assert set(found["metrics"]["train"]) == {"training_loss", "accuracy", "learning_rate", "steps_per_second"}
+    rates = {"steps_per_second", "samples_per_second", "data_wait"}  # nobody knows the peak of a CPU
+    assert set(found["metrics"]["train"]) == {"training_loss", "accuracy", "learning_rate", *rates}
     assert len(found["digest"]) == len(found["weights_digest"]) == 64
     (attempt,) = found["attempts"]
     assert (attempt["from_step"], attempt["to_step"], attempt["reason"]) == (0, 60, "done")

@@ -17,10 +17,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.reliability.process import BACKENDS, Job
+from everstep.types import CLOCKS
 
 EXPERIMENT = "reliability/augmented"
 STEPS, KILLS = 300, 5
-SPEEDS = ("steps_per_second", "eval_seconds")
+SPEEDS = CLOCKS
 
 Points = collections.Counter[tuple[str, int, float]]
 """How often each (name, step, value) is there; the value of a speed is left out."""

@@ -43,13 +43,18 @@ from everstep.run.changes import accepted_changes, check_keys
 from everstep.run.digest import weights_digest
 from everstep.run.goodput import goodput
 from everstep.run.guard import Guard, NoGuard
+from everstep.run.live_facts import LiveFacts
+from everstep.run.profiling import Profile
 from everstep.run.record import Run
 from everstep.run.signals import Interrupted
+from everstep.run.throughput import Throughput
 from everstep.run.trackers import create_tracker
 from everstep.task.description import constant_rate
 from everstep.task.initial.report import Report
 from everstep.task.task import Task, unpack
+from everstep.tracking import system_metrics
 from everstep.tracking.console import ConsoleTracker
+from everstep.tracking.system_monitor import watched
 from everstep.types import Logs
 
 logger = logging.getLogger(__name__)
@@ -134,9 +139,10 @@ def run_experiment(
         stack.callback(trainer.close)
         params = params.replace(trainer=_plan(mode, params, task, trainer))
         trainer.config = params
-        console = ConsoleTracker(params.trainer.train_steps or 0, None if verbose == 1 else io.StringIO())
+        out = None if verbose == 1 else io.StringIO()
+        console = ConsoleTracker(params.trainer.train_steps or 0, out, history=run.directory / "history.csv")
         attempt = Attempt(run, trainer, _text(stored, header), _listed(allow_change)) if training else None
-        tracker = create_tracker(run, stored, console, attempt, save_summary, trainer)
+        tracker = Throughput(create_tracker(run, stored, console, attempt, save_summary, trainer), trainer)
         configured = ConfiguredActions(params, trainer, run.directory, mode)
         controller = controller_cls(
             trainer=trainer if training else None,
@@ -151,6 +157,7 @@ def run_experiment(
             **controller_settings(params.trainer),
         )
         configured.join(controller)
+        console.facts = LiveFacts(run, trainer, controller.saver)
         if attempt:
             controller.saver.parts += [*_parts(controller, trainer, attempt), configured]
         _start(controller, trainer, mode, init_fn or task.initialize, run, say)
@@ -162,8 +169,12 @@ def run_experiment(
             if attempt:
                 _note(run, {"mode": mode, **(record or {})})
             tracker.start(trainer.global_step)
-            trainer.after_call = functools.partial(_report, console, guard, run)
-            logs = _run_mode(controller, mode, params.trainer, run_post_eval or mode == "train_and_post_eval")
+            profile = Profile(trainer, run.directory, say)
+            trainer.after_call = profile.around(functools.partial(_report, console, guard, run))
+            seconds = params.trainer.tracking.system_seconds
+            machine = watched(tracker, run.directory, seconds, lambda: trainer.global_step)
+            with machine, contextlib.closing(profile):
+                logs = _run_mode(controller, mode, params.trainer, run_post_eval or mode == "train_and_post_eval")
             trainer.close()
             if training and (figures := cost.take(run.record, trainer)):
                 say(f"cost {figures}")
@@ -222,6 +233,7 @@ def _check(mode: str, params: ExperimentConfig, model_dir: Any, strategy: Any) -
             f"distribution_strategy: received {strategy!r}; expected what get_distribution_strategy returns, or None"
         )
     params.validate()
+    system_metrics.require(params.trainer.tracking.system_seconds)
     backend.select(params.runtime.backend)
 
 

@@ -14,5 +14,8 @@ Logs = dict[str, float]
 State = dict[str, np.ndarray]
 """Every variable of a run by its stable key, integers as int64."""
 
+CLOCKS = ("steps_per_second", "samples_per_second", "mfu", "data_wait", "eval_seconds")
+"""Names in logs that say how fast it went, not how good it is: no two runs agree on them."""
+
 StreamState = Mapping[str, Any]
 """A stream's position; plain JSON values."""

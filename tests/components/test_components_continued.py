@@ -15,6 +15,7 @@ from everstep.components import Orchestrator, orchestrator
 from everstep.components.exported_model import ExportedModel
 from everstep.components.tracking import NoTracking
 from everstep.errors import TrainingError, UsageError
+from everstep.types import CLOCKS
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -70,7 +71,7 @@ def run(root, data, name="a", action="run"):
 def history(folder):
     """Every number of every epoch, but how long it took."""
     header, *rows = [line.split(",") for line in (folder / "history.csv").read_text().splitlines()]
-    kept = [i for i, name in enumerate(header) if name not in ("steps_per_second", "eval_seconds")]
+    kept = [i for i, name in enumerate(header) if name not in CLOCKS]
     return [[row[i] for i in kept] for row in (header, *rows)]
 
 

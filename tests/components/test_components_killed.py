@@ -14,12 +14,14 @@ import pytest
 from components_process import PHASES, Attempt, Clock, Nursery, phase_of
 from components_project import write_data, write_run, write_source
 
+from everstep.types import CLOCKS
+
 # Every day on one backend: the other's processes take the same paths, and longer to start.
 EVERY_DAY = () if os.environ.get("KERAS_BACKEND") == "jax" else (pytest.mark.full,)
 pytestmark = [pytest.mark.backend, *EVERY_DAY]
 
 EPOCHS, ROUNDS = 6, 12
-SPEED = ("steps_per_second", "eval_seconds")
+SPEED = CLOCKS
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from everstep.errors import UsageError
 from everstep.loop.trainer import Trainer
+from everstep.types import CLOCKS
 
-TIMES = ("eval_seconds", "steps_per_second")
+TIMES = CLOCKS
 """What logs hold beside metrics; no two runs agree on them."""
 
 

@@ -32,8 +32,10 @@ def run_directory(model_dir: str | None, resolved: Resolved) -> Path | str:
 def default_directory(resolved: Resolved) -> Path:
     """Returns `runs/<experiment>-<digest of the configuration>`: the same request finds its run again.
 
-    Secrets do not count: with a new password it is the same run still, and a digest must not help to guess one.
+    Secrets do not count: with a new password it is the same run still, and a digest must not help to guess one. Nor
+    does whether a trace is taken.
     """
-    text = dialect.dump(redaction.tree(resolved.params.as_dict()))
+    params = resolved.params.replace(trainer={"profile": ""})
+    text = dialect.dump(redaction.tree(params.as_dict()))
     digest = hashlib.sha256(text.encode()).hexdigest()
     return Path("runs", f"{resolved.experiment.replace('/', '-')}-{digest[:10]}")

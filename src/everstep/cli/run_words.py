@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstep.submit.overview import Overview
+from everstep.types import CLOCKS
 
-SIDE_FIGURES = {"eval_seconds", "steps_per_second", "learning_rate", "optimizer_updates"}
+SIDE_FIGURES = {*CLOCKS, "learning_rate", "optimizer_updates"}
 """Numbers in the logs that say how fast, not how good."""
 
 _NUM_METRICS = 3

@@ -9,6 +9,7 @@ from everstep.cli.runs_compare import compare
 from everstep.cli.runs_list import list_runs
 from everstep.cli.runs_rm import remove
 from everstep.cli.runs_show import show, sync
+from everstep.cli.runs_watch import watch_runs
 
 
 class RunsGroup(TyperGroup):
@@ -22,7 +23,7 @@ class RunsGroup(TyperGroup):
 
 app = new_app(
     cls=RunsGroup,
-    subcommand_metavar="[ROOT] | show DIR | compare DIR DIR… | rm DIR… | sync DIR",
+    subcommand_metavar="[ROOT] | show DIR | watch RUN | compare DIR DIR… | rm DIR… | sync DIR",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: everstep runs show runs/mnist-local-5f2c7a90b1 --json",
 )
@@ -41,3 +42,4 @@ app.command("show", epilog="Example: everstep runs show runs/mnist-local-5f2c7a9
 app.command("compare", epilog="Example: everstep runs compare runs/first runs/second --out curves.png")(compare)
 app.command("rm", epilog="Example: everstep runs rm runs/mnist-local-5f2c7a90b1 --dry-run")(remove)
 app.command("sync", epilog="Example: everstep runs sync runs/mnist-local-5f2c7a90b1")(sync)
+app.command("watch", epilog="Example: everstep runs watch runs/mnist-local-5f2c7a90b1")(watch_runs)

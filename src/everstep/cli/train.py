@@ -39,6 +39,9 @@ MaxRestarts = Annotated[int, typer.Option(metavar="N", help="Start it again, up 
 FastDevRun = Annotated[
     bool, typer.Option("--fast-dev-run", help="Try one batch of everything, export included, and keep nothing.")
 ]
+ProfileFlag = Annotated[
+    bool, typer.Option("--profile", help="Keep a trace of a few steps in DIR/profile; trainer.profile says of which.")
+]
 NoExport = Annotated[bool, typer.Option("--no-export", help="Do not export the trained model.")]
 
 
@@ -53,6 +56,7 @@ def train(
     no_export: NoExport = False,
     max_restarts: MaxRestarts = 0,
     fast_dev_run: FastDevRun = False,
+    profile: ProfileFlag = False,
 ) -> None:
     """Train an experiment; run again, it resumes.
 
@@ -65,6 +69,8 @@ def train(
         return
     if max_restarts:  # all else is the business of the process that may die, also what the user's modules do
         raise typer.Exit(supervise(unsupervised(context.obj), max_restarts))
+    if profile:  # before the values that are spelled out, which win
+        request.params_override = [*(request.params_override or ()), "trainer.profile=auto"]
     resolved = resolve(request)
     directory = run_directory(model_dir, resolved)
     logs = run(resolved, mode, directory, export=not no_export, allow_change=allow_change or ())

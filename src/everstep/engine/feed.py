@@ -9,13 +9,14 @@ import dataclasses
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
-from everstep.data import randomness
+from everstep.data import nest, randomness
 from everstep.data.stream import Block, Stream
 from everstep.errors import TrainingError, UsageError
 from everstep.types import StreamState
@@ -37,6 +38,7 @@ class Piece:
 
     block: Block
     placed: Any
+    samples: int = 0  # in all of its batches
 
     @property
     def count(self) -> int:
@@ -75,6 +77,8 @@ class Feed:
         self._may_wait = may_wait
         self._thread: threading.Thread | None = None
         self._state = stream.state()
+        self.samples = 0  # taken so far
+        self.waited = 0.0  # seconds that whoever takes has waited for the source
         self._open()
 
     def _open(self) -> None:
@@ -92,6 +96,11 @@ class Feed:
     def state(self) -> StreamState:
         """Returns the position after the last batch taken."""
         return self._state
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be taken any more."""
+        return self._closed.is_set()
 
     def restore(self, state: StreamState) -> None:
         """Moves to a position; what was read ahead is dropped.
@@ -137,6 +146,7 @@ class Feed:
         with self._lock:
             self._ahead -= piece.count
         self._state = piece.block.states[-1]
+        self.samples += piece.samples
         return piece
 
     @contextlib.contextmanager
@@ -214,6 +224,15 @@ class Feed:
         return piece
 
     def _get(self) -> Piece | BaseException | None:
+        with contextlib.suppress(queue.Empty):
+            return self._queue.get_nowait()
+        begin = time.perf_counter()
+        try:
+            return self._wait_for_piece()
+        finally:
+            self.waited += time.perf_counter() - begin
+
+    def _wait_for_piece(self) -> Piece | BaseException | None:
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._queue.get(timeout=ASK_SECONDS)
@@ -224,7 +243,10 @@ class Feed:
         """Takes a call of at most `n` batches off a block; the rest waits for the next one."""
         length = self._length(self._window, min(n, block.count))
         head, self._rest = block.split(length) if length < block.count else (block, None)
-        return Piece(head, self._place(head.data))
+        return self._piece(head)
+
+    def _piece(self, block: Block) -> Piece:
+        return Piece(block, self._place(block.data), _samples(block))
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
@@ -273,7 +295,7 @@ class Feed:
         while rest is not None:
             length = self._length(self._window, rest.count)
             head, rest = rest.split(length) if length < rest.count else (rest, None)
-            yield Piece(head, self._place(head.data))
+            yield self._piece(head)
 
     def _put(self, piece: Piece | BaseException | None) -> bool:
         while not self._closed.is_set():
@@ -281,3 +303,9 @@ class Feed:
                 self._queue.put(piece, timeout=ASK_SECONDS)
                 return True
         return False
+
+
+def _samples(block: Block) -> int:
+    """Returns how many samples a block has: batches along the first axis, samples along the second."""
+    shape = np.shape(nest.flatten(block.data)[0])
+    return int(shape[0] * shape[1]) if len(shape) > 1 else block.count

@@ -19,6 +19,7 @@ from everstep.optim.config import OptimizationConfig
 from everstep.tracking.config import TrackingConfig
 
 _EPOCHS = re.compile(r"([0-9]+(?:\.[0-9]+)?) epochs?")
+_STEPS = re.compile(r"([0-9]{1,15})\.\.([0-9]{1,15})")
 
 
 def epochs_in(interval: Any) -> float | None:
@@ -43,7 +44,7 @@ Interval = Annotated[
 ]
 """Steps as a number, or epochs as text: `1 epoch`, `0.5 epochs`. `in_steps` makes steps of both."""
 
-_FOLDERS = ("checkpoints", "ema_checkpoints", "export", "exported_ckpts", "spool", "train")  # of a run directory
+_FOLDERS = ("checkpoints", "ema_checkpoints", "export", "exported_ckpts", "profile", "spool", "train")  # of a run directory
 
 INTERVALS = ("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval")
 """The fields that may be given in epochs."""
@@ -62,7 +63,7 @@ class TrainerConfig(Config):
         | {"keep_best", "best_checkpoint_eval_metric", "best_checkpoint_metric_comp", "save_failure"}
         | {"best_checkpoint_export_subdir", "early_stopping"}
         | {"loss_upper_bound", "recovery_begin_steps", "recovery_max_trials"}
-        | {"validation_steps", "validation_summary_subdir", "continuous_eval_timeout", "tracking"}
+        | {"validation_steps", "validation_summary_subdir", "continuous_eval_timeout", "tracking", "profile"}
         | {"sanity_validation_steps"}
     )
     _declined: ClassVar[Mapping[str, Declined]] = DECLINED
@@ -123,6 +124,8 @@ class TrainerConfig(Config):
     """continuous_eval ends when no new checkpoint has come for so many seconds."""
     tracking: TrackingConfig = dataclasses.field(default_factory=TrackingConfig)
     """Where numbers go beside the console, `history.csv` and TensorBoard."""
+    profile: str = ""
+    """Of which steps to keep a trace in `profile/`, as `200..220`; `auto`: a few, once all is compiled. Empty: none."""
 
     def validate(self) -> None:
         """Checks the numbers.
@@ -132,7 +135,7 @@ class TrainerConfig(Config):
         """
         super().validate()
         problems = [*_wrong_length(self), *_too_small(self), *wrong_multiples(self), *_wrong_retention(self)]
-        problems += [*_wrong_export(self), *_wrong_actions(self)]
+        problems += [*_wrong_export(self), *_wrong_actions(self), *_wrong_profile(self)]
         if problems:
             raise ConfigError(problems)
 
@@ -169,6 +172,21 @@ def _wrong_export(config: TrainerConfig) -> Iterator[Problem]:
     if folder and not config.best_checkpoint_eval_metric:
         text = f"is empty, but best_checkpoint_export_subdir is {folder!r}: name the metric that tells what is best"
         yield Problem("best_checkpoint_eval_metric", text)
+
+
+def profiled_steps(profile: str) -> tuple[int, int] | None:
+    """Returns the steps that `200..220` means; None for anything else."""
+    match = _STEPS.fullmatch(profile)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _wrong_profile(config: TrainerConfig) -> Iterator[Problem]:
+    steps, end = profiled_steps(config.profile), config.train_steps
+    if config.profile not in ("", "auto") and (steps is None or steps[0] >= steps[1]):
+        text = f"received {config.profile!r}, expected steps, as '200..220', or 'auto', or nothing"
+        yield Problem("profile", text)
+    elif steps is not None and end is not None and steps[0] >= end:
+        yield Problem("profile", f"received {config.profile!r}, but training ends at step {end}: name steps before it")
 
 
 def _wrong_actions(config: TrainerConfig) -> Iterator[Problem]:

@@ -177,6 +177,25 @@ class Trainer:
         position = self._train_feed.state()
         return int(position["epoch"]) + int(position["batch"] == self.train_stream.batches_per_epoch)
 
+    @property
+    def evaluating(self) -> bool:
+        """Whether an evaluation is under way."""
+        return self._validation_feed is not None and not self._validation_feed.closed
+
+    @property
+    def epochs_done(self) -> float | None:
+        """Epochs done so far, with the part of the one under way; None where nobody knows how long one is."""
+        per_epoch = self.train_stream.batches_per_epoch if self.train_stream is not None else None
+        if self._train_feed is None or not per_epoch:
+            return None
+        position = self._train_feed.state()
+        return int(position["epoch"]) + int(position["batch"]) / per_epoch
+
+    @property
+    def consumed(self) -> tuple[int, float]:
+        """Samples that training has taken from its data so far, and the seconds that it waited for them."""
+        return (0, 0.0) if self._train_feed is None else (self._train_feed.samples, self._train_feed.waited)
+
     def state(self, into: State | None = None) -> tuple[State, dict[str, Any]]:
         """Returns what must resume together: every variable, and the step and data position.
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everstep.report.numbers import finite
+from everstep.types import CLOCKS
 
-SIDE_FIGURES = ("eval_seconds", "steps_per_second", "learning_rate", "epoch")
+SIDE_FIGURES = (*CLOCKS, "learning_rate", "epoch")
 """Columns of the logs that say how fast, not how good."""
 
 _HIGHER = ("accuracy", "acc", "auc", "iou", "dice", "precision", "recall", "f1", "score", "tpr", "tnr", "r2")

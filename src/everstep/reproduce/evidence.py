@@ -18,11 +18,12 @@ from everstep.run import code_diff, surroundings
 from everstep.run.digest import weights_digest
 from everstep.run.record import LOGGED, Record, read
 from everstep.run.record_shape import damage
+from everstep.types import CLOCKS
 
 Numbers = dict[int, dict[str, str]]
 """The rows of `history.csv` by step: a name with its number, as it is spelled there."""
 
-_CLOCKS = ("_seconds", "_per_second")  # what the names of measured times end with: no two runs agree in them
+_TIMES = ("_seconds", "_per_second")  # what the names of measured times end with: no two runs agree in them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +154,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def _counts(name: str | None, cell: str | None) -> bool:
-    return bool(name and cell) and name != "step" and not str(name).endswith(_CLOCKS)
+    return bool(name and cell) and name not in ("step", *CLOCKS) and not str(name).endswith(_TIMES)
 
 
 def _is_step(path: Path) -> bool:

@@ -40,8 +40,9 @@ class Attempt(Tracker):
         """Nothing to cut: the record has only the newest logs."""
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
-        """Remembers the last logs of each kind."""
-        self._metrics[kind] = dict(logs)
+        """Remembers the last logs of training and of evaluation."""
+        if kind != "system":
+            self._metrics[kind] = dict(logs)
 
     def flush(self) -> None:
         """Writes the record."""

@@ -100,7 +100,7 @@ def count_parameters(model: keras.Model) -> tuple[int, int]:
 
 def _cost(attempt: Mapping[str, Any], trainer: Trainer) -> Cost:
     parameters, trained = count_parameters(trainer.model)
-    size, stages = _samples(trainer.task, trainer.train_example), _stages(attempt, trainer)
+    size, stages = samples_per_step(trainer), _stages(attempt, trainer)
     train_flops = flops.of_train_step(trainer.engine, trainer.train_example)
     rate = _steps_per_second(attempt, trainer.global_step)
     alike = rate if stages == 1 else None  # the speed of steps that are as the last one
@@ -115,14 +115,23 @@ def _cost(attempt: Mapping[str, Any], trainer: Trainer) -> Cost:
         samples_per_second=alike * size if alike and size else None,
         device=device,
         devices=devices,
-        utilisation=_utilisation(train_flops, alike, device, devices, trainer.model),
+        utilisation=_utilisation(train_flops, alike, peak(trainer)),
         stages=stages,
     )
 
 
-def _samples(task: Any, batch: Batch | None) -> int | None:
-    """Returns the samples of a training step, of which a batch is given; a task of several tasks says it itself."""
-    return None if batch is None else getattr(task, "samples_per_step", _size_of_batch)(batch)
+def samples_per_step(trainer: Trainer) -> int | None:
+    """Returns the samples of a training step; a task of several tasks says it itself."""
+    batch = trainer.train_example
+    return None if batch is None else getattr(trainer.task, "samples_per_step", _size_of_batch)(batch)
+
+
+def peak(trainer: Trainer) -> float | None:
+    """Returns the operations a second that the devices of a trainer can do; None where nobody knows."""
+    model, devices = trainer.model, int(trainer.engine.describe().get("replicas", 1))
+    half = any(layer.compute_dtype in ("float16", "bfloat16") for layer in (model, *model.layers))
+    of_one = peak_flops(flops.device_kind(), half)
+    return of_one * devices if of_one else None
 
 
 def _stages(attempt: Mapping[str, Any], trainer: Trainer) -> int:
@@ -144,12 +153,8 @@ def _steps_per_second(attempt: Mapping[str, Any], step: int) -> float | None:
     return steps / seconds if steps > 0 and seconds > 0 else None
 
 
-def _utilisation(
-    operations: float | None, rate: float | None, device: str, devices: int, model: keras.Model
-) -> float | None:
-    half = any(layer.compute_dtype in ("float16", "bfloat16") for layer in (model, *model.layers))
-    peak = peak_flops(device, half)
-    return operations * rate / (peak * devices) if operations and rate and peak else None
+def _utilisation(operations: float | None, rate: float | None, most: float | None) -> float | None:
+    return operations * rate / most if operations and rate and most else None
 
 
 def _size_of_batch(batch: Batch) -> int:

@@ -6,6 +6,7 @@ import datetime
 import functools
 import logging
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -86,6 +87,7 @@ class Run:
       directory: The run directory.
       record: What `run.json` says, or will say with the next write.
       code_root: Where the code is that the run is made of; the working directory, unless someone knows better.
+      newest_save: The last step that this attempt has on disk, and when it was (`time.monotonic`); None before that.
     """
 
     def __init__(self, directory: Path, record: Record, clock: Clock = _utc_now) -> None:
@@ -94,6 +96,7 @@ class Run:
         self.code_root = Path.cwd()
         self._clock = clock
         self._opened = self._time()
+        self.newest_save: tuple[int, float] | None = None  # the step, and when, on the clock that only goes forward
         self._unwritten = False  # whether the disk has not taken the record, and that was told
         self._created = [path for path in (directory, *directory.parents) if not path.exists()]
 
@@ -204,6 +207,7 @@ class Run:
           step: The step.
           state: Every variable after it.
         """
+        self.newest_save = step, time.monotonic()
         found = weights_digest(state)
         self._forget_states(step)
         self.record["states"] = {**self.record["states"], str(step): found}
@@ -272,8 +276,8 @@ class Run:
         storage.write_json(self.directory / "run.json", redaction.tree(self.record))
 
 
-def _spelled(time: datetime.datetime) -> str:
-    return time.astimezone(datetime.UTC).isoformat(timespec="milliseconds")
+def _spelled(moment: datetime.datetime) -> str:
+    return moment.astimezone(datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def read(model_dir: storage.PathLike) -> Record:

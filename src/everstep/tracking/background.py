@@ -31,8 +31,13 @@ class BackgroundTracker(Tracker):
         self._wait()
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
-        """Hands the numbers over; nobody may change them any more."""
-        self._hand_over(lambda: self._tracker.log(step, logs, kind))
+        """Hands the numbers over; nobody may change them any more.
+
+        Those of the machine come from a thread of their own, which is not told of errors: training is.
+        """
+        if kind != "system":
+            self._raise()
+        self._put(lambda: self._tracker.log(step, logs, kind))
 
     def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:
         """Hands pictures over."""
@@ -62,6 +67,9 @@ class BackgroundTracker(Tracker):
 
     def _hand_over(self, call: Callable[[], None]) -> None:
         self._raise()
+        self._put(call)
+
+    def _put(self, call: Callable[[], None]) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="everstep-tracking", daemon=True)
             self._thread.start()

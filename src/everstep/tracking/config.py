@@ -1,6 +1,7 @@
 """Where a run's numbers go."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -8,6 +9,7 @@ from typing import Any, Literal
 from everstep.config import Config, ConfigError, Problem
 
 _NOT_IN_PROJECTS = re.compile(r"[/\\#?%:]")
+_LEAST_SECONDS = 0.1
 
 
 @dataclasses.dataclass
@@ -38,6 +40,8 @@ class TrackingConfig(Config):
     """Whether to log the norms of the gradients and of the weights."""
     histogram_interval: int = 0
     """Show histograms of the weights at loops' ends that are multiples of this. 0: never."""
+    system_seconds: float = 0.0
+    """Seconds between two looks at the machine (CPU, memory, disk, GPUs), for the trackers. 0: none."""
 
     def validate(self) -> None:
         """Checks the numbers and names.
@@ -58,3 +62,6 @@ def _problems(config: TrackingConfig) -> Iterator[Problem]:
         value = getattr(config, name)
         if _NOT_IN_PROJECTS.search(value):
             yield Problem(name, f"received {value!r}, must have none of / \\ # ? % :")
+    if config.system_seconds and not _LEAST_SECONDS <= config.system_seconds < math.inf:
+        text = f"received {config.system_seconds}, must be 0 for none, or at least {_LEAST_SECONDS}"
+        yield Problem("system_seconds", text)

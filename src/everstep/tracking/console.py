@@ -1,72 +1,115 @@
-"""What a person sees while a run trains: plain lines, and on a terminal one live line below them."""
+"""What a person sees while a run trains: plain lines, and on a terminal a live picture of the run below them."""
 
 import contextlib
+import dataclasses
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TextIO
+from pathlib import Path
+from typing import TextIO
 
+from everstep.tracking.live_frame import Status, frame
+from everstep.tracking.live_metrics import LiveMetrics
+from everstep.tracking.live_rate import LiveRate
+from everstep.tracking.live_screen import LiveScreen, can_draw, only_ascii, wants_colours
+from everstep.tracking.painting import painted
 from everstep.tracking.tracker import Kind, Tracker, plain
+from everstep.types import CLOCKS
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
+RATE, MFU = "steps_per_second", "mfu"
+"""The names under which the loop logs its speed."""
 
-RATE = "steps_per_second"
-"""The name under which the loop logs its speed."""
-
-_REFRESH_SECONDS = 0.1
 _LABELS: dict[Kind, str] = {"train": "train", "validation": " eval"}
 
 
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What the display cannot see for itself; None where nobody knows.
+
+    Attributes:
+      epoch: Epochs done, with the part of the one under way.
+      phase: What the run does, where that is not training.
+      saves: Whether anything is saved at all.
+      checkpoint: The newest step that is safe, and for how many seconds it has been.
+      attempts: How often the run was started.
+      goodput: Of the steps that were computed, the share that was kept.
+    """
+
+    epoch: float | None = None
+    phase: str = ""
+    saves: bool = True
+    checkpoint: tuple[int, float | None] | None = None
+    attempts: int = 1
+    goodput: float | None = None
+
+
 class ConsoleTracker(Tracker):
-    """Prints a line per log; on a terminal, progress with rate and time left.
+    """Prints a line per log; on a terminal, below them, how far the run is and how it is doing.
 
     In a log file:
       train | step:  1200 | steps/sec:  812.3 | loss: 0.31415
        eval | step:  1200 | validation_loss: 0.35
 
-    When there is nobody to read it any more (a closed pipe, a terminal that is gone, a full disk), training goes on.
+    Of the figures of speed a line has two; the others are in `history.csv`. When there is nobody to read it any more
+    (a closed pipe, a terminal that is gone, a full disk), training goes on.
 
     Args:
-      total_steps: Where the run ends; the length of the bar.
+      total_steps: Where the run ends; the length of the bar. 0 if nobody knows.
       out: Where to write; standard error unless told.
-      clock: Seconds; decides when the live line is redrawn, and the rate it shows.
+      clock: Seconds; for the rate and the time left.
+      history: The `history.csv` of the run: what earlier attempts have logged is shown as well.
+
+    Attributes:
+      facts: Called with the step, by the drawing thread, whenever the picture is drawn; has to be cheap.
     """
 
     def __init__(
-        self, total_steps: int, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        total_steps: int,
+        out: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        history: Path | None = None,
     ) -> None:
         self._total_steps = total_steps
         self._out: TextIO | None = sys.stderr if out is None else out  # None in a process that began without one
         self._clock = clock
-        self._live: Progress | None = None
-        self._next_redraw = 0.0
+        self._history = history
+        self.facts: Callable[[int], Facts] = lambda step: Facts()
+        self._screen: LiveScreen | None = None
+        self._lock = threading.Lock()  # one thread logs, another draws
+        self._metrics = LiveMetrics()
+        self._system: Mapping[str, float] = {}
+        self._step, self._begun, self._rate = 0, 0.0, LiveRate()
 
     def start(self, step: int) -> None:
-        """Shows the live line, where there is a terminal to show it on."""
-        self.close()
+        """Shows the live picture, where there is a terminal to show it on."""
+        self._step, self._rate = step, LiveRate()
+        if self._screen is not None:  # the same attempt, which goes back
+            with self._lock:
+                self._metrics.cut(step)
+            return
         with _unheard():
-            if self._out is not None and self._out.isatty():
-                self._live = _live_line(self._out, self._clock)
-                self._live.add_task("train", total=self._total_steps, completed=step)
-                self._live.start()
+            if self._out is not None and can_draw(self._out):
+                self._show(self._out, step)
 
     def progress(self, step: int) -> None:
-        """Moves the live line to `step`; cheap enough to call after every step."""
-        if self._live is None or (now := self._clock()) < self._next_redraw:
-            return
-        self._next_redraw = now + _REFRESH_SECONDS
-        self._move(step)
+        """Notes how far it is; the next picture shows it. Costs nothing worth counting."""
+        self._step = step
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
-        """Prints one line."""
-        line = self._line(step, logs, kind)
-        with _unheard():
-            if self._live is not None:
-                self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
-            elif self._out is not None:
-                print(line, file=self._out, flush=True)
-        self._move(step)
+        """Prints one line; what a machine says of itself is only part of the picture."""
+        if kind == "system":
+            self._system = dict(logs)
+            return
+        values = plain(logs)
+        line = self._line(step, values, kind)
+        if self._screen is not None:
+            with self._lock:
+                self._metrics.add(step, values, kind)
+            self._screen.print(line)
+        else:
+            self._print(line)
 
     def flush(self) -> None:
         """Flushes the stream."""
@@ -75,44 +118,58 @@ class ConsoleTracker(Tracker):
                 self._out.flush()
 
     def close(self) -> None:
-        """Takes the live line away for good."""
-        live, self._live = self._live, None
-        self._next_redraw = 0.0
-        with _unheard():
-            if live is not None:
-                live.stop()
+        """Leaves the last picture where it is; what is printed from now on comes below it."""
+        screen, self._screen = self._screen, None
+        if screen is not None:
+            screen.stop()
 
-    def _move(self, step: int) -> None:
-        with _unheard():
-            if self._live is not None:
-                self._live.update(self._live.task_ids[0], completed=step, refresh=True)
+    def status(self) -> Status:
+        """Returns what the picture shows."""
+        now, step, total = self._clock(), self._step, self._total_steps
+        facts = self.facts(step)
+        rate = self._rate.at(now, step, resting=bool(facts.phase))
+        metrics = self._metrics
+        return Status(
+            step=step,
+            total=total or None,
+            rate=rate,
+            left=(total - step) / rate if total and rate and step < total else None,
+            gone=now - self._begun,
+            rates=dict(metrics.rates),
+            metrics=list(metrics.by_name.values()),
+            system=self._system,
+            **{field.name: getattr(facts, field.name) for field in dataclasses.fields(facts)},
+        )
 
-    def _line(self, step: int, logs: Mapping[str, float], kind: Kind) -> str:
-        values = plain(logs)
-        rate = values.pop(RATE, None)
+    def _show(self, out: TextIO, step: int) -> None:
+        self._begun = self._clock()
+        self._metrics = LiveMetrics()
+        if self._history is not None:
+            self._metrics.read(self._history)
+            self._metrics.cut(step)
+        ascii_only, colours = only_ascii(out), wants_colours()
+
+        def picture(width: int, height: int) -> list[str]:
+            with self._lock:
+                lines = frame(self.status(), width, height, ascii_only)
+            return [painted(line, colours) for line in lines]
+
+        self._screen = LiveScreen(out, picture)
+        self._screen.start()
+
+    def _print(self, line: str) -> None:
+        with _unheard():
+            if self._out is not None:
+                print(line, file=self._out, flush=True)
+
+    def _line(self, step: int, values: Mapping[str, float], kind: Kind) -> str:
         parts = [_LABELS[kind], f"step: {step:{max(5, len(str(self._total_steps)))}d}"]
-        parts += [] if rate is None else [f"steps/sec: {rate:6.1f}"]
-        return " | ".join(parts + [f"{name}: {value:.5g}" for name, value in values.items()])
+        parts += [f"steps/sec: {values[RATE]:6.1f}"] if RATE in values else []
+        parts += [f"mfu: {values[MFU]:.1%}"] if MFU in values else []
+        shown = {name: value for name, value in values.items() if name not in CLOCKS or name == "eval_seconds"}
+        return " | ".join(parts + [f"{name}: {value:.5g}" for name, value in shown.items()])
 
 
 def _unheard() -> contextlib.AbstractContextManager[None]:
     """Within the block a stream that fails (OSError), or is closed (ValueError), is not worth a word: to whom?"""
     return contextlib.suppress(OSError, ValueError)
-
-
-def _live_line(out: TextIO, clock: Callable[[], float]) -> "Progress":
-    """Returns rich's progress display with our columns, redrawn only when told."""
-    from rich import progress
-    from rich.console import Console
-    from rich.text import Text
-
-    class Rate(progress.ProgressColumn):
-        """Steps per second, as rich measures them for the time left."""
-
-        def render(self, task: progress.Task) -> Text:
-            speed = task.finished_speed or task.speed
-            return Text("" if speed is None else f"{speed:,.1f} steps/s")
-
-    columns = (progress.BarColumn(), progress.MofNCompleteColumn(), Rate(), progress.TimeRemainingColumn())
-    console = Console(file=out, force_terminal=True)
-    return progress.Progress(*columns, console=console, auto_refresh=False, get_time=clock)

@@ -71,7 +71,9 @@ class HistoryTracker(Tracker):
         self._write([])
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
-        """Adds `logs` to the row of `step`."""
+        """Adds `logs` to the row of `step`; figures of the machine belong to no step, and are left to other trackers."""
+        if kind == "system":
+            return
         if kind == "validation":
             self._learn_owners(logs)
         cells = {self._column(name, kind): repr(value) for name, value in plain(logs).items()}

@@ -88,13 +88,14 @@ class Spool:
         except OSError as error:
             logger.warning("cannot read all of %s (%s): points in it may be recorded twice", self.path, error.strerror)
 
-    def metrics(self, step: int, values: Mapping[str, float], kind: Kind) -> None:
+    def metrics(self, step: int, values: Mapping[str, float], kind: Kind, once: bool = True) -> None:
         """Records numbers of a step, except those that the spool has already.
 
-        A resumed run computes the steps since its checkpoint again, to the same numbers; each must arrive once.
+        A resumed run computes the steps since its checkpoint again, to the same numbers; each must arrive once. Without
+        `once` all are recorded: they are of a moment, not of a step.
         """
         with self._lock:
-            seen = self._seen.get((kind, step), set())
+            seen = self._seen.get((kind, step), set()) if once else set()
             new = {name: spelled(value) for name, value in values.items() if name not in seen}
             if new:
                 self.append({"type": "metrics", "step": int(step), "kind": kind, "values": new})

@@ -72,8 +72,8 @@ class SpooledTracker(Tracker):
         self._sender.start()
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
-        """Appends a point to the spool."""
-        self._spool.metrics(step, plain(logs), kind)
+        """Appends a point to the spool; of the machine there may be several at one step."""
+        self._spool.metrics(step, plain(logs), kind, once=kind != "system")
         self._wake()
 
     def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:

@@ -31,10 +31,10 @@ _file_numbers = itertools.count()
 class TensorBoardTracker(Tracker):
     """Writes scalars to `train/` and `validation/` under a directory, one TensorBoard run each.
 
-    Histograms go to `train/`, pictures and texts of evaluations to `validation/`. Tags are the names in the logs, so
-    that training and validation curves of one name share a chart. Files appear with the first number, and can be
-    read while training. A call that the disk fails raises OSError, and what it could not write goes with the next
-    flush.
+    Histograms, and what a machine says of itself, go to `train/`; pictures and texts of evaluations to `validation/`.
+    Tags are the names in the logs, so that training and validation curves of one name share a chart. Files appear with
+    the first number, and can be read while training. A call that the disk fails raises OSError, and what it could not
+    write goes with the next flush.
 
     Args:
       directory: The run directory.
@@ -64,7 +64,7 @@ class TensorBoardTracker(Tracker):
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
         """Writes one event with all of `logs`."""
         values = [Summary.Value(tag=name, simple_value=value) for name, value in plain(logs).items()]
-        self._write(kind, step, values)
+        self._write("train" if kind == "system" else kind, step, values)
 
     def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:
         """Writes pictures, `name/0` and so on; TensorBoard has no captions for them, so they are a text beside."""

@@ -17,8 +17,8 @@ from everstep.types import Logs
 
 logger = logging.getLogger(__name__)
 
-Kind = Literal["train", "validation"]
-"""What the numbers are about: a window of training, or an evaluation."""
+Kind = Literal["train", "validation", "system"]
+"""What the numbers are about: a window of training, an evaluation, or the machine at some moment (`system/…`)."""
 
 
 class Tracker(abc.ABC):

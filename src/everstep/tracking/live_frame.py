@@ -1,0 +1,200 @@
+"""The picture of a run on a terminal: a few lines that fit, whatever its width.
+
+━━━━━━━━━━━━━━━━━━━╸────────────────────────────────────  35 %  1,400/4,000  epoch 1.87
+812 steps/s · 26.0k samples/s · 0:03:12 left · 0:01:44 gone · data wait 2 %
+loss      train 0.3142   validation 0.3512   best 0.3402 at 1,200   █▆▅▃▃▂▁
+accuracy  train 0.912    validation 0.905    best 0.909 at 1,200    ▁▃▄▆▇█▇
+checkpoint 1,000, 12 s ago · attempt 2 · goodput 97.3 %
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from everstep.tracking.live_metrics import Metric
+from everstep.tracking.live_words import bytes_text, clock_time, count, fitted, percent, rate_text, value_text
+from everstep.tracking.painting import Line, Span, Style, cropped, width_of
+from everstep.tracking.trend import trend_line
+
+_MOST_METRICS = 8
+_LONGEST_BAR, _SHORTEST_BAR = 60, 8
+_LONGEST_NAME = 32
+_GAP = 3
+_IMPORTANCE = (0, 2, 3, 1, 4)  # name, validation, best, train, trend: columns in the order in which they get their room
+
+
+@dataclasses.dataclass
+class Status:
+    """What is known of a run right now; None where nobody knows.
+
+    Attributes:
+      step: Steps done.
+      total: Steps in all.
+      epoch: Epochs done, with the part of the one under way.
+      phase: What it does, where that is not training: `starting`, `evaluating`.
+      rate: Steps a second.
+      left: Seconds until it is done.
+      gone: Seconds since this attempt began.
+      rates: The last figures of speed that were logged, by name.
+      metrics: The metrics.
+      saves: Whether anything is saved at all.
+      checkpoint: The newest step that is safe, and for how many seconds it has been.
+      attempts: How often it was started.
+      goodput: Of the steps that were computed, the share that was kept.
+      system: The last figures of the machine, by name.
+    """
+
+    step: int = 0
+    total: int | None = None
+    epoch: float | None = None
+    phase: str = ""
+    rate: float | None = None
+    left: float | None = None
+    gone: float | None = None
+    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    metrics: Sequence[Metric] = ()
+    saves: bool = True
+    checkpoint: tuple[int, float | None] | None = None
+    attempts: int = 1
+    goodput: float | None = None
+    system: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+def frame(status: Status, width: int, height: int, plain: bool = False) -> list[Line]:
+    """Returns the lines, none wider than `width`, at most `height` of them.
+
+    Args:
+      status: The run.
+      width: Columns.
+      height: Rows.
+      plain: Whether only ASCII can be shown.
+    """
+    above = [_progress(status, width, plain), _items(_speed(status), width)]
+    below = [line for items in (_safety(status), _machine(status)) if (line := _items(items, width))]
+    room = max(0, height - len(above) - len(below))
+    lines = [*above, *_table(status.metrics, width, min(room, _MOST_METRICS), plain), *below]
+    return [cropped(line, width) for line in lines[: max(1, height)]]
+
+
+def bar(done: float, width: int, plain: bool) -> Line:
+    """Returns a bar of some width, of which a share is done."""
+    full, half, empty = ("=", ">", "-") if plain else ("━", "╸", "─")
+    filled = int(max(0.0, min(1.0, done)) * width)
+    tip = half if filled < width else ""
+    return [Span(full * filled + tip, Style.GOOD), Span(empty * (width - filled - len(tip)), Style.DIM)]
+
+
+def _progress(status: Status, width: int, plain: bool) -> Line:
+    """Returns how far it is; the bar takes the room that the numbers leave."""
+    words = [count(status.step) if not status.total else f"{count(status.step)}/{count(status.total)}"]
+    if status.epoch is not None:
+        words += [f"epoch {status.epoch:.2f}" if isinstance(status.epoch, float) else f"epoch {status.epoch}"]
+    words += [status.phase] if status.phase else []
+    words[0] += "" if status.total else " steps"
+    if not status.total:
+        return [Span("  ".join(words), Style.STRONG)]
+    share = status.step / status.total
+    text = f"  {min(1.0, share):4.0%}  {'  '.join(words)}".replace("%", " %")
+    room = min(_LONGEST_BAR, width - width_of(text))
+    return [*(bar(share, room, plain) if room >= _SHORTEST_BAR else []), Span(text, Style.STRONG)]
+
+
+def _speed(status: Status) -> list[str]:
+    rates = status.rates
+    samples = rates.get("samples_per_second")
+    return [
+        rate_text(status.rate, "steps/s") if status.rate is not None else "",
+        f"{clock_time(status.left)} left" if status.left is not None else "",
+        rate_text(samples, "samples/s") if samples is not None else "",
+        f"mfu {percent(rates['mfu'])}" if "mfu" in rates else "",
+        f"data wait {percent(rates['data_wait'])}" if "data_wait" in rates else "",
+        f"{clock_time(status.gone)} gone" if status.gone is not None else "",
+        f"learning rate {value_text(rates['learning_rate'])}" if "learning_rate" in rates else "",
+    ]
+
+
+def _safety(status: Status) -> list[str]:
+    saved = "nothing saved yet" if status.saves else ""
+    if status.checkpoint is not None:
+        step, age = status.checkpoint
+        saved = f"checkpoint {count(step)}" + (f", {clock_time(age)} ago" if age is not None else "")
+    return [
+        saved,
+        f"attempt {status.attempts}",
+        f"goodput {percent(status.goodput, 1)}" if status.goodput is not None else "",
+    ]
+
+
+def _machine(status: Status) -> list[str]:
+    named = {name.removeprefix("system/"): value for name, value in status.system.items()}
+    words = [f"cpu {named['cpu_utilization_percentage']:.0f} %"] if "cpu_utilization_percentage" in named else []
+    if (used := named.get("process_memory_usage_megabytes")) is not None:
+        words.append(f"memory {bytes_text(used * 1e6)}")
+    for name, value in named.items():
+        if name.startswith("gpu_") and name.endswith("_utilization_percentage"):
+            number = name.split("_")[1]
+            memory = named.get(f"gpu_{number}_memory_usage_megabytes")
+            words.append(f"gpu {number} {value:.0f} %" + ("" if memory is None else f" {bytes_text(memory * 1e6)}"))
+    return words
+
+
+def _items(items: Iterable[str], width: int) -> Line:
+    """Returns as many items as fit, the first ones first."""
+    text = fitted([item for item in items if item], width)
+    return [Span(text, Style.DIM)] if text else []
+
+
+def _table(metrics: Sequence[Metric], width: int, most: int, plain: bool) -> list[Line]:
+    """Returns a line per metric; where there are too many, a last one that says so."""
+    shown = metrics if len(metrics) <= most else metrics[: max(0, most - 1)]
+    if not shown:
+        return []
+    name_width = min(_LONGEST_NAME, max(8, width // 3), max(width_of(metric.name) for metric in shown))
+    cells = [[_name(metric, name_width), *_values(metric), trend_line(metric.trend, plain)] for metric in shown]
+    lines = _aligned(cells, width)
+    hidden = len(metrics) - len(shown)
+    return [*lines, *([[Span(f"and {hidden} more", Style.DIM)]] if hidden else [])]
+
+
+def _name(metric: Metric, width: int) -> Line:
+    name = metric.name
+    if width_of(name) > width:  # beginning and end: names differ in both
+        name = f"{name[: width // 2 - 1]}…{name[-(width - width // 2) :]}"
+    return [Span(name, Style.STRONG)]
+
+
+def _values(metric: Metric) -> list[Line]:
+    train, validation, best = metric.last("train"), metric.last("validation"), metric.best
+    cells: list[Line] = [
+        [] if train is None else [Span("train ", Style.DIM), _number(train)],
+        [] if validation is None else [Span("validation ", Style.DIM), _number(validation)],
+        [],
+    ]
+    if best is not None:
+        cells[2] = [Span("best ", Style.DIM), Span(value_text(best[1]), Style.GOOD), Span(f" at {count(best[0])}")]
+    return cells
+
+
+def _number(value: float) -> Span:
+    return Span(value_text(value), Style.BAD if value - value != 0 else Style.PLAIN)
+
+
+def _aligned(rows: list[list[Line]], width: int) -> list[Line]:
+    """Returns rows whose cells line up; columns that are empty, or do not fit any more, are left out."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(_length, column)) for column in columns]
+    kept, used = list[int](), 0
+    for index in _IMPORTANCE:
+        if widths[index] and (not kept or used + _GAP + widths[index] <= width):
+            used += widths[index] + (_GAP if kept else 0)
+            kept.append(index)
+    lines: list[Line] = [[] for _ in rows]
+    place = 0
+    for index in sorted(kept):
+        for line, cell in zip(lines, columns[index], strict=True):
+            line += [Span(" " * (place - _length(line))), *cell]
+        place += widths[index] + _GAP
+    return lines
+
+
+def _length(line: Line) -> int:
+    return sum(width_of(span.text) for span in line)

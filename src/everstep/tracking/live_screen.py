@@ -1,0 +1,184 @@
+"""The bottom of a terminal: a few lines that are drawn again and again, and everything else as scrollback above them.
+
+A thread of its own draws, at most ten times a second, and so seldom that it takes no more than a few thousandths of
+the time: who reports progress or prints a line only leaves it here. Between two drawings the cursor rests on an empty
+line above the picture. What somebody writes past this module lands there, and is kept; a terminal that becomes
+narrower breaks nothing, for nobody has to count how many rows the old picture takes now; and the cursor is never
+hidden, so a process that is killed leaves a usable terminal.
+"""
+
+import contextlib
+import io
+import logging
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TextIO
+
+logger = logging.getLogger(__name__)
+
+_LEAST_PAUSE = 0.1
+_SHARE = 0.003  # of the time, for drawing
+_CLEAR_LINE, _CLEAR_BELOW = "\x1b[K", "\x1b[J"
+
+
+def can_draw(out: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+    """Returns whether a stream is a terminal that can be drawn on."""
+    known = environment.get("TERM", "") not in ("", "dumb", "unknown")
+    return bool(out.isatty()) and known and os.name == "posix"
+
+
+def wants_colours(environment: Mapping[str, str] = os.environ) -> bool:
+    """Returns whether colours are welcome: `NO_COLOR` says no."""
+    return not environment.get("NO_COLOR")
+
+
+def only_ascii(out: TextIO) -> bool:
+    """Returns whether a stream cannot show blocks and lines."""
+    try:
+        "━╸─▁█…·".encode(out.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return False
+
+
+class LiveScreen:
+    """Keeps a picture at the bottom of a terminal.
+
+    While it is shown, `sys.stdout` and `sys.stderr`, where they are terminals, write above it.
+
+    Args:
+      out: The terminal.
+      picture: Called with columns and rows by the drawing thread; returns painted lines that fit.
+    """
+
+    def __init__(self, out: TextIO, picture: Callable[[int, int], list[str]]) -> None:
+        self._out, self._picture = out, picture
+        self._lock = threading.Lock()  # held for no longer than a line takes to be left here
+        self._drawing = threading.Lock()
+        self._above: list[str] = []
+        self._shown = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="everstep-display", daemon=True)
+        self._failed = False
+        self._redirected: list[tuple[str, Any, _Above]] = []
+
+    def start(self) -> None:
+        """Shows the picture."""
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                if stream.isatty():
+                    self._redirected.append((name, stream, _Above(stream, self.print)))
+                    setattr(sys, name, self._redirected[-1][2])
+        self._draw()
+        self._thread.start()
+
+    def print(self, line: str) -> None:
+        """Leaves a line, or several, to be shown above the picture."""
+        with self._lock:
+            self._above.append(line)
+
+    def stop(self) -> None:
+        """Draws once more, and leaves the picture where it is; the cursor goes below it."""
+        self._ended.set()
+        self._thread.join(2.0)  # a terminal that was halted with Ctrl-S takes nothing
+        for name, stream, ours in self._redirected:
+            ours.flush()
+            if getattr(sys, name) is ours:
+                setattr(sys, name, stream)
+        self._draw(last=True)
+
+    def _work(self) -> None:
+        pause = _LEAST_PAUSE
+        while not self._ended.wait(pause):
+            begin = time.thread_time()
+            self._draw()
+            pause = max(_LEAST_PAUSE, (time.thread_time() - begin) / _SHARE)
+
+    def _draw(self, last: bool = False) -> None:
+        with self._lock:
+            above, self._above = self._above, []
+        with self._drawing, _unheard():
+            width, height = size(self._out)
+            lines = self._lines(width, max(1, height - 2))
+            shown = "".join(f"\n{line}{_CLEAR_LINE}" for line in lines)
+            if above or last or shown != self._shown:
+                self._shown = shown
+                scrolled = "".join(f"{line}{_CLEAR_LINE}\n" for text in above for line in text.split("\n"))
+                back = f"\n{_CLEAR_BELOW}" if last else f"{_CLEAR_BELOW}\x1b[{len(lines)}A\r"
+                self._out.write(f"\r{scrolled}{_CLEAR_LINE}{shown}{back}")
+                self._out.flush()
+
+    def _lines(self, width: int, height: int) -> list[str]:
+        try:
+            return self._picture(width, height)
+        except Exception:  # a picture is not worth a run
+            if not self._failed:
+                logger.exception("the display cannot be drawn; training goes on")
+            self._failed = True
+            return []
+
+
+class _Above(io.TextIOBase):
+    """A stream whose lines are shown above the picture; in a forked process, where nobody draws, the stream itself."""
+
+    def __init__(self, stream: Any, show: Callable[[str], None]) -> None:
+        self._stream, self._show = stream, show
+        self._rest = ""
+        self._owner = os.getpid()
+
+    def write(self, text: str) -> int:
+        if os.getpid() != self._owner:
+            return int(self._stream.write(text))
+        whole, newline, rest = (self._rest + text).rpartition("\n")
+        self._rest = rest
+        if newline:
+            self._show(whole)
+        return len(text)
+
+    def flush(self) -> None:
+        """Shows what has no end yet as well: it may be a question."""
+        if os.getpid() != self._owner:
+            self._stream.flush()
+        elif self._rest:
+            self._show(self._rest)
+            self._rest = ""
+
+    def isatty(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return int(self._stream.fileno())
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """That of the stream."""
+        return str(self._stream.encoding)
+
+    @property
+    def buffer(self) -> Any:
+        """Bytes go past the picture."""
+        return self._stream.buffer
+
+
+def size(out: TextIO) -> tuple[int, int]:
+    """Returns columns and rows of a terminal as it is now; those of `COLUMNS` and `LINES` where it cannot say."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        columns, rows = os.get_terminal_size(out.fileno())
+        if columns > 0 and rows > 0:
+            return columns, rows
+    return tuple(shutil.get_terminal_size())  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Within the block a stream that fails (OSError), or is closed (ValueError), is not worth a word: to whom?"""
+    with contextlib.suppress(OSError, ValueError):
+        yield
