@@ -17,8 +17,8 @@ OWN = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 PROGRAMS = ("examples/*.py", "examples/gin_blocks/*.py", "examples/training_component/component.py")
 
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s#]+)")
-OUTPUT = re.compile(r"^```text output$", re.MULTILINE)
-UNTESTED = re.compile(r"^```python notest$", re.MULTILINE)
+OUTPUT = re.compile(r"^```text (?:output|like)$", re.MULTILINE)
+TESTED = re.compile(r"^```(python|sh|yaml) [\w/.]+$", re.MULTILINE)
 ESCAPED = re.compile(r"`[^`\n]*\\\|[^`\n]*`")
 
 
@@ -40,7 +40,7 @@ def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), found[1]))
         return f"]({posixpath.relpath(_in_site(target), here or '.')}"
 
-    markdown = OUTPUT.sub('```text title="Output"', UNTESTED.sub("```python", markdown))
+    markdown = OUTPUT.sub('```text title="Output"', TESTED.sub(r"```\1", markdown))
     markdown = ESCAPED.sub(lambda found: found[0].replace("\\|", "|"), markdown)
     return LINK.sub(link, markdown)
 
