@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-input install
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lint format bench clean
+.PHONY: help demo test test-full lint format bench docs clean
 
 help:
 	@echo "make demo       train, evaluate and export mnist/mlp in runs/demo"
@@ -16,6 +16,7 @@ help:
 	@echo "make lint       ruff and mypy alone"
 	@echo "make format     put the code in order"
 	@echo "make bench      measure the loop"
+	@echo "make docs       build the documentation as a site in site/"
 	@echo "make clean      remove caches, builds and .venv; runs stay"
 
 demo: $(VENV)/.everstep
@@ -56,8 +57,12 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks loop
 
+docs: $(VENV)/.dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html, or look at it while you write: $(BIN)/mkdocs serve"
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 # ---- the environment: a stamp says that an installation was finished for this pyproject.toml ----------------------

@@ -17,13 +17,14 @@ import pytest
 import typer
 
 from everstep.cli.commands import COMMANDS, app, load
+from everstep.cli.main import main
 from everstep.cli.spelling import normalised
 from everstep.config import apply, get_exp_config, load_entry_points
 from test_structure import LEVEL, edges, modules, part
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "everstep"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINKED = [
     *PAGES,
     ROOT / "CONTRIBUTING.md",
@@ -56,10 +57,16 @@ def name_of(path: Path) -> str:
 # -- code ------------------------------------------------------------------------------------------------------------
 
 
+RUN = {"python", "sh run"}
+
+
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras, saving a model
-@pytest.mark.parametrize("page", [p for p in PAGES if any(b.kind == "python" for b in blocks(p))], ids=name_of)
+@pytest.mark.parametrize("page", [p for p in PAGES if RUN & {b.kind for b in blocks(p)}], ids=name_of)
 def test_code_runs(page, tmp_path, monkeypatch):
-    """A page is one program, in a directory of its own; `text output` after a block is what it prints."""
+    """A page is one program, in a directory of its own; `text output` after a block is what it prints.
+
+    In `text like` a number with a point stands for any such number, and `…` for anything: what a clock has made.
+    """
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType(f"docs_{page.stem.replace('-', '_').lower()}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -72,8 +79,25 @@ def _run_page(page: Path, module: types.ModuleType) -> None:
     for block in blocks(page):
         if block.kind == "python":
             printed = _run(block, page, module)
+        elif block.kind == "sh run":
+            printed = _type(block)
         elif block.kind == "text output":
             assert block.text == printed
+        elif block.kind == "text like":
+            assert _like(block.text, printed), f"{name_of(page)}:{block.line}: it prints\n{printed}"
+
+
+def _like(shown: str, printed: str) -> bool:
+    parts = re.split(r"( *\d+\.\d+(?:e[-+]\d+)?|…)", shown)  # text, number, text, …, text
+    numbers = {True: ".*?", False: r" *(?:\d+\.\d+|\d+)(?:e[-+]\d+)?"}
+    pattern = [numbers[part == "…"] if place % 2 else re.escape(part) for place, part in enumerate(parts)]
+    return re.fullmatch("".join(pattern), printed, re.DOTALL) is not None
+
+
+def test_numbers_are_compared_as_numbers():
+    assert _like("loss: 0.5 | 3 steps\n…\n", "loss: 1.25e-05 | 3 steps\nmore\nlines\n")
+    assert not _like("loss: 0.5 | 3 steps\n", "loss: 0.5 | 4 steps\n")
+    assert not _like("loss: 0.5\n", "loss: nan\n")
 
 
 def _run(block: Block, page: Path, module: types.ModuleType) -> str:
@@ -84,10 +108,26 @@ def _run(block: Block, page: Path, module: types.ModuleType) -> str:
     return out.getvalue()
 
 
+def _type(block: Block) -> str:
+    """Runs the commands of a block in this process; each ends with 0, or as the comment behind it says."""
+    import keras
+
+    keras.utils.clear_session(free_memory=False)  # layers are numbered as in a process of its own
+    out = io.StringIO()
+    for line in block.text.splitlines():
+        said = re.search(r"# exit code (\d+)$", line)
+        program, *words = shlex.split(line, comments=True)
+        assert program == "everstep", f"only everstep's commands can be run here: {line}"
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            code = main(words)
+        assert code == (int(said[1]) if said else 0), out.getvalue()
+    return out.getvalue()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_blocks_say_what_they_are(page):
     kinds = {block.kind for block in blocks(page)}
-    assert kinds <= {"python", "python notest", "sh", "yaml", "toml", "text output", ""}
+    assert kinds <= {"python", "python notest", "sh", "sh run", "yaml", "toml", "text output", "text like", ""}
     for block in blocks(page):
         if block.kind.startswith("python"):
             ast.parse(block.text)
@@ -120,7 +160,7 @@ def test_few_blocks_do_not_run():
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Yields every everstep command line in the documentation, with its page."""
     for page in LINKED:
-        lines = [line for block in blocks(page) if block.kind == "sh" for line in block.text.splitlines()]
+        lines = [line for block in blocks(page) if block.kind.startswith("sh") for line in block.text.splitlines()]
         inline = re.findall(r"`(everstep [^`]+)`", FENCE.sub("", page.read_text("utf-8")))
         for line in [*lines, *inline]:
             words = shlex.split(line, comments=True)
@@ -178,9 +218,15 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in _anchors(linked), f"{target}: no such heading"
 
 
-def test_every_page_is_linked_from_the_readme():
-    text = (ROOT / "README.md").read_text("utf-8")
-    assert not [name_of(page) for page in PAGES[1:] if f"({name_of(page)})" not in text]
+def test_every_page_can_be_come_to_from_the_readme():
+    """By links from page to page; the reference has its own way in, by the navigation of the site."""
+    found, left = set(), [ROOT / "README.md"]
+    while left:
+        page = left.pop()
+        found.add(page)
+        targets = re.findall(r"\]\(([^)\s#:]+\.md)[)#]", page.read_text("utf-8"))
+        left += {(page.parent / target).resolve() for target in targets} - found
+    assert not [name_of(page) for page in PAGES if page not in found]
 
 
 def _anchors(page: Path) -> set[str]:

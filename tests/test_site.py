@@ -1,0 +1,178 @@
+"""The documentation as a site: it builds strictly and without network, loads nothing from elsewhere, lacks no page."""
+
+import ast
+import functools
+import html.parser
+import json
+import os
+import posixpath
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+import everstep
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+AREAS = (
+    "actions",
+    "bct",
+    "catalog",
+    "components",
+    "config",
+    "data",
+    "evaluation",
+    "export",
+    "flow",
+    "multitask",
+    "optim",
+)
+
+# Reads the pages and the package's text, and nothing else: whatever asks for another host ends the build.
+BUILD = """
+import sys
+
+def refuse(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname"):
+        raise RuntimeError(f"the build asks for the network: {event} {arguments}")
+
+sys.addaudithook(refuse)
+from mkdocs.__main__ import cli
+
+cli(["build", "--strict", "--quiet", "--site-dir", sys.argv[1]], standalone_mode=False)
+print(sorted({"tensorflow", "jax", "torch", "keras", "everstep"} & set(sys.modules)))
+"""
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        before = _seconds()
+        done = subprocess.run(
+            [sys.executable, "-c", BUILD, folder],
+            cwd=ROOT,
+            env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+            capture_output=True,
+            text=True,
+            timeout=250,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.splitlines()[-1] == "[]", "the reference is read from the text: nothing is imported"
+        assert _seconds() - before < 20, "make the site quicker to build"
+        yield Path(folder)
+
+
+def _seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+class Elements(html.parser.HTMLParser):
+    """The start tags of a page, each with its attributes."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.feed(page.read_text("utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, {name: value or "" for name, value in attrs}))
+
+    def each(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+@functools.cache
+def elements(page: Path) -> Elements:
+    return Elements(page)
+
+
+def sources() -> list[str]:
+    """Every page of docs/, by its place in the site's navigation."""
+    return sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+
+
+def navigated(nav: object) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    for inner in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from navigated(inner)
+
+
+def test_every_page_is_in_the_navigation():
+    listed = list(navigated(yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]))
+    assert not [page for page in sources() if page not in listed], "give it a line in mkdocs.yml"
+    assert len(listed) == len(set(listed))
+
+
+def test_every_page_can_be_come_to(site):
+    """By links of the navigation, from the first page on; the search knows all of them, too."""
+    links = {a["href"] for a in elements(site / "index.html").each("a") if "md-nav__link" in a.get("class", "")}
+    built = {page.removesuffix(".md") + ".html" for page in sources()}
+    assert not built - {posixpath.normpath(link.partition("#")[0]) for link in links}
+    searched = json.loads((site / "search" / "search_index.json").read_text("utf-8"))["docs"]
+    assert not built - {entry["location"].partition("#")[0] or "index.html" for entry in searched}
+
+
+def test_nothing_is_loaded_from_another_host(site):
+    pages = [*site.rglob("*.html")]
+    assert len(pages) >= len(sources())
+    for page in pages:
+        tags = ("script", "img", "iframe", "source", "video")
+        loaded = [one.get("src", "") for tag in tags for one in elements(page).each(tag)]
+        loaded += [one["href"] for one in elements(page).each("link")]
+        assert not [url for url in loaded if re.match(r"(?:\w+:)?//", url)], page.name
+    for style in site.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", style.read_text("utf-8")), style.name
+
+
+def test_pictures_are_there_and_described(site):
+    for page in site.rglob("*.html"):
+        for image in elements(page).each("img"):
+            assert image.get("alt"), f"{page.name}: {image['src']} says nothing to those who cannot see it"
+            assert (page.parent / image["src"]).is_file()
+
+
+# -- the reference ---------------------------------------------------------------------------------------------------
+
+
+def headings(page: Path) -> set[str]:
+    return {attributes["id"] for _, attributes in elements(page).found if "doc-heading" in attributes.get("class", "")}
+
+
+def public(area: str) -> list[str]:
+    """The names that a package hands on, read and not imported: a list, or the keys of what it loads late."""
+    tree = ast.parse((ROOT / "src" / "everstep" / area / "__init__.py").read_text("utf-8"))
+    held = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
+    return list(ast.literal_eval(held.get("_WHERE", held["__all__"])))
+
+
+def test_the_reference_has_every_public_name(site):
+    ids = set().union(*(headings(page) for page in (site / "api").glob("*.html")))
+    assert not [name for name in everstep.__all__ if f"everstep.{name}" not in ids]
+    for area in AREAS:
+        assert not {f"everstep.{area}.{name}" for name in public(area) if f"everstep.{name}" not in ids} - ids
+
+
+def test_every_name_asked_for_is_explained(site):
+    for source in (DOCS / "api").glob("*.md"):
+        page = site / "api" / f"{source.stem}.html"
+        text = page.read_text("utf-8")
+        for name in re.findall(r"^::: (\S+)$", source.read_text("utf-8"), re.MULTILINE):
+            _, _, after = text.partition(f'id="{name}"')
+            own = after.partition('<div class="doc doc-contents')[2].partition('class="doc doc-object')[0]
+            assert "<p>" in own, f"{name} says nothing"
+
+
+def test_examples_of_docstrings_are_code(site):
+    texts = [page.read_text("utf-8") for page in (site / "api").glob("*.html")]
+    examples = [after[:60] for text in texts for after in text.split("<p>Example:")[1:]]
+    assert len(examples) >= 5
+    assert all(re.match(r'</p>\s*<div class="[^"]*highlight', after) for after in examples)

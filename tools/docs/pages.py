@@ -1,0 +1,75 @@
+"""What the site has beyond docs/, and what it writes otherwise: a MkDocs hook.
+
+The pages are written to be read on a code host, too: their links lead to files of the repository, and some of their
+fences carry a word for the tests. The programs of examples/ and the project's own files become pages here.
+"""
+
+import ast
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+OWN = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PROGRAMS = ("examples/*.py", "examples/gin_blocks/*.py", "examples/training_component/component.py")
+
+LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s#]+)")
+OUTPUT = re.compile(r"^```text (?:output|like)$", re.MULTILINE)
+TESTED = re.compile(r"^```(python|sh|yaml) [\w/.]+$", re.MULTILINE)
+ESCAPED = re.compile(r"`[^`\n]*\\\|[^`\n]*`")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds pages for the programs and READMEs of examples/, and for the files of `OWN`."""
+    texts = {name: _read(name) for name in [*OWN, *_found("examples/*/README.md")]}
+    texts |= {name: _program(name) for pattern in PROGRAMS for name in _found(pattern)}
+    for name, text in texts.items():
+        files.append(File.generated(config, _in_site(name), content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
+    """Makes of a page what MkDocs understands: its links, and the words behind its fences."""
+    source = _in_repository(page.file.src_uri)
+    here = posixpath.dirname(page.file.src_uri)
+
+    def link(found: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), found[1]))
+        return f"]({posixpath.relpath(_in_site(target), here or '.')}"
+
+    markdown = OUTPUT.sub('```text title="Output"', TESTED.sub(r"```\1", markdown))
+    markdown = ESCAPED.sub(lambda found: found[0].replace("\\|", "|"), markdown)
+    return LINK.sub(link, markdown)
+
+
+def _in_site(name: str) -> str:
+    """Where a file of the repository is in the site."""
+    if name in OWN:
+        return OWN[name]
+    if name.startswith("examples/") and name.endswith(".py"):
+        return name.removesuffix(".py") + ".md"
+    return name.removeprefix("docs/") if name.startswith("docs/") else name
+
+
+def _in_repository(uri: str) -> str:
+    """Where a page of the site lies in the repository; links of a page are relative to that."""
+    own = {page: name for name, page in OWN.items()}
+    return own.get(uri) or (uri if uri.startswith("examples/") else f"docs/{uri}")
+
+
+def _found(pattern: str) -> list[str]:
+    return sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern))
+
+
+def _read(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def _program(name: str) -> str:
+    """A program as a page: what it says of itself, and its text."""
+    text = _read(name)
+    said = ast.get_docstring(ast.parse(text)) or ""
+    return f"# {name}\n\n{said}\n\n```python\n{text.rstrip()}\n```\n"
