@@ -71,5 +71,5 @@ def _load_backend(seed: int) -> Any:
     """
     experiment = importlib.import_module("everstep.experiment")
     backend.prepare(seed)
-    importlib.import_module("keras").distribution.list_devices()
+    importlib.import_module("everstep.engine.accelerator").devices()
     return experiment

@@ -147,8 +147,8 @@ def _reason(error: BaseException) -> str:
         return "its call decides in Python on the value of a tensor: use keras.ops.where or keras.ops.cond"
     if "specialized it to be a constant" in text:
         return (
-            "it works for the one batch size that it was shown, as Keras's SimpleRNN does: use another layer, or in code "
-            "of your own -1 or keras.ops.shape(x)[0]"
+            "it works for the one batch size that it was shown, as Keras's SimpleRNN does: use another layer, or in "
+            "code of your own -1 or keras.ops.shape(x)[0]"
         )
     lines = [line.strip() for line in text.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()]
     told = [line for line in lines if line and not line.startswith("Exception encountered")]
