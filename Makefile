@@ -30,19 +30,24 @@ demo: $(VENV)/.everstep
 	@echo "the same as a table runs/demo/history.csv"
 	@echo "the model to serve  runs/demo/export/saved_model, runs/demo/export/model.keras"
 
-test: lint
-	$(call run_tests,not full)
+test: lint $(VENV)/.torch
+	$(call run_tests,not full,$(ON_TORCH))
 
-test-full: lint
-	$(call run_tests,full or not full)
+test-full: lint $(VENV)/.torch
+	$(call run_tests,full or not full,)
 
-# ---- the one place where tests are started: all of them on one backend, then again on the other what depends on it --
+# ---- the one place where tests are started: all of them on one backend, then again on the others what depends on it -
 # Bytecode is kept, whatever the environment says: tests start many processes, and each would compile everything anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadscope
+
+# Steps on PyTorch are not compiled, and take longer: every day the contract suite, the streams, kills and resumes,
+# other backends' checkpoints, the examples and the export; `make test-full` runs everything there.
+ON_TORCH := tests/engine tests/data tests/export tests/reliability tests/examples/test_examples.py tests/test_grad.py tests/test_resume_changed.py
 
 define run_tests
 	$(PYTEST) --backend tensorflow -m "$(1)" $(PYTEST_ARGS)
 	$(PYTEST) --backend jax -m "backend and ($(1))" $(PYTEST_ARGS)
+	$(PYTEST) --backend torch -m "backend and ($(1))" $(2) $(PYTEST_ARGS)
 endef
 
 lint: $(VENV)/.dev
@@ -76,6 +81,10 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.created
 	@echo "== installing everstep with TensorFlow and the developers' tools into $(VENV); the first time this takes some minutes"
 	@$(PIP) --editable '.[dev,tensorflow]'
 	@touch $@ $(VENV)/.everstep
+
+# This version is a wheel for the CPU where others bring gigabytes for GPUs. Where it cannot be had, the tests say so.
+$(VENV)/.torch: pyproject.toml | $(VENV)/.dev
+	@$(PIP) --retries 1 'torch==2.13.0' 2>$(VENV)/torch.log && touch $@ || true
 
 $(VENV)/.created:
 	@command -v $(PYTHON) >/dev/null || { echo "everstep needs Python 3.11 or newer, and there is no '$(PYTHON)': install it, or run make PYTHON=/path/to/python" >&2; exit 2; }

@@ -1,6 +1,8 @@
 """One backend per process: `pytest --backend jax -m backend` repeats on JAX what depends on the backend."""
 
+import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "backend: depends on the Keras backend; `make test` runs it on each")
     backend = config.getoption("--backend")
+    if backend == "torch" and importlib.util.find_spec("torch") is None:
+        pytest.exit(f"all tests on PyTorch are skipped: it is not installed{_why_not()}", returncode=0)
     if backend:
         os.environ["KERAS_BACKEND"] = backend  # before any test module imports Keras
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # PyTorch's threads wait busily for each other: several tests at once
     _keep_compiled_programs(config.rootpath / ".pytest_cache" / "compiled")
     _start_children_sooner(config.rootpath / "tests" / "children")
+
+
+def _why_not() -> str:
+    """Returns what pip said when `make` tried."""
+    log = Path(sys.prefix, "torch.log")
+    said = log.read_text("utf-8").split("\n") if log.is_file() else []
+    return "".join(f" ({line.strip()})" for line in said if line.startswith("ERROR"))
 
 
 def _keep_compiled_programs(folder: Path) -> None:

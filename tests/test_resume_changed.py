@@ -16,13 +16,16 @@ import pytest
 import everstep as es
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.config import Config, dialect
+from everstep.engine.backend import installed
 from everstep.errors import UsageError
 from everstep.testing.tasks import Regression
 from loop.samples import run, tiny_params
 
 pytestmark = pytest.mark.backend
 
-OTHER = {"tensorflow": "jax", "jax": "tensorflow", "torch": "jax"}[keras.backend.backend()]
+ROUND = ["tensorflow", "jax", "torch"]
+OTHERS = [name for name in (ROUND * 2)[ROUND.index(keras.backend.backend()) :][1:3] if name in installed()]
+OTHER = OTHERS[0]
 X = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
 Y = (X[:, 0] > 0).astype("int32")
 
@@ -249,14 +252,18 @@ def test_another_backend_is_refused(model_dir, monkeypatch):
     assert files(model_dir) == before
 
 
-def test_run_goes_on_on_another_backend(tmp_path):
-    """Another process, on the other backend, ends where this one would have ended, up to rounding."""
+@pytest.mark.parametrize("other", [OTHER, *(pytest.param(name, marks=pytest.mark.full) for name in OTHERS[1:])])
+def test_run_goes_on_on_another_backend(tmp_path, other):
+    """Another process, on another backend, ends where this one would have ended, up to rounding.
+
+    Each backend hands a run to the next one, and in the full version to both others.
+    """
     train(tmp_path / "whole", changes={"trainer": {"train_steps": 16}})
     train(tmp_path / "run", changes={"trainer": {"train_steps": 10}})
-    printed = on_the_other_backend(tmp_path / "run")
-    assert f"resuming with runtime.backend: {keras.backend.backend()} -> {OTHER}" in printed
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["backend"] == OTHER
-    assert (attempts(tmp_path / "run")[1]["from_step"], stored(tmp_path / "run")["runtime"]["backend"]) == (10, OTHER)
+    printed = on_another_backend(tmp_path / "run", other)
+    assert f"resuming with runtime.backend: {keras.backend.backend()} -> {other}" in printed
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["backend"] == other
+    assert (attempts(tmp_path / "run")[1]["from_step"], stored(tmp_path / "run")["runtime"]["backend"]) == (10, other)
     wanted, meta = OrbaxCheckpointer(tmp_path / "whole" / "checkpoints").restore()
     found, same = OrbaxCheckpointer(tmp_path / "run" / "checkpoints").restore()
     assert (same["step"], same["stream"]) == (meta["step"], meta["stream"]) == (16, {"epoch": 5, "batch": 1})
@@ -265,7 +272,7 @@ def test_run_goes_on_on_another_backend(tmp_path):
         np.testing.assert_allclose(found[key], array, rtol=1e-4, atol=1e-6, err_msg=key)
 
 
-def on_the_other_backend(model_dir):
+def on_another_backend(model_dir, backend):
     """Trains to step 16 in a process of its own; returns what that one printed."""
     code = """
         import sys
@@ -275,7 +282,7 @@ def on_the_other_backend(model_dir):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), str(model_dir)],
         cwd=Path(__file__).parent,
-        env={**os.environ, "KERAS_BACKEND": OTHER},
+        env={**os.environ, "KERAS_BACKEND": backend},
         capture_output=True,
         text=True,
         timeout=200,

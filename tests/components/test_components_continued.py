@@ -12,9 +12,10 @@ import pytest
 from components_project import DATASET, MODELS, write_data, write_run, write_source
 
 from everstep.components import Orchestrator, orchestrator
-from everstep.components.exported_model import ExportedModel
+from everstep.components.served import open_served, served_name
 from everstep.components.tracking import NoTracking
 from everstep.errors import TrainingError, UsageError
+from everstep.export.exported_program import ExportedProgram
 from everstep.types import CLOCKS
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -80,8 +81,10 @@ def export(folder):
 
 
 def weights(folder):
-    exported = ExportedModel(folder / "exported" / "savedmodel")._loaded
-    return [np.asarray(variable) for variable in exported.trainable_variables]
+    exported = open_served(folder / "exported" / served_name())
+    if isinstance(exported, ExportedProgram):
+        return [value.numpy() for value in exported._weights.values()]
+    return [np.asarray(variable) for variable in exported._loaded.trainable_variables]
 
 
 def stamps(folder):
@@ -177,7 +180,7 @@ def test_a_damaged_export_is_found_and_made_again(tmp_path, data, damage):
     write_source(tmp_path)
     folder = write_run(tmp_path)
     results, exported = run(tmp_path, data), folder / "exported"
-    variables = next((exported / "savedmodel" / "variables").glob("*.data*"))
+    variables = next(path for path in exported.rglob("*") if path.name.endswith((".data-00000-of-00001", ".pt2")))
     if damage == "a byte":
         content = bytearray(variables.read_bytes())
         content[len(content) // 2] ^= 1
@@ -185,7 +188,7 @@ def test_a_damaged_export_is_found_and_made_again(tmp_path, data, damage):
     elif damage == "a file less":
         variables.unlink()
     elif damage == "a file more":
-        (exported / "savedmodel" / "stray").touch()
+        (variables.parent / "stray").touch()
     elif damage == "the record":
         (exported / "export.json").write_text('{"epoch": 1')
     else:

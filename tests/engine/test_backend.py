@@ -9,7 +9,7 @@ from everstep.engine import backend
 from everstep.errors import UsageError
 
 CURRENT = keras.backend.backend()
-OTHER = {"tensorflow": "jax", "jax": "tensorflow", "torch": "jax"}[CURRENT]
+OTHER = "tensorflow" if CURRENT == "jax" else "jax"
 
 pytestmark = pytest.mark.backend
 

@@ -45,11 +45,21 @@ def test_what_cannot_be_served(arguments, message):
 
 
 def test_a_tpu_that_nobody_answers_for():
-    here = keras.backend.backend() == "jax"
+    here = keras.backend.backend() != "tensorflow"
     message = "no TPU on this machine" if here else "runtime.tpu: the TPU 'mytpu' cannot be reached"
     with pytest.raises(UsageError, match=message) as caught:
         get_distribution_strategy("tpu", tpu_address="mytpu")
     assert "\n" not in str(caught.value)
+
+
+def test_one_of_several_devices_is_chosen_in_so_many_words(monkeypatch):
+    if keras.backend.backend() != "torch":
+        pytest.skip("the others share a batch among devices")
+    monkeypatch.setattr("everstep.engine.accelerator.devices", lambda: ["gpu:0", "gpu:1"])
+    with pytest.raises(UsageError, match="uses one device, and here are 2: set it to 'one_device', or use JAX"):
+        get_distribution_strategy("mirrored")
+    assert isinstance(get_distribution_strategy("mirrored", num_gpus=1), OneDevice)
+    assert isinstance(get_distribution_strategy("one_device"), OneDevice)
 
 
 def test_runs_of_a_process_share_a_strategy():

@@ -19,6 +19,7 @@ from PIL import Image
 import everstep.report
 from everstep.components import Orchestrator, orchestrator
 from everstep.components.project import Project
+from everstep.components.served import served_name
 from everstep.components.tracking import NoTracking
 from everstep.zoo.mnist_data import load_mnist
 
@@ -122,7 +123,7 @@ def test_a_run_leaves_all_reports(project, data, flavour):
         assert means[split]["model.evaluate"]["loss"] == pytest.approx(means[split]["eval_funcs"][CE], rel=1e-4)
     assert means["test"]["model.evaluate"]["sparse_categorical_accuracy"] > 0.3
     assert dict(read(folder / "eval_report_summary.csv"))["count"] == f"{SIZES['test']}.0"
-    assert (folder / "exported" / "savedmodel" / "saved_model.pb").is_file()
+    assert (folder / "exported" / served_name()).exists()
 
 
 def test_pages_have_pictures(project):

@@ -13,6 +13,7 @@ from everstep.export import CheckpointExports, ExportModule, export
 
 pytestmark = [
     pytest.mark.backend,
+    pytest.mark.skipif(keras.backend.backend() == "torch", reason="PyTorch cannot write a SavedModel"),
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
 

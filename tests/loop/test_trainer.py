@@ -1,5 +1,6 @@
 """The inner loop, on the process's backend."""
 
+import keras
 import numpy as np
 import pytest
 

@@ -53,7 +53,7 @@ def test_a_scale_that_does_nothing_is_told(caplog):
     with caplog.at_level(logging.WARNING):
         rescale(model, 8.0)
     assert "runtime.loss_scale=8.0 does nothing" in caplog.text
-    assert type(model.optimizer) is keras.optimizers.SGD
+    assert isinstance(model.optimizer, keras.optimizers.SGD)
 
 
 def test_updates_are_counted_where_steps_may_be_left_out():

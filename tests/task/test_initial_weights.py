@@ -85,7 +85,9 @@ def forms(source, tmp_path_factory):
     return root
 
 
-RUN_FORMS = ["run", "run/checkpoints", "run/checkpoints/3", "run/export", "run/export/saved_model"]
+# PyTorch cannot write a SavedModel; one that is there is read on every backend, as TensorFlow's checkpoints are.
+SAVED_MODELS = [] if keras.backend.backend() == "torch" else ["run/export/saved_model"]
+RUN_FORMS = ["run", "run/checkpoints", "run/checkpoints/3", "run/export", *SAVED_MODELS]
 FORMS = ["a.weights.h5", "a.keras", *RUN_FORMS, "one", "tf", "tf/ckpt-1", "tf/ckpt-1.index"]
 
 
@@ -115,7 +117,7 @@ def test_names_are_the_keys_of_checkpoints(build):
 
 def test_a_new_head_keeps_its_own_weights(forms, source, caplog):
     has_names = keras.backend.backend() == "tensorflow"  # JAX exports variables by their last names alone
-    for name in ("a.keras", "run", *(["run/export/saved_model"] if has_names else [])):
+    for name in ("a.keras", "run", *(SAVED_MODELS if has_names else [])):
         model = seeded(lambda: net("new_head", 3), 6)
         before = values(model)
         caplog.clear()
@@ -151,20 +153,26 @@ def test_keras_2_checkpoints_fit_by_object_or_by_name(tmp_path):
     inner = {name: tf.Module(name) for name in ("hidden", "out")}
     for layer in (source.hidden, source.out):
         part = inner["hidden" if layer is source.hidden else "out"]
-        part.kernel, part.bias = (tf.Variable(keras.ops.convert_to_numpy(v), name="x") for v in (layer.kernel, layer.bias))
+        part.kernel, part.bias = (
+            tf.Variable(keras.ops.convert_to_numpy(v), name="x") for v in (layer.kernel, layer.bias)
+        )
     root = tf.Module()
     root.hidden, root.out = inner["hidden"], inner["out"]
     tf.train.Checkpoint(model=root, optimizer=tf.Module(), global_step=tf.Variable(3)).write(str(tmp_path / "ckpt-3"))
     by_order = tf.Module()
     for number, layer in enumerate((source.hidden, source.out)):
         part = tf.Module()
-        part.kernel, part.bias = (tf.Variable(keras.ops.convert_to_numpy(v), name="x") for v in (layer.kernel, layer.bias))
+        part.kernel, part.bias = (
+            tf.Variable(keras.ops.convert_to_numpy(v), name="x") for v in (layer.kernel, layer.bias)
+        )
         setattr(by_order, f"layer_with_weights-{number}", part)
     tf.train.Checkpoint(by_order).write(str(tmp_path / "functional"))
     named = {
         f"late/dense_{n + 8}/{v.name}": v for n, layer in enumerate((source.hidden, source.out)) for v in layer.weights
     }
-    variables = {f"v{i}": tf.Variable(keras.ops.convert_to_numpy(v), name=name) for i, (name, v) in enumerate(named.items())}
+    variables = {
+        f"v{i}": tf.Variable(keras.ops.convert_to_numpy(v), name=name) for i, (name, v) in enumerate(named.items())
+    }
     tf.train.Checkpoint(**variables).write(str(tmp_path / "named"))
     for name, build in {"ckpt-3": late, "functional": models.mlp, "named": models.mlp}.items():
         model = seeded(build, 6)
@@ -172,9 +180,10 @@ def test_keras_2_checkpoints_fit_by_object_or_by_name(tmp_path):
         assert report.is_complete
         assert report.unexpected == ()
         for one, other in zip(model.weights, source.weights, strict=True):
-            np.testing.assert_array_equal(np.asarray(one.value), np.asarray(other.value))
+            np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (one.value, other.value)))
 
 
+@pytest.mark.skipif(not SAVED_MODELS, reason="PyTorch cannot write a SavedModel")
 def test_exported_subclassed_models_fit_by_order(tmp_path):
     source = seeded(late, 5)
     export_saved_model(source, tmp_path / "exported", np.zeros((2, 4), "float32"))
@@ -267,7 +276,7 @@ def test_what_cannot_be_loaded(forms, tmp_path, name):
     assert all(np.array_equal(before[key], value) for key, value in values(model).items())
 
 
-@pytest.mark.parametrize("name", ["a.keras", "a.weights.h5", "run", "run/export/saved_model"])
+@pytest.mark.parametrize("name", ["a.keras", "a.weights.h5", "run", *SAVED_MODELS])
 def test_weights_of_which_none_fits(forms, name):
     model = keras.Sequential([keras.Input((9,)), layers.Dense(11, name="other")])
     before = values(model)

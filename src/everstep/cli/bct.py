@@ -68,7 +68,7 @@ def _load_backend(name: str | None) -> None:
     """Imports Keras, now that its backend is chosen, and wakes the devices."""
     backends.select(name)
     with quiet():
-        importlib.import_module("keras").distribution.list_devices()
+        importlib.import_module("everstep.engine.accelerator").devices()
 
 
 def _plain(found: Any) -> dict[str, Any]:

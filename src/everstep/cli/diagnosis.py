@@ -23,7 +23,7 @@ _PACKAGES = (
     *("everstep", "keras", "jax", "jaxlib", "tensorflow", "torch", "numpy", "orbax-checkpoint"),
     *("pydantic", "typer", "rich", "tensorboard", "mlflow", "mlflow-skinny"),
 )
-_PROBE = "import json, keras; print(json.dumps(keras.distribution.list_devices()))"
+_PROBE = "import json; from everstep.engine.accelerator import devices; print(json.dumps(devices()))"
 _PROBE_SECONDS = 120.0
 
 

@@ -46,6 +46,6 @@ def choose_backend(name: str | None) -> str:
 
 def wake_backend() -> None:
     """Loads what a run needs, all of which talks on its first use: Keras with its devices, TensorFlow for exports."""
-    importlib.import_module("keras").distribution.list_devices()
+    importlib.import_module("everstep.engine.accelerator").devices()
     with contextlib.suppress(UsageError):  # an estimator can do without
         load_tensorflow("exporting a SavedModel")

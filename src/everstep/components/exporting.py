@@ -1,6 +1,6 @@
 """`exported/`: the best epoch of a run, complete or not there at all.
 
-exported/savedmodel/    the model's forward pass
+exported/savedmodel/    the model's forward pass; on PyTorch exported/model.pt2
 exported/config.yaml    the configuration that it was trained with
 exported/export.json    which epoch it is, by what it was chosen, and a digest of every file
 """
@@ -20,17 +20,18 @@ from everstep.components.blame import in_a_line
 from everstep.components.building import Components
 from everstep.components.config_struct import ConfigStruct
 from everstep.components.run_folder import RunFolder
+from everstep.components.served import write_served
 from everstep.components.training_config import training_values
 from everstep.config import dialect
 from everstep.data import nest
 from everstep.errors import TrainingError, UsageError
 from everstep.export.from_checkpoint import load_checkpoint
-from everstep.export.saved_model import declared_inputs, export_saved_model
+from everstep.export.saved_model import declared_inputs
 from everstep.run.environment import code_version
 from everstep.types import Batch
 
 RECORD = "export.json"
-_HALF_MADE = re.compile(r"\.everstep-\w+-exported(?:/\.everstep-\w+-(?=savedmodel))?")
+_HALF_MADE = re.compile(r"\.everstep-\w+-exported(?:/\.everstep-\w+-(?=savedmodel|model\.pt2))?")
 
 
 def export_best(components: Components, folder: RunFolder, model: keras.Model, sample: Batch) -> None:
@@ -52,8 +53,8 @@ def export_best(components: Components, folder: RunFolder, model: keras.Model, s
     load_checkpoint(model, folder.best / str(int(best[STEP])))
 
     def write(directory: Path) -> dict[str, Any]:
-        export_saved_model(model, directory / "savedmodel", few)
-        return {**best, "inputs": input_dtypes(model, few)}
+        name = write_served(model, directory, few)
+        return {**best, "model": name, "inputs": input_dtypes(model, few)}
 
     write_export(folder, components.config, write)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from everstep.components.base import BaseClass
-from everstep.components.exported_model import ExportedModel
+from everstep.components.served import open_served
 
 
 class ModelBuilderBase(BaseClass):
@@ -24,8 +24,8 @@ class ModelBuilderBase(BaseClass):
         return None
 
     def load(self, path: Any) -> Any:
-        """Returns an exported SavedModel; its `predict(x)` answers a batch."""
-        return ExportedModel(path)
+        """Returns an exported model; its `predict(x)` answers a batch."""
+        return open_served(path)
 
 
 class GenericModelBuilderBase(BaseClass):

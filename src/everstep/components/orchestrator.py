@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from everstep.components import exporting
 from everstep.components.building import Components, build_components
 from everstep.components.config_checks import require_epochs
 from everstep.components.evaluating import Artefact, Results, check_evaluation, evaluate_all
-from everstep.components.exported_model import ExportedModel
 from everstep.components.flows import Flow, make_flow
 from everstep.components.generic_trainer import GenericTrainer
 from everstep.components.keras_trainer import KerasTrainer, compiled_model
@@ -19,6 +18,7 @@ from everstep.components.opening import open_run
 from everstep.components.own_metrics import CompiledMetrics, MeanScore
 from everstep.components.pages import write_pages
 from everstep.components.preflight import check_first_batches
+from everstep.components.served import SAVED_MODEL, open_served
 from everstep.components.tracking import Tracking, make_tracking
 from everstep.engine import backend
 from everstep.errors import UsageError
@@ -120,13 +120,13 @@ class Orchestrator:
             estimator = GenericTrainer(components, self.folder).load()
             artefact = Artefact(estimator.predict, lambda: MeanScore(estimator))
         else:
-            artefact = self._exported(components, record["inputs"])
+            artefact = self._exported(components, record)
         results = evaluate_all(components, self.folder, artefact, tracking)
         write_pages(self.folder, self.config, tracking)
         return results
 
-    def _exported(self, components: Components, dtypes: Sequence[str]) -> Artefact:
-        exported = ExportedModel(self.folder.exported / "savedmodel", dtypes)
+    def _exported(self, components: Components, record: Mapping[str, Any]) -> Artefact:
+        exported = open_served(self.folder.exported / record.get("model", SAVED_MODEL), record["inputs"])
         model = compiled_model(components)
         if not model.built:
             model(_sample(make_flow(components, "validation")))

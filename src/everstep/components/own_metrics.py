@@ -46,7 +46,8 @@ class CompiledMetrics:
             return
         y, y_pred, weight = (_tensors(part) for part in (y, y_pred, weight))
         loss = compiled_step.compiled_loss((x, y, weight), y_pred, self._model, training=False)
-        self._total, self._rows = self._total + float(loss) * rows, self._rows + rows
+        self._total += float(keras.ops.convert_to_numpy(loss)) * rows
+        self._rows += rows
         self._model.compute_metrics(x, y, y_pred, sample_weight=weight)
 
     def result(self) -> dict[str, float]:

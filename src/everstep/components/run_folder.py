@@ -3,7 +3,7 @@
 training/           the run directory of the loop: state, history, events; what a run resumes from
 run.json …          links into it, so that the folder is a run directory for whoever looks at one
 logs/               links to the TensorBoard events
-exported/           the best epoch: savedmodel/ (or an estimator), config.yaml, export.json
+exported/           the best epoch: savedmodel/ (or model.pt2, or an estimator), config.yaml, export.json
 reports/            the evaluation, sample by sample
 validation_report.csv, eval_report.csv, eval_report_summary.csv    copies from reports/
 run_id.txt          the run's id, the same over all attempts

@@ -113,10 +113,15 @@ def _jax(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str 
 
 
 def _torch(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str | None) -> Any:
-    if name not in ("off", "one_device"):
-        raise UsageError(f"{_KEY}: on PyTorch a run uses one device, received {name!r}: leave it out, or use JAX")
     if all_reduce_alg is not None:
         raise UsageError(f"runtime.all_reduce_alg: received {all_reduce_alg!r}, but on PyTorch a run uses one device")
+    if name == "tpu":
+        raise UsageError(f"{_KEY}: there is no TPU on this machine that PyTorch could use: use JAX or TensorFlow")
+    there = importlib.import_module("everstep.engine.accelerator").devices()
+    if name == "mirrored" and len(_wanted(there, num_gpus)) > 1:
+        raise UsageError(
+            f"{_KEY}: on PyTorch a run uses one device, and here are {len(there)}: set it to 'one_device', or use JAX"
+        )
     return OneDevice()
 
 

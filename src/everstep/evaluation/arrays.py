@@ -22,6 +22,7 @@ def host_array(value: Any) -> np.ndarray:
     """Returns a NumPy array from an array or a tensor of any backend."""
     if hasattr(value, "detach"):  # a tensor that may remember gradients, or lie on a device
         value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value  # which NumPy does not know
     return np.asarray(value)
 
 

@@ -6,6 +6,7 @@ before it takes its own: a file that is there is a file that works.
 
 from everstep.export.exporting import export
 from everstep.export.module import ExportModule
+from everstep.export.torch_program import export_torch_program
 from everstep.export.with_checkpoints import CheckpointExports
 
-__all__ = ["CheckpointExports", "ExportModule", "export"]
+__all__ = ["CheckpointExports", "ExportModule", "export", "export_torch_program"]

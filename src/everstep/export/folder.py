@@ -14,6 +14,9 @@ from everstep.export.torch_program import export_torch_program
 
 logger = logging.getLogger(__name__)
 
+SAVED_MODEL = "saved_model"
+"""The name of a SavedModel in a run's `export/`."""
+
 
 def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
     """Writes every form there is for the backend, each loaded back and compared; returns what was written.
@@ -23,7 +26,7 @@ def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
     A form that this model or this machine cannot have is a warning, and does not fail the run.
     """
     written = []
-    for name, write in _forms().items():
+    for name, write in (("model.keras", export_keras), serving_form()):
         try:
             write(model, directory / name, sample)
             written.append(directory / name)
@@ -32,7 +35,8 @@ def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
     return written
 
 
-def _forms() -> dict[str, Callable[[keras.Model, Path, Any], None]]:
+def serving_form() -> tuple[str, Callable[[keras.Model, Path, Any], None]]:
+    """Returns the name of the form that the backend's own tools serve, and what writes it."""
     if keras.backend.backend() == "torch":
-        return {"model.keras": export_keras, "model.pt2": export_torch_program}
-    return {"model.keras": export_keras, "saved_model": export_saved_model}
+        return "model.pt2", export_torch_program
+    return SAVED_MODEL, export_saved_model

@@ -23,7 +23,10 @@ def require_support() -> None:
     """
     backend = keras.backend.backend()
     if backend not in _BACKENDS:
-        raise UsageError(f"a SavedModel needs the backend {' or '.join(_BACKENDS)}, not {backend!r}")
+        raise UsageError(
+            f"a SavedModel needs the backend {' or '.join(_BACKENDS)}, not {backend!r}; PyTorch's own form is "
+            "written by everstep.export.export_torch_program"
+        )
     if importlib.util.find_spec("tensorflow") is None:
         raise missing_extra("tensorflow", "tensorflow", "exporting a SavedModel")
 

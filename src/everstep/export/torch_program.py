@@ -1,6 +1,9 @@
 """`model.pt2`: the forward pass as PyTorch's own exported program, for `torch.export.load` and all that reads it."""
 
+import contextlib
 import importlib
+import logging
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +13,17 @@ import numpy as np
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.export.comparison import check_same, live_outputs
+from everstep.export.saved_model import declared_inputs
+
+logger = logging.getLogger(__name__)
 
 
 def export_torch_program(model: keras.Model, path: storage.PathLike, sample: Any) -> None:
     """Writes the model as an exported program that is known to load and to answer as the model does.
 
-    It holds the variables of the model and nothing of the optimizer. The batch may have any size from two on, unless
-    the model was built for one.
+    It holds the model's variables by their names, on the CPU, and nothing of the optimizer; whoever loads it needs
+    PyTorch alone. The batch may have any size, unless the model was built for one; another dimension that the model
+    leaves open stays so, unless its code makes a loop of it.
 
     Args:
       model: The trained model.
@@ -24,35 +31,141 @@ def export_torch_program(model: keras.Model, path: storage.PathLike, sample: Any
       sample: One batch of model inputs, NumPy arrays in any nesting.
 
     Raises:
-      UsageError: The backend is another one.
+      UsageError: The backend is another one, or PyTorch cannot make a program of this model.
       TrainingError: What was written answers otherwise than the model. Nothing is left of it.
     """
     if keras.backend.backend() != "torch":
         raise UsageError(f"a program of PyTorch needs the backend 'torch', not {keras.backend.backend()!r}")
     torch = importlib.import_module("torch")
     storage.prepare_directory(Path(path).parent)
-    inputs = keras.tree.map_structure(keras.ops.convert_to_tensor, sample)
     expected = live_outputs(model, sample)
-    with storage.atomic_path(path) as temporary, torch.no_grad():
-        _write(torch, model, temporary, inputs)
-        loaded = torch.export.load(str(temporary)).module()
-        actual = [keras.ops.convert_to_numpy(output) for output in keras.tree.flatten(loaded(inputs))]
-        check_same(model, expected, [np.asarray(output) for output in actual], f"{str(path)!r}")
+    with storage.atomic_path(path) as temporary, torch.no_grad(), _quiet():
+        _write(torch, model, temporary, sample)
+        check_same(model, expected, _loaded_outputs(torch, model, temporary, sample), f"{str(path)!r}")
 
 
-def _write(torch: Any, model: keras.Model, path: Path, inputs: Any) -> None:
+def _write(torch: Any, model: keras.Model, path: Path, sample: Any) -> None:
+    inputs = _inputs(model, _at_least_two(model, sample))
+    shapes = _shapes(torch, model, inputs)
+    try:
+        program = torch.export.export(_forward(torch, model), (inputs,), dynamic_shapes=(shapes,))
+    except Exception as error:  # of many kinds, from PyTorch, from Keras and from the model's own code
+        raise UsageError(f"model {model.name!r} is no program for PyTorch: {_reason(error)}") from error
+    _tell_what_is_fixed(program, model, inputs)
+    with open(path, "wb") as file:
+        torch.export.save(_on_cpu(program), file)
+
+
+def _forward(torch: Any, model: keras.Model) -> Any:
+    """Returns the model as a module that has each variable once, under its Keras path.
+
+    Keras keeps them under several names, and its layers read them past the module, which would make constants of them.
+    """
+    names = _names(model.variables)
+
     class Forward(torch.nn.Module):
-        """The model, told that it is not trained: layers that augment images take silence for training."""
-
         def __init__(self) -> None:
             super().__init__()
-            self.model = model
+            for name, variable in names.items():
+                self.register_buffer(name, variable.value.detach())
 
         def forward(self, inputs: Any) -> Any:
-            return self.model(inputs, training=False)
+            held = [(variable, getattr(self, name)) for name, variable in names.items()]
+            with keras.StatelessScope(state_mapping=held):  # what the model assigns is left out: a program has no state
+                # Said, not left out: layers that augment images take silence for training.
+                return model(inputs, training=False)
 
-    batch = torch.export.Dim("batch", min=1)
-    shapes = keras.tree.map_structure(lambda _: {0: batch}, inputs)
-    program = torch.export.export(Forward().eval(), (inputs,), dynamic_shapes=(shapes,))
-    with open(path, "wb") as file:
-        torch.export.save(program, file)
+    return Forward().eval()
+
+
+def _names(variables: Sequence[keras.Variable]) -> dict[str, keras.Variable]:
+    """Returns the variables by path; of several that have the same one, the later are numbered."""
+    named: dict[str, keras.Variable] = {}
+    for index, variable in enumerate(variables):
+        path = variable.path.replace(".", "_")  # a dot would be a module's
+        named[f"{path}_{index}" if path in named else path] = variable
+    return named
+
+
+def _inputs(model: keras.Model, sample: Any) -> Any:
+    """Returns the batch as tensors, of the types that the model declares."""
+    arrays = keras.tree.flatten(sample)
+    types = [one.dtype for one in declared_inputs(model, sample)] or [None] * len(arrays)
+    tensors = [keras.ops.convert_to_tensor(a, dtype) for a, dtype in zip(arrays, types, strict=True)]
+    return keras.tree.pack_sequence_as(sample, tensors)
+
+
+def _at_least_two(model: keras.Model, sample: Any) -> Any:
+    """Returns the batch with a row more where it has only one: PyTorch takes a one for a shape's part."""
+    if any(one.shape[0] is not None for one in declared_inputs(model, sample)):
+        return sample
+    return keras.tree.map_structure(lambda a: np.repeat(a, 2, axis=0) if len(a) == 1 else a, sample)
+
+
+def _shapes(torch: Any, model: keras.Model, inputs: Any) -> Any:
+    """Returns which dimensions may have another length: the batch, and those that the model leaves open."""
+    batch, other = torch.export.Dim("batch", min=1), torch.export.Dim.AUTO
+    shapes = [{i: other if i else batch for i in dims} for dims in _open(model, inputs)]
+    return keras.tree.pack_sequence_as(inputs, shapes)
+
+
+def _open(model: keras.Model, inputs: Any) -> list[list[int]]:
+    """Returns the dimensions of each input that have no length."""
+    leaves, declared = keras.tree.flatten(inputs), declared_inputs(model, inputs)
+    shapes = [one.shape for one in declared] or [(None, *leaf.shape[1:]) for leaf in leaves]
+    return [[i for i, size in enumerate(shape) if size is None] for shape in shapes]
+
+
+def _tell_what_is_fixed(program: Any, model: keras.Model, inputs: Any) -> None:
+    """Warns of dimensions that the model leaves open and the program does not, as the steps of a recurrent layer."""
+    known = _symbolic().is_concrete_int
+    taken = [node.meta["val"].shape for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
+    for shape, dims in zip(taken, _open(model, inputs), strict=True):
+        if fixed := [str(i) for i in dims if known(shape[i])]:
+            logger.warning(
+                "the program takes inputs of shape %s alone: the model makes a loop of dimension %s",
+                [int(size) if known(size) else None for size in shape],
+                ", ".join(fixed),
+            )
+
+
+def _on_cpu(program: Any) -> Any:
+    """Returns the program for the CPU, wherever the model was trained: it loads on every machine, and can be moved."""
+    return importlib.import_module("torch.export.passes").move_to_device_pass(program, "cpu")
+
+
+def _loaded_outputs(torch: Any, model: keras.Model, path: Path, sample: Any) -> list[np.ndarray]:
+    inputs = keras.tree.map_structure(lambda tensor: tensor.cpu(), _inputs(model, sample))
+    outputs = torch.export.load(str(path)).module()(inputs)
+    return [keras.ops.convert_to_numpy(output) for output in keras.tree.flatten(outputs)]
+
+
+def _reason(error: BaseException) -> str:
+    """Returns the sentence that says why; PyTorch adds advice to it."""
+    text = str(error)
+    if isinstance(error, _symbolic().GuardOnDataDependentSymNode):
+        return "its call decides in Python on the value of a tensor: use keras.ops.where or keras.ops.cond"
+    if "specialized it to be a constant" in text:
+        return (
+            "it works for the one batch size that it was shown, as Keras's SimpleRNN does: use another layer, or in "
+            "code of your own -1 or keras.ops.shape(x)[0]"
+        )
+    lines = [line.strip() for line in text.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()]
+    told = [line for line in lines if line and not line.startswith("Exception encountered")]
+    return f"{type(error).__name__}: {next(iter(told), 'no reason given')}"
+
+
+def _symbolic() -> Any:
+    return importlib.import_module("torch.fx.experimental.symbolic_shapes")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Holds back what PyTorch logs where it cannot make a program: the error says it."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

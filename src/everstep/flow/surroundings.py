@@ -1,5 +1,6 @@
 """What a flow was made in, as files of its run directory: code, packages, machine."""
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -28,10 +29,14 @@ def write_surroundings(directory: Path) -> list[Path]:
 
 def hardware() -> dict[str, Any]:
     """Returns processor, memory and the devices that compute."""
-    keras = sys.modules.get("keras")
-    devices = [] if keras is None else list(keras.distribution.list_devices())
     processor, count = surroundings.processor(), os.cpu_count()
-    return {"processor": processor, "cpu_count": count, "memory_bytes": _memory(), "devices": devices}
+    return {"processor": processor, "cpu_count": count, "memory_bytes": _memory(), "devices": _devices()}
+
+
+def _devices() -> list[str]:
+    if "keras" not in sys.modules:
+        return []
+    return list(importlib.import_module("everstep.engine.accelerator").devices())
 
 
 def _memory() -> int | None:

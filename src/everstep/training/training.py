@@ -20,7 +20,7 @@ from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.errors import UsageError
 from everstep.experiment import run_experiment
-from everstep.export.saved_model import export_saved_model
+from everstep.export.folder import serving_form
 from everstep.loop.keras_callbacks import KerasCallbacks
 from everstep.run.signals import Interrupted
 from everstep.task.compiled import CompiledTask
@@ -49,7 +49,8 @@ class Training:
     Args:
       build_model_func: Makes the model, not compiled.
       job_dir: The run directory, or its URL in a store, `gs://bucket/tmp/faces/17`: the same in every attempt.
-      artifacts_dir: Where `saved_model/` and `history.csv` go, a directory or a URL; empty for nowhere.
+      artifacts_dir: Where `saved_model/` (on PyTorch `model.pt2`) and `history.csv` go, a directory or a URL; empty
+        for nowhere.
       use_tpu: Whether to train on a TPU; without one it is an error, unless `EVERSTEP_DEVICE_FALLBACK` is `cpu`.
       custom_model_class: A `keras.Model` subclass with steps of its own: the model is made one of it. One that
         `build_model_func` returns already stays as it is.
@@ -174,6 +175,8 @@ class Training:
     def save_model(self, sample: Any = None) -> str:
         """Writes the model as it is now to `saved_model/` in `artifacts_dir`, without its optimizer; returns where.
 
+        On PyTorch, which cannot write a SavedModel, it is `model.pt2`, a program for `torch.export.load`.
+
         `run_train` does it at its end. A loop of one's own calls it when it is done. What was written is loaded back
         and compared before it takes its name.
 
@@ -184,12 +187,13 @@ class Training:
           UsageError: There is no `artifacts_dir`, or a sample is needed.
           TrainingError: A weight is not finite, or what was written does not answer as the model does.
         """
-        target = self._artifact("saved_model")
+        name, write = serving_form()
+        target = self._artifact(name)
         refuse_what_is_not_finite(self.model)
         with place_for(self.artifacts_dir), tempfile.TemporaryDirectory() as folder, self._known():
             inputs = sample_inputs(self.model) if sample is None else sample
-            export_saved_model(self.model, Path(folder, "saved_model"), inputs)
-            publish(Path(folder, "saved_model"), target)
+            write(self.model, Path(folder, name), inputs)
+            publish(Path(folder, name), target)
         return target
 
     def save_history(self, history: Any = None) -> str:

@@ -57,7 +57,9 @@ def _write_tensorflow(model: keras.Model, prefix: str) -> None:
     for rank, layer in enumerate(layer for layer in model.layers if layer.weights):
         part = tf.Module()
         for weight in layer.weights:
-            setattr(part, weight.name, tf.Variable(keras.ops.convert_to_numpy(weight), name=f"{layer.name}/{weight.name}"))
+            setattr(
+                part, weight.name, tf.Variable(keras.ops.convert_to_numpy(weight), name=f"{layer.name}/{weight.name}")
+            )
         setattr(root, f"layer_with_weights-{rank}", part)
     tf.train.Checkpoint(root).write(prefix)
 

@@ -70,7 +70,8 @@ def check_loss(model: keras.Model, batch: tuple[Any, Any, Any], y_pred: Any) -> 
         return None
     tensors = with_axes(model, keras.tree.map_structure(keras.ops.convert_to_tensor, batch))
     try:
-        return float(compiled_step.compiled_loss(tensors, y_pred, model, training=False))
+        loss = compiled_step.compiled_loss(tensors, y_pred, model, training=False)
+        return float(keras.ops.convert_to_numpy(loss))
     except Exception as error:
         text = in_a_line(error)[:300]
         found = f"labels of shape {shapes(batch[1])} and outputs of shape {shapes(y_pred)}"

@@ -10,13 +10,12 @@ from everstep.components.checks import fitting
 from everstep.components.checks.losses import loss_facts
 from everstep.components.checks.outcome import Doubt, NotNeeded
 from everstep.components.checks.subject import TRAINED, Subject
-from everstep.components.exported_model import ExportedModel
 from everstep.components.exporting import input_dtypes
 from everstep.components.keras_trainer import compiled_model
 from everstep.components.redirected import redirected
 from everstep.components.run_folder import RunFolder
+from everstep.components.served import SAVED_MODEL, open_served, write_served
 from everstep.errors import UsageError, nearest
-from everstep.export.saved_model import export_saved_model
 
 
 def model(subject: Subject) -> str:
@@ -130,18 +129,18 @@ def export_metric(subject: Subject) -> str:
 
 
 def export(subject: Subject) -> str:
-    """The model, untrained, comes back from a SavedModel with the same answers, whatever the size of a batch."""
+    """The model, untrained, comes back from its export with the same answers, whatever the size of a batch."""
     _require_keras(subject)
     x, _, _ = subject.few("validation")
     fresh = compiled_model(subject.components)
     expected = fitting.answers(fresh, x)
-    path = subject.scratch / "savedmodel"
-    export_saved_model(fresh, path, x)
+    name = write_served(fresh, subject.scratch, x)
     one = keras.tree.map_structure(lambda leaf: leaf[:1], x)
-    again = ExportedModel(path, input_dtypes(fresh, x)).predict(one)
+    again = open_served(subject.scratch / name, input_dtypes(fresh, x)).predict(one)
     pairs = zip(keras.tree.flatten(expected), keras.tree.flatten(again), strict=True)
     difference = max(float(np.max(np.abs(_array(a)[:1] - b))) for a, b in pairs)
-    return f"the untrained model comes back from its SavedModel; largest difference {difference:.1e}"
+    form = "SavedModel" if name == SAVED_MODEL else "PyTorch program"
+    return f"the untrained model comes back from its {form}; largest difference {difference:.1e}"
 
 
 def _require_keras(subject: Subject) -> None:

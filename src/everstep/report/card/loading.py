@@ -36,7 +36,7 @@ def loading(run_dir: Path, config: Mapping[str, Any]) -> Loading | None:
     if not (export / "export.json").is_file():
         return None
     known = storage.read_json(export / "export.json")
-    name = known.get("estimator", "savedmodel")
+    name = known.get("estimator") or known.get("model", "savedmodel")
     path = f"{run_dir.parent.name}/{run_dir.name}/exported/{name}"
     maker = config.get("preprocessor_class")
     made = f"as {maker} makes it from the data" if maker else "as in training"
@@ -61,6 +61,13 @@ def _code(path: str, known: Mapping[str, Any]) -> str:
             model = joblib.load({quoted})
             y_pred = model.predict(x)
         """
+    elif path.endswith(".pt2"):
+        lines = f"""
+            import torch  # it runs what a file says: load only what you trust
+
+            model = torch.export.load({quoted}).module()
+            y_pred = model({_tensor(known.get("inputs") or [])})
+        """
     else:
         lines = f"""
             import tensorflow as tf
@@ -73,3 +80,7 @@ def _code(path: str, known: Mapping[str, Any]) -> str:
 
 def _argument(dtypes: list[str]) -> str:
     return f'tf.cast(x, "{dtypes[0]}")' if len(dtypes) == 1 else "x"
+
+
+def _tensor(dtypes: list[str]) -> str:
+    return f"torch.as_tensor(x, dtype=torch.{dtypes[0]})" if len(dtypes) == 1 else "x"

@@ -8,6 +8,7 @@ import keras
 
 _NUMBER = re.compile(r"(.*?)(?:_(\d{1,9}))?", re.ASCII | re.DOTALL)
 _CONTAINERS = {"_layers", "_operations", "_functional", "_metrics", "_inbound_nodes", "_outbound_nodes", "_tracker"}
+_CONTAINERS |= {"_modules", "_torch_params"}
 
 
 def weights(model: keras.Model) -> dict[str, keras.Variable]:
@@ -103,8 +104,8 @@ def _walk(layer: Any, prefix: str, found: dict[int, str], visited: set[int]) -> 
             _walk(part, f"{prefix}layer_with_weights-{rank}/", found, visited)
     for variable in (*layer._trainable_variables, *layer._non_trainable_variables):
         found.setdefault(id(variable), prefix + variable.name)
-    # What a program calls its parts comes first: the backend keeps them once more, under names of its own.
-    for name, value in sorted(vars(layer).items(), key=lambda item: (item[0].startswith("_"), item[0])):
+    parts = vars(layer) | vars(layer).get("_modules", {})  # where PyTorch keeps those attributes that are layers
+    for name, value in sorted(parts.items(), key=lambda item: (item[0].startswith("_"), item[0])):
         if name not in _CONTAINERS:
             _walk_value(value, f"{prefix}{name.lstrip('_')}/", found, visited)
 
