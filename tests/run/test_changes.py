@@ -64,6 +64,14 @@ ACCEPTED = {
     "trainer.tracking.mlflow": True,
     "trainer.tracking.mlflow_uri": "sqlite:///other.db",
     "trainer.tracking.mlflow_experiment": "mine",
+    "trainer.tracking.wandb": True,
+    "trainer.tracking.wandb_project": "mine",
+    "trainer.tracking.wandb_entity": "me",
+    "trainer.tracking.wandb_mode": "offline",
+    "trainer.tracking.jsonl": True,
+    "trainer.tracking.samples": 4,
+    "trainer.tracking.norms": True,
+    "trainer.tracking.histogram_interval": 50,
     "runtime.stop_signals": ["USR1"],
     "runtime.requeue_exit_code": 85,
     "runtime.preemption_notice": "gce",
@@ -135,7 +143,7 @@ def store(directory, config):
 
 def test_every_key_is_decided_upon():
     known = {path for path, _ in key_path.leaves(experiment().as_dict())}
-    assert known == set(ACCEPTED) | set(REFUSED)
+    assert known == set(ACCEPTED) | set(REFUSED) | {"trainer.tracking.others"}
 
 
 def test_nothing_changed(tmp_path):
@@ -150,6 +158,13 @@ def test_accepted(path, tmp_path):
     assert Change(path, key_path.find(old, path), ACCEPTED[path]) in changes
     back = accepted_changes(store(tmp_path, new), old)
     assert Change(path, ACCEPTED[path], key_path.find(old, path)) in back
+
+
+def test_trackers_may_come_and_go(tmp_path):
+    old, new = experiment(), experiment()
+    new.override({"trainer": {"tracking": {"others": {"mine": {"channel": 3}}}}})
+    (change,) = accepted_changes(store(tmp_path, old), new)
+    assert (change.path, change.new) == ("trainer.tracking.others.mine.channel", 3)
 
 
 @pytest.mark.parametrize("path", REFUSED)

@@ -1,5 +1,6 @@
 import collections
 import csv
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -8,10 +9,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from everstep.tracking.background import BackgroundTracker
 from everstep.tracking.history import HistoryTracker
+from everstep.tracking.jsonl import JsonLinesTracker
+from everstep.tracking.plugins import TrackedRun, make_trackers
 from everstep.tracking.tensorboard import TensorBoardTracker
 from everstep.tracking.tracker import MemoryTracker, MultiTracker, Tracker
 
 from . import contract
+from .plugin_samples import install
 
 
 def merged(points):
@@ -72,11 +76,35 @@ def background_case(directory):
     return Case(lambda: BackgroundTracker(HistoryTracker(directory / "history.csv")), lambda: read_history(directory))
 
 
-CASES = [memory_case, history_case, tensorboard_case, multi_case, background_case]
+def jsonl_case(directory):
+    path = directory / "metrics.jsonl"
+
+    def read():
+        records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        own = ("step", "kind", "time")
+        return merged((r["step"], name, float(v)) for r in records for name, v in r.items() if name not in own)
+
+    return Case(lambda: JsonLinesTracker(path), read)
+
+
+def plugin_case(directory):
+    """A tracker of another package, as it is made for a run."""
+    run = TrackedRun(directory, "id", "some/name", "jax", 1, {})
+
+    def read():
+        found = [(path.stem.split("-")[1], json.loads(path.read_text())) for path in directory.glob("folder/*.json")]
+        return merged((int(step), name, value) for step, logs in found for name, value in logs.items())
+
+    return Case(lambda: make_trackers({"folder": {}}, run)[0], read)
+
+
+CASES = [memory_case, history_case, tensorboard_case, multi_case, background_case, jsonl_case, plugin_case]
 
 
 @pytest.fixture(params=CASES, ids=lambda make: make.__name__)
-def case(request, tmp_path):
+def case(request, tmp_path, tmp_path_factory, monkeypatch):
+    if request.param is plugin_case:
+        install(tmp_path_factory.mktemp("site"), monkeypatch)
     return request.param(tmp_path)
 
 

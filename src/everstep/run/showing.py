@@ -55,7 +55,7 @@ class ShowingTracker(Tracker):
 
     def _show(self, step: int) -> None:
         for name, value in self._shown().items():
-            kind, shown, captions = _sorted_out(name, value, self._num_samples)
+            kind, shown, captions = sorted_out(name, value, self._num_samples)
             if kind == "images":
                 self._tracker.log_images(step, name, shown, captions)
             else:
@@ -86,7 +86,7 @@ def _works(what: str, call: Callable[[], None]) -> bool:
     return True
 
 
-def _sorted_out(name: str, value: Any, most: int) -> tuple[str, list[Any], Sequence[str]]:
+def sorted_out(name: str, value: Any, most: int) -> tuple[str, list[Any], Sequence[str]]:
     """Returns whether `Task.show` gave images or text under a name, and them, at most so many.
 
     Raises:

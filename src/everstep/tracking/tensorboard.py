@@ -145,6 +145,9 @@ class EventFile:
         if not self._begun:
             self._begun = True
             yield Event(file_version="brain.Event:2")
+            if self._purge_step is None and not any(self._directory.glob("*tfevents*")):
+                # TensorBoard takes only a second one for a restart.
+                yield Event(session_log=SessionLog(status=SessionLog.START))
         if self._purge_step is not None:
             # What is done once more at the step restored, a broken evaluation say, replaces what was there.
             purge_step, self._purge_step = min(self._purge_step, first), None

@@ -86,15 +86,16 @@ class WandbRun:
         process, self._process = self._process, None
         if process is None:
             return
-        for pipe in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):  # what it did not read
-                if pipe is not None:
-                    pipe.close()
+        with contextlib.suppress(OSError):  # what it did not read
+            if process.stdin is not None:
+                process.stdin.close()
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        if process.stdout is not None:
+            process.stdout.close()  # not before: somebody may wait for an answer
 
     def _open(self) -> None:
         target = self._target

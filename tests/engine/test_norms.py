@@ -1,0 +1,173 @@
+"""Norms of gradients and weights: right numbers, for every kind of step, and not a bit of the weights changed."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import everstep
+from everstep.engine.backend import create_engine
+from everstep.optim.loss_scale import scaling_loss
+from everstep.run.digest import weights_digest
+from everstep.testing import models
+from everstep.testing.tasks import Regression, Scripted, running, seeded
+
+pytestmark = pytest.mark.backend
+
+
+def measuring(task, model, optimizer):
+    engine = create_engine(task, model, optimizer)
+    engine.measures_norms = True
+    return engine
+
+
+def logged(rig):
+    logs = rig.engine.read("train")
+    return logs["norm/gradient"], logs["norm/weights"]
+
+
+def expected_gradient(data, weights, batch_size=4):
+    """The norm of the gradient of each batch of a linear model whose weights stay what they are."""
+    x, y = data
+    errors = x @ weights - y
+    whole = [
+        2 * x[i : i + batch_size].T @ errors[i : i + batch_size] / batch_size for i in range(0, len(x), batch_size)
+    ]
+    return [float(np.linalg.norm(gradient)) for gradient in whole]
+
+
+def linear_data(samples):
+    rng = np.random.default_rng(3)
+    return rng.normal(size=(samples, 4)).astype("float32"), rng.normal(size=(samples, 1)).astype("float32")
+
+
+def standing_still():
+    return keras.optimizers.SGD(0.0)
+
+
+def test_the_mean_over_a_window_of_steps():
+    data, model = linear_data(24), models.linear(0.5)
+    with running(measuring, Regression(), model, standing_still(), data) as rig:
+        norms = expected_gradient(data, np.full((4, 1), 0.5, "float32"))
+        rig.run(2, 2)
+        assert logged(rig) == pytest.approx((np.mean(norms[:4]), 1.0), rel=1e-5)
+        rig.engine.reset("train")
+        rig.run(2)
+        assert logged(rig)[0] == pytest.approx(np.mean(norms[4:]), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "kind", ["mlp", *(pytest.param(kind, marks=pytest.mark.full) for kind in ("cnn", "transformer"))]
+)
+def test_weights_keep_their_bits(kind):
+    digests = []
+    for make in (create_engine, measuring):
+        with running(make, Regression(), seeded(models.MODELS[kind]), long_calls=True) as rig:
+            rig.run(1, 4, 8)
+            digests.append(weights_digest(rig.engine.state()))
+    assert digests[0] == digests[1]
+
+
+def test_off_leaves_no_trace_in_the_state():
+    optimizer, model = keras.optimizers.Adam(1e-2), seeded(models.plain_mlp)
+    with running(measuring, Regression(), model, optimizer) as rig:
+        rig.run(1)
+        assert any("/norms/" in key for key in rig.engine.state())
+    with running(create_engine, Regression(), model, optimizer) as rig:  # the same optimizer, not measured any more
+        rig.run(1)
+        assert not any("/norms/" in key for key in rig.engine.state())
+        assert "norm/gradient" not in rig.engine.read("train")
+
+
+def test_gradients_are_measured_before_they_are_clipped_and_as_they_are_before_scaling():
+    data = linear_data(8)
+    norms = expected_gradient(data, np.full((4, 1), 0.5, "float32"))
+    for optimizer in (keras.optimizers.SGD(0.0, global_clipnorm=1e-3), scaling_loss(standing_still(), 64.0)):
+        with running(measuring, Regression(), models.linear(0.5), optimizer, data) as rig:
+            rig.run(2)
+            assert logged(rig)[0] == pytest.approx(np.mean(norms), rel=1e-5)
+
+
+def test_a_step_that_scaling_leaves_out_does_not_count():
+    x, y = linear_data(8)
+    y[4:] = np.inf
+    norms = expected_gradient((x[:4], y[:4]), np.full((4, 1), 0.5, "float32"))
+    with running(measuring, Regression(), models.linear(0.5), scaling_loss(standing_still(), 64.0), (x, y)) as rig:
+        rig.run(2)
+        assert logged(rig)[0] == pytest.approx(norms[0], rel=1e-5)
+
+
+def test_a_gradient_that_is_not_finite_is_news():
+    x, y = linear_data(8)
+    y[4:] = np.inf
+    with running(measuring, Regression(), models.linear(0.5), standing_still(), (x, y)) as rig:
+        rig.run(2)
+        assert not np.isfinite(logged(rig)[0])
+
+
+def test_a_step_of_its_own_with_two_optimizers_in_branches():
+    """What only one branch of `cond` applies is measured there, and nothing leaks out of it."""
+
+    def step(task, inputs, model, optimizer, metrics):
+        x, y = inputs
+        weights = model.trainable_variables
+
+        def learn(by):
+            def loss_fn():
+                return ops.mean(ops.square(model(x, training=True) - y))
+
+            loss, grads = everstep.value_and_grad(loss_fn, weights, optimizer=by)
+            by.apply(grads, weights)
+            return loss
+
+        task.count.assign(task.count + 1)
+        even = ops.equal(task.count % 2, 0)
+        return {"loss": everstep.cond(even, lambda: learn(task.other), lambda: learn(optimizer))}
+
+    data, model = linear_data(16), models.linear(0.5)
+    other = standing_still()
+    other.build(model.trainable_variables)
+    count = keras.Variable(0, dtype="int32", trainable=False, name="count")
+    task = Scripted(step, other=other, count=count)
+    with running(measuring, task, model, standing_still(), data) as rig:
+        rig.run(4)
+        norms = expected_gradient(data, np.full((4, 1), 0.5, "float32"))
+        assert logged(rig)[0] == pytest.approx(np.mean(norms), rel=1e-5)
+
+
+def test_a_step_that_hands_its_gradients_to_nobody(caplog):
+    task = Scripted(lambda task, inputs, model, optimizer, metrics: {"loss": ops.mean(model(inputs[0]))})
+    with running(measuring, task, models.linear(0.5), standing_still(), linear_data(8)) as rig:
+        rig.run(1)
+        logs = rig.engine.read("train")
+    assert "norm/gradient" not in logs
+    assert logs["norm/weights"] == 1.0
+    assert sum("norm/gradient is not logged" in message for message in caplog.messages) == 1
+
+
+def test_a_run_may_begin_and_cease_to_measure():
+    """A state from an attempt without norms fits one with them, and the other way round."""
+    states = []
+    for make in (create_engine, measuring):
+        with running(make, Regression(), seeded(models.plain_mlp)) as rig:
+            rig.run(3)
+            states.append(rig.engine.state())
+    for make, state in zip((measuring, create_engine), states, strict=True):
+        with running(make, Regression(), seeded(models.plain_mlp, 1)) as rig:
+            rig.engine.load(state)
+            assert weights_digest(rig.engine.state()) == weights_digest(state)
+            rig.run(1)
+            assert rig.engine.read("train").get("norm/gradient", 1.0) > 0
+
+
+def test_the_norm_of_a_window_goes_on_after_a_resume():
+    with running(measuring, Regression(), seeded(models.plain_mlp)) as rig:
+        rig.run(2)
+        state, position = rig.engine.state(), rig.feed.state()
+        rig.run(2)
+        whole = rig.engine.read("train")
+    with running(measuring, Regression(), seeded(models.plain_mlp, 1)) as rig:
+        rig.engine.load(state)
+        rig.feed.restore(position)
+        rig.run(2)
+        assert rig.engine.read("train") == whole

@@ -1,0 +1,98 @@
+import logging
+
+import pytest
+
+from everstep.errors import UsageError
+from everstep.tracking.plugins import GuardedTracker, TrackedRun, make_trackers
+from everstep.tracking.tracker import MemoryTracker, MultiTracker
+
+from .plugin_samples import install
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "run").mkdir()
+    install(tmp_path / "site", monkeypatch)
+    return TrackedRun(tmp_path / "run", "id", "mnist/x", "jax", 1, {"trainer": {"train_steps": 3}})
+
+
+def files(run):
+    return sorted(path.name for path in (run.directory / "folder").iterdir())
+
+
+def test_an_installed_tracker_is_made_with_its_settings(run):
+    (tracker,) = make_trackers({"folder": {"prefix": "mine"}}, run)
+    tracker.start(0)
+    tracker.log(3, {"loss": 0.5}, "train")
+    tracker.log_images(3, "p", [], [])  # what it says nothing of is nothing to it
+    tracker.close()
+    assert files(run) == ["mine-3-train.json"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"foldr": {}}, r"others.foldr: received 'foldr', but no tracker .* did you mean 'folder'\?"),
+        ({"zzz": {}}, r"others.zzz: .* known: 'broken', 'folder', 'fussy', 'gone', 'no_tracker'"),
+        (
+            {"folder": {"colour": 1}},
+            r"my_trackers:FolderTracker cannot be made with colour=1: TypeError",
+        ),
+        ({"fussy": {"channel": "x"}}, r"others.fussy: channel: received 'x', expected 'runs'"),
+        ({"fussy": {"password": "h0nter2x"}}, r"cannot be made with password='\*"),
+        ({"no_tracker": {}}, r"made a str, expected an everstep.tracking.tracker.Tracker"),
+        ({"gone": {}}, r"others.gone: my_trackers:Gone cannot be made with no settings: AttributeError"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_in_a_line(run, wanted, message):
+    with pytest.raises(UsageError, match=message) as error:
+        make_trackers(wanted, run)
+    assert "\n" not in str(error.value)
+    assert "h0nter2x" not in str(error.value)
+
+
+def test_no_code_comes_from_the_configuration(run):
+    with pytest.raises(UsageError, match="no tracker of that name is installed"):
+        make_trackers({"my_trackers:FolderTracker": {}}, run)
+
+
+def test_a_bug_is_said_loudly_and_switches_off_only_the_one_that_has_it(run, caplog):
+    memory = MemoryTracker()
+    tracker = MultiTracker([*make_trackers({"broken": {}}, run), memory])
+    tracker.start(0)
+    for step in (4, 8, 12):
+        tracker.log(step, {"loss": 1.0}, "train")
+    tracker.flush()
+    tracker.close()
+    assert [point.step for point in memory.points] == [4, 8, 12]
+    assert files(run) == ["point-4-train.json"]
+    failure, end = caplog.records
+    assert failure.getMessage() == "tracker 'broken' failed in log at step 8: it is switched off, training goes on"
+    assert failure.levelno == logging.ERROR
+    assert "ZeroDivisionError: a bug" in caplog.text  # with its traceback
+    assert end.getMessage() == "tracker 'broken' has nothing after step 8, where its log failed"
+
+
+def test_a_network_that_fails_is_no_bug(caplog):
+    class Unlucky(MemoryTracker):
+        def log(self, step, logs, kind):
+            if step == 1:
+                raise ConnectionError("no route")
+            super().log(step, logs, kind)
+
+    inner = Unlucky()
+    tracker = MultiTracker([GuardedTracker("unlucky", inner)])
+    for step in (1, 2):
+        tracker.log(step, {"loss": 1.0}, "train")
+    assert [point.step for point in inner.points] == [2]
+    assert "tries again" in caplog.text
+
+
+def test_one_that_refuses_to_start_stops_the_run():
+    class Refusing(MemoryTracker):
+        def start(self, step):
+            raise UsageError("no such channel")
+
+    with pytest.raises(UsageError, match="no such channel"):
+        MultiTracker([GuardedTracker("refusing", Refusing())]).start(0)
