@@ -28,10 +28,3 @@ def test_a_yes_is_shown_and_the_rest_explained():
     for number, _, answer, shown in rows(BELOW):
         proof = re.search(r"`tests/\S+\.py::test_\w+`|`everstep |`--\w|everstep tune|by the trackers", shown)
         assert proof if answer == "Y" else len(shown) > 20, f"row {number}: {shown}"
-
-
-def test_tests_that_are_named_exist():
-    named = re.findall(r"`(tests/[^`:]+)(?:::(\w+))?`", TEXT)
-    assert len(named) > 30
-    for path, name in named:
-        assert re.search(rf"^\s*def {name}\(", (ROOT / path).read_text("utf-8"), re.MULTILINE), f"{path}::{name}"

@@ -286,6 +286,25 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.parametrize("page", LINKED, ids=name_of)
+def test_files_that_are_named_exist(page):
+    """Tests, by their functions where these are named; examples; programs that measure."""
+    text = page.read_text("utf-8")
+    for path, name in re.findall(r"`((?:tests|examples)/[^`:]+)(?:::(\w+))?`", text):
+        assert (ROOT / path).exists(), path
+        assert not name or re.search(rf"^def {name}\(", (ROOT / path).read_text("utf-8"), re.MULTILINE), name
+    for module in re.findall(r"python -m (benchmarks[\w.]*)", text):
+        if module != "benchmarks.reliability.NAME":
+            assert (ROOT / (module.replace(".", "/") + ".py")).exists() or module == "benchmarks", module
+
+
+def test_guarantees_are_measured_by_programs_that_exist():
+    exact = (ROOT / "docs" / "guarantees.md").read_text("utf-8").partition("## Exact")[2].partition("\n## ")[0]
+    named = [name for line in exact.splitlines() for name in re.findall(r"`(\w+)`", line.rpartition(" | ")[2])]
+    assert len(named) > 8
+    assert not [name for name in named if not (ROOT / "benchmarks" / "reliability" / f"{name}.py").exists()]
+
+
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120
 
