@@ -21,7 +21,8 @@ import everstep
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-AREAS = "actions bct catalog components config data evaluation export flow multitask optim training".split()
+AREAS = ["actions", "bct", "catalog", "components", "config", "data"]
+AREAS += ["evaluation", "export", "flow", "multitask", "optim", "training"]
 
 # Reads the pages and the package's text, and nothing else: whatever asks for another host ends the build.
 # Not --quiet: MkDocs would count no warning then, and be strict about nothing.
