@@ -63,7 +63,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks loop
 
 docs: $(VENV)/.dev
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html, or look at it while you write: $(BIN)/mkdocs serve"
 
 clean:

@@ -15,11 +15,15 @@ from unittest import mock
 
 import pytest
 import typer
+import yaml
 
 from everstep.cli.commands import COMMANDS, app, load
 from everstep.cli.main import main
 from everstep.cli.spelling import normalised
+from everstep.components.config_file import DEFAULTS, DESCRIPTIONS
 from everstep.config import apply, get_exp_config, load_entry_points
+from everstep.config.gin.syntax import statements
+from everstep.flow.composing import compose
 from test_structure import LEVEL, edges, modules, part
 
 ROOT = Path(__file__).parent.parent
@@ -127,10 +131,58 @@ def _type(block: Block) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_blocks_say_what_they_are(page):
     kinds = {block.kind for block in blocks(page)}
-    assert kinds <= {"python", "python notest", "sh", "sh run", "yaml", "toml", "text output", "text like", ""}
+    known = {"python", "python notest", "sh", "sh run", "yaml", "toml", "gin", "text output", "text like", ""}
+    assert kinds <= known | set(PROJECT_FILES)
     for block in blocks(page):
         if block.kind.startswith("python"):
             ast.parse(block.text)
+
+
+CODE = re.compile(
+    r"^(?:\$ |>>> |import |from \w+ import|def |class |@\w|(?:everstep|python|pip|make|cd) [\w./-])", re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_nothing_hides_from_the_tests(page):
+    """Every fence begins a line and ends; one without a kind holds what is printed or drawn, and no code."""
+    text = page.read_text("utf-8")
+    assert not re.search(r"^\s*(?:```|~~~)", FENCE.sub("", text), re.MULTILINE), "an indented or unfinished fence"
+    hidden = [block for block in blocks(page) if block.kind == "" and CODE.search(block.text)]
+    assert not hidden, f"say what it is: {hidden}"
+
+
+PROJECT_FILES = {
+    "yaml config/parameters.yaml": lambda settings: settings.params.epoch == 5,
+    "yaml config/optimizer.yaml": lambda settings: settings.has_optimizer_file,
+    "yaml config/catalog.yaml": lambda settings: len(settings.catalog_files) == 1,
+    "yaml config/local/catalog.yaml": lambda settings: len(settings.catalog_files) == 1,
+    "yaml runs/baseline/config.yaml": None,
+}
+FLOW = [(name_of(page), b) for page in PAGES for b in blocks(page) if b.kind.startswith("yaml config/")]
+CARDS = [(name_of(page), b) for page in PAGES for b in blocks(page) if b.kind == "yaml runs/baseline/config.yaml"]
+GIN = [(name_of(page), b) for page in PAGES for b in blocks(page) if b.kind == "gin"]
+
+
+@pytest.mark.parametrize(("page", "block"), FLOW)
+def test_files_of_a_flow_are_read(page, block, tmp_path):
+    file = tmp_path / block.kind.split()[1]
+    file.parent.mkdir(parents=True)
+    file.write_text(block.text)
+    settings = compose(tmp_path / "config", ["Mnist_B", "Mnist_A"], ["Mnist_A", "Mnist_B"])
+    assert PROJECT_FILES[block.kind](settings)
+
+
+@pytest.mark.parametrize(("page", "block"), CARDS)
+def test_descriptions_are_those_of_a_card(page, block):
+    said = yaml.safe_load(block.text)
+    assert set(said) == set(DESCRIPTIONS)
+    assert not [key for section in said for key in said[section] if key not in DEFAULTS[section]]
+
+
+@pytest.mark.parametrize(("page", "block"), GIN)
+def test_gin_is_gin(page, block):
+    assert len(list(statements(block.text, page))) == len(block.text.splitlines())
 
 
 YAML = [(name_of(page), block) for page in PAGES for block in blocks(page) if block.kind == "yaml"]
@@ -232,6 +284,25 @@ def test_every_page_can_be_come_to_from_the_readme():
 def _anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=name_of)
+def test_files_that_are_named_exist(page):
+    """Tests, by their functions where these are named; examples; programs that measure."""
+    text = page.read_text("utf-8")
+    for path, name in re.findall(r"`((?:tests|examples)/[^`:]+)(?:::(\w+))?`", text):
+        assert (ROOT / path).exists(), path
+        assert not name or re.search(rf"^def {name}\(", (ROOT / path).read_text("utf-8"), re.MULTILINE), name
+    for module in re.findall(r"python -m (benchmarks[\w.]*)", text):
+        if module != "benchmarks.reliability.NAME":
+            assert (ROOT / (module.replace(".", "/") + ".py")).exists() or module == "benchmarks", module
+
+
+def test_guarantees_are_measured_by_programs_that_exist():
+    exact = (ROOT / "docs" / "guarantees.md").read_text("utf-8").partition("## Exact")[2].partition("\n## ")[0]
+    named = [name for line in exact.splitlines() for name in re.findall(r"`(\w+)`", line.rpartition(" | ")[2])]
+    assert len(named) > 8
+    assert not [name for name in named if not (ROOT / "benchmarks" / "reliability" / f"{name}.py").exists()]
 
 
 def test_readme_is_short():
