@@ -79,8 +79,8 @@ def _directory(path: Path) -> Found:
 
 def _program(path: Path) -> UsageError:
     return UsageError(
-        f"{str(path)!r} is a program of PyTorch, and to load one may run any code: predict with a run, a .keras file or "
-        "a SavedModel, or load this one yourself with torch.export.load"
+        f"{str(path)!r} is a program of PyTorch, and to load one may run any code: predict with a run, a .keras file "
+        "or a SavedModel, or load this one yourself with torch.export.load"
     )
 
 
