@@ -11,7 +11,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", choices=sorted(BENCHMARKS))
     parser.add_argument("--rounds", type=int, default=5, help="how often each contender runs (default 5)")
-    parser.add_argument("--backends", nargs="+", default=["jax", "tensorflow"])
+    parser.add_argument("--backends", nargs="+", default=["jax", "tensorflow"], help="also: torch")
     arguments = parser.parse_args()
     return BENCHMARKS[arguments.name](arguments.rounds, arguments.backends)
 

@@ -100,7 +100,7 @@ def blocks() -> Any:
 
 
 def hand() -> float:
-    step = _hand_jax() if keras.backend.backend() == "jax" else _hand_tensorflow()
+    step = {"jax": _hand_jax, "tensorflow": _hand_tensorflow, "torch": _hand_torch}[keras.backend.backend()]()
     source, done = blocks(), 0
     for _ in range(WARM // BLOCK):
         step(*next(source))
@@ -163,6 +163,32 @@ def _hand_tensorflow() -> Any:
         mean.reset_state()
         accuracy.reset_state()
         return [float(value) for value in many(tf.constant(x), tf.constant(y))]
+
+    return step
+
+
+def _hand_torch() -> Any:
+    import torch
+
+    model, optimizer, loss = build_model(), keras.optimizers.Adam(1e-3), LOSS()
+    optimizer.build(model.trainable_variables)
+    mean, accuracy = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
+
+    def one(x: Any, y: Any) -> None:
+        logits = model(x, training=True)
+        value = loss(y, logits)
+        gradients = torch.autograd.grad(value, [v.value for v in model.trainable_variables])
+        with torch.no_grad():
+            optimizer.apply(gradients, model.trainable_variables)
+            mean.update_state(value)
+            accuracy.update_state(y, logits)
+
+    def step(x: np.ndarray, y: np.ndarray) -> list[float]:
+        mean.reset_state()
+        accuracy.reset_state()
+        for batch in zip(torch.tensor(x), torch.tensor(y), strict=True):
+            one(*batch)
+        return [float(value) for value in (mean.result(), accuracy.result())]
 
     return step
 

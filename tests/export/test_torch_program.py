@@ -1,6 +1,8 @@
 import logging
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -159,6 +161,18 @@ def test_what_is_no_program_is_said_and_the_keras_file_is_written(torch, tmp_pat
 
 def test_both_forms_and_no_other_are_written(torch, tmp_path):
     assert export_all(dense(), tmp_path, X) == [tmp_path / "model.keras", tmp_path / "model.pt2"]
+
+
+def test_the_page_is_true(torch, tmp_path, monkeypatch, capsys):
+    page = Path(__file__).parents[2] / "docs" / "export.md"
+    code, said = re.search(
+        r"```python torch\n(.*?)```\s+```text output\n(.*?)```", page.read_text(), re.DOTALL
+    ).groups()
+    monkeypatch.chdir(tmp_path)
+    model = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
+    export_all(model, Path("runs/demo/export"), np.zeros((2, 28, 28, 1), "float32"))
+    exec(compile(code, str(page), "exec"), {})
+    assert capsys.readouterr().out == said
 
 
 def test_another_backend(tmp_path):

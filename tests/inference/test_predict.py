@@ -71,6 +71,14 @@ def test_tables_with_ids_and_a_label(predictor, tmp_path, name):
     assert [row["prediction"] for row in found] == [row["prediction"] for row in expected]
 
 
+def test_a_program_of_pytorch_is_not_loaded(tmp_path):
+    (tmp_path / "model.pt2").write_bytes(b"whatever")
+    for name in (tmp_path / "model.pt2", tmp_path):
+        with pytest.raises(UsageError, match=r"model\.pt2' is a program of PyTorch.* may run any code"):
+            find(str(name))
+
+
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="PyTorch cannot write a SavedModel")
 def test_the_saved_model_says_the_same(run, predictor, tmp_path):
     x, _ = samples(9)
     np.save(tmp_path / "in.npy", x)

@@ -5,8 +5,9 @@ import json
 import keras
 import numpy as np
 import pytest
-from test_training_job import X, Y, made
+from test_training_job import SERVED, X, Y, made
 
+from everstep.components.served import open_served
 from everstep.errors import TrainingError, UsageError
 from everstep.training import Training
 from everstep.training.saving import sample_inputs
@@ -22,17 +23,15 @@ class OwnLoop(Training):
 
 
 def test_artifacts(tmp_path):
-    tf = pytest.importorskip("tensorflow")
     training = made(tmp_path / "job", OwnLoop, artifacts_dir=tmp_path / "artifacts")
     history = training.run_train((X, Y), None, 3)
-    assert training.places == (f"{tmp_path}/artifacts/saved_model", f"{tmp_path}/artifacts/history.csv")
+    assert training.places == (f"{tmp_path}/artifacts/{SERVED}", f"{tmp_path}/artifacts/history.csv")
     lines = (tmp_path / "artifacts" / "history.csv").read_text().splitlines()
     assert lines[0] == "epoch,loss,late"
     assert [line.split(",")[0] for line in lines[1:]] == ["0", "1", "2"] == [str(epoch) for epoch in history.epoch]
     assert [float(line.split(",")[1]) for line in lines[1:]] == history.history["loss"]
-    loaded = tf.saved_model.load(training.places[0])
     wanted = keras.ops.convert_to_numpy(training.model(X))
-    np.testing.assert_allclose(np.asarray(loaded.serve(X)), wanted, rtol=1e-5)
+    np.testing.assert_allclose(open_served(training.places[0]).predict(X), wanted, rtol=1e-5)
     training.save_pipeline_metadata(tmp_path / "ui.json", tmp_path / "metrics.json")
     assert [one["name"] for one in json.loads((tmp_path / "metrics.json").read_text())["metrics"]] == ["loss", "late"]
 
@@ -52,7 +51,7 @@ def test_refused(tmp_path):
     with pytest.raises(TrainingError, match="kernel is not finite, so the model is not saved"):
         training.save_model()
     assert not (tmp_path / "artifacts").exists()
-    with pytest.raises(UsageError, match="artifacts_dir: received '', so there is no place for saved_model"):
+    with pytest.raises(UsageError, match=f"artifacts_dir: received '', so there is no place for {SERVED}"):
         made(tmp_path / "job").save_model()
 
 

@@ -16,6 +16,7 @@ _PLACES = (
     "saved_model",
     "savedmodel",
 )
+_PROGRAMS = ("exported/model.pt2", "model.pt2")
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -51,6 +52,8 @@ def find(name: str) -> Found:
     """
     path = Path(name)
     if path.is_file():
+        if path.suffix == ".pt2":
+            raise _program(path)
         if path.suffix != ".keras":
             raise UsageError(f"{name!r} is no model: expected a .keras file, a SavedModel or a run directory")
         return Found(path)
@@ -65,11 +68,20 @@ def _directory(path: Path) -> Found:
     if (path / "saved_model.pb").is_file():
         return Found(path)
     model = next((path / place for place in _PLACES if (path / place).exists()), None) or _newest_version(path)
+    if model is None and (program := next((path / place for place in _PROGRAMS if (path / place).exists()), None)):
+        raise _program(program)
     if (path / "run.json").is_file():
         return Found(model, path, read(path))
     if model is None:
         raise UsageError(f"{str(path)!r} holds no run and no model: there is no run.json and no {_PLACES[1]} in it")
     return Found(model)
+
+
+def _program(path: Path) -> UsageError:
+    return UsageError(
+        f"{str(path)!r} is a program of PyTorch, and to load one may run any code: predict with a run, a .keras file "
+        "or a SavedModel, or load this one yourself with torch.export.load"
+    )
 
 
 def _newest_version(path: Path) -> Path | None:
