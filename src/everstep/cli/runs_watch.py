@@ -16,7 +16,7 @@ from everstep.submit.submissions import newest
 from everstep.tracking.live_frame import bar, frame
 from everstep.tracking.live_screen import LiveScreen, can_draw, only_ascii, wants_colours
 from everstep.tracking.live_words import clock_time, count, percent, value_text
-from everstep.tracking.painting import Line, Span, Style, cropped, painted, width_of
+from everstep.tracking.painting import Line, Span, Style, cropped, in_ascii, painted, width_of
 
 _PAUSE, _PAUSE_OF_MANY, _PAUSE_FAR_AWAY = 1.0, 2.0, 10.0
 _GRACE = 5.0  # a supervisor starts a run again after a moment
@@ -119,9 +119,13 @@ def _display(watched: _Watched) -> Iterator[Callable[[], None]]:
         yield tell
         return
     plain, colours = only_ascii(out), wants_colours()
-    screen = LiveScreen(
-        out, lambda columns, rows: [painted(line, colours) for line in _picture(watched, columns, rows, plain)]
-    )
+
+    def picture(columns: int, rows: int) -> list[str]:
+        lines = _picture(watched, columns, rows, plain)
+        lines = [[Span(in_ascii(text), style) for text, style in line] for line in lines] if plain else lines
+        return [painted(line, colours) for line in lines]
+
+    screen = LiveScreen(out, picture)
     screen.start()
     try:
         yield watched.look
