@@ -12,6 +12,7 @@ from everstep.tracking.live_words import clock_time, rate_text
 from everstep.tracking.painting import Style, painted, width_of
 
 LONG = "a_very_long_head_name/" * 4 + "accuracy"
+SIZES = [*itertools.product((1, 8, 20, 40, 79, 200), (1, 3, 30), (0, 1))]
 
 
 def metrics(*logs, kind="validation"):
@@ -62,9 +63,7 @@ def test_everything_a_person_wants_to_know():
     assert len({line.index("validation ") for line in lines[2:5]}) == 1, "columns line up"
 
 
-@pytest.mark.parametrize(
-    ("width", "height", "plain"), [*itertools.product((1, 8, 20, 40, 79, 200), (1, 3, 30), (0, 1))]
-)
+@pytest.mark.parametrize(("width", "height", "plain"), SIZES)
 def test_it_fits_every_terminal(width, height, plain):
     lines = texts(full_status(), width, height, bool(plain))
     assert 1 <= len(lines) <= height
