@@ -19,11 +19,10 @@ from everstep.run.record import read
 from everstep.run.record_shape import damage
 from everstep.submit.overview import Overview, overview
 from everstep.submit.submissions import newest
+from everstep.tracking.metric_names import SIDE_FIGURES
 from everstep.tracking.sync import sync as send_waiting
-from everstep.types import CLOCKS
 
 _HEADER = ("DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "PROGRESS", "LEFT", "ATTEMPTS", "SEEN", "METRICS")
-_SIDE_FIGURES = {*CLOCKS, "learning_rate", "optimizer_updates"}
 _NUM_METRICS = 3
 _SPANS = ((172800, 86400, "d"), (7200, 3600, "h"), (120, 60, "min"), (0, 1, "s"))  # from when on, which unit
 
@@ -176,7 +175,7 @@ def _span(seconds: float | None) -> str:
 def _main_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Any]]:
     """Returns the first few figures of the last evaluation; where there was none, of training."""
     logs = metrics.get("validation") or metrics.get("train") or {}
-    return [(name, value) for name, value in logs.items() if name not in _SIDE_FIGURES][:_NUM_METRICS]
+    return [(name, value) for name, value in logs.items() if name not in SIDE_FIGURES][:_NUM_METRICS]
 
 
 def _summary(run: Overview) -> str:

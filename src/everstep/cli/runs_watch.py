@@ -11,7 +11,7 @@ from everstep.cli.watched_run import WatchedRun, ended_well, is_at_work, name_of
 from everstep.errors import UsageError
 from everstep.remote.urls import is_url
 from everstep.run.record import read
-from everstep.submit.overview import Overview, overview
+from everstep.submit.overview import Overview, listable, overview
 from everstep.submit.submissions import newest
 from everstep.tracking.live_frame import bar, frame
 from everstep.tracking.live_screen import LiveScreen, can_draw, only_ascii, wants_colours
@@ -93,7 +93,7 @@ def _runs(place: str) -> Sequence[Overview]:
     if is_url(place):
         found = stored_runs(place)
     elif (Path(place) / "run.json").is_file():
-        found = [Overview(Path(place), read(place), newest(Path(place)))]
+        found = [Overview(Path(place), listable(read(place)), newest(Path(place)))]
     elif not Path(place).is_dir():
         raise UsageError(f"there is no directory {place!r} with runs to watch")
     else:
