@@ -49,6 +49,27 @@ def test_a_piece_is_never_longer_than_asked(opened):
     assert feed.state() == {"epoch": 0, "batch": 10}
 
 
+def test_samples_and_waiting_are_counted(opened):
+    def slow():
+        for size in (4, 4, 2):
+            time.sleep(0.05)
+            yield np.zeros((size, 3), "float32")
+
+    feed = opened(IterableStream(slow))
+    feed.expect(1)
+    while feed.take(1) is not None:
+        pass
+    assert feed.samples == 10
+    assert 0.1 < feed.waited < 5
+    ready = opened(numbers())
+    ready.expect(4)
+    taken(ready, 4)
+    time.sleep(0.1)  # for the thread to read ahead
+    before = ready.waited
+    taken(ready, 4)
+    assert (ready.samples, ready.waited) == (8, before), "what is there already is not waited for"
+
+
 def test_restoring_drops_what_was_read_ahead(opened):
     feed = opened(numbers())
     feed.expect(5)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from everstep.tracking.console import ConsoleTracker
+from everstep.tracking.console import ConsoleTracker, Facts
 
 
 class Terminal(io.StringIO):
@@ -57,28 +57,51 @@ def visible(terminal):
 
 def test_a_terminal_shows_progress_rate_and_time_left(terminal, clock):
     tracker = ConsoleTracker(1000, terminal, clock)
+    tracker.facts = lambda step: Facts(epoch=step / 400, checkpoint=(200, 12.0), attempts=2, goodput=0.973)
     tracker.start(200)
     for step in (300, 400, 500):
         clock.now += 1.0
         tracker.progress(step)
-    tracker.log(500, {"loss": 0.5}, "train")
+        tracker.status()  # as the drawing thread does
+    tracker.log(500, {"loss": 0.5, "samples_per_second": 3200.0, "data_wait": 0.02}, "train")
     tracker.close()
     shown = visible(terminal)
-    assert "200/1000" in shown
-    assert re.search(r"500/1000 100\.0 steps/s 0:00:05", shown)
-    assert "train | step:   500 | loss: 0.5\n" in shown
+    assert "500/1,000  epoch 1.25" in shown
+    assert "100 steps/s · 5 s left · 3,200 samples/s · data wait 2 %" in shown
+    assert "checkpoint 200, 12 s ago · attempt 2 · goodput 97.3 %" in shown
+    assert "train | step:   500 | loss: 0.5" in shown.splitlines()
 
 
-def test_progress_is_redrawn_at_most_ten_times_a_second(terminal, clock):
-    tracker = ConsoleTracker(100_000, terminal, clock)
+def test_an_attempt_that_goes_back_forgets_what_it_does_again(terminal, clock):
+    tracker = ConsoleTracker(1000, terminal, clock)
     tracker.start(0)
-    before = len(terminal.getvalue())
-    for step in range(1, 1001):
-        clock.now += 0.001
-        tracker.progress(step)
-    redraws = terminal.getvalue()[before:].count("/100000")
-    assert 9 <= redraws <= 11
+    for step, value in ((100, 0.5), (200, 0.1)):
+        tracker.log(step, {"validation_loss": value}, "validation")
+    tracker.start(100)
+    (metric,) = tracker.status().metrics
+    assert (metric.last("validation"), metric.best) == (0.5, (100, 0.5))
     tracker.close()
+
+
+def test_a_resumed_run_knows_the_best_of_earlier_attempts(terminal, clock, tmp_path):
+    rows = "step,training_loss,validation_loss\n100,0.9,0.8\n200,0.5,0.3\n300,0.1,0.1\n400,0.0"
+    (tmp_path / "history.csv").write_text(rows)
+    tracker = ConsoleTracker(1000, terminal, clock, history=tmp_path / "history.csv")
+    tracker.start(200)  # what lies beyond it is done again
+    (metric,) = tracker.status().metrics
+    assert metric.best == (200, 0.3)
+    tracker.close()
+
+
+def test_figures_of_the_machine_make_no_lines(terminal, clock):
+    out = io.StringIO()
+    for stream in (out, terminal):
+        tracker = ConsoleTracker(10, stream, clock)
+        tracker.start(0)
+        tracker.log(1, {"system/cpu_utilization_percentage": 73.2}, "system")
+        tracker.close()
+    assert out.getvalue() == ""
+    assert "cpu 73 %" in visible(terminal)
 
 
 def test_closing_twice_or_before_the_start_is_fine(terminal, clock):
@@ -88,22 +111,25 @@ def test_closing_twice_or_before_the_start_is_fine(terminal, clock):
     tracker.close()
     tracker.close()
     tracker.log(10, {"loss": 1.0}, "train")
-    assert terminal.getvalue().endswith("train | step:    10 | loss: 1\n")
+    assert terminal.getvalue().endswith("train | step:    10 | loss: 1\n")  # below the picture
 
 
-def test_rich_is_not_loaded_without_a_terminal():
-    code = """
-import sys
-from everstep.tracking.console import ConsoleTracker
-tracker = ConsoleTracker(10)
-tracker.start(0)
-tracker.progress(1)
-tracker.log(1, {"loss": 1.0}, "train")
-print("rich" in sys.modules)
-"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "False"
-    assert result.stderr == "train | step:     1 | loss: 1\n"
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"TERM": ""}])
+def test_a_terminal_that_cannot_be_drawn_on_gets_plain_lines(terminal, clock, monkeypatch, environment):
+    monkeypatch.setenv("TERM", environment["TERM"])
+    tracker = ConsoleTracker(10, terminal, clock)
+    tracker.start(0)
+    tracker.progress(1)
+    tracker.log(1, {"loss": 1.0}, "train")
+    tracker.close()
+    assert terminal.getvalue() == "train | step:     1 | loss: 1\n"
+
+
+def test_figures_of_speed_stay_out_of_the_lines():
+    out = io.StringIO()
+    logs = {"loss": 1.0, "steps_per_second": 10.0, "samples_per_second": 320.0, "data_wait": 0.5, "mfu": 0.4123}
+    ConsoleTracker(10, out).log(1, logs, "train")
+    assert out.getvalue() == "train | step:     1 | steps/sec:   10.0 | mfu: 41.2% | loss: 1\n"
 
 
 @pytest.mark.parametrize("out", ["a pipe without a reader", "a full disk", "a closed file"])

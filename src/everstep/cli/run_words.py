@@ -4,10 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstep.submit.overview import Overview
-from everstep.types import CLOCKS
-
-SIDE_FIGURES = {*CLOCKS, "learning_rate", "optimizer_updates"}
-"""Numbers in the logs that say how fast, not how good."""
+from everstep.tracking.metric_names import SIDE_FIGURES
 
 _NUM_METRICS = 3
 _SPANS = ((172800, 86400, "d"), (7200, 3600, "h"), (120, 60, "min"), (0, 1, "s"))  # from when on, which unit

@@ -14,12 +14,12 @@ from everstep.cli.watched_run import WatchedRun, ended_well, is_at_work, name_of
 from everstep.errors import UsageError
 from everstep.remote.urls import is_url
 from everstep.run.record import read
-from everstep.submit.overview import Overview, overview
+from everstep.submit.overview import Overview, listable, overview
 from everstep.submit.submissions import newest
 from everstep.tracking.live_frame import bar, frame
 from everstep.tracking.live_screen import LiveScreen, can_draw, only_ascii, wants_colours
 from everstep.tracking.live_words import clock_time, count, percent, value_text
-from everstep.tracking.painting import Line, Span, Style, cropped, painted, width_of
+from everstep.tracking.painting import Line, Span, Style, cropped, in_ascii, painted, width_of
 
 _PAUSE, _PAUSE_OF_MANY, _PAUSE_FAR_AWAY = 1.0, 2.0, 10.0
 _GRACE = 5.0  # a supervisor starts a run again after a moment
@@ -112,7 +112,7 @@ def _runs(place: str) -> Sequence[Overview]:
     if is_url(place):
         found = stored_runs(place)
     elif (Path(place) / "run.json").is_file():
-        found = [Overview(Path(place), read(place), newest(Path(place)))]
+        found = [Overview(Path(place), listable(read(place)), newest(Path(place)))]
     elif not Path(place).is_dir():
         raise UsageError(f"there is no directory {place!r} with runs to watch")
     else:
@@ -138,9 +138,13 @@ def _display(watched: _Watched) -> Iterator[Callable[[], None]]:
         yield tell
         return
     plain, colours = only_ascii(out), wants_colours()
-    screen = LiveScreen(
-        out, lambda columns, rows: [painted(line, colours) for line in _picture(watched, columns, rows, plain)]
-    )
+
+    def picture(columns: int, rows: int) -> list[str]:
+        lines = _picture(watched, columns, rows, plain)
+        lines = [[Span(in_ascii(text), style) for text, style in line] for line in lines] if plain else lines
+        return [painted(line, colours) for line in lines]
+
+    screen = LiveScreen(out, picture)
     screen.start()
     try:
         yield watched.look

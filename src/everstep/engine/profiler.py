@@ -27,7 +27,7 @@ class _Profiler(Protocol):
 
     def stop(self, session: Any, directory: Path) -> None: ...
 
-    def event(self, step: int) -> contextlib.AbstractContextManager[Any]: ...
+    def event(self, name: str, step: int) -> contextlib.AbstractContextManager[Any]: ...
 
     def single_steps(self) -> bool: ...
 
@@ -68,7 +68,7 @@ class Trace:
             train = engine._train
 
             def marked(piece: Any) -> None:
-                with event(step()):
+                with event(NAME, step()):
                     train(piece)
 
             engine._train = marked
@@ -77,7 +77,7 @@ class Trace:
 
         def marked_step(batch: Any) -> None:
             done[0], before[0] = (done[0] + 1, before[0]) if before[0] == step() else (0, step())
-            with event(before[0] + done[0]):
+            with event(NAME, before[0] + done[0]):
                 one(batch)
 
         engine._train_step = marked_step

@@ -6,8 +6,6 @@ from typing import Any
 
 import jax
 
-from everstep.engine.profiler import NAME
-
 HOW = "tensorboard --logdir {directory} (with the package xprof), or *.trace.json.gz in https://ui.perfetto.dev"
 
 
@@ -23,9 +21,9 @@ def stop(session: Any, directory: Path) -> None:
     jax.profiler.stop_trace()
 
 
-def event(step: int) -> contextlib.AbstractContextManager[Any]:
+def event(name: str, step: int) -> contextlib.AbstractContextManager[Any]:
     """Returns a block that is one event, with the number of a step."""
-    return jax.profiler.StepTraceAnnotation(NAME, step_num=step)
+    return jax.profiler.StepTraceAnnotation(name, step_num=step)
 
 
 def single_steps() -> bool:

@@ -6,8 +6,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from everstep.engine.profiler import NAME
-
 HOW = "tensorboard --logdir {directory} (with the package xprof)"
 
 
@@ -22,9 +20,9 @@ def stop(session: Any, directory: Path) -> None:
     tf.profiler.experimental.stop()
 
 
-def event(step: int) -> contextlib.AbstractContextManager[Any]:
+def event(name: str, step: int) -> contextlib.AbstractContextManager[Any]:
     """Returns a block that is one event, with the number of a step."""
-    return tf.profiler.experimental.Trace(NAME, step_num=step, _r=1)
+    return tf.profiler.experimental.Trace(name, step_num=step, _r=1)
 
 
 def single_steps() -> bool:

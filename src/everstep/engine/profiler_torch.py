@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from everstep.engine.profiler import NAME
-
 HOW = "{directory}/*.pt.trace.json.gz in https://ui.perfetto.dev"
 
 
@@ -25,9 +23,9 @@ def stop(session: Any, directory: Path) -> None:
     session.export_chrome_trace(str(directory / f"{time.strftime('%Y_%m_%d_%H_%M_%S')}.pt.trace.json.gz"))
 
 
-def event(step: int) -> contextlib.AbstractContextManager[Any]:
+def event(name: str, step: int) -> contextlib.AbstractContextManager[Any]:
     """Returns a block that is one event, with the number of a step."""
-    return torch.profiler.record_function(f"{NAME} step {step}")
+    return torch.profiler.record_function(f"{name} step {step}")
 
 
 def single_steps() -> bool:

@@ -44,15 +44,9 @@ Interval = Annotated[
 ]
 """Steps as a number, or epochs as text: `1 epoch`, `0.5 epochs`. `in_steps` makes steps of both."""
 
-_FOLDERS = (
-    "checkpoints",
-    "ema_checkpoints",
-    "export",
-    "exported_ckpts",
-    "profile",
-    "spool",
-    "train",
-)  # of a run directory
+_FOLDERS = (  # of a run directory
+    *("checkpoints", "ema_checkpoints", "export", "exported_ckpts", "profile", "spool", "train"),
+)
 
 INTERVALS = ("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval")
 """The fields that may be given in epochs."""

@@ -3,21 +3,17 @@
 import csv
 import dataclasses
 import io
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from everstep.report.headline import SIDE_FIGURES
 from everstep.report.numbers import listed
+from everstep.tracking.metric_names import bare, of_validation
 
 MOST_POINTS = 1_200
 """Points of a series that the page draws; of more, the extremes of each stretch are kept."""
-
-_KINDS = {"training": "train", "validation": "validation", "val": "validation"}
-_PREFIX = re.compile(r"(^|/)(training|validation|val)_")
 
 
 @dataclasses.dataclass
@@ -79,8 +75,8 @@ def named(column: str, validation: set[str]) -> tuple[str, str]:
       column: Its header.
       validation: Plain names that only validation uses.
     """
-    if match := _PREFIX.search(column):
-        return column[: match.start(2)] + column[match.end() :], _KINDS[match[2]]
+    if (name := bare(column)) != column:
+        return name, "validation" if of_validation(column) else "train"
     return column, "validation" if column in validation else "train"
 
 

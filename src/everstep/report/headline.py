@@ -5,13 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everstep.report.numbers import finite
-from everstep.types import CLOCKS
-
-SIDE_FIGURES = (*CLOCKS, "learning_rate", "epoch")
-"""Columns of the logs that say how fast, not how good."""
-
-_HIGHER = ("accuracy", "acc", "auc", "iou", "dice", "precision", "recall", "f1", "score", "tpr", "tnr", "r2")
-_LOWER = ("loss", "error", "mae", "mse", "rmse", "entropy", "perplexity")
+from everstep.tracking.metric_names import SIDE_FIGURES, direction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,14 +34,6 @@ def headline(record: Mapping[str, Any] | None, pages: Sequence[Mapping[str, Any]
     names = {name for name, logs in metrics.items() if logs} - {page["split"] for page in pages}
     kinds = [kind for kind in ("validation", "train") if kind in names and not found]
     return found + [figure for kind in kinds for figure in _of_logs(kind, metrics[kind])]
-
-
-def direction(name: str) -> str | None:
-    """Returns which values of a metric are good, as far as its name says."""
-    words = name.lower().replace("/", "_").replace("-", "_").split("_")
-    if any(word in _LOWER for word in words):
-        return "lower"
-    return "higher" if any(word in _HIGHER for word in words) else None
 
 
 def _of_page(page: Mapping[str, Any]) -> list[Figure]:

@@ -9,11 +9,12 @@ from typing import Any
 from everstep.errors import UsageError
 from everstep.report import configuration
 from everstep.report.curves import read_points
-from everstep.report.headline import SIDE_FIGURES, direction, headline
+from everstep.report.headline import headline
 from everstep.report.numbers import finite
 from everstep.report.runs import names_of, told
 from everstep.report.splits import read_pages
 from everstep.run.goodput import goodput
+from everstep.tracking.metric_names import SIDE_FIGURES, direction
 
 Points = dict[tuple[str, str], list[tuple[int, float]]]
 """The points of each curve, by the metric and its kind."""

@@ -71,7 +71,7 @@ class HistoryTracker(Tracker):
         self._write([])
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
-        """Adds `logs` to the row of `step`; figures of the machine belong to no step, and are left to other trackers."""
+        """Adds `logs` to the row of `step`; figures of the machine belong to no step, and have no place there."""
         if kind == "system":
             return
         if kind == "validation":

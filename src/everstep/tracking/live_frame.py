@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from everstep.tracking.live_metrics import Metric
 from everstep.tracking.live_words import bytes_text, clock_time, count, fitted, percent, rate_text, value_text
-from everstep.tracking.painting import Line, Span, Style, cropped, width_of
+from everstep.tracking.painting import Line, Span, Style, cropped, in_ascii, width_of
 from everstep.tracking.trend import trend_line
 
 _MOST_METRICS = 8
@@ -72,7 +72,8 @@ def frame(status: Status, width: int, height: int, plain: bool = False) -> list[
     below = [line for items in (_safety(status), _machine(status)) if (line := _items(items, width))]
     room = max(0, height - len(above) - len(below))
     lines = [*above, *_table(status.metrics, width, min(room, _MOST_METRICS), plain), *below]
-    return [cropped(line, width) for line in lines[: max(1, height)]]
+    lines = [cropped(line, width) for line in lines[: max(1, height)]]
+    return [[Span(in_ascii(span.text), span.style) for span in line] for line in lines] if plain else lines
 
 
 def bar(done: float, width: int, plain: bool) -> Line:

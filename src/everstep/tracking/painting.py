@@ -54,6 +54,12 @@ def cropped(line: Line, width: int) -> Line:
     return kept
 
 
+def in_ascii(text: str) -> str:
+    """Returns a text of the same width that every terminal can show."""
+    spelled = text.translate({ord("…"): "~", ord("·"): "|", ord("×"): "x", ord("━"): "=", ord("─"): "-", ord("╸"): ">"})
+    return "".join(letter if letter.isascii() else "?" * _width(letter) for letter in spelled)
+
+
 def painted(line: Line, colours: bool) -> str:
     """Returns a line as a terminal takes it; without colours, what is bold or dim still is."""
     return "".join(
