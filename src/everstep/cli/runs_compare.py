@@ -24,7 +24,7 @@ _TITLES = {
 }
 _NOTHING = {"configuration": "no value differs", "surroundings": "nothing differs"}
 
-Runs = Annotated[list[str], typer.Argument(metavar="DIR DIR...", help="Run directories, or URLs.")]
+Runs = Annotated[list[str], typer.Argument(metavar="DIR", help="Run directories, or URLs.")]
 Out = Annotated[
     str | None,
     typer.Option(

@@ -15,7 +15,7 @@ from everstep.run import removal
 from everstep.submit.overview import Overview, listable
 from everstep.submit.submissions import newest
 
-Directories = Annotated[list[str], typer.Argument(metavar="DIR...", help="Run directories.")]
+Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Run directories.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where nobody can answer.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")]
 Force = Annotated[bool, typer.Option("--force", help="Remove a run although another one began with its weights.")]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from everstep.report.numbers import listed
-from everstep.tracking.metric_names import bare, of_validation
+from everstep.tracking.metric_names import SIDE_FIGURES, bare, of_validation
 
 MOST_POINTS = 1_200
 """Points of a series that the page draws; of more, the extremes of each stretch are kept."""
