@@ -133,7 +133,19 @@ def _type(block: Block) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_blocks_say_what_they_are(page):
     kinds = {block.kind for block in blocks(page)}
-    known = {"python", "python notest", "python torch", "sh", "sh run", "yaml", "toml", "gin", "text output", "text like", ""}
+    known = {
+        "python",
+        "python notest",
+        "python torch",
+        "sh",
+        "sh run",
+        "yaml",
+        "toml",
+        "gin",
+        "text output",
+        "text like",
+        "",
+    }
     assert kinds <= known | set(PROJECT_FILES)
     for block in blocks(page):
         if block.kind.startswith("python"):

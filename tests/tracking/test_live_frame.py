@@ -9,7 +9,7 @@ from everstep.tracking.live_frame import Status, frame
 from everstep.tracking.live_metrics import LiveMetrics
 from everstep.tracking.live_rate import LiveRate
 from everstep.tracking.live_words import clock_time, rate_text
-from everstep.tracking.painting import Style, painted, width_of
+from everstep.tracking.painting import Painter, Style, width_of
 
 LONG = "a_very_long_head_name/" * 4 + "accuracy"
 SIZES = [*itertools.product((1, 8, 20, 40, 79, 200), (1, 3, 30), (0, 1))]
@@ -23,7 +23,7 @@ def metrics(*logs, kind="validation"):
 
 
 def texts(status, width=100, height=20, plain=False):
-    return ["".join(span.text for span in line) for line in frame(status, width, height, plain)]
+    return [line.plain for line in frame(status, width, height, plain)]
 
 
 def full_status():
@@ -91,8 +91,8 @@ def test_nothing_is_known_yet():
 def test_what_is_not_finite_is_seen_and_is_never_the_best():
     (metric,) = metrics({"loss": 0.5}, {"loss": math.nan}, {"loss": -math.inf}, {"loss": 0.7})
     assert metric.best == (100, 0.5)
-    (line,) = [line for line in frame(Status(metrics=metrics({"loss": math.nan})), 80, 9) if "nan" in str(line)]
-    assert any(span.text == "nan" and span.style is Style.BAD for span in line)
+    (line,) = [line for line in frame(Status(metrics=metrics({"loss": math.nan})), 80, 9) if "nan" in line.plain]
+    assert any(line.plain[span.start : span.end] == "nan" and span.style == Style.BAD for span in line.spans)
     assert "×" in texts(Status(metrics=[metric]))[2]
     extremes = metrics({"loss": 1.7e308}, {"loss": -1.7e308})
     assert "█▁" in texts(Status(metrics=extremes))[2], "their difference is no float"
@@ -123,11 +123,14 @@ def test_odd_letters_do_not_break_the_lines():
     assert width_of("損失") == 4
 
 
-def test_without_colours_bold_and_dim_stay():
+def test_without_colours_bold_and_dim_stay(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     line = frame(full_status(), 100, 20)[0]
-    assert "\x1b[32m" in painted(line, colours=True)
-    without = painted(line, colours=False)
-    assert "\x1b[32m" not in without
+    assert "\x1b[32m" in Painter().paint(line)
+    monkeypatch.setenv("NO_COLOR", "1")
+    without = Painter().paint(line)
+    assert "32m" not in without
     assert "\x1b[1m" in without
 
 

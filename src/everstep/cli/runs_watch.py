@@ -17,9 +17,9 @@ from everstep.run.record import read
 from everstep.submit.overview import Overview, listable, overview
 from everstep.submit.submissions import newest
 from everstep.tracking.live_frame import bar, frame
-from everstep.tracking.live_screen import LiveScreen, can_draw, only_ascii, wants_colours
+from everstep.tracking.live_screen import LiveScreen, can_draw, only_ascii
 from everstep.tracking.live_words import clock_time, count, percent, value_text
-from everstep.tracking.painting import Line, Span, Style, cropped, in_ascii, painted, width_of
+from everstep.tracking.painting import Line, Style, cropped, in_ascii, joined, line_of, width_of
 
 _PAUSE, _PAUSE_OF_MANY, _PAUSE_FAR_AWAY = 1.0, 2.0, 10.0
 _GRACE = 5.0  # a supervisor starts a run again after a moment
@@ -137,12 +137,11 @@ def _display(watched: _Watched) -> Iterator[Callable[[], None]]:
     if not can_draw(out):
         yield tell
         return
-    plain, colours = only_ascii(out), wants_colours()
+    plain = only_ascii(out)
 
-    def picture(columns: int, rows: int) -> list[str]:
+    def picture(columns: int, rows: int) -> list[Line]:
         lines = _picture(watched, columns, rows, plain)
-        lines = [[Span(in_ascii(text), style) for text, style in line] for line in lines] if plain else lines
-        return [painted(line, colours) for line in lines]
+        return [in_ascii(line) for line in lines] if plain else lines
 
     screen = LiveScreen(out, picture)
     screen.start()
@@ -160,7 +159,7 @@ def _picture(watched: _Watched, width: int, height: int, plain: bool) -> list[Li
     widest = min(max(width_of(name_of(one.run)) for one in shown), max(10, width // 3))
     lines = [_row(one, widest, width, plain) for one in shown]
     hidden = len(runs) - len(shown)
-    return [*lines, *([[Span(f"and {hidden} more", Style.DIM)]] if hidden else [])]
+    return [*lines, *([line_of((f"and {hidden} more", Style.DIM))] if hidden else [])]
 
 
 def _title(one: WatchedRun, width: int) -> Line:
@@ -168,7 +167,8 @@ def _title(one: WatchedRun, width: int) -> Line:
     words = [str(record[key]) for key in ("experiment", "backend") if record.get(key)]
     age = one.run.age
     seen = [f"seen {clock_time(age)} ago"] if age is not None else []
-    return cropped([Span(name_of(one.run), Style.STRONG), Span(f"  {' · '.join([*words, *seen])}", Style.DIM)], width)
+    beside = f"  {' · '.join([*words, *seen])}"
+    return cropped(line_of((name_of(one.run), Style.STRONG), (beside, Style.DIM)), width)
 
 
 def _row(one: WatchedRun, widest: int, width: int, plain: bool) -> Line:
@@ -176,11 +176,12 @@ def _row(one: WatchedRun, widest: int, width: int, plain: bool) -> Line:
     status, name = one.status, name_of(one.run)
     name = name if width_of(name) <= widest else f"…{name[-(widest - 1) :]}"
     style = Style.PLAIN if is_at_work(one.run) else Style.GOOD if ended_well(one.run) else Style.BAD
-    line: Line = [Span(name + " " * (widest - width_of(name) + 2), Style.STRONG), Span(f"{one.run.state:11s} ", style)]
+    padded = name + " " * (widest - width_of(name) + 2)
+    line = line_of((padded, Style.STRONG), (f"{one.run.state:11s} ", style))
     if status.total:
         share = status.step / status.total
-        line += [*bar(share, _BAR, plain), Span(f" {percent(min(1.0, share)):>5s}  ")]
+        line = joined([line, bar(share, _BAR, plain), line_of((f" {percent(min(1.0, share)):>5s}  ", Style.PLAIN))])
     words = [f"{clock_time(status.left)} left"] if status.left is not None else [f"step {count(status.step)}"]
     values = ((metric, metric.last("validation")) for metric in status.metrics)
     words += [f"{metric.name} {value_text(value)}" for metric, value in values if value is not None]
-    return cropped([*line, Span(" · ".join(words), Style.DIM)], width)
+    return cropped(joined([line, line_of((" · ".join(words), Style.DIM))]), width)

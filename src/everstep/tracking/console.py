@@ -12,8 +12,8 @@ from typing import TextIO
 from everstep.tracking.live_frame import Status, frame
 from everstep.tracking.live_metrics import LiveMetrics
 from everstep.tracking.live_rate import LiveRate
-from everstep.tracking.live_screen import LiveScreen, can_draw, only_ascii, wants_colours
-from everstep.tracking.painting import painted
+from everstep.tracking.live_screen import LiveScreen, can_draw, only_ascii
+from everstep.tracking.painting import Line
 from everstep.tracking.tracker import Kind, Tracker, plain
 from everstep.types import CLOCKS
 
@@ -147,12 +147,11 @@ class ConsoleTracker(Tracker):
         if self._history is not None:
             self._metrics.read(self._history)
             self._metrics.cut(step)
-        ascii_only, colours = only_ascii(out), wants_colours()
+        ascii_only = only_ascii(out)
 
-        def picture(width: int, height: int) -> list[str]:
+        def picture(width: int, height: int) -> list[Line]:
             with self._lock:
-                lines = frame(self.status(), width, height, ascii_only)
-            return [painted(line, colours) for line in lines]
+                return frame(self.status(), width, height, ascii_only)
 
         self._screen = LiveScreen(out, picture)
         self._screen.start()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from everstep.tracking.live_metrics import Metric
 from everstep.tracking.live_words import bytes_text, clock_time, count, fitted, percent, rate_text, value_text
-from everstep.tracking.painting import Line, Span, Style, cropped, in_ascii, width_of
+from everstep.tracking.painting import Line, Style, cropped, in_ascii, joined, line_of, width_of
 from everstep.tracking.trend import trend_line
 
 _MOST_METRICS = 8
@@ -73,7 +73,7 @@ def frame(status: Status, width: int, height: int, plain: bool = False) -> list[
     room = max(0, height - len(above) - len(below))
     lines = [*above, *_table(status.metrics, width, min(room, _MOST_METRICS), plain), *below]
     lines = [cropped(line, width) for line in lines[: max(1, height)]]
-    return [[Span(in_ascii(span.text), span.style) for span in line] for line in lines] if plain else lines
+    return [in_ascii(line) for line in lines] if plain else lines
 
 
 def bar(done: float, width: int, plain: bool) -> Line:
@@ -81,7 +81,7 @@ def bar(done: float, width: int, plain: bool) -> Line:
     full, half, empty = ("=", ">", "-") if plain else ("━", "╸", "─")
     filled = int(max(0.0, min(1.0, done)) * width)
     tip = half if filled < width else ""
-    return [Span(full * filled + tip, Style.GOOD), Span(empty * (width - filled - len(tip)), Style.DIM)]
+    return line_of((full * filled + tip, Style.GOOD), (empty * (width - filled - len(tip)), Style.DIM))
 
 
 def _progress(status: Status, width: int, plain: bool) -> Line:
@@ -92,11 +92,12 @@ def _progress(status: Status, width: int, plain: bool) -> Line:
     words += [status.phase] if status.phase else []
     words[0] += "" if status.total else " steps"
     if not status.total:
-        return [Span("  ".join(words), Style.STRONG)]
+        return line_of(("  ".join(words), Style.STRONG))
     share = status.step / status.total
     text = f"  {min(1.0, share):4.0%}  {'  '.join(words)}".replace("%", " %")
     room = min(_LONGEST_BAR, width - width_of(text))
-    return [*(bar(share, room, plain) if room >= _SHORTEST_BAR else []), Span(text, Style.STRONG)]
+    drawn = bar(share, room if room >= _SHORTEST_BAR else 0, plain)
+    return joined([drawn, line_of((text, Style.STRONG))])
 
 
 def _speed(status: Status) -> list[str]:
@@ -141,7 +142,7 @@ def _machine(status: Status) -> list[str]:
 def _items(items: Iterable[str], width: int) -> Line:
     """Returns as many items as fit, the first ones first."""
     text = fitted([item for item in items if item], width)
-    return [Span(text, Style.DIM)] if text else []
+    return line_of((text, Style.DIM))
 
 
 def _table(metrics: Sequence[Metric], width: int, most: int, plain: bool) -> list[Line]:
@@ -153,49 +154,46 @@ def _table(metrics: Sequence[Metric], width: int, most: int, plain: bool) -> lis
     cells = [[_name(metric, name_width), *_values(metric), trend_line(metric.trend, plain)] for metric in shown]
     lines = _aligned(cells, width)
     hidden = len(metrics) - len(shown)
-    return [*lines, *([[Span(f"and {hidden} more", Style.DIM)]] if hidden else [])]
+    return [*lines, *([line_of((f"and {hidden} more", Style.DIM))] if hidden else [])]
 
 
 def _name(metric: Metric, width: int) -> Line:
     name = metric.name
     if width_of(name) > width:  # beginning and end: names differ in both
         name = f"{name[: width // 2 - 1]}…{name[-(width - width // 2) :]}"
-    return [Span(name, Style.STRONG)]
+    return line_of((name, Style.STRONG))
 
 
 def _values(metric: Metric) -> list[Line]:
     train, validation, best = metric.last("train"), metric.last("validation"), metric.best
-    cells: list[Line] = [
-        [] if train is None else [Span("train ", Style.DIM), _number(train)],
-        [] if validation is None else [Span("validation ", Style.DIM), _number(validation)],
-        [],
+    return [
+        line_of() if train is None else line_of(("train ", Style.DIM), _number(train)),
+        line_of() if validation is None else line_of(("validation ", Style.DIM), _number(validation)),
+        line_of() if best is None else _best(*best),
     ]
-    if best is not None:
-        cells[2] = [Span("best ", Style.DIM), Span(value_text(best[1]), Style.GOOD), Span(f" at {count(best[0])}")]
-    return cells
 
 
-def _number(value: float) -> Span:
-    return Span(value_text(value), Style.BAD if value - value != 0 else Style.PLAIN)
+def _best(step: int, value: float) -> Line:
+    return line_of(("best ", Style.DIM), (value_text(value), Style.GOOD), (f" at {count(step)}", Style.PLAIN))
+
+
+def _number(value: float) -> tuple[str, Style]:
+    return value_text(value), Style.BAD if value - value != 0 else Style.PLAIN
 
 
 def _aligned(rows: list[list[Line]], width: int) -> list[Line]:
     """Returns rows whose cells line up; columns that are empty, or do not fit any more, are left out."""
     columns = list(zip(*rows, strict=True))
-    widths = [max(map(_length, column)) for column in columns]
+    widths = [max(cell.cell_len for cell in column) for column in columns]
     kept, used = list[int](), 0
     for index in _IMPORTANCE:
         if widths[index] and (not kept or used + _GAP + widths[index] <= width):
             used += widths[index] + (_GAP if kept else 0)
             kept.append(index)
-    lines: list[Line] = [[] for _ in rows]
+    lines = [line_of() for _ in rows]
     place = 0
     for index in sorted(kept):
         for line, cell in zip(lines, columns[index], strict=True):
-            line += [Span(" " * (place - _length(line))), *cell]
+            line.append(" " * (place - line.cell_len)).append_text(cell)
         place += widths[index] + _GAP
     return lines
-
-
-def _length(line: Line) -> int:
-    return sum(width_of(span.text) for span in line)

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
+from everstep.tracking.painting import Line, Painter
+
 logger = logging.getLogger(__name__)
 
 _LEAST_PAUSE = 0.1
@@ -29,11 +31,6 @@ def can_draw(out: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
     """Returns whether a stream is a terminal that can be drawn on."""
     known = environment.get("TERM", "") not in ("", "dumb", "unknown")
     return bool(out.isatty()) and known and os.name == "posix"
-
-
-def wants_colours(environment: Mapping[str, str] = os.environ) -> bool:
-    """Returns whether colours are welcome: `NO_COLOR` says no."""
-    return not environment.get("NO_COLOR")
 
 
 def only_ascii(out: TextIO) -> bool:
@@ -52,11 +49,11 @@ class LiveScreen:
 
     Args:
       out: The terminal.
-      picture: Called with columns and rows by the drawing thread; returns painted lines that fit.
+      picture: Called with columns and rows by the drawing thread; returns lines that fit.
     """
 
-    def __init__(self, out: TextIO, picture: Callable[[int, int], list[str]]) -> None:
-        self._out, self._picture = out, picture
+    def __init__(self, out: TextIO, picture: Callable[[int, int], list[Line]]) -> None:
+        self._out, self._picture, self._painter = out, picture, Painter()
         self._lock = threading.Lock()  # held for no longer than a line takes to be left here
         self._drawing = threading.Lock()
         self._above: list[str] = []
@@ -97,7 +94,7 @@ class LiveScreen:
         while not self._ended.wait(pause):
             begin = time.thread_time()
             self._draw()
-            pause = max(_LEAST_PAUSE, (time.thread_time() - begin) / _SHARE)
+            pause = pause_after(time.thread_time() - begin)
 
     def _draw(self, last: bool = False) -> None:
         with self._lock:
@@ -115,7 +112,7 @@ class LiveScreen:
 
     def _lines(self, width: int, height: int) -> list[str]:
         try:
-            return self._picture(width, height)
+            return [self._painter.paint(line) for line in self._picture(width, height)]
         except Exception:  # a picture is not worth a run
             if not self._failed:
                 logger.exception("the display cannot be drawn; training goes on")
@@ -166,6 +163,11 @@ class _Above(io.TextIOBase):
     def buffer(self) -> Any:
         """Bytes go past the picture."""
         return self._stream.buffer
+
+
+def pause_after(seconds: float) -> float:
+    """Returns for how long nothing is drawn after a picture that took so many seconds."""
+    return max(_LEAST_PAUSE, seconds / _SHARE)
 
 
 def size(out: TextIO) -> tuple[int, int]:

@@ -1,80 +1,78 @@
-"""Lines for a terminal: text with a style, measured in the columns that it takes, and painted at the very end."""
+"""Lines for a terminal, as rich's texts: measured in columns, cut to a width, painted at the very end."""
 
 import enum
-import functools
-import unicodedata
-from typing import NamedTuple
+import io
+from collections.abc import Iterable
 
+from rich.cells import cell_len
+from rich.console import Console
+from rich.control import strip_control_codes
+from rich.text import Text
 
-class Style(enum.Enum):
-    """How text looks; the value is what a terminal is sent before it."""
-
-    PLAIN = ""
-    DIM = "\x1b[2m"
-    STRONG = "\x1b[1m"
-    GOOD = "\x1b[32m"
-    BAD = "\x1b[1;31m"
-    TREND = "\x1b[36m"
-
-
-_COLOURED = {Style.GOOD, Style.BAD, Style.TREND}
-_RESET = "\x1b[0m"
-
-
-class Span(NamedTuple):
-    """Text in one style."""
-
-    text: str
-    style: Style = Style.PLAIN
-
-
-Line = list[Span]
+Line = Text
 """One line, without its end."""
 
+_ASCII = str.maketrans({"…": "~", "·": "|", "×": "x", "━": "=", "─": "-", "╸": ">"})
 
-@functools.lru_cache(4096)
+
+class Style(enum.StrEnum):
+    """How text looks, in rich's words."""
+
+    PLAIN = ""
+    DIM = "dim"
+    STRONG = "bold"
+    GOOD = "green"
+    BAD = "bold red"
+    TREND = "cyan"
+
+
+def line_of(*parts: tuple[str, Style]) -> Line:
+    """Returns a line of parts in styles of their own; line breaks and control characters in them do no harm."""
+    line = Text(no_wrap=True, end="")
+    for text, style in parts:
+        line.append(strip_control_codes(text).translate({10: "?", 27: "?"}), style.value)
+    return line
+
+
+def joined(lines: Iterable[Line]) -> Line:
+    """Returns several pieces as one line."""
+    return Text("", no_wrap=True, end="").join(lines)
+
+
 def width_of(text: str) -> int:
     """Returns the columns that a text takes: two for wide letters, none for accents."""
-    if text.isascii():
-        return len(text)
-    return sum(map(_width, text))
+    return cell_len(text)
 
 
 def cropped(line: Line, width: int) -> Line:
-    """Returns a line that is no wider than this, and has no control characters in it."""
-    kept: Line = []
-    for text, style in line:
-        part = ""
-        for letter in text if text.isprintable() else map(_printable, text):
-            if _width(letter) > width:
-                return [*kept, Span(part, style)]
-            width -= _width(letter)
-            part += letter
-        kept.append(Span(part, style))
-    return kept
+    """Returns a line that is no wider than this."""
+    line = line.copy()
+    line.truncate(width)
+    return line
 
 
-def in_ascii(text: str) -> str:
-    """Returns a text of the same width that every terminal can show."""
-    spelled = text.translate({ord("…"): "~", ord("·"): "|", ord("×"): "x", ord("━"): "=", ord("─"): "-", ord("╸"): ">"})
-    return "".join(letter if letter.isascii() else "?" * _width(letter) for letter in spelled)
+def in_ascii(line: Line) -> Line:
+    """Returns a line of the same width that every terminal can show."""
+    spelled = line.plain.translate(_ASCII)
+    return Text(
+        "".join(letter if letter.isascii() else "?" for letter in spelled), no_wrap=True, end="", spans=list(line.spans)
+    )
 
 
-def painted(line: Line, colours: bool) -> str:
-    """Returns a line as a terminal takes it; without colours, what is bold or dim still is."""
-    return "".join(
-        f"{style.value}{text}{_RESET}" if text.strip() and style.value and (colours or style not in _COLOURED) else text
-        for text, style in line
-    ).rstrip(" ")
+class Painter:
+    """Makes of lines what a terminal takes; rich finds out what that is from its environment.
 
+    `NO_COLOR` is honoured: what is bold or dim still is.
+    """
 
-def _printable(letter: str) -> str:
-    return letter if letter.isprintable() else "?"
+    def __init__(self, width: int = 10_000) -> None:
+        self._out = io.StringIO()
+        self._console = Console(file=self._out, force_terminal=True, width=width, highlight=False, legacy_windows=False)
 
-
-def _width(letter: str) -> int:
-    if letter.isascii():
-        return 1
-    if unicodedata.combining(letter):
-        return 0
-    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+    def paint(self, line: Line) -> str:
+        """Returns a line with what gives it its styles."""
+        self._console.print(line, soft_wrap=True, end="")
+        painted = self._out.getvalue()
+        self._out.seek(0)
+        self._out.truncate()
+        return painted.rstrip(" ")

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from everstep.tracking.painting import Line, Span, Style
+from everstep.tracking.painting import Line, Style, line_of
 
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _NEWEST = 16
@@ -19,9 +19,9 @@ def trend_line(values: Sequence[float], plain: bool) -> Line:
     newest = list(values)[-_NEWEST:]
     finite = [value for value in newest if math.isfinite(value)]
     if plain or len(newest) < 2 or not finite:
-        return []
+        return line_of()
     low, high = min(finite), max(finite)
-    return [Span("".join(_height(value, low, high) for value in newest), Style.TREND)]
+    return line_of(("".join(_height(value, low, high) for value in newest), Style.TREND))
 
 
 def _height(value: float, low: float, high: float) -> str:
