@@ -40,9 +40,10 @@ test-full: lint $(VENV)/.torch
 # Bytecode is kept, whatever the environment says: tests start many processes, and each would compile everything anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadscope
 
-# Steps on PyTorch are not compiled, and take longer: every day the contract suite, the streams, kills and resumes,
-# other backends' checkpoints, the examples and the export; `make test-full` runs everything there.
-ON_TORCH := tests/engine tests/data tests/export tests/reliability tests/examples/test_examples.py tests/test_grad.py tests/test_resume_changed.py
+# Steps on PyTorch are not compiled, and take longer: every day kills and resumes, other backends' checkpoints, two
+# examples, the export, the contract suite and the streams, the longest first; `make test-full` runs everything there.
+ON_TORCH := $(addprefix tests/examples/test_examples.py::,test_gan test_custom_step) tests/reliability \
+            tests/test_resume_changed.py tests/export tests/engine tests/data tests/test_grad.py
 
 define run_tests
 	$(PYTEST) --backend tensorflow -m "$(1)" $(PYTEST_ARGS)

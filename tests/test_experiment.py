@@ -13,6 +13,7 @@ import everstep as es
 import everstep.zoo
 from everstep.cli.request import Request, resolve
 from everstep.errors import UsageError
+from everstep.export.folder import serving_form
 from everstep.task.initial.report import Report
 from loop.samples import TinyTask, run, tiny_params
 
@@ -85,7 +86,7 @@ def test_tensorboard_events(finished):
 
 def test_export(finished):
     model_dir, model, _ = finished
-    assert {path.name for path in (model_dir / "export").iterdir()} == {"model.keras", "saved_model"}
+    assert {path.name for path in (model_dir / "export").iterdir()} == {"model.keras", serving_form()[0]}
     images = np.zeros((3, 28, 28), "float32")
     loaded = keras.saving.load_model(model_dir / "export" / "model.keras")
     np.testing.assert_allclose(loaded.predict(images, verbose=0), model.predict(images, verbose=0), rtol=1e-5)
