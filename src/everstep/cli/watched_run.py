@@ -69,7 +69,7 @@ class WatchedRun:
             epoch=record.get("epoch"),
             phase="" if state == "running" else state,
             rate=rate,
-            left=run.seconds_left,
+            left=self._left,
             gone=time.time() - begun if begun and is_at_work(run) else None,
             rates=self._metrics.rates if is_at_work(run) else {},
             metrics=list(self._metrics.by_name.values()),
@@ -78,6 +78,12 @@ class WatchedRun:
             attempts=max(1, len(attempts)),
             goodput=goodput(record).ratio if attempts else None,
         )
+
+    @property
+    def _left(self) -> float | None:
+        """At the pace of the last half minute; before there is one, at that of the attempt."""
+        run, total = self.run, self.run.train_steps
+        return (total - run.step) / self._pace if self._pace and total else run.seconds_left
 
     @property
     def summary(self) -> str:

@@ -68,7 +68,7 @@ def frame(status: Status, width: int, height: int, plain: bool = False) -> list[
       height: Rows.
       plain: Whether only ASCII can be shown.
     """
-    above = [_progress(status, width, plain), _items(_speed(status), width)]
+    above = [_progress(status, width, plain), _items(_speed(status), width, Style.PLAIN)]
     below = [line for items in (_safety(status), _machine(status)) if (line := _items(items, width))]
     room = max(0, height - len(above) - len(below))
     lines = [*above, *_table(status.metrics, width, min(room, _MOST_METRICS), plain), *below]
@@ -139,10 +139,10 @@ def _machine(status: Status) -> list[str]:
     return words
 
 
-def _items(items: Iterable[str], width: int) -> Line:
+def _items(items: Iterable[str], width: int, style: Style = Style.DIM) -> Line:
     """Returns as many items as fit, the first ones first."""
     text = fitted([item for item in items if item], width)
-    return line_of((text, Style.DIM))
+    return line_of((text, style))
 
 
 def _table(metrics: Sequence[Metric], width: int, most: int, plain: bool) -> list[Line]:
