@@ -146,4 +146,4 @@ def test_memory_does_not_grow_with_the_number_of_checkpoints(tmp_path):
         for count in ("3", "8")
     ]
     print(f"peak with 3 checkpoints of 120 MiB: {peaks[0]} MiB, with 8: {peaks[1]} MiB")
-    assert peaks[1] < peaks[0] + 60
+    assert peaks[1] < peaks[0] + 2 * 120, "held all at once, it would be five more"
