@@ -1,5 +1,9 @@
 """The average of checkpoints, number by number against NumPy."""
 
+import os
+import subprocess
+import sys
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -119,3 +123,32 @@ def test_a_damaged_one_is_named(tmp_path):
     with pytest.raises(TrainingError, match=r"checkpoints/1' is damaged: .*choose other steps"):
         write_average(paths, tmp_path / "average", lasting)
     assert not (tmp_path / "average").exists()
+
+
+MEASURED = """
+import resource, sys
+from pathlib import Path
+from everstep.checkpoint.averaging import average
+from everstep.run.averaged import lasting
+paths = [Path(sys.argv[1], "checkpoints", str(step)) for step in range(1, 1 + int(sys.argv[2]))]
+average(paths, lasting)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.full
+def test_memory_does_not_grow_with_the_number_of_checkpoints(tmp_path):
+    """Sixty arrays of two MiB each; all are held once in float64, and one checkpoint beside that."""
+    random = np.random.default_rng(0)
+    state = {f"model/{number}": random.normal(size=(512, 1024)).astype("float32") for number in range(60)}
+    saved(tmp_path, dict.fromkeys(range(1, 9), state))
+    # What is freed goes back to the system at once, so that the peak is what was held, and not what malloc keeps.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+
+    def peak(count):
+        command = [sys.executable, "-c", MEASURED, str(tmp_path), count]
+        return int(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+
+    peaks = peak("3"), peak("8")
+    print(f"peak with 3 checkpoints of 120 MiB: {peaks[0]} MiB, with 8: {peaks[1]} MiB")
+    assert peaks[1] < peaks[0] + 60

@@ -6,7 +6,6 @@ numbers, such as the counters of random generators, there is no mean: the newest
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -48,17 +47,24 @@ def average(paths: Sequence[Path], part: Part) -> State:
       TrainingError: One is damaged.
     """
     sums: State = {}
-    latest: State = {}
+    types: dict[str, np.dtype] = {}
     for path in paths:
-        latest = _read(path, part)
-        if sums:
-            _require_alike(sums, latest, path)
-        for key, array in latest.items():
-            if _is_float(array):
-                sums[key] = sums[key] + array if key in sums else array.astype(_wide(array))
-            else:
-                sums[key] = array
-    return {key: _mean(total, latest[key], len(paths)) for key, total in sums.items()}
+        _add(_read(path, part), sums, types, path)
+    return {key: _mean(total, types[key], len(paths)) for key, total in sums.items()}
+
+
+def _add(state: State, sums: State, types: dict[str, np.dtype], path: Path) -> None:
+    """Adds a checkpoint to the sums; nothing of it is kept but whole numbers."""
+    if sums:
+        _require_alike(sums, state, path)
+    for key, array in state.items():
+        types[key] = array.dtype
+        if not _is_float(array.dtype):
+            sums[key] = array
+        elif key in sums:
+            sums[key] += array
+        else:
+            sums[key] = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 def _read(path: Path, part: Part) -> State:
@@ -93,14 +99,10 @@ def _require_alike(sums: State, other: State, path: Path) -> None:
         )
 
 
-def _is_float(array: np.ndarray) -> bool:
+def _is_float(dtype: np.dtype) -> bool:
     # Types that NumPy does not know itself are of the kind V: bfloat16, but int4 as well.
-    return array.dtype.kind in "fc" or (array.dtype.kind == "V" and "int" not in array.dtype.name)
+    return dtype.kind in "fc" or (dtype.kind == "V" and "int" not in dtype.name)
 
 
-def _wide(array: np.ndarray) -> Any:
-    return np.complex128 if array.dtype.kind == "c" else np.float64
-
-
-def _mean(total: np.ndarray, like: np.ndarray, count: int) -> np.ndarray:
-    return (total / count).astype(like.dtype) if _is_float(like) else like
+def _mean(total: np.ndarray, dtype: np.dtype, count: int) -> np.ndarray:
+    return (total / count).astype(dtype) if _is_float(dtype) else total

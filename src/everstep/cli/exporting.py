@@ -12,6 +12,7 @@ from everstep.cli.trained import experiment_of
 from everstep.config import get_task
 from everstep.data import nest
 from everstep.engine import backend
+from everstep.errors import UsageError
 from everstep.export.folder import export_all
 from everstep.export.from_checkpoint import load_checkpoint
 from everstep.inference.finding import Found
@@ -37,10 +38,25 @@ def export_chosen(found: Found, chosen: Chosen, place: Path, imports: Sequence[s
       UsageError: The model cannot be had, or has other weights.
       TrainingError: A checkpoint is damaged.
     """
-    model, sample = _exported(found) or _built(experiment_of(found.directory or Path(), imports))
+    model, sample = _model(found, imports)
     with as_checkpoint(chosen) as path:
         load_checkpoint(model, path)
     return export_all(model, place, sample)
+
+
+def _model(found: Found, imports: Sequence[str] | None) -> tuple[keras.Model, Any]:
+    """Returns the model and a batch for it: as it was exported, which needs no data, else as the experiment has it."""
+    wrong = None
+    try:
+        exported = _exported(found)
+    except UsageError as error:  # such as a class that only the experiment's module knows
+        exported, wrong = None, error
+    if exported is not None:
+        return exported
+    try:
+        return _built(experiment_of(found.directory or Path(), imports))
+    except UsageError as error:
+        raise wrong or error from None
 
 
 def _exported(found: Found) -> tuple[keras.Model, Any] | None:

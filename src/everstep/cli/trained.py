@@ -52,6 +52,6 @@ def experiment_of(directory: Path, imports: Sequence[str] | None) -> Resolved:
     except UsageError as error:
         why = str(error).partition(";")[0]
         raise UsageError(
-            f"{str(directory)!r} has no exported model, and cannot be built anew ({why}): name the model that was "
-            "exported elsewhere, such as a Training's artifacts_dir, or --import its experiment"
+            f"{str(directory)!r} has no exported .keras model, and cannot be built anew ({why}): name the model that "
+            "was exported elsewhere, such as a Training's artifacts_dir, or --import its experiment"
         ) from error
