@@ -103,6 +103,17 @@ def test_cut_without_validation(tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.*conditioned on metric `val_loss`:UserWarning")  # Keras, of the other epochs
+def test_cut_where_not_every_epoch_is_evaluated(tmp_path):
+    """Nor is the last one, and the first is not 0: cut in and after epochs of both kinds."""
+    short = {"epochs": 5, "initial_epoch": 2, "validation_freq": 2, "every_batch": True}
+    wanted = whole(tmp_path / "whole", **short)
+    assert (wanted["epochs"], len(wanted["history"]["val_loss"])) == ([2, 3, 4], 1)
+    cuts = ["step 12", "step 15", "begin 15", "step 18", "step 20", "evaluation 20", "begin 20", "step 25"]
+    assert_same(tmp_path / "cut", wanted, cuts, **short)
+
+
+@pytest.mark.full
 def test_cut_anywhere(tmp_path):
     short = {"every_batch": True, "epochs": 3}
     wanted = whole(tmp_path / "whole", **short)

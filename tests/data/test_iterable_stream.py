@@ -112,3 +112,11 @@ def test_the_callers_generators_survive_an_error():
     with pytest.raises(OSError, match="gone"):
         next(IterableStream(broken, seed=3))
     assert np.random.random() == expected
+
+
+def test_shuffling_data_loader_says_what_it_loses():
+    data = pytest.importorskip("torch").utils.data
+    dataset = data.TensorDataset(data.default_collate(list(range(4))))
+    found = [IterableStream(data.DataLoader(dataset, 2, shuffle=shuffle)).guarantee for shuffle in (True, False)]
+    assert "pass its dataset" in found[0]
+    assert not found[1]

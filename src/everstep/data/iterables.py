@@ -57,8 +57,15 @@ class IterableStream(Stream):
 
     @property
     def guarantee(self) -> str:
-        """A one-shot iterator is gone once it was read; see `Stream.guarantee`."""
-        return str(self._cannot("go back or resume")) if self._one_shot else ""
+        """A one-shot iterator is gone once it was read, a DataLoader shuffles unseen; see `Stream.guarantee`."""
+        if self._one_shot:
+            return str(self._cannot("go back or resume"))
+        if _shuffles_unseen(self._source):
+            return (
+                "a PyTorch DataLoader draws its order from a generator of its own, which is not saved: pass its "
+                "dataset instead, which is shuffled here"
+            )
+        return ""
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Returns the epoch's batches from that batch on, reading and dropping those before it."""
@@ -93,6 +100,14 @@ class IterableStream(Stream):
 def is_one_shot(source: Any) -> bool:
     """Whether the source is an iterator already, so that reading it uses it up."""
     return isinstance(source, Iterator)
+
+
+def _shuffles_unseen(source: Any) -> bool:
+    """Whether it is a `torch.utils.data.DataLoader` whose order is not that of its dataset."""
+    classes = {(cls.__module__.rpartition(".")[0], cls.__name__) for cls in type(source).__mro__}
+    if ("torch.utils.data", "DataLoader") not in classes:
+        return False
+    return type(getattr(source, "sampler", None)).__name__ != "SequentialSampler"
 
 
 def _count(source: Any, batch_size: int | None) -> int | None:
