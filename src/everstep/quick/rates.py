@@ -51,14 +51,14 @@ class RangeTest:
     def steepest(self) -> int | None:
         """Returns the step at which the loss falls fastest, by the logarithm of the rate.
 
-        None where it does not fall: by less than a hundredth, or than single losses differ from those around them.
+        None where it does not fall: by less than a hundredth, or than twice what single losses differ from their mean.
         """
         curve = self.smoothed()
         first, last = math.ceil(_SKIPPED * len(curve)), int(np.argmin(curve))
         if last <= first:
             return None
         noise = float(np.std((np.asarray(self.losses) - curve)[:last]))
-        if curve[first] - curve[last] <= max(_LEAST_FALL * abs(curve[first]), noise):
+        if curve[first] - curve[last] <= max(_LEAST_FALL * abs(curve[first]), 2 * noise):
             return None
         return first + int(np.argmin(np.gradient(curve)[first : last + 1]))
 
