@@ -12,6 +12,7 @@ import typer
 from everstep import redaction
 from everstep.cli import options
 from everstep.cli.ending import print_last
+from everstep.cli.numbers import real_number, whole_number
 from everstep.cli.quiet import quiet
 from everstep.cli.request import Resolved, resolve
 from everstep.cli.running import load_backend
@@ -23,14 +24,15 @@ from everstep.quick.child import free_bytes
 from everstep.quick.sizes import Tried, fastest, largest, search
 
 Mode = Annotated[str, typer.Option(metavar="MODE", help="As for train; with train, nothing is evaluated.")]
-Start = Annotated[int | None, typer.Option(min=1, metavar="N", help="The first size; by default the configured one.")]
-Most = Annotated[int, typer.Option("--max", min=1, metavar="N", help="The largest size to try.")]
+Start = Annotated[str | None, typer.Option(metavar="N", help="The first size; by default the configured one.")]
+Most = Annotated[str, typer.Option("--max", metavar="N", help="The largest size to try.")]
 Memory = Annotated[
-    float | None,
+    str | None,
     typer.Option(metavar="GB", help="Memory of this machine that a try may take; by default what is free now."),
 ]
-Only = Annotated[int | None, typer.Option(min=1, metavar="N", help="Try this size alone, in this very process.")]
+Only = Annotated[str | None, typer.Option(metavar="N", help="Try this size alone, in this very process.")]
 
+_MOST = 2**30
 _KEY = "task.train_data.global_batch_size"
 _ROW = "{:>10}  {:<5} {:>10}  {:>9}  {}"
 
@@ -41,7 +43,7 @@ def batch_size(
     request: options.Request,
     mode: Mode = "train_and_eval",
     start: Start = None,
-    most: Most = 65536,
+    most: Most = "65536",
     memory: Memory = None,
     only: Only = None,
 ) -> None:
@@ -51,24 +53,35 @@ def batch_size(
     with some real training steps and an evaluation step. What is found is printed; nothing is set, and nothing is
     written.
     """
-    bound = _bound(memory)
-    check_mode(mode)
+    bound, largest_size = _bound(memory), _size("--max", most)
+    first, single = start and _size("--start", start), only and _size("--only", only)
+    _check_trains(mode)
     resolved = resolve(request)
-    if only is not None:
-        print_last(spelled(_try_here(resolved, only, "eval" in mode)))
+    if single:
+        print_last(spelled(_try_here(resolved, single, "eval" in mode)))
         return
-    first = start or resolved.params.task.train_data.global_batch_size
-    if first > most:
+    first = first or resolved.params.task.train_data.global_batch_size
+    if first > largest_size:
         raise UsageError(f"--max {most}: the first size to try is {first}; give a larger --max, or a smaller --start")
     attempt = in_child(lambda size: _again(context.obj, size), bound)
-    print_last(redaction.text(_advice(_told_as_it_goes(search(first, most, attempt)))))
+    print_last(redaction.text(_advice(_told_as_it_goes(search(first, largest_size, attempt)))))
 
 
-def _bound(memory: float | None) -> int | None:
-    if memory is not None and not 0 < memory < 1e6:
-        raise UsageError(f"--memory: received {memory:g}, expected gigabytes, more than 0 and fewer than a million")
+def _size(option: str, text: str) -> int:
+    return whole_number(option, text, 1, _MOST)
+
+
+def _check_trains(mode: str) -> None:
+    check_mode(mode)
+    if "train" not in mode:
+        raise UsageError(f"--mode {mode}: nothing is trained then; choose a mode that trains")
+
+
+def _bound(memory: str | None) -> int | None:
+    if memory is not None:
+        return int(1e9 * real_number("--memory", memory, 0, 1e6))
     free = free_bytes()
-    return int(memory * 1e9) if memory is not None else free and int(0.9 * free)
+    return None if free is None else int(0.9 * free)
 
 
 def _try_here(resolved: Resolved, size: int, evaluate: bool) -> Tried:

@@ -1,5 +1,6 @@
 """`everstep tune learning-rate`."""
 
+import math
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ import typer
 from everstep import redaction, storage
 from everstep.cli import options
 from everstep.cli.ending import print_last
+from everstep.cli.numbers import real_number, whole_number
 from everstep.cli.output import aligned
 from everstep.cli.quiet import quiet
 from everstep.cli.request import Resolved, resolve
@@ -18,18 +20,18 @@ from everstep.errors import UsageError
 from everstep.quick.drawing import draw, require_matplotlib
 from everstep.quick.rates import RangeTest, rounded
 
-Least = Annotated[float, typer.Option("--min", metavar="RATE", help="The first learning rate.")]
-Most = Annotated[float, typer.Option("--max", metavar="RATE", help="The last one.")]
-Steps = Annotated[int, typer.Option(min=10, max=100_000, metavar="N", help="How many to try, one at each step.")]
+Least = Annotated[str, typer.Option("--min", metavar="RATE", help="The first learning rate.")]
+Most = Annotated[str, typer.Option("--max", metavar="RATE", help="The last one.")]
+Steps = Annotated[str, typer.Option(metavar="N", help="How many to try, one at each step.")]
 Out = Annotated[str, typer.Option(metavar="FILE", help="The picture, .png or .svg; a table is written beside it.")]
 
 
 @options.takes_request("overfit_batches", "sanity_eval", "limit_eval")
 def learning_rate(
     request: options.Request,
-    least: Least = 1e-7,
-    most: Most = 10.0,
-    steps: Steps = 100,
+    least: Least = "1e-7",
+    most: Most = "10",
+    steps: Steps = "100",
     out: Out = "learning-rate.png",
 ) -> None:
     """Try growing learning rates on the first steps.
@@ -37,17 +39,19 @@ def learning_rate(
     The learning rate grows by the same factor from step to step, from the initial weights on, until the loss diverges.
     What is printed, drawn and listed is where the loss falls fastest; nothing is set.
     """
-    _check_range(least, most)
+    bounds, count = _range(least, most), whole_number("--steps", steps, 10, 100_000)
     picture = _picture(out)
     resolved = resolve(request)
-    test = _range_test(resolved, least, most, steps)
+    test = _range_test(resolved, *bounds, count)
     _write(test, picture, resolved.experiment)
     print_last(redaction.text(_found(test, picture, resolved.params.trainer.optimizer_config.learning_rate)))
 
 
-def _check_range(least: float, most: float) -> None:
-    if not 0 < least < most < float("inf"):
-        raise UsageError(f"--min {least:g} and --max {most:g}: expected 0 < --min < --max, such as 1e-7 and 10")
+def _range(least: str, most: str) -> tuple[float, float]:
+    bounds = real_number("--min", least, 0, math.inf), real_number("--max", most, 0, math.inf)
+    if not bounds[0] < bounds[1]:
+        raise UsageError(f"--min {least} and --max {most}: the first learning rate must be below the last")
+    return bounds
 
 
 def _picture(out: str) -> Path:

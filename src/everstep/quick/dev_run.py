@@ -18,6 +18,7 @@ from everstep.loop.controller import Controller
 from everstep.loop.windows import Windows
 from everstep.quick.stages import Stages
 from everstep.run.signals import Interrupted
+from everstep.storage import is_temporary
 from everstep.task.task import Task
 from everstep.types import Logs, State
 
@@ -53,6 +54,8 @@ def dev_run(
             stages.left_out("evaluate", "--mode train")
         stages.begin("restore")
         attempt("train", functools.partial(_Second, stages, saved, export), export=export)
+        if export:
+            stages.end(note=", ".join(_exported(directory)))
 
 
 def one_batch(params: ExperimentConfig) -> ExperimentConfig:
@@ -139,6 +142,15 @@ class _Second(Controller):
         else:
             self._stages.left_out("export", "--no-export")
         return logs
+
+
+def _exported(directory: Path) -> list[str]:
+    """Returns in which forms the model was exported; a form that it cannot have is no failure, but all of them are."""
+    folder = directory / "export"
+    names = sorted(path.name for path in folder.iterdir() if not is_temporary(path)) if folder.is_dir() else []
+    if not names:
+        raise TrainingError("the model can be exported in no form; the warnings above say why")
+    return names
 
 
 def _require_same(saved: State, restored: State) -> None:

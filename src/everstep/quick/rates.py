@@ -10,6 +10,7 @@ import numpy as np
 _DIVERGED = 4.0  # so many times the best smoothed loss
 _KEEP = 0.9  # of the running mean, at each further loss
 _SPREAD = 1 / 30  # of the curve: how far a smoothed loss looks to both sides
+_LEAST_FALL = 0.01  # of the loss at the beginning
 _SKIPPED = 0.05  # of the curve, at its beginning: the first losses depend on the first batches
 
 
@@ -48,13 +49,18 @@ class RangeTest:
         return _gaussian_mean(np.minimum(losses, bound), max(1.0, _SPREAD * len(losses)))
 
     def steepest(self) -> int | None:
-        """Returns the step at which the loss falls fastest, by the logarithm of the rate; None if it never falls."""
+        """Returns the step at which the loss falls fastest, by the logarithm of the rate.
+
+        None where it does not fall: by less than a hundredth, or than twice what single losses differ from their mean.
+        """
         curve = self.smoothed()
         first, last = math.ceil(_SKIPPED * len(curve)), int(np.argmin(curve))
-        slopes = np.gradient(curve)[first : last + 1] if len(curve) > 2 else np.zeros(0)
-        if not len(slopes) or slopes.min() >= 0:
+        if last <= first:
             return None
-        return first + int(np.argmin(slopes))
+        noise = float(np.std((np.asarray(self.losses) - curve)[:last]))
+        if curve[first] - curve[last] <= max(_LEAST_FALL * abs(curve[first]), 2 * noise):
+            return None
+        return first + int(np.argmin(np.gradient(curve)[first : last + 1]))
 
     def table(self) -> str:
         """Returns every step as CSV."""

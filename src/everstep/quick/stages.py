@@ -28,10 +28,11 @@ class Stages:
         self.end()
         self._name, self._began = name, time.perf_counter()
 
-    def end(self, result: str = "ok") -> None:
-        """Ends the stage that is under way, if there is one."""
+    def end(self, result: str = "ok", note: str = "") -> None:
+        """Ends the stage that is under way, if there is one, with a note of what came of it."""
         if self._name:
-            self._say(f"{self._name:<10}  {result:<8}  {time.perf_counter() - self._began:>6.1f} s")
+            seconds = time.perf_counter() - self._began
+            self._say(f"{self._name:<10}  {result:<8}  {seconds:>6.1f} s  {note}".rstrip())
         self._name = ""
 
     def left_out(self, name: str, reason: str) -> None:
