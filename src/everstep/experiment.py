@@ -45,7 +45,7 @@ from everstep.run.goodput import goodput
 from everstep.run.guard import Guard, NoGuard
 from everstep.run.record import Run
 from everstep.run.signals import Interrupted
-from everstep.run.trackers import create_tracker
+from everstep.run.trackers import create_tracker, require_trackers
 from everstep.task.description import constant_rate
 from everstep.task.initial.report import Report
 from everstep.task.task import Task, unpack
@@ -220,6 +220,7 @@ def _check(mode: str, params: ExperimentConfig, model_dir: Any, strategy: Any) -
             f"distribution_strategy: received {strategy!r}; expected what get_distribution_strategy returns, or None"
         )
     params.validate()
+    require_trackers(params.trainer.tracking)
     backend.select(params.runtime.backend)
 
 
