@@ -48,7 +48,7 @@ from everstep.run.profiling import Profile
 from everstep.run.record import Run
 from everstep.run.signals import Interrupted
 from everstep.run.throughput import Throughput
-from everstep.run.trackers import create_tracker
+from everstep.run.trackers import create_tracker, require_trackers
 from everstep.task.description import constant_rate
 from everstep.task.initial.report import Report
 from everstep.task.task import Task, unpack
@@ -234,6 +234,7 @@ def _check(mode: str, params: ExperimentConfig, model_dir: Any, strategy: Any) -
         )
     params.validate()
     system_metrics.require(params.trainer.tracking.system_seconds)
+    require_trackers(params.trainer.tracking)
     backend.select(params.runtime.backend)
 
 

@@ -84,7 +84,9 @@ def is_component_run(run: Path) -> bool:
 def _experiment(run: Path, original: Evidence, into: Path, code: Path) -> Repetition:
     stored = original.directory / "config.yaml"
     words = ["train", f"--config-file={stored.absolute()}", f"--model-dir={into}", f"--mode={_mode(original)}"]
-    words += ["--no-export", "trainer.tracking.mlflow=false"]
+    words += ["--no-export", "trainer.tracking.mlflow=false", "trainer.tracking.wandb=false"]
+    others = original.config.get("trainer", {}).get("tracking", {}).get("others", {})
+    words += [f"~trainer.tracking.others.{name}" for name in others]
     return Repetition(words, code, into, {})
 
 

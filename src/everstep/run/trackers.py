@@ -12,12 +12,23 @@ from everstep.tracking.console import ConsoleTracker
 from everstep.tracking.history import HistoryTracker
 from everstep.tracking.jsonl import JsonLinesTracker
 from everstep.tracking.mlflow import MlflowTracker
-from everstep.tracking.plugins import TrackedRun, make_trackers
+from everstep.tracking.plugins import TrackedRun, find_trackers, make_trackers
 from everstep.tracking.samples import SampleFiles
 from everstep.tracking.tensorboard import TensorBoardTracker
 from everstep.tracking.tracker import MultiTracker, Tracker
 from everstep.tracking.wandb import WandbTracker
-from everstep.tracking.wandb_target import is_disabled, make_target
+from everstep.tracking.wandb_target import is_disabled, make_target, require_package
+
+
+def require_trackers(config: TrackingConfig) -> None:
+    """Refuses what is not installed, before anything is built.
+
+    Raises:
+      UsageError: A package is missing, or no tracker has that name.
+    """
+    if config.wandb:
+        require_package()
+    find_trackers(config.others)
 
 
 def create_tracker(

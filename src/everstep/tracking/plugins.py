@@ -12,7 +12,7 @@ where `run` is a `TrackedRun`. What it returns is a `Tracker`.
 import dataclasses
 import importlib.metadata
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,27 +59,39 @@ def make_trackers(wanted: Mapping[str, Mapping[str, Any]], run: TrackedRun) -> l
     Raises:
       UsageError: There is none of that name, or it cannot be made.
     """
+    points = find_trackers(wanted)
+    return [GuardedTracker(name, _made(points[name], settings, run)) for name, settings in wanted.items()]
+
+
+def find_trackers(names: Iterable[str]) -> dict[str, Any]:
+    """Returns the entry points of these names; loads none of them.
+
+    Raises:
+      UsageError: One is not installed.
+    """
     points = {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-    return [GuardedTracker(name, _made(name, settings, points, run)) for name, settings in wanted.items()]
+    for name in names:
+        if name not in points:
+            hint = nearest(name, points) if points else "no package here offers any"
+            text = f"received {name!r}, but no tracker of that name is installed ({ENTRY_POINTS}): {hint}"
+            raise UsageError(f"trainer.tracking.others.{name}: {text}")
+    return points
 
 
-def _made(name: str, settings: Mapping[str, Any], points: Mapping[str, Any], run: TrackedRun) -> Tracker:
-    key = f"trainer.tracking.others.{name}"
-    if name not in points:
-        hint = nearest(name, points) if points else "no package here offers any"
-        raise UsageError(f"{key}: received {name!r}, but no tracker of that name is installed ({ENTRY_POINTS}): {hint}")
+def _made(point: Any, settings: Mapping[str, Any], run: TrackedRun) -> Tracker:
+    key = f"trainer.tracking.others.{point.name}"
     try:
-        tracker = points[name].load()(run, **settings)
+        tracker = point.load()(run, **settings)
     except UsageError as error:
         raise UsageError(f"{key}: {error}") from error
     except Exception as error:
         raise UsageError(
-            f"{key}: {points[name].value} cannot be made with {_shown(settings)}: "
+            f"{key}: {point.value} cannot be made with {_shown(settings)}: "
             f"{type(error).__name__}: {redaction.text(str(error))}; see its settings, or leave it out"
         ) from error
     if not isinstance(tracker, Tracker):
         raise UsageError(
-            f"{key}: {points[name].value} made a {type(tracker).__name__}, expected an "
+            f"{key}: {point.value} made a {type(tracker).__name__}, expected an "
             "everstep.tracking.tracker.Tracker: derive it from that class"
         )
     return tracker
