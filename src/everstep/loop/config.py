@@ -43,7 +43,7 @@ Interval = Annotated[
 ]
 """Steps as a number, or epochs as text: `1 epoch`, `0.5 epochs`. `in_steps` makes steps of both."""
 
-_FOLDERS = ("checkpoints", "ema_checkpoints", "export", "exported_ckpts", "spool", "train")  # of a run directory
+_FOLDERS = ("checkpoints", "ema_checkpoints", "export", "exported_ckpts", "samples", "spool", "train", "wandb")
 
 INTERVALS = ("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval")
 """The fields that may be given in epochs."""
