@@ -13,12 +13,11 @@ import everstep as es
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment import create_trainer
 from everstep.run.signals import Interrupted
+from everstep.types import CLOCKS
 
 from .samples import TinyTask, run, tiny_params, weights
 
 pytestmark = pytest.mark.backend
-
-TIMES = ("steps_per_second", "eval_seconds")
 
 
 def record(model_dir):
@@ -27,7 +26,7 @@ def record(model_dir):
 
 def history(model_dir):
     with (model_dir / "history.csv").open() as file:
-        return [{name: cell for name, cell in row.items() if name not in TIMES} for row in csv.DictReader(file)]
+        return [{name: cell for name, cell in row.items() if name not in CLOCKS} for row in csv.DictReader(file)]
 
 
 def checkpoints(model_dir):

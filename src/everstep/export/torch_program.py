@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import logging
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,9 @@ def _on_cpu(program: Any) -> Any:
 
 def _loaded_outputs(torch: Any, model: keras.Model, path: Path, sample: Any) -> list[np.ndarray]:
     inputs = keras.tree.map_structure(lambda tensor: tensor.cpu(), _inputs(model, sample))
-    outputs = torch.export.load(str(path)).module()(inputs)
+    with warnings.catch_warnings():  # some versions read the file into memory that nobody may write to, and say so
+        warnings.filterwarnings("ignore", "The given buffer is not writable")
+        outputs = torch.export.load(str(path)).module()(inputs)
     return [keras.ops.convert_to_numpy(output) for output in keras.tree.flatten(outputs)]
 
 

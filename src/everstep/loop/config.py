@@ -45,7 +45,7 @@ Interval = Annotated[
 """Steps as a number, or epochs as text: `1 epoch`, `0.5 epochs`. `in_steps` makes steps of both."""
 
 _FOLDERS = (  # of a run directory
-    *("checkpoints", "ema_checkpoints", "export", "exported_ckpts", "profile", "spool", "train"),
+    *("checkpoints", "ema_checkpoints", "export", "exported_ckpts", "profile", "samples", "spool", "train", "wandb"),
 )
 
 INTERVALS = ("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval")
