@@ -29,9 +29,7 @@ def train(directory: Path) -> dict[str, Any]:
         [keras.Input((FEATURES,), name="points"), keras.layers.Dense(8, "relu"), keras.layers.Dense(CLASSES, "softmax")]
     )
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    history = everstep.fit(
-        model, samples(), validation_data=samples(60, 1), epochs=2, model_dir=directory, verbose=False
-    )
+    history = everstep.fit(model, samples(), validation_data=samples(60, 1), epochs=2, model_dir=directory, verbose=0)
     return {name: values[-1] for name, values in history.history.items()}
 
 
