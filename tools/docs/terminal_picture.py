@@ -1,6 +1,6 @@
 """Makes `terminal.svg`: a real run in a real terminal, as its screen is when it has trained for a while.
 
-    python docs/images/terminal.py
+    python tools/docs/terminal_picture.py
 
 A run is killed and started again first, so that there is something to tell of attempts and goodput.
 """
@@ -31,7 +31,7 @@ def main() -> None:
     out = Console(width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True)
     out.print(Text.from_ansi(screen), end="")
     drawn = out.export_svg(title="everstep train mnist/mlp --model-dir runs/mlp")
-    target = Path(__file__).with_suffix(".svg")
+    target = Path(__file__).parents[2] / "docs" / "images" / "terminal.svg"
     target.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL), "utf-8")  # nothing is fetched
     print(target)
 
