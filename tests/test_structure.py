@@ -47,6 +47,7 @@ LINES = (
     "report inference reproduce",
     "experiment_config",
     "experiment",
+    "quick",
     "catalog",
     "fitting training components",
     "flow",

@@ -17,7 +17,7 @@ from everstep.data import (
     TFDataStream,
     make_stream,
 )
-from everstep.data.limited import LimitedStream, hold
+from everstep.data.limited import LimitedStream, hold, limited
 from everstep.errors import UsageError
 from everstep.testing import streams
 
@@ -116,6 +116,18 @@ def test_positions(name, check):
 @pytest.mark.parametrize("check", [c for c in streams.CHECKS if c not in POSITIONS], ids=lambda check: check.__name__)
 def test_the_rest_of_the_contract(check):
     check(lambda repeat: LimitedStream(arrays(repeat), LIMIT))
+
+
+@pytest.mark.parametrize("check", streams.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("limit", [LIMIT, 4, 5])
+def test_arrays_that_know_their_limit(check, limit):
+    check(lambda repeat: limited(arrays(repeat), limit))
+
+
+def test_arrays_that_know_their_limit_have_the_same_batches():
+    fast, plain = limited(arrays(True), LIMIT), LimitedStream(arrays(True), LIMIT)
+    assert all(streams.same_batch(next(fast), next(plain)) for _ in range(3 * LIMIT))
+    assert fast.block(3 * LIMIT).count == 3 * LIMIT  # on into the next epochs
 
 
 @pytest.mark.full

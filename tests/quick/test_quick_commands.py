@@ -92,7 +92,7 @@ def sizes_in(out):
 @pytest.mark.full
 @pytest.mark.backend
 def test_the_largest_batch_that_fits(tmp_path):
-    words = ["tune", "batch-size", "wide", "--import", "wide_experiments", "--start", "64", "--memory", "2.5"]
+    words = ["tune", "batch-size", "wide", "--import", "wide_experiments", "--start", "1024", "--memory", "2.5"]
     child = started(tmp_path, *words)
     out, err = child.communicate(timeout=280)
     print(out)

@@ -1,5 +1,6 @@
 """Arrays in memory: every epoch a permutation that follows from (seed, epoch)."""
 
+import copy
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -55,6 +56,13 @@ class ArrayStream(Stream):
         self._order: tuple[int, np.ndarray] | None = None
         self._length = self._full + (rest > 0 and not drop_remainder)
         super().__init__(repeat=repeat, batches_per_epoch=self._length)
+
+    def limited(self, batches: int) -> "ArrayStream":
+        """Returns the same stream with only the first batches of each epoch, gathered as fast as all of them."""
+        new = copy.copy(self)
+        new._length = new._batches_per_epoch = batches
+        new._full = min(self._full, batches)
+        return new
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Yields the epoch's batches from that batch on."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from everstep.config.problem import ConfigError, Problem
+from everstep.data.arrays import ArrayStream
 from everstep.data.stream import Stream
 from everstep.types import Batch
 
@@ -37,14 +38,10 @@ class LimitedStream(_Wrapping):
 
     Args:
       stream: The other stream, at its beginning.
-      batches: How many batches of each epoch.
-
-    Raises:
-      UsageError: The other stream is known to have fewer.
+      batches: How many batches of each epoch, no more than it is known to have.
     """
 
     def __init__(self, stream: Stream, batches: int) -> None:
-        _require(stream, batches, "limit_batches")
         known = stream.batches_per_epoch is not None or (stream.endless and not stream.repeat)
         super().__init__(stream, repeat=stream.repeat, batches_per_epoch=batches if known else None)
         self._limit = batches
@@ -107,7 +104,10 @@ def limited(stream: Stream, batches: int | None) -> Stream:
     Raises:
       UsageError: It is known to have fewer.
     """
-    return stream if batches is None or stream.limits_parts else LimitedStream(stream, batches)
+    if batches is None or stream.limits_parts:
+        return stream
+    _require(stream, batches, "limit_batches")
+    return stream.limited(batches) if isinstance(stream, ArrayStream) else LimitedStream(stream, batches)
 
 
 def _require(stream: Stream, batches: int, key: str) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 
 from everstep.errors import TrainingError, UsageError
@@ -45,7 +46,7 @@ def _judged(size: int, ended: Ended, most_bytes: int | None) -> Tried:
         return tried
     told = ended.err if ended.code < 0 else _last_line(ended.err)
     if says_out_of_memory(told):
-        return Tried(size, False, note=_last_line(ended.err))
+        return Tried(size, False, note=textwrap.shorten(_last_line(ended.err), 80, placeholder=" …"))
     raise _failure(size, ended)
 
 

@@ -1,5 +1,6 @@
 """One batch size, tried in this process: a few real training steps, and an evaluation step."""
 
+import textwrap
 import time
 
 from everstep.data import nest
@@ -70,4 +71,4 @@ def _samples_per_second(trainer: Trainer, size: int) -> float:
 
 def _first_line(error: Exception) -> str:
     lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0][:200]
+    return textwrap.shorten(lines[0], 80, placeholder=" …")

@@ -9,9 +9,9 @@ import numpy as np
 
 _DIVERGED = 4.0  # so many times the best smoothed loss
 _KEEP = 0.9  # of the running mean, at each further loss
-_SPREAD = 1 / 30  # of the curve: how far a smoothed loss looks to both sides
+_SPREAD = 1 / 20  # of the curve: how far a smoothed loss looks to both sides
 _LEAST_FALL = 0.01  # of the loss at the beginning
-_SKIPPED = 0.05  # of the curve, at its beginning: the first losses depend on the first batches
+_BEGUN = 0.1  # of the fall: when so much of it is done for good, it has begun
 
 
 @dataclasses.dataclass
@@ -49,18 +49,22 @@ class RangeTest:
         return _gaussian_mean(np.minimum(losses, bound), max(1.0, _SPREAD * len(losses)))
 
     def steepest(self) -> int | None:
-        """Returns the step at which the loss falls fastest, by the logarithm of the rate.
+        """Returns the step at which the loss falls fastest, by the logarithm of the rate, on its way to the lowest.
 
-        None where it does not fall: by less than a hundredth, or than twice what single losses differ from their mean.
+        What it does before that way begins is chance: which samples are in which batch. None where it does not fall: by
+        less than a hundredth, or than twice what single losses differ from their mean.
         """
         curve = self.smoothed()
-        first, last = math.ceil(_SKIPPED * len(curve)), int(np.argmin(curve))
-        if last <= first:
+        lowest = int(np.argmin(curve))
+        if lowest == 0:
             return None
-        noise = float(np.std((np.asarray(self.losses) - curve)[:last]))
-        if curve[first] - curve[last] <= max(_LEAST_FALL * abs(curve[first]), 2 * noise):
+        before = float(np.median(curve[: (lowest + 1) // 2]))
+        fall, noise = before - curve[lowest], float(np.std((np.asarray(self.losses) - curve)[:lowest]))
+        if fall <= max(_LEAST_FALL * abs(before), 2 * noise):
             return None
-        return first + int(np.argmin(np.gradient(curve)[first : last + 1]))
+        still_up = np.nonzero(curve[:lowest] >= before - _BEGUN * fall)[0]
+        begin = int(still_up[-1]) if len(still_up) else 0
+        return begin + int(np.argmin(np.gradient(curve)[begin : lowest + 1]))
 
     def table(self) -> str:
         """Returns every step as CSV."""

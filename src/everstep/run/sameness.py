@@ -45,7 +45,9 @@ def _fingerprint(stream: Stream) -> dict[str, Any]:
 
 def _is_opaque(stream: Stream) -> bool:
     """Tells whether nothing is known of the content of a stream but what it yields."""
-    return not (stream.made_of or isinstance(stream, ArrayStream) or stream.files)
+    if stream.made_of:
+        return all(map(_is_opaque, stream.made_of.values()))
+    return not (isinstance(stream, ArrayStream) or stream.files)
 
 
 def packages() -> dict[str, str]:
