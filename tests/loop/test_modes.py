@@ -13,12 +13,13 @@ import everstep as es
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment import create_trainer
 from everstep.run.signals import Interrupted
+from everstep.types import CLOCKS
 
 from .samples import TinyTask, run, tiny_params, weights
 
 pytestmark = pytest.mark.backend
 
-TIMES = ("steps_per_second", "eval_seconds")
+TIMES = CLOCKS
 
 
 def record(model_dir):

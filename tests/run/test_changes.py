@@ -64,6 +64,8 @@ ACCEPTED = {
     "trainer.tracking.mlflow": True,
     "trainer.tracking.mlflow_uri": "sqlite:///other.db",
     "trainer.tracking.mlflow_experiment": "mine",
+    "trainer.tracking.system_seconds": 10.0,
+    "trainer.profile": "20..30",
     "runtime.stop_signals": ["USR1"],
     "runtime.requeue_exit_code": 85,
     "runtime.preemption_notice": "gce",
