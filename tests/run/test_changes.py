@@ -72,6 +72,8 @@ ACCEPTED = {
     "trainer.tracking.samples": 4,
     "trainer.tracking.norms": True,
     "trainer.tracking.histogram_interval": 50,
+    "trainer.tracking.system_seconds": 10.0,
+    "trainer.profile": "20..30",
     "runtime.stop_signals": ["USR1"],
     "runtime.requeue_exit_code": 85,
     "runtime.preemption_notice": "gce",

@@ -52,6 +52,13 @@ def test_every_number_is_strict_json_and_comes_back(spool):
     assert repr(read) == repr(values)
 
 
+def test_of_the_machine_there_may_be_several_looks_at_one_step(spool):
+    for load in (10.0, 20.0):
+        spool.metrics(5, {"system/cpu_utilization_percentage": load}, "system", once=False)
+        spool.metrics(5, {"loss": load}, "train")
+    assert [tuple(record["values"].values()) for record in spool.records()] == [(10.0,), (10.0,), (20.0,)]
+
+
 def test_nothing_is_written_before_the_first_record(spool, tmp_path):
     spool.flush()
     spool.close()
