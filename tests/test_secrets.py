@@ -62,6 +62,7 @@ SINKS: dict[str, Callable[[Run], list[bytes]]] = {
     "config.yaml": lambda run: run.files("config.yaml"),
     "run.json": lambda run: run.files("run.json"),
     "history.csv": lambda run: run.files("history.csv"),
+    "metrics.jsonl": lambda run: run.files("metrics.jsonl"),
     "TensorBoard": lambda run: run.files("train/*", "validation/*"),
     "checkpoints": lambda run: run.files("checkpoints/**/*"),
     "gin": lambda run: run.files("operative_config.gin"),
@@ -72,6 +73,7 @@ SINKS: dict[str, Callable[[Run], list[bytes]]] = {
 SLOW_SINKS: dict[str, Callable[[Run], list[bytes]]] = {
     "exported model": lambda run: run.files("export/model.keras", "export/saved_model/**/*"),
     "MLflow's spool": lambda run: run.files("spool/*"),
+    "W&B's files": lambda run: run.files("wandb/**/*"),
     "MLflow's database": lambda run: run.files("../mlflow.db", "../mlartifacts/**/*"),
 }
 
@@ -91,6 +93,7 @@ def train(place: Path, *words: str) -> Run:
     """Runs `everstep train leaky` with all secrets."""
     place.mkdir()
     command = [EVERSTEP, "train", "leaky", *REQUEST, "--backend=jax", "--model-dir=run", *words]
+    command += ["trainer.tracking.jsonl=true"]
     done = subprocess.run(command, cwd=place, env=prepare(place), capture_output=True, timeout=240)
     return Run(place / "run", done.returncode, done.stdout, done.stderr)
 
@@ -154,7 +157,8 @@ def test_what_is_no_secret_stays(runs: dict[str, Run]) -> None:
 
 @pytest.mark.full
 def test_no_secret_reaches_a_slow_sink(tmp_path: Path) -> None:
-    run = train(tmp_path / "slow", "trainer.tracking.mlflow=true")
+    tracked = ["trainer.tracking.mlflow=true", "trainer.tracking.wandb=true", "trainer.tracking.wandb_mode=offline"]
+    run = train(tmp_path / "slow", *tracked)
     assert run.code == 0, run.err.decode()
     assert not [sink for sink, content in (SINKS | SLOW_SINKS).items() if not any(content(run))]
     assert {sink: found for sink, content in (SINKS | SLOW_SINKS).items() if (found := leaks(content(run)))} == {}
