@@ -1,7 +1,6 @@
 """What a run tells the loop of itself: a run that goes on has to be told the same."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ from everstep.components.config_struct import ConfigStruct
 from everstep.data.config import DataConfig
 from everstep.engine.config import RuntimeConfig
 from everstep.experiment_config import ExperimentConfig
-from everstep.loop.config import TrainerConfig
+from everstep.loop.per_epoch import per_epoch
 from everstep.task.config import TaskConfig
 from everstep.task.description import Description
 
@@ -67,16 +66,6 @@ def experiment_config(
         class_weight=None if class_weight is None else {int(k): float(v) for k, v in class_weight.items()},
         project=training_values(config),
     )
-    return ExperimentConfig(task=task, trainer=_trainer(epochs * steps, steps), runtime=RuntimeConfig(seed=config.seed))
-
-
-def _trainer(train_steps: int, steps: int) -> TrainerConfig:
-    return TrainerConfig(
-        train_steps=train_steps,
-        steps_per_loop=steps,
-        validation_interval=steps,
-        checkpoint_interval=steps,
-        max_to_keep=2,
-        loss_upper_bound=math.inf,  # that of a regression may be large
-        recovery_max_trials=-1,  # a callback may want to see it; nothing that is not finite is saved
+    return ExperimentConfig(
+        task=task, trainer=per_epoch(epochs, steps, max_to_keep=2), runtime=RuntimeConfig(seed=config.seed)
     )

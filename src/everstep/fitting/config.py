@@ -1,13 +1,13 @@
 """What `fit` was told, as the configuration of an experiment."""
 
 import dataclasses
-import math
 from typing import Any
 
 from everstep.data.config import DataConfig
 from everstep.fitting.arguments import Counts
 from everstep.fitting.samples import samples_in
 from everstep.loop.config import TrainerConfig
+from everstep.loop.per_epoch import per_epoch
 from everstep.task.config import TaskConfig
 from everstep.task.description import Description
 
@@ -50,15 +50,13 @@ def data_params(batch_size: int, training: bool) -> DataConfig:
     return DataConfig(global_batch_size=batch_size, is_training=training, drop_remainder=False)
 
 
-def trainer_params(counts: Counts, per_epoch: int, validation_freq: Any, keep: bool) -> TrainerConfig:
+def trainer_params(counts: Counts, steps: int, validation_freq: Any, keep: bool) -> TrainerConfig:
     """Returns the trainer's section: windows, evaluations and checkpoints at the ends of epochs."""
     every = 1 if isinstance(validation_freq, list | tuple) else int(validation_freq)
-    return TrainerConfig(
-        train_steps=counts.epochs * per_epoch,
-        steps_per_loop=per_epoch,
-        validation_interval=per_epoch * every,
+    return per_epoch(
+        counts.epochs,
+        steps,
+        validation_interval=steps * every,
         validation_steps=-1 if counts.validation_steps is None else counts.validation_steps,
-        checkpoint_interval=per_epoch if keep else 0,
-        loss_upper_bound=math.inf,  # that of a regression may be large
-        recovery_max_trials=-1,  # a callback may want to see it; nothing that is not finite is saved
+        checkpoint_interval=steps if keep else 0,
     )

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import inspect
-import signal
 import tempfile
 from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
@@ -35,7 +34,7 @@ from everstep.loop.epochs import EpochController
 from everstep.loop.given_callbacks import accepted
 from everstep.loop.keras_callbacks import KerasCallbacks
 from everstep.loop.learning_rate import LearningRate
-from everstep.run.signals import Interrupted
+from everstep.run.signals import as_python_interrupts
 from everstep.task.compiled import CompiledTask, require_compiled
 from everstep.task.description import describe, leave
 
@@ -131,8 +130,10 @@ def fit(
     )
     with contextlib.ExitStack() as stack:
         stack.callback(leave, model, told)
+        stack.enter_context(as_python_interrupts())
         directory = model_dir or stack.enter_context(tempfile.TemporaryDirectory())
-        _run(
+        run_experiment(
+            None,
             task,
             "train" if validation is None else "train_and_eval",
             params,
@@ -144,16 +145,6 @@ def fit(
             allow_change=allow_change,
         )
     return callback_list.history
-
-
-def _run(task: CompiledTask, mode: str, params: ExperimentConfig, directory: Any, **settings: Any) -> None:
-    """Runs the experiment; a Ctrl-C, which has saved the state, ends as Python's callers expect it to."""
-    try:
-        run_experiment(None, task, mode, params, directory, **settings)
-    except Interrupted as interrupted:
-        if interrupted.exit_code != 128 + signal.SIGINT:
-            raise
-        raise KeyboardInterrupt from interrupted
 
 
 def _controller(rate: float | None, callbacks: KerasCallbacks, keep: bool, **kwargs: Any) -> EpochController:

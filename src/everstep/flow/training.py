@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import math
-import signal
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -22,9 +20,9 @@ from everstep.experiment_config import ExperimentConfig
 from everstep.flow.controller import FlowController, FlowWatcher
 from everstep.flow.ending import finish
 from everstep.flow.splits import Splits, splits_of
-from everstep.loop.config import TrainerConfig
 from everstep.loop.keras_callbacks import KerasCallbacks
-from everstep.run.signals import Interrupted
+from everstep.loop.per_epoch import per_epoch
+from everstep.run.signals import as_python_interrupts
 from everstep.task.compiled import CompiledTask, require_compiled
 from everstep.task.config import TaskConfig
 from everstep.task.description import Description, describe, leave
@@ -109,30 +107,23 @@ def _trained(task: Any, context: Any, model: keras.Model, told: Description, spl
     config = _config(context.settings, told, steps)
     watcher = FlowWatcher(context, model.name)
     callbacks = KerasCallbacks([*task.build_callbacks(), watcher], model, params.epoch, steps, validation is not None)
-    _run(
-        CompiledTask(model, stream, validation, config.task),
-        "train" if validation is None else "train_and_eval",
-        config,
-        context.directory,
-        controller_cls=functools.partial(FlowController, context=context, callbacks=callbacks, rate=told.learning_rate),
-        export=False,
-        verbose=context.verbose,
-        allow_change=context.allow_change,
-        experiment=context.settings.task,
-        record=context.record(),
-        code_root=context.root,
-    )
+    looped = functools.partial(FlowController, context=context, callbacks=callbacks, rate=told.learning_rate)
+    with as_python_interrupts():
+        run_experiment(
+            None,
+            CompiledTask(model, stream, validation, config.task),
+            "train" if validation is None else "train_and_eval",
+            config,
+            context.directory,
+            controller_cls=looped,
+            export=False,
+            verbose=context.verbose,
+            allow_change=context.allow_change,
+            experiment=context.settings.task,
+            record=context.record(),
+            code_root=context.root,
+        )
     return callbacks.history
-
-
-def _run(task: CompiledTask, mode: str, params: ExperimentConfig, directory: Any, **settings: Any) -> None:
-    """Runs the experiment; a Ctrl-C, which has saved the state, ends as Python's callers expect it to."""
-    try:
-        run_experiment(None, task, mode, params, directory, **settings)
-    except Interrupted as interrupted:
-        if interrupted.exit_code != 128 + signal.SIGINT:
-            raise
-        raise KeyboardInterrupt from interrupted
 
 
 def _stream(data: Any, params: Any, training: bool) -> Stream:
@@ -160,17 +151,7 @@ def _config(settings: Any, told: Description, steps: int) -> ExperimentConfig:
         validation_data=data,
     )
     return ExperimentConfig(
-        task=task, trainer=_trainer(settings.params.epoch * steps, steps), runtime=RuntimeConfig(seed=params["seed"])
-    )
-
-
-def _trainer(train_steps: int, steps: int) -> TrainerConfig:
-    return TrainerConfig(
-        train_steps=train_steps,
-        steps_per_loop=steps,
-        validation_interval=steps,
-        checkpoint_interval=steps,
-        max_to_keep=2,
-        loss_upper_bound=math.inf,  # that of a regression may be large
-        recovery_max_trials=-1,  # a callback may want to see it; nothing that is not finite is saved
+        task=task,
+        trainer=per_epoch(settings.params.epoch, steps, max_to_keep=2),
+        runtime=RuntimeConfig(seed=params["seed"]),
     )

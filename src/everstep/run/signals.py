@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from everstep.errors import UsageError, nearest
@@ -37,6 +37,17 @@ class Interrupted(SystemExit):
         self.reason = reason
         self.exit_code = exit_code
         self.code = exit_code  # what Python itself looks at
+
+
+@contextlib.contextmanager
+def as_python_interrupts() -> Iterator[None]:
+    """Inside the block a Ctrl-C, which has saved the state, ends as Python's callers expect it to."""
+    try:
+        yield
+    except Interrupted as interrupted:
+        if interrupted.exit_code != 128 + signal.SIGINT:
+            raise
+        raise KeyboardInterrupt from interrupted
 
 
 class Signals:

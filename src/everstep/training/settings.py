@@ -1,7 +1,6 @@
 """What a job tells the loop of itself: a job that goes on has to be told the same."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -9,6 +8,7 @@ from everstep.data.config import DataConfig
 from everstep.engine.config import RuntimeConfig
 from everstep.experiment_config import ExperimentConfig
 from everstep.loop.config import TrainerConfig
+from everstep.loop.per_epoch import per_epoch
 from everstep.task.config import TaskConfig
 from everstep.task.description import Description
 
@@ -63,12 +63,6 @@ def experiment_config(
 
 
 def _trainer(epochs: int, steps: int, validation_steps: int | None) -> TrainerConfig:
-    return TrainerConfig(
-        train_steps=epochs * steps,
-        steps_per_loop=steps,
-        validation_interval=steps,
-        validation_steps=-1 if validation_steps is None else validation_steps,
-        checkpoint_interval=steps,
-        loss_upper_bound=math.inf,  # that of a regression may be large
-        recovery_max_trials=0,  # a loss that is not finite ends the job, and nothing of it is saved
-    )
+    evaluated = -1 if validation_steps is None else validation_steps
+    # A loss that is not finite ends the job, and nothing of it is saved.
+    return per_epoch(epochs, steps, validation_steps=evaluated, recovery_max_trials=0)

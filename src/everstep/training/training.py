@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import os
-import signal
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from everstep.errors import UsageError
 from everstep.experiment import run_experiment
 from everstep.export.folder import serving_form
 from everstep.loop.keras_callbacks import KerasCallbacks
-from everstep.run.signals import Interrupted
+from everstep.run.signals import as_python_interrupts
 from everstep.task.compiled import CompiledTask
 from everstep.task.description import describe, leave
 from everstep.task.task import unpack
@@ -247,7 +246,7 @@ class Training:
         with contextlib.ExitStack() as stack:
             stack.callback(leave, self.model, told)
             stack.enter_context(self._known())
-            stack.enter_context(_as_python_interrupts())
+            stack.enter_context(as_python_interrupts())
             stack.enter_context(own_words())
             run_experiment(
                 self.strategy,
@@ -281,17 +280,6 @@ class Training:
         if self.history is None:
             raise UsageError("there is no history yet: call run_train first, or hand one over: save_history(history)")
         return self.history
-
-
-@contextlib.contextmanager
-def _as_python_interrupts() -> Any:
-    """A Ctrl-C, which has saved the state, ends as Python's callers expect it to."""
-    try:
-        yield
-    except Interrupted as interrupted:
-        if interrupted.exit_code != 128 + signal.SIGINT:
-            raise
-        raise KeyboardInterrupt from interrupted
 
 
 def _stream(data: Any, training: bool, seed: int) -> Stream:
