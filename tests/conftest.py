@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if backend:
         os.environ["KERAS_BACKEND"] = backend  # before any test module imports Keras
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # PyTorch's threads wait busily for each other: several tests at once
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of PyTorch: several tests run at once
     _keep_compiled_programs(config.rootpath / ".pytest_cache" / "compiled")
     _start_children_sooner(config.rootpath / "tests" / "children")
 

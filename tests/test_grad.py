@@ -66,9 +66,7 @@ def test_a_model_learns_in_a_cell():
         losses.append(number(loss))
     assert losses[-1] < losses[0]
     assert np.any(ops.convert_to_numpy(moving_mean))
-    drawn = (
-        0 if keras.backend.backend() == "torch" else 8
-    )  # there Keras's Dropout does not ask it, only an engine's does
+    drawn = 0 if keras.backend.backend() == "torch" else 8  # there Keras's Dropout does not ask it, but in an engine
     assert ops.convert_to_numpy(model.layers[3].seed_generator.state)[1] == drawn
 
 

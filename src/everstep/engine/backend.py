@@ -70,6 +70,7 @@ def _share_devices(name: str) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if name == "torch":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it some products depend on chance
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # its threads wait busily for each other: ten times slower
     if name != "jax":
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
         return
