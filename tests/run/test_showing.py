@@ -28,12 +28,12 @@ class Stripes(ClassificationTask):
 
 
 class Telling(Stripes):
-    """Says something of its own, and draws random numbers while it does."""
+    """Says something beside what is shown anyway, and draws random numbers while it does."""
 
     def show(self, inputs, outputs):
         np.random.shuffle(np.arange(3))
         self.shape = outputs.shape
-        return {"first": inputs[0][..., 0], "words": ["a < b", "ç"]}
+        return {**super().show(inputs, outputs), "words": ["a < b", "ç"]}
 
 
 def run(task, directory, steps=8, **tracking):
@@ -50,40 +50,39 @@ def run(task, directory, steps=8, **tracking):
 
 
 @pytest.mark.backend
-def test_the_default_task_shows_pictures_with_truth_and_prediction(tmp_path):
-    run(Stripes(), tmp_path, samples=3)
-    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == ["4", "8"]
-    folder = tmp_path / "samples" / "8"
-    assert len(list(folder.glob("predictions-*.png"))) == 3
+def test_samples_and_histograms_are_shown_and_training_keeps_its_bits(tmp_path):
+    plain = run(Stripes(), tmp_path / "plain")
+    drawn = np.random.get_state()[1].tolist()
+    task = Telling()
+    shown = run(task, tmp_path / "run", samples=3, histogram_interval=4)
+    assert shown["digest"] == plain["digest"]
+    assert np.random.get_state()[1].tolist() == drawn
+    assert not (tmp_path / "plain" / "samples").exists()
+    assert sorted(path.name for path in (tmp_path / "run" / "samples").iterdir()) == ["4", "8"]
+    assert task.shape == (3, 2)
+    check_samples(tmp_path / "run")
+    check_histograms(tmp_path / "run")
+
+
+def check_samples(directory):
+    """The pictures with truth and prediction, and the words of the task's own, in files and in TensorBoard."""
+    folder = directory / "samples" / "8"
+    assert len(list(folder.iterdir())) == 5
     assert np.asarray(Image.open(folder / "predictions-1.png")).tolist() == np.full((8, 8), 255).tolist()
     captions = (folder / "predictions.captions.txt").read_text().splitlines()
     assert [caption.partition(",")[0] for caption in captions] == ["truth 0", "truth 1", "truth 0"]
-    events = EventAccumulator(str(tmp_path / "validation")).Reload()
+    assert (folder / "words.txt").read_text() == "a < b\n\nç\n"
+    events = EventAccumulator(str(directory / "validation")).Reload()
     assert [image.step for image in events.Images("predictions/1")] == [4, 8]
     assert events.Images("predictions/1")[1].encoded_image_string == (folder / "predictions-1.png").read_bytes()
-    shown = events.Tensors("predictions/captions")[1].tensor_proto.string_val
-    assert [text.decode() for text in shown] == [f"{number}: {caption}" for number, caption in enumerate(captions)]
+    told = events.Tensors("predictions/captions")[1].tensor_proto.string_val
+    assert [text.decode() for text in told] == [f"{number}: {caption}" for number, caption in enumerate(captions)]
 
 
-@pytest.mark.backend
-def test_a_task_shows_what_it_likes_and_training_keeps_its_bits(tmp_path):
-    plain = run(Stripes(), tmp_path / "plain")
-    expected = np.random.get_state()[1].tolist()
-    task = Telling()
-    shown = run(task, tmp_path / "shown", samples=2, histogram_interval=4)
-    assert shown["digest"] == plain["digest"]
-    assert np.random.get_state()[1].tolist() == expected
-    assert task.shape == (2, 2)
-    folder = tmp_path / "shown" / "samples" / "4"
-    assert sorted(path.name for path in folder.iterdir()) == [
-        *("first-0.png", "first-1.png", "first.captions.txt", "words.txt")
-    ]
-    assert (folder / "words.txt").read_text() == "a < b\n\nç\n"
-    assert not (tmp_path / "plain" / "samples").exists()
-    events = EventAccumulator(str(tmp_path / "shown" / "train"), size_guidance={"histograms": 0}).Reload()
-    assert sorted(events.Tags()["histograms"]) == ["batch_normalization/beta", "batch_normalization/gamma"] + [
-        *("dense/bias", "dense/kernel")
-    ]
+def check_histograms(directory):
+    events = EventAccumulator(str(directory / "train"), size_guidance={"histograms": 0}).Reload()
+    names = ["batch_normalization/beta", "batch_normalization/gamma", "dense/bias", "dense/kernel"]
+    assert sorted(events.Tags()["histograms"]) == names
     assert [event.step for event in events.Histograms("dense/kernel")] == [4, 8]
     assert sum(events.Histograms("dense/kernel")[0].histogram_value.bucket) == 128
 
