@@ -5,9 +5,10 @@ import math
 
 import pytest
 
-from everstep.tracking.live_frame import Status, frame
+from everstep.tracking.live_frame import frame
 from everstep.tracking.live_metrics import LiveMetrics
 from everstep.tracking.live_rate import LiveRate
+from everstep.tracking.live_status import Status
 from everstep.tracking.live_words import clock_time, rate_text
 from everstep.tracking.painting import Painter, Style, width_of
 

@@ -17,9 +17,10 @@ from everstep.run.record import read
 from everstep.submit.overview import Overview, listable, overview
 from everstep.submit.submissions import newest
 from everstep.tracking.live_frame import bar, frame
-from everstep.tracking.live_screen import LiveScreen, can_draw, only_ascii
+from everstep.tracking.live_screen import LiveScreen
 from everstep.tracking.live_words import clock_time, count, percent, value_text
 from everstep.tracking.painting import Line, Style, cropped, in_ascii, joined, line_of, width_of
+from everstep.tracking.terminals import can_draw, only_ascii
 
 _PAUSE, _PAUSE_OF_MANY, _PAUSE_FAR_AWAY = 1.0, 2.0, 10.0
 _GRACE = 5.0  # a supervisor starts a run again after a moment

@@ -8,9 +8,9 @@ from everstep.cli.stored_runs import StoredRun
 from everstep.run.goodput import goodput, seconds
 from everstep.run.heartbeat import last_beat
 from everstep.submit.overview import Overview
-from everstep.tracking.live_frame import Status
 from everstep.tracking.live_metrics import LiveMetrics
 from everstep.tracking.live_rate import LiveRate
+from everstep.tracking.live_status import Status
 from everstep.tracking.live_words import clock_time, count, percent, rate_text, value_text
 from everstep.tracking.tracker import Kind
 

@@ -7,10 +7,10 @@ accuracy  train 0.912    validation 0.905    best 0.909 at 1,200    ▁▃▄▆
 checkpoint 1,000, 12 s ago · attempt 2 · goodput 97.3 %
 """
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from everstep.tracking.live_metrics import Metric
+from everstep.tracking.live_status import Status
 from everstep.tracking.live_words import bytes_text, clock_time, count, fitted, percent, rate_text, value_text
 from everstep.tracking.painting import Line, Style, cropped, in_ascii, joined, line_of, width_of
 from everstep.tracking.trend import trend_line
@@ -20,43 +20,6 @@ _LONGEST_BAR, _SHORTEST_BAR = 60, 8
 _LONGEST_NAME = 32
 _GAP = 3
 _IMPORTANCE = (0, 2, 3, 1, 4)  # name, validation, best, train, trend: columns in the order in which they get their room
-
-
-@dataclasses.dataclass
-class Status:
-    """What is known of a run right now; None where nobody knows.
-
-    Attributes:
-      step: Steps done.
-      total: Steps in all.
-      epoch: Epochs done, with the part of the one under way.
-      phase: What it does, where that is not training: `starting`, `evaluating`.
-      rate: Steps a second.
-      left: Seconds until it is done.
-      gone: Seconds since this attempt began.
-      rates: The last figures of speed that were logged, by name.
-      metrics: The metrics.
-      saves: Whether anything is saved at all.
-      checkpoint: The newest step that is safe, and for how many seconds it has been.
-      attempts: How often it was started.
-      goodput: Of the steps that were computed, the share that was kept.
-      system: The last figures of the machine, by name.
-    """
-
-    step: int = 0
-    total: int | None = None
-    epoch: float | None = None
-    phase: str = ""
-    rate: float | None = None
-    left: float | None = None
-    gone: float | None = None
-    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    metrics: Sequence[Metric] = ()
-    saves: bool = True
-    checkpoint: tuple[int, float | None] | None = None
-    attempts: int = 1
-    goodput: float | None = None
-    system: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def frame(status: Status, width: int, height: int, plain: bool = False) -> list[Line]:

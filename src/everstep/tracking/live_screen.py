@@ -15,7 +15,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from everstep.tracking.painting import Line, Painter
@@ -25,21 +25,6 @@ logger = logging.getLogger(__name__)
 _LEAST_PAUSE = 0.1
 _SHARE = 0.003  # of the time, for drawing
 _CLEAR_LINE, _CLEAR_BELOW = "\x1b[K", "\x1b[J"
-
-
-def can_draw(out: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Returns whether a stream is a terminal that can be drawn on."""
-    known = environment.get("TERM", "") not in ("", "dumb", "unknown")
-    return bool(out.isatty()) and known and os.name == "posix"
-
-
-def only_ascii(out: TextIO) -> bool:
-    """Returns whether a stream cannot show blocks and lines."""
-    try:
-        "━╸─▁█…·".encode(out.encoding or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return True
-    return False
 
 
 class LiveScreen:
