@@ -7,18 +7,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
+from everstep.tracking.live_frame import frame
 from everstep.tracking.live_metrics import LiveMetrics
 from everstep.tracking.live_rate import LiveRate
+from everstep.tracking.live_screen import LiveScreen
 from everstep.tracking.live_status import Status
+from everstep.tracking.painting import Line
 from everstep.tracking.terminals import can_draw, only_ascii
 from everstep.tracking.tracker import Kind, Tracker, plain
 from everstep.types import CLOCKS
-
-if TYPE_CHECKING:
-    from everstep.tracking.live_screen import LiveScreen
-    from everstep.tracking.painting import Line
 
 RATE, MFU = "steps_per_second", "mfu"
 """The names under which the loop logs its speed."""
@@ -150,12 +149,9 @@ class ConsoleTracker(Tracker):
         if self._history is not None:
             self._metrics.read(self._history)
             self._metrics.cut(step)
-        from everstep.tracking.live_frame import frame  # rich, which only a terminal needs
-        from everstep.tracking.live_screen import LiveScreen
-
         ascii_only = only_ascii(out)
 
-        def picture(width: int, height: int) -> "list[Line]":
+        def picture(width: int, height: int) -> list[Line]:
             with self._lock:
                 return frame(self.status(), width, height, ascii_only)
 

@@ -1,16 +1,19 @@
-"""Lines for a terminal, as rich's texts: measured in columns, cut to a width, painted at the very end."""
+"""Lines for a terminal, as rich's texts: measured in columns, cut to a width, painted at the very end.
+
+rich is loaded when the first line is made: a run that writes to a file never needs it.
+"""
 
 import enum
+import functools
+import importlib
 import io
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.control import strip_control_codes
-from rich.text import Text
-
-Line = Text
-"""One line, without its end."""
+if TYPE_CHECKING:
+    from rich.text import Text as Line
+else:
+    Line = Any  # one line, without its end
 
 _ASCII = str.maketrans({"…": "~", "·": "|", "×": "x", "━": "=", "─": "-", "╸": ">"})
 
@@ -28,20 +31,20 @@ class Style(enum.StrEnum):
 
 def line_of(*parts: tuple[str, Style]) -> Line:
     """Returns a line of parts in styles of their own; line breaks and control characters in them do no harm."""
-    line = Text(no_wrap=True, end="")
+    line = _text("")
     for text, style in parts:
-        line.append(strip_control_codes(text).translate({10: "?", 27: "?"}), style.value)
+        line.append(_rich("control").strip_control_codes(text).translate({10: "?", 27: "?"}), style.value)
     return line
 
 
 def joined(lines: Iterable[Line]) -> Line:
     """Returns several pieces as one line."""
-    return Text("", no_wrap=True, end="").join(lines)
+    return _text("").join(lines)
 
 
 def width_of(text: str) -> int:
     """Returns the columns that a text takes: two for wide letters, none for accents."""
-    return cell_len(text)
+    return int(_rich("cells").cell_len(text))
 
 
 def cropped(line: Line, width: int) -> Line:
@@ -54,9 +57,7 @@ def cropped(line: Line, width: int) -> Line:
 def in_ascii(line: Line) -> Line:
     """Returns a line of the same width that every terminal can show."""
     spelled = line.plain.translate(_ASCII)
-    return Text(
-        "".join(letter if letter.isascii() else "?" for letter in spelled), no_wrap=True, end="", spans=list(line.spans)
-    )
+    return _text("".join(letter if letter.isascii() else "?" for letter in spelled), list(line.spans))
 
 
 class Painter:
@@ -67,7 +68,9 @@ class Painter:
 
     def __init__(self, width: int = 10_000) -> None:
         self._out = io.StringIO()
-        self._console = Console(file=self._out, force_terminal=True, width=width, highlight=False, legacy_windows=False)
+        self._console = _rich("console").Console(
+            file=self._out, force_terminal=True, width=width, highlight=False, legacy_windows=False
+        )
 
     def paint(self, line: Line) -> str:
         """Returns a line with what gives it its styles."""
@@ -76,3 +79,12 @@ class Painter:
         self._out.seek(0)
         self._out.truncate()
         return painted.rstrip(" ")
+
+
+def _text(text: str, spans: list[Any] | None = None) -> Line:
+    return _rich("text").Text(text, no_wrap=True, end="", spans=spans)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _rich(module: str) -> Any:
+    return importlib.import_module(f"rich.{module}")
