@@ -82,7 +82,7 @@ class Painter:
 
 
 def _text(text: str, spans: list[Any] | None = None) -> Line:
-    return _rich("text").Text(text, no_wrap=True, end="", spans=spans)  # type: ignore[no-any-return]
+    return _rich("text").Text(text, no_wrap=True, end="", spans=spans)
 
 
 @functools.cache
