@@ -130,8 +130,9 @@ def test_a_search_that_is_asked_to_end_leaves_nothing_running(tmp_path, number, 
     while not (tries := _children(child.pid)) and time.monotonic() < until:
         time.sleep(0.1)
     child.send_signal(number)
-    child.communicate(timeout=30)
+    _, err = child.communicate(timeout=30)
     assert child.returncode == code
+    assert err == f"everstep: {number.name}: the search is not finished; nothing was set\n"
     time.sleep(0.2)
     assert tries
     assert not any(_is_alive(pid) for pid in tries)

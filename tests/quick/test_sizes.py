@@ -139,8 +139,10 @@ def tried(text, bound=None):
 
 
 def test_what_a_try_tells():
-    wanted = Tried(64, True, 12.5, 10**9, 128)
-    assert tried(f"print('a line of the user'); print({spelled(wanted)!r}); print('and another')") == wanted
+    wanted = Tried(64, True, 12.5, 10**9, 10**9, 128)
+    text = f"print('a line of the user'); print({spelled(wanted)!r}); print('and another')"
+    assert tried(text) == tried(text, 10**9) == wanted
+    assert tried(text, 10**9 - 1) == Tried(64, False, note="took more than 1.00 GB of memory")
 
 
 @pytest.mark.parametrize(

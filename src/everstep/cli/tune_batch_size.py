@@ -115,6 +115,7 @@ def _ended_by_signals() -> Iterator[None]:
     """A request to end raises, so that the process which tries a size is ended as well."""
 
     def leave(number: int, frame: Any) -> None:
+        print(f"everstep: {signal.Signals(number).name}: the search is not finished; nothing was set", file=sys.stderr)
         raise typer.Exit(128 + number)
 
     before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -86,7 +86,10 @@ def _found(test: RangeTest, picture: Path, config: Any) -> str:
     rate = None if steepest is None else rounded(test.rates[steepest])
     ended = f"diverges at {rounded(test.rates[-1]):g}" if test.diverged else "does not diverge"
     rows = [
-        ("steepest descent", "the loss does not fall anywhere in this range" if rate is None else f"{rate:g}"),
+        (
+            "steepest descent",
+            "the loss does not fall beyond its noise: try more --steps" if rate is None else f"{rate:g}",
+        ),
         ("loss", f"{ended}, after {len(test.rates)} steps"),
         *([("picture", str(picture))] if picture.suffix != ".csv" else []),
         ("table", str(picture.with_suffix(".csv"))),

@@ -38,11 +38,12 @@ def _judged(size: int, ended: Ended, most_bytes: int | None) -> Tried:
       UsageError: The request cannot be carried out.
       TrainingError: It failed, and not for want of memory.
     """
-    if ended.took_too_much:
+    tried = _told(ended.out) if ended.code == 0 else None
+    if ended.took_too_much or (tried is not None and most_bytes is not None and tried.host_bytes > most_bytes):
         return Tried(size, False, note=f"took more than {gigabytes(most_bytes or 0)} of memory")
     if ended.code == -signal.SIGKILL:
         return Tried(size, False, note="killed, as the system does when memory runs out")
-    if ended.code == 0 and (tried := _told(ended.out)) is not None:
+    if tried is not None:
         return tried
     told = ended.err if ended.code < 0 else _last_line(ended.err)
     if says_out_of_memory(told):

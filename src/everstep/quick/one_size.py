@@ -36,7 +36,8 @@ def try_size(params: ExperimentConfig, task: Task, size: int, evaluate: bool) ->
             if evaluate:
                 trainer.evaluate(1)
             batches = trainer.train_stream.batches_per_epoch if trainer.train_stream is not None else None
-            return Tried(size, True, rate, memory.peak_bytes(), samples=batches and batches * size)
+            peaks = memory.peak_bytes(), memory.host_peak_bytes()
+            return Tried(size, True, rate, *peaks, samples=batches and batches * size)
     except Exception as error:
         if not is_out_of_memory(error):
             raise

@@ -10,6 +10,7 @@ import numpy as np
 _DIVERGED = 4.0  # so many times the best smoothed loss
 _KEEP = 0.9  # of the running mean, at each further loss
 _SPREAD = 1 / 20  # of the curve: how far a smoothed loss looks to both sides
+_BY_CHANCE = 6.0  # standard deviations of a mean of losses, from its highest to its lowest
 _LEAST_FALL = 0.01  # of the loss at the beginning
 _BEGUN = 0.1  # of the fall: when so much of it is done for good, it has begun
 
@@ -46,21 +47,25 @@ class RangeTest:
         finite = [loss for loss in self.losses if math.isfinite(loss)]
         bound = max(finite[:1] + [_DIVERGED * self._best]) if finite else 0.0
         losses = np.nan_to_num(np.asarray(self.losses, np.float64), nan=bound, posinf=bound)
-        return _gaussian_mean(np.minimum(losses, bound), max(1.0, _SPREAD * len(losses)))
+        return _gaussian_mean(np.minimum(losses, bound), self._spread())
+
+    def _spread(self) -> float:
+        return max(1.0, _SPREAD * len(self.losses))
 
     def steepest(self) -> int | None:
         """Returns the step at which the loss falls fastest, by the logarithm of the rate, on its way to the lowest.
 
         What it does before that way begins is chance: which samples are in which batch. None where it does not fall: by
-        less than a hundredth, or than twice what single losses differ from their mean.
+        less than a hundredth, or no more than chance may make a mean of so many losses fall.
         """
         curve = self.smoothed()
         lowest = int(np.argmin(curve))
         if lowest == 0:
             return None
         before = float(np.median(curve[: (lowest + 1) // 2]))
-        fall, noise = before - curve[lowest], float(np.std((np.asarray(self.losses) - curve)[:lowest]))
-        if fall <= max(_LEAST_FALL * abs(before), 2 * noise):
+        fall, chance = before - curve[lowest], float(np.std((np.asarray(self.losses) - curve)[:lowest]))
+        chance *= _BY_CHANCE / math.sqrt(2 * math.sqrt(math.pi) * self._spread())
+        if fall <= max(_LEAST_FALL * abs(before), chance):
             return None
         still_up = np.nonzero(curve[:lowest] >= before - _BEGUN * fall)[0]
         begin = int(still_up[-1]) if len(still_up) else 0

@@ -12,7 +12,8 @@ class Tried:
       size: Samples in a batch.
       fits: Whether memory sufficed.
       samples_per_second: How fast it was.
-      peak_bytes: The most memory that was in use.
+      peak_bytes: The most memory that was in use: on the device, or, where there is none, on the host.
+      host_bytes: The most that was in use on the host.
       samples: How many samples there are at least; None where the data does not say.
       note: Why it does not fit.
     """
@@ -21,6 +22,7 @@ class Tried:
     fits: bool
     samples_per_second: float | None = None
     peak_bytes: int | None = None
+    host_bytes: int = 0
     samples: int | None = None
     note: str = ""
 

@@ -47,7 +47,7 @@ class Stages:
             yield
         except BaseException as error:
             failed = self._name
-            self.end("failed")
+            self.end("failed" if isinstance(error, Exception) else "ended")
             if not isinstance(error, UsageError | TrainingError):
                 raise
             kind = UsageError if isinstance(error, UsageError) else TrainingError
