@@ -38,7 +38,7 @@ def draw(members: Sequence[Member], suffix: str = ".png") -> bytes:
       UsageError: matplotlib is not installed, or no run has any curve.
     """
     if not can_draw():
-        raise missing_extra("matplotlib", "flow", "a picture of curves")
+        raise missing_extra("matplotlib", "plot", "a picture of curves")
     names = _metrics(members)
     if not names:
         raise UsageError("a picture of curves: none of the runs has a history to draw; train them first")
