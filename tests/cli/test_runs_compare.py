@@ -148,12 +148,12 @@ def test_without_matplotlib(two: Any, monkeypatch: Any) -> None:
     assert outcome.code == 0
     assert outcome.err == (
         "no picture: a picture of curves needs the package 'matplotlib', which is not installed: "
-        "pip install 'everstep[flow]'\n"
+        "pip install 'everstep[plot]'\n"
     )
     assert "validation loss, last" in outcome.out
     refused = two("runs", "compare", "runs/a", "runs/b", "--out", "c.png")
     assert (refused.code, refused.out) == (2, "")
-    assert "pip install 'everstep[flow]'" in refused.err
+    assert "pip install 'everstep[plot]'" in refused.err
 
 
 @pytest.mark.parametrize(
