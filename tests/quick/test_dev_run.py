@@ -25,12 +25,16 @@ def rehearsed(directory, make_task=lambda params: TinyTask(), params=None, mode=
     return rows
 
 
-@pytest.mark.backend
 def test_every_stage(tmp_path):
     stages = rehearsed(tmp_path, params=tiny_params(epochs=3, train_steps=None, summary_interval=8))
     assert stages == [(name, "ok") for name in ("build", "train", "evaluate", "save", "restore", "export")]
     assert (tmp_path / "run" / "export" / "model.keras").is_file()
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["1"]
+
+
+@pytest.mark.backend
+def test_what_comes_back_is_the_same_on_every_backend(tmp_path):
+    assert rehearsed(tmp_path, export=False)[-2:] == [("restore", "ok"), ("export", "left out")]
 
 
 def test_what_is_left_out(tmp_path):

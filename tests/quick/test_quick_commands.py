@@ -91,10 +91,11 @@ def sizes_in(out):
 
 @pytest.mark.full
 @pytest.mark.backend
+@pytest.mark.timeout(600)
 def test_the_largest_batch_that_fits(tmp_path):
-    words = ["tune", "batch-size", "wide", "--import", "wide_experiments", "--start", "1024", "--memory", "2.5"]
+    words = ["tune", "batch-size", "wide", "--import", "wide_experiments", "--start", "2048", "--memory", "2.5"]
     child = started(tmp_path, *words)
-    out, err = child.communicate(timeout=280)
+    out, err = child.communicate(timeout=580)
     print(out)
     assert child.returncode == 0, err
     fits, fails = sizes_in(out)
