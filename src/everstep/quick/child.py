@@ -38,13 +38,12 @@ def run_child(command: Sequence[str], most_bytes: int | None) -> Ended:
       command: Program and arguments.
       most_bytes: How much they may take; None for no bound. Where the system does not tell, there is none.
     """
-    with tempfile.TemporaryDirectory(prefix="everstep-tune-") as folder:
-        with open(f"{folder}/out", "w+b") as out, open(f"{folder}/err", "w+b") as err:
-            child = _started(command, folder, out, err)
-            with _ended_afterwards(child):
-                _offer_first(child.pid)
-                too_much = _watched(child, most_bytes)
-            return Ended(child.returncode, _text(out), _text(err), too_much)
+    with tempfile.TemporaryDirectory(prefix="everstep-tune-") as folder, _files(folder) as (out, err):
+        child = _started(command, folder, out, err)
+        with _ended_afterwards(child):
+            _offer_first(child.pid)
+            too_much = _watched(child, most_bytes)
+        return Ended(child.returncode, _text(out), _text(err), too_much)
 
 
 def free_bytes() -> int | None:
@@ -54,6 +53,12 @@ def free_bytes() -> int | None:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return None
+
+
+@contextlib.contextmanager
+def _files(folder: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    with open(f"{folder}/out", "w+b") as out, open(f"{folder}/err", "w+b") as err:
+        yield out, err
 
 
 def _started(command: Sequence[str], folder: str, out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
