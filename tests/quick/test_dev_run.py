@@ -25,6 +25,7 @@ def rehearsed(directory, make_task=lambda params: TinyTask(), params=None, mode=
     return rows
 
 
+@pytest.mark.full
 def test_every_stage(tmp_path):
     stages = rehearsed(tmp_path, params=tiny_params(epochs=3, train_steps=None, summary_interval=8))
     assert stages == [(name, "ok") for name in ("build", "train", "evaluate", "save", "restore", "export")]
@@ -37,6 +38,7 @@ def test_what_comes_back_is_the_same_on_every_backend(tmp_path):
     assert rehearsed(tmp_path, export=False)[-2:] == [("restore", "ok"), ("export", "left out")]
 
 
+@pytest.mark.full
 def test_what_is_left_out(tmp_path):
     stages = dict(rehearsed(tmp_path, mode="train", export=False))
     assert (stages["evaluate"], stages["export"]) == ("left out", "left out")
@@ -73,6 +75,7 @@ def test_one_batch_of_each(tmp_path):
     assert params.trainer.tracking.mlflow  # the user's own is as it was
 
 
+@pytest.mark.full
 def test_several_tasks(tmp_path):
     config = pair_config()
     params = es.ExperimentConfig(task=config, trainer=tiny_params().trainer)
@@ -128,6 +131,7 @@ class Unsaved(keras.layers.Layer):
         raise NotImplementedError("cannot be written down")
 
 
+@pytest.mark.full
 def test_a_form_that_a_model_cannot_have_is_named(tmp_path, caplog):
     class Bare(TinyTask):
         def build_model(self):

@@ -47,6 +47,7 @@ def test_limited_epochs_resume_exactly():
     assert trainer.evaluated_batches == 2
 
 
+@pytest.mark.full
 def test_epochs_are_shorter(tmp_path):
     params = shortened({"train_data": {"limit_batches": 3}}, train_steps=None, epochs=2)
     run("train", tmp_path / "run", params=params)

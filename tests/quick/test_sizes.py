@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 
@@ -115,6 +116,15 @@ def test_a_process_that_takes_too_much_is_ended(tmp_path):
     assert time.monotonic() - begin < 30
     time.sleep(0.2)
     assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
+def test_nothing_is_left_of_a_process_that_was_killed(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    text = "import os, signal, tempfile; print(tempfile.mkdtemp(), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    ended = run_child(program(text), None)
+    assert ended.out.startswith(f"{tmp_path}/everstep-tune-")
+    assert not list(tmp_path.iterdir())
 
 
 def test_no_process_outlives_whoever_asked(tmp_path):

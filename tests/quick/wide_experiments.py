@@ -14,7 +14,7 @@ class WideConfig(everstep.TaskConfig):
     """What is in the way of a larger batch."""
 
     trouble: str = ""
-    """`fixed` for batches that the task cuts itself, `bug` for an error in the loss, `slow` for a minute's wait."""
+    """`fixed` for batches that the task cuts itself, `bug` for an error in the loss."""
 
 
 @everstep.register_task(WideConfig)

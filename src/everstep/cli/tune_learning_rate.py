@@ -85,11 +85,9 @@ def _found(test: RangeTest, picture: Path, config: Any) -> str:
     steepest = test.steepest()
     rate = None if steepest is None else rounded(test.rates[steepest])
     ended = f"diverges at {rounded(test.rates[-1]):g}" if test.diverged else "does not diverge"
+    nowhere = "the loss does not fall beyond its noise: try more --steps"
     rows = [
-        (
-            "steepest descent",
-            "the loss does not fall beyond its noise: try more --steps" if rate is None else f"{rate:g}",
-        ),
+        ("steepest descent", nowhere if rate is None else f"{rate:g}"),
         ("loss", f"{ended}, after {len(test.rates)} steps"),
         *([("picture", str(picture))] if picture.suffix != ".csv" else []),
         ("table", str(picture.with_suffix(".csv"))),

@@ -38,8 +38,8 @@ def run_child(command: Sequence[str], most_bytes: int | None) -> Ended:
       command: Program and arguments.
       most_bytes: How much they may take; None for no bound. Where the system does not tell, there is none.
     """
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+    with tempfile.TemporaryDirectory(prefix="everstep-tune-") as folder, _files(folder) as (out, err):
+        child = _started(command, folder, out, err)
         with _ended_afterwards(child):
             _offer_first(child.pid)
             too_much = _watched(child, most_bytes)
@@ -53,6 +53,20 @@ def free_bytes() -> int | None:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return None
+
+
+@contextlib.contextmanager
+def _files(folder: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    with open(f"{folder}/out", "w+b") as out, open(f"{folder}/err", "w+b") as err:
+        yield out, err
+
+
+def _started(command: Sequence[str], folder: str, out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Starts it in a session of its own; what it leaves in its temporary directory goes with the folder."""
+    environment = os.environ | {"TMPDIR": folder}
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True, env=environment
+    )
 
 
 @contextlib.contextmanager
