@@ -326,8 +326,9 @@ def _try_evaluation(controller: Controller, steps: int, say: Callable[[str], Non
     """Evaluates before the first step of a new run: what is wrong there shows now, not after hours of training."""
     if steps:
         begin = time.perf_counter()
-        controller.try_evaluation(steps)
-        say(f"sanity validation: evaluating works ({steps} batches, {time.perf_counter() - begin:.1f} s)")
+        count = controller.try_evaluation(steps)
+        batches = "1 batch" if count == 1 else f"{count} batches"
+        say(f"sanity validation: evaluating works ({batches}, {time.perf_counter() - begin:.1f} s)")
 
 
 def _note(run: Run, told: Mapping[str, Any]) -> None:

@@ -110,6 +110,13 @@ def test_an_average_is_exported(run: Path, tmp_path: Path, capsys: Any) -> None:
     assert files(run) == before
 
 
+def test_the_place_of_a_runs_end_is_kept_for_it(run: Path, capsys: Any) -> None:
+    before = files(run)
+    assert main(("export", str(run), "--checkpoint", "4", "--out", str(run / "export"))) == 2
+    assert "that is the place of the run's end, and step 4 is not: choose another" in capsys.readouterr().err
+    assert files(run) == before
+
+
 def test_an_export_of_an_export(run: Path, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     """The model is there already: neither the experiment nor its data is needed for other weights."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), keras.layers.BatchNormalization()])

@@ -30,6 +30,7 @@ def test_flags_are_layers_over_the_configuration(everstep):
         (["--limit-train", "abc"], "task.train_data.limit_batches: received 'abc' (str), expected int"),
         (["--limit-eval", "2.5"], "task.validation_data.limit_batches: received 2.5 (float), expected int"),
         (["--overfit-batches", "0"], "trainer.overfit_batches: received 0, must be at least 1"),
+        (["--overfit-batches", ""], "--overfit-batches: received '', expected a value"),
         (["--overfit-batches", "x"], "trainer.overfit_batches: received 'x' (str)"),
         (["--sanity-eval=-1"], "trainer.sanity_validation_steps: received -1, must be at least 0"),
         (["--sanity-eval", "2", "--mode", "train"], "--sanity-eval 2 and --mode train"),

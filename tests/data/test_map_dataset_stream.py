@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from everstep.data import DataConfig, IterableStream, MapDatasetStream, make_stream
+from everstep.data.map_dataset import stacked
 from everstep.errors import UsageError
 from everstep.testing import streams
 
@@ -172,6 +173,11 @@ def test_splits_are_named():
 def test_samples_that_do_not_fit_are_named(samples, said):
     with pytest.raises(UsageError, match=said):
         next(MapDatasetStream(Samples(*samples), 4))
+
+
+def test_a_sample_that_is_not_returned_is_named():
+    with pytest.raises(UsageError, match="sample 0 is None: __getitem__ has to return it"):
+        stacked([None, 1], [0, 1])
 
 
 def test_shuffled_samples_are_named_by_their_index():

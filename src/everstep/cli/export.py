@@ -46,6 +46,8 @@ def export(
         raise UsageError(f"{run!r} is no run: an exported model has no checkpoints; name the run directory")
     chosen = choose(found.directory, checkpoint or "last")
     place = Path(out) if out is not None else _default(found, chosen, run)
+    if place.resolve() == (found.directory / "export").resolve() and place != _default(found, chosen, run):
+        raise UsageError(f"--out {out}: that is the place of the run's end, and {chosen} is not: choose another")
     trained.choose_backend(backend, found)
     import_modules(imports or ())
     with quiet():

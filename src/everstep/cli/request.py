@@ -113,6 +113,9 @@ _FLAGS = {
 
 def _flags(request: Request) -> list[Layer]:
     given = {option: getattr(request, option) for option in _FLAGS}
+    for option, text in given.items():
+        if text == "":
+            raise UsageError(f"--{option.replace('_', '-')}: received '', expected a value")
     return [
         Layer(f"--{option.replace('_', '-')} {text}", _nested(_FLAGS[option], dialect.plain(text)))
         for option, text in given.items()

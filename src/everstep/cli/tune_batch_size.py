@@ -20,7 +20,7 @@ from everstep.config import get_task
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment_config import check_mode
 from everstep.quick.batch_size import gigabytes, in_child, spelled
-from everstep.quick.child import free_bytes
+from everstep.quick.child import end_with_parent, free_bytes
 from everstep.quick.sizes import Tried, fastest, largest, search
 
 Mode = Annotated[str, typer.Option(metavar="MODE", help="As for train; with train, nothing is evaluated.")]
@@ -58,6 +58,7 @@ def batch_size(
     _check_trains(mode)
     resolved = resolve(request)
     if single:
+        end_with_parent()
         print_last(spelled(_try_here(resolved, single, "eval" in mode)))
         return
     first = first or resolved.params.task.train_data.global_batch_size
@@ -118,7 +119,7 @@ def _ended_by_signals() -> Iterator[None]:
         print(f"everstep: {signal.Signals(number).name}: the search is not finished; nothing was set", file=sys.stderr)
         raise typer.Exit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

@@ -82,6 +82,9 @@ def stacked(samples: Sequence[Any], indices: Sequence[int]) -> Batch:
     Raises:
       UsageError: They differ in nesting or shapes; names the first that differs from the one at the batch's head.
     """
+    for sample, index in zip(samples, indices, strict=True):
+        if sample is None:
+            raise UsageError(f"sample {index} is None: __getitem__ has to return it")
     trees = [_with_arrays(sample) for sample in samples]
     for tree, index in zip(trees, indices, strict=True):
         _check_alike(tree, trees[0], index, indices[0])

@@ -18,6 +18,7 @@ from everstep.engine.pace import Pace
 from everstep.engine.probe import decided_in_python
 from everstep.engine.torch_random import nothing_drawn, seeded_dropout
 from everstep.engine.torch_undo import undone
+from everstep.errors import UsageError
 from everstep.task.task import unpack
 from everstep.types import Batch, Logs
 
@@ -37,6 +38,7 @@ class TorchEngine(Engine):
     # -- before the first step -------------------------------------------------------------------------------------
 
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
+        _refuse_buffers(self.model)
         # There are no shapes without values here: the step is run, and what it did is undone.
         with nothing_drawn(self.task), undone(), watch_sparse_labels(clip=True) as seen:
             placed = self.place(batch)
@@ -95,6 +97,22 @@ class TorchEngine(Engine):
     def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
         for key in keys:
             self.variables[key].assign(values[key])
+
+
+def _refuse_buffers(model: keras.Model) -> None:
+    """Refuses what PyTorch's own modules keep beside their weights: no checkpoint has it, so a run would not go on.
+
+    Raises:
+      UsageError: There is such a module in the model; names what it keeps.
+    """
+    for layer in model._flatten_layers():
+        module = getattr(layer, "module", None)
+        held = [name for name, _ in module.named_buffers()] if isinstance(module, torch.nn.Module) else []
+        if held:
+            raise UsageError(
+                f"layer {layer.name!r} wraps a module of PyTorch that keeps {', '.join(held[:3])} beside its weights, "
+                "which no checkpoint would have: use Keras's layers for it, such as keras.layers.BatchNormalization"
+            )
 
 
 def _batches(piece: Piece) -> Iterator[Batch]:

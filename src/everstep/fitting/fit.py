@@ -26,6 +26,7 @@ from everstep.fitting.arguments import (
     shuffling,
     validated_epochs,
     verbosity,
+    whole,
 )
 from everstep.fitting.config import data_params, task_params, trainer_params
 from everstep.fitting.epoch_lines import EpochLines
@@ -35,7 +36,7 @@ from everstep.loop.given_callbacks import accepted
 from everstep.loop.keras_callbacks import KerasCallbacks
 from everstep.loop.learning_rate import LearningRate
 from everstep.run.signals import as_python_interrupts
-from everstep.task.compiled import CompiledTask, require_compiled
+from everstep.task.compiled import CompiledTask, needs_labels, require_compiled
 from everstep.task.description import describe, leave
 
 
@@ -109,9 +110,9 @@ def fit(
     loud, shuffle, weights = verbosity(verbose), shuffling(shuffle), class_weights(class_weight)
     validated, watching = validated_epochs(validation_freq), accepted(callbacks, keeps=bool(model_dir))
     require_compiled(model)
-    data = training_data(x, y, sample_weight, _inputs(model))
+    data = training_data(x, y, sample_weight, _inputs(model), needs_labels(model))
     data, held_out = _parts(data, validation_data, validation_split)
-    backend.prepare(seed)
+    backend.prepare(whole("seed", seed, least=0))
     train = _train_stream(data, counts, shuffle, weights, seed)
     validation = None if held_out is None else _validation_stream(held_out, counts, seed)
     steps = counts.steps_per_epoch or _length(train, data)

@@ -17,7 +17,7 @@ from everstep.errors import UsageError
 _APART = "validation data goes in as validation_data=(x_test, y_test)"
 
 
-def training_data(x: Any, y: Any, sample_weight: Any, inputs: int | None = None) -> Any:
+def training_data(x: Any, y: Any, sample_weight: Any, inputs: int | None = None, needs_labels: bool = False) -> Any:
     """Returns what a stream is made of.
 
     Args:
@@ -25,6 +25,7 @@ def training_data(x: Any, y: Any, sample_weight: Any, inputs: int | None = None)
       y: Labels, where x is inputs alone.
       sample_weight: The weight of each sample in the loss.
       inputs: How many the model has, where that is known.
+      needs_labels: Whether its loss compares with labels.
 
     Raises:
       UsageError: There is nothing, or it does not go together.
@@ -37,7 +38,7 @@ def training_data(x: Any, y: Any, sample_weight: Any, inputs: int | None = None)
     if y is None and isinstance(x, tuple) and len(x) in (2, 3):
         return _packed(*_unpacked(x, sample_weight))
     if y is None:
-        return _unlabelled(x, sample_weight)
+        return _unlabelled(x, sample_weight, needs_labels)
     _require_labels(x, y, inputs)
     return _packed(x, y, sample_weight)
 
@@ -91,6 +92,7 @@ def _require_alone(x: Any, y: Any, sample_weight: Any) -> None:
     for name, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
             tip = f"; {_APART}" if name == "y" else ""
+            tip = "; if x is numbers: np.array(x)" if isinstance(x, list) else tip
             raise UsageError(f"{name}: x is a {type(x).__name__}, which has to bring it: yield (x, y, weight){tip}")
 
 
@@ -111,9 +113,11 @@ def _unpacked(data: tuple[Any, ...], sample_weight: Any) -> tuple[Any, ...]:
     return (*data, sample_weight)
 
 
-def _unlabelled(x: Any, sample_weight: Any) -> Any:
+def _unlabelled(x: Any, sample_weight: Any, needs_labels: bool) -> Any:
     if sample_weight is not None:
         raise UsageError("sample_weight: there are no labels, y, whose loss could be weighted")
+    if needs_labels:
+        raise UsageError("y: missing, and the model's loss needs it: pass y, or y=x for a model of its own inputs")
     x = nest.map_leaves(_as_keras, x)
     return (x,) if isinstance(x, list) else x  # several inputs; a tuple would be inputs and labels
 

@@ -160,12 +160,13 @@ class Controller:
         self._evaluated = {"step": self.step, "logs": plain(logs)}
         return logs
 
-    def try_evaluation(self, steps: int) -> None:
-        """Evaluates some batches to see whether it works, and leaves no trace: no log, no action, no bit changed."""
+    def try_evaluation(self, steps: int) -> int:
+        """Evaluates some batches to see whether it works, and leaves no trace; returns how many there were."""
         self._require("evaluator", "try_evaluation")
         self.evaluator.between_calls, self.evaluator.may_wait = self._leave_if_asked, self._may_wait
         with without_trace(self.evaluator):
             self.evaluator.evaluate(steps)
+        return int(getattr(self.evaluator, "evaluated_batches", steps))
 
     def evaluate_continuously(
         self,

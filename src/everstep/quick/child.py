@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
@@ -44,6 +46,18 @@ def run_child(command: Sequence[str], most_bytes: int | None) -> Ended:
             _offer_first(child.pid)
             too_much = _watched(child, most_bytes)
         return Ended(child.returncode, _text(out), _text(err), too_much)
+
+
+def end_with_parent() -> None:
+    """Ends this process as soon as the one that started it is gone, which may have been killed: nobody else would."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, name="everstep-parent", daemon=True).start()
 
 
 def free_bytes() -> int | None:

@@ -70,6 +70,7 @@ def one_batch(params: ExperimentConfig) -> ExperimentConfig:
             "summary_interval": None,
             "validation_steps": batches,
             "overfit_batches": None,
+            "profile": "",
             "sanity_validation_steps": 0,
         },
     )

@@ -72,10 +72,18 @@ def require_compiled(model: keras.Model) -> None:
     Raises:
       UsageError: It is not compiled, or has no optimizer.
     """
+    if not isinstance(model, keras.Model):
+        raise UsageError(f"model: received a {type(model).__name__}, expected a keras.Model")
     if not model.compiled:
         raise UsageError(f"model {model.name!r} is not compiled: call model.compile(optimizer=…, loss=…) first")
     if model.optimizer is None:
         raise UsageError(f"model {model.name!r} has no optimizer: pass one to model.compile(optimizer=…)")
+
+
+def needs_labels(model: keras.Model) -> bool:
+    """Returns whether a model learns by comparing its outputs with labels, as Keras's own step does."""
+    own = any(getattr(type(model), name) is not getattr(keras.Model, name) for name in ("train_step", "compute_loss"))
+    return model.loss is not None and not own
 
 
 class _Override:
