@@ -71,7 +71,7 @@ def test_text_over_several_lines(tmp_path):
         ("", "cannot be read: Empty CSV file"),
         ("a\n1\n", r"has 1 columns of values \(a\), but the input 'pair' of the model takes float32\[2\]"),
         ("a,b\n1,\n", "has no value in row 0, column 'b'"),
-        ("a,b\n1,2\n3\n", "cannot be read: CSV parse error: Expected 2 columns, got 1"),
+        ("a,b\n1,2\n3\n", "cannot be read: CSV parse error: (Row #3: )?Expected 2 columns, got 1"),
     ],
 )
 def test_tables_that_do_not_fit(tmp_path, text, said):

@@ -145,7 +145,9 @@ def test_a_form_that_a_model_cannot_have_is_named(tmp_path, caplog):
 
 
 def test_a_model_that_cannot_be_exported_at_all(tmp_path, monkeypatch):
-    monkeypatch.setattr("everstep.export.folder._forms", lambda: {"model.keras": Failing(TypeError("no form"))})
+    none = Failing(TypeError("no form"))
+    monkeypatch.setattr("everstep.export.folder.export_keras", none)
+    monkeypatch.setattr("everstep.export.folder.serving_form", lambda: ("other", none))
     with pytest.raises(TrainingError, match="^export failed: the model can be exported in no form"):
         rehearsed(tmp_path, mode="train")
 
