@@ -83,7 +83,7 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.created
 	@$(PIP) --editable '.[dev,tensorflow]'
 	@touch $@ $(VENV)/.everstep
 
-# This version is a wheel for the CPU where others bring gigabytes for GPUs. Where it cannot be had, the tests say so.
+# One version, that the tests are known to pass with. Where it cannot be had, they say so and are skipped.
 $(VENV)/.torch: pyproject.toml | $(VENV)/.dev
 	@$(PIP) --retries 1 'torch==2.13.0' 2>$(VENV)/torch.log && touch $@ || true
 
