@@ -68,6 +68,7 @@ REFUSED = {
     },
     "class_weight: received .0.5, 2.0., expected a dict": {"class_weight": [0.5, 2.0]},
     "class_weight: received .'cat': 1.0., expected a dict": {"class_weight": {"cat": 1.0}},
+    "class_weight: received .0: nan., .* with finite weights": {"class_weight": {0: float("nan")}},
     "different numbers of samples": {"sample_weight": WEIGHT[:7]},
     "sample_weight: there are no labels": {"y": None, "sample_weight": WEIGHT},
     "sample_weight: x=.x, y, weight. has weights already": {"x": (X, Y, WEIGHT), "y": None, "sample_weight": WEIGHT},

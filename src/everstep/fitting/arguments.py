@@ -1,6 +1,7 @@
 """The plain arguments of `model.fit`: what each may be, and what is wrong with one that cannot be used."""
 
 import dataclasses
+import math
 import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -134,4 +135,6 @@ def class_weights(class_weight: Any) -> dict[int, float] | None:
         raise UsageError(wrong) from None
     if not weights or min(weights) < 0:
         raise UsageError(f"{wrong}, with classes from 0 on")
+    if not all(map(math.isfinite, weights.values())):
+        raise UsageError(f"{wrong}, with finite weights")
     return weights
