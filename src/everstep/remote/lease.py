@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ _CLOCKS_DIFFER = 60.0
 
 _held_here: set[str] = set()
 """The tokens of leases that this process holds."""
+
+_changing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+"""By the store's URL: one that is given back late, when the store answers again, must not take the next one along."""
 
 
 class LostLease(StoreError):
@@ -139,7 +143,7 @@ class Lease:
         thread.join(_SECONDS_TO_RELEASE)
 
     def _release(self) -> None:
-        with contextlib.suppress(StoreError), self._lock:
+        with contextlib.suppress(StoreError), self._lock, _changing[self._store.url]:
             if (self._holder() or {}).get("token") == self._token:
                 self._store.delete([NAME])
 
@@ -156,7 +160,8 @@ class Lease:
         if holder is not None and not _is_left(holder):
             self._wait_for(holder)
         began = time.monotonic()
-        self._store.put_bytes(NAME, self._text())
+        with _changing[self._store.url]:
+            self._store.put_bytes(NAME, self._text())
         time.sleep(0.2)
         now = self._holder()
         if now is not None and now.get("token") != self._token:
