@@ -47,6 +47,21 @@ def seconds_to_acquire(store):
     return time.monotonic() - began
 
 
+def test_one_that_is_given_back_late_leaves_the_next_one_alone(place, monkeypatch):
+    """The store answers again between the look at the lease and its removal, when the next attempt has begun."""
+    monkeypatch.setattr("everstep.remote.lease._SECONDS_TO_RELEASE", 0.1)
+    url = place.url()
+    store, slow = Store(url), Store(url)
+    first, second = Lease(slow, 0.2), Lease(store, 0.2)
+    first.acquire()
+    delete = slow.delete
+    monkeypatch.setattr(slow, "delete", lambda names: (time.sleep(0.5), delete(names)))
+    first.release()
+    second.acquire()
+    time.sleep(0.7)
+    second.renew()
+
+
 def test_a_lease_that_nobody_renews_is_taken_over(place, caplog):
     store = Store(place.url())
     dead, alive = Lease(store, 0.2), Lease(store, 0.2)
