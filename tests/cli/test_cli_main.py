@@ -29,6 +29,14 @@ def test_every_command_explains_itself_with_an_example(everstep: Any, name: str)
     assert f"Example: everstep {name}" in outcome.out
 
 
+def test_every_command_of_a_command_has_an_example(everstep: Any) -> None:
+    groups = {name: getattr(commands.load(name), "commands", {}) for name in commands.COMMANDS}
+    asked = [(group, name) for group, below in groups.items() for name in below]
+    assert {("runs", "compare"), ("runs", "watch"), ("runs", "rm"), ("tune", "batch-size")} <= set(asked)
+    for words in asked:
+        assert "Example: everstep " in everstep(*words, "--help").out, words
+
+
 def test_help_is_fast_and_loads_no_backend() -> None:
     script = f"""if True:
         import sys

@@ -124,7 +124,7 @@ def test_other_errors_stop_the_search(tmp_path, trouble, code, message):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_search_that_is_asked_to_end_leaves_nothing_running(tmp_path, number, code):
     child = started(tmp_path, "tune", "batch-size", "wide", "--import", "wide_experiments")
     until = time.monotonic() + 60
@@ -135,6 +135,20 @@ def test_a_search_that_is_asked_to_end_leaves_nothing_running(tmp_path, number, 
     assert child.returncode == code
     assert err == f"everstep: {number.name}: the search is not finished; nothing was set\n"
     time.sleep(0.2)
+    assert tries
+    assert not any(_is_alive(pid) for pid in tries)
+
+
+@pytest.mark.full
+def test_a_search_that_is_killed_leaves_nothing_running(tmp_path):
+    child = started(tmp_path, "tune", "batch-size", "wide", "--import", "wide_experiments")
+    until = time.monotonic() + 60
+    while not (tries := _children(child.pid)) and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(8)  # a try has to have begun before it can look after its parent
+    child.kill()
+    child.communicate(timeout=30)
+    time.sleep(2)
     assert tries
     assert not any(_is_alive(pid) for pid in tries)
 

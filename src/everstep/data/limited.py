@@ -1,34 +1,17 @@
 """Fewer batches than there are: of each epoch the first ones, or the very same ones again and again."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from everstep.config.problem import ConfigError, Problem
 from everstep.data.arrays import ArrayStream
 from everstep.data.stream import Stream
+from everstep.data.wrapping import WrappingStream
 from everstep.types import Batch
 
 
-class _Wrapping(Stream):
-    """A stream made of another one, whose batches it hands on."""
-
-    def __init__(self, stream: Stream, *, repeat: bool, batches_per_epoch: int | None) -> None:
-        super().__init__(repeat=repeat, batches_per_epoch=batches_per_epoch)
-        self._stream = stream
-
-    @property
-    def made_of(self) -> Mapping[str, Stream]:
-        """The other stream."""
-        return {"": self._stream}
-
-    @property
-    def guarantee(self) -> str:
-        """The other stream's."""
-        return self._stream.guarantee
-
-
-class LimitedStream(_Wrapping):
+class LimitedStream(WrappingStream):
     """The first batches of each epoch of another stream.
 
         stream = LimitedStream(stream, 10)  # an epoch has 10 batches, or fewer where the other one has
@@ -59,7 +42,7 @@ class LimitedStream(_Wrapping):
         return self._stream.bookmark()
 
 
-class HeldStream(_Wrapping):
+class HeldStream(WrappingStream):
     """The same batches in every epoch, kept in memory; made by `hold`.
 
     Args:

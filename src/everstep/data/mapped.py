@@ -6,26 +6,17 @@ from typing import Any
 import numpy as np
 
 from everstep.data.stream import Stream
+from everstep.data.wrapping import WrappingStream
 from everstep.errors import UsageError
 from everstep.types import Batch
 
 
-class MappedStream(Stream):
+class MappedStream(WrappingStream):
     """The batches of another stream, each passed through `fn`; the position is the other's."""
 
     def __init__(self, stream: Stream, fn: Callable[[Batch], Batch]) -> None:
-        super().__init__(repeat=stream.repeat, batches_per_epoch=stream.batches_per_epoch)
-        self._stream, self._fn = stream, fn
-
-    @property
-    def made_of(self) -> Mapping[str, Stream]:
-        """The other stream."""
-        return {"": self._stream}
-
-    @property
-    def guarantee(self) -> str:
-        """The other stream's."""
-        return self._stream.guarantee
+        super().__init__(stream, repeat=stream.repeat, batches_per_epoch=stream.batches_per_epoch)
+        self._fn = fn
 
     @property
     def endless(self) -> bool:
