@@ -60,8 +60,6 @@ LINES = (
 )
 LEVEL = {part: level for level, line in enumerate(LINES) for part in line.split()}
 
-MAX_LINES = 400
-
 BACKENDS = {"tensorflow", "jax", "torch"}
 MAY_NAME_BACKENDS = {"grad", "engine", "data", "export"}
 # These two only list packages whose versions they report; what they do never depends on a name.
@@ -183,13 +181,6 @@ def test_front_page_imports_nothing():
     body = modules()["everstep"].body
     eager = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert not set(itertools.chain.from_iterable(map(own_imports, eager)))
-
-
-@pytest.mark.parametrize("folder", ["src", "tests", "examples", "benchmarks"])
-def test_files_are_small(folder):
-    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in (ROOT / folder).rglob("*.py")}
-    long = {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > MAX_LINES}
-    assert not long, f"split them by topic, at most {MAX_LINES} lines each: {long}"
 
 
 def test_files_are_named_by_topic():
