@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from everstep.config import OneOfConfig, Problem
 from everstep.optim.checks import (
-    CheckedConfig,
+    NamedConfig,
     fraction,
     increasing_steps,
     not_negative,
@@ -16,7 +16,7 @@ from everstep.optim.checks import (
 
 
 @dataclasses.dataclass
-class ConstantLrConfig(CheckedConfig):
+class ConstantLrConfig(NamedConfig):
     """One learning rate for all steps."""
 
     learning_rate: float = 1e-3
@@ -28,7 +28,7 @@ class ConstantLrConfig(CheckedConfig):
 
 
 @dataclasses.dataclass
-class OffsetConfig(CheckedConfig):
+class OffsetConfig(NamedConfig):
     """What every schedule that can begin later has."""
 
     offset: int = 0
@@ -144,7 +144,7 @@ class CosineRestartsLrConfig(OffsetConfig):
 
 
 @dataclasses.dataclass
-class PowerLrConfig(CheckedConfig):
+class PowerLrConfig(NamedConfig):
     """`initial_learning_rate * step ** power`; step 0 counts as 1."""
 
     initial_learning_rate: float | None = None
@@ -245,7 +245,7 @@ class LrConfig(OneOfConfig):
 
 
 @dataclasses.dataclass
-class LinearWarmupConfig(CheckedConfig):
+class LinearWarmupConfig(NamedConfig):
     """A straight line up to the schedule's value at `warmup_steps`."""
 
     warmup_learning_rate: float = 0.0
@@ -261,7 +261,7 @@ class LinearWarmupConfig(CheckedConfig):
 
 
 @dataclasses.dataclass
-class PolynomialWarmupConfig(CheckedConfig):
+class PolynomialWarmupConfig(NamedConfig):
     """A power of time up to the schedule's value at `warmup_steps`."""
 
     power: float = 1.0
