@@ -202,7 +202,7 @@ class StepCosineLrConfig(OffsetConfig):
     """From one value to the next along half a cosine, in each interval."""
 
     boundaries: list[int] | None = None
-    """The steps at which the intervals end; the first one starts at 0. Required."""
+    """The steps at which the intervals end; the first one starts at 0, which may stand before them. Required."""
     values: list[float] | None = None
     """The rate at which each interval starts, and, one more, the rate at the last boundary: 0 if left out. Required."""
 
@@ -210,9 +210,12 @@ class StepCosineLrConfig(OffsetConfig):
         yield from super()._wrong()
         yield from required(self, "boundaries", "values")
         yield from rates(self, "values")
-        yield from increasing_steps(self, "boundaries", first=1)
-        if self.boundaries and self.values is not None and len(self.values) - len(self.boundaries) not in (0, 1):
-            text = f"received {len(self.values)} for {len(self.boundaries)} boundaries, must be as many or one more"
+        yield from increasing_steps(self, "boundaries")
+        ends = [step for step in self.boundaries or () if step > 0]
+        if self.boundaries and not ends:
+            yield Problem("boundaries", f"received {self.boundaries}, must have a step after 0, where an interval ends")
+        elif self.boundaries and self.values is not None and len(self.values) - len(ends) not in (0, 1):
+            text = f"received {len(self.values)} for {len(ends)} boundaries after 0, must be as many or one more"
             yield Problem("values", text)
 
 

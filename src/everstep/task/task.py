@@ -2,7 +2,7 @@
 
 import abc
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -29,6 +29,14 @@ def unpack(inputs: Batch) -> tuple[Any, Any, Any]:
         x, y, weight = (*inputs, None, None)[:3]
         return (x, x, None) if len(inputs) == 1 else (x, y, weight)
     return inputs, inputs, None
+
+
+def _takes(method: Callable[..., Any], position: int, name: str) -> bool:
+    """Tells whether a method can be called with so many arguments by position, or by this name."""
+    parameters = inspect.signature(method).parameters
+    by_position = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    variable = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    return variable or len(by_position) >= position or name in parameters
 
 
 class Task(abc.ABC):
@@ -100,6 +108,11 @@ class Task(abc.ABC):
 
         Called with `task.train_data` for training and with `task.validation_data` for evaluation.
         """
+
+    def inputs_for(self, params: Any) -> Any:
+        """Returns what `build_inputs` does, be it written with or without an `input_context`, which is always None."""
+        takes_context = _takes(self.build_inputs, 2, "input_context")
+        return self.build_inputs(params, None) if takes_context else self.build_inputs(params)
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Sequence[Any] | None = None) -> Any:
         """Returns the scalar loss, by default the sum of the model's own (`add_loss`, regularizers)."""
