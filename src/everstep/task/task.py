@@ -188,6 +188,24 @@ class Task(abc.ABC):
         self.process_metrics(metrics, labels, outputs, **weighted)
         return {self.loss: loss}
 
+    def call_validation_step(
+        self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]
+    ) -> Mapping[str, Any]:
+        """Calls `validation_step`, be it written with or without `metrics`.
+
+        Raises:
+          UsageError: It takes none, but `build_metrics` makes some for it.
+        """
+        if _takes(self.validation_step, 3, "metrics"):
+            return self.validation_step(inputs, model, metrics)
+        if metrics:
+            names = ", ".join(repr(metric.name) for metric in metrics)
+            raise UsageError(
+                f"{type(self).__name__}.validation_step(inputs, model) cannot update the metrics {names}: add "
+                "metrics=None to its arguments, or return none of them from build_metrics(training=False)"
+            )
+        return self.validation_step(inputs, model)  # type: ignore[call-arg]
+
     def inference_step(self, inputs: Any, model: keras.Model) -> Any:
         """Returns the model's outputs outside training."""
         return compiled_step.call(model, inputs, training=False)
