@@ -93,9 +93,9 @@ def as_experiment(name: str, config: Config) -> Any:
     parts: dict[str, type[Config]] = {"task": Config, "trainer": TrainerConfig, "runtime": RuntimeConfig}
     for key, cls in parts.items():
         if not isinstance(config.get(key), cls):
-            received = f"{key!r} in it is a {type(config.get(key)).__name__}" if key in config else f"it has no {key!r}"
+            held = f"whose {key} is a {type(config.get(key)).__name__}" if key in config else f"which has no {key}"
             raise UsageError(
-                f"experiment {name!r} returned a {type(config).__name__}, but {received}: return an ExperimentConfig, or "
-                "a config with task (a Config), trainer (a TrainerConfig) and runtime (a RuntimeConfig)"
+                f"experiment {name!r} must return an ExperimentConfig, received {type(config).__name__}, {held}: a config "
+                "of another class needs task (a Config), trainer (a TrainerConfig) and runtime (a RuntimeConfig)"
             )
     return config

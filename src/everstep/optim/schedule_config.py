@@ -215,7 +215,8 @@ class StepCosineLrConfig(OffsetConfig):
         if self.boundaries and not ends:
             yield Problem("boundaries", f"received {self.boundaries}, must have a step after 0, where an interval ends")
         elif self.boundaries and self.values is not None and len(self.values) - len(ends) not in (0, 1):
-            text = f"received {len(self.values)} for {len(ends)} boundaries after 0, must be as many or one more"
+            counted = f"{len(ends)} boundaries{' after 0' if len(ends) < len(self.boundaries) else ''}"
+            text = f"received {len(self.values)} for {counted}, must be as many or one more"
             yield Problem("values", text)
 
 
