@@ -269,7 +269,7 @@ def _training_data(params: ExperimentConfig, task: Task) -> Stream:
     data = params.task.train_data.replace(is_training=True)
     data = data if data.seed is not None else data.replace(seed=params.runtime.seed)
     try:
-        return make_stream(task.build_inputs(data), data, training=True, seed=params.runtime.seed)
+        return make_stream(task.inputs_for(data), data, training=True, seed=params.runtime.seed)
     except UsageError as error:
         raise UsageError(f"trainer.epochs: how long they are, task.train_data has to say: {error}") from error
 

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 from everstep.config import Config, apply_layers, get_exp_config, sources
 from everstep.engine.config import RuntimeConfig
@@ -79,6 +79,23 @@ def _registered(name: str, origin: str) -> ExperimentConfig:
         config = get_exp_config(name)
     except UsageError as error:
         raise UsageError(f"experiment: {error} (from {origin})") from None
-    if not isinstance(config, ExperimentConfig):
-        raise UsageError(f"experiment {name!r} must return an ExperimentConfig, received {type(config).__name__}")
+    return as_experiment(name, config)
+
+
+def as_experiment(name: str, config: Config) -> Any:
+    """Returns what an experiment's function returned: an ExperimentConfig, or a config of another class with its parts.
+
+    Raises:
+      UsageError: A part is missing, or is of a class that nothing here can read.
+    """
+    if isinstance(config, ExperimentConfig):
+        return config
+    parts: dict[str, type[Config]] = {"task": Config, "trainer": TrainerConfig, "runtime": RuntimeConfig}
+    for key, cls in parts.items():
+        if not isinstance(config.get(key), cls):
+            held = f"whose {key} is a {type(config.get(key)).__name__}" if key in config else f"which has no {key}"
+            raise UsageError(
+                f"experiment {name!r} must return an ExperimentConfig, received {type(config).__name__}, {held}: a config "
+                "of another class needs task (a Config), trainer (a TrainerConfig) and runtime (a RuntimeConfig)"
+            )
     return config

@@ -31,7 +31,7 @@ def value_and_grad(
         optimizer.apply(grads, model.trainable_variables)
 
     Args:
-      loss_fn: Takes nothing; returns the scalar loss, or a tuple `(loss, anything)`.
+      loss_fn: Takes nothing; returns the scalar loss, or a tuple `(loss, anything)`; one of shape `[1]` is a scalar.
       variables: What to differentiate by. A variable the loss does not depend on gets zeros on every backend.
       optimizer: The optimizer that will apply the gradients. One that scales the loss (float16) needs it here:
         the gradients are then of the scaled loss, as its `apply` expects; the loss returned is not scaled.
@@ -220,8 +220,17 @@ def adapt_loss_scaling(optimizer: Any) -> None:
     object.__setattr__(optimizer, "apply", apply)
 
 
+def as_scalar(loss: Any) -> Any:
+    """Returns a loss of shape `[1]`, as a sum over a list makes it, without its axis; anything else as it is."""
+    return keras.ops.reshape(loss, ()) if tuple(getattr(loss, "shape", ())) == (1,) else loss
+
+
 def _split(value: Any) -> tuple[Any, Any]:
-    return (value[0], value) if isinstance(value, tuple) else (value, value)
+    if not isinstance(value, tuple):
+        loss = as_scalar(value)
+        return loss, loss
+    loss = as_scalar(value[0])
+    return loss, (loss, *value[1:])
 
 
 def _scale(loss: Any, optimizer: Any) -> Any:

@@ -73,3 +73,34 @@ def test_what_gin_was_used_for_is_written_with_the_mode_in_its_name(tmp_path):
     finally:
         gin.clear_config()
     assert "programmed_area.width = 3" in (tmp_path / "run" / "operative_config.train.gin").read_text()
+
+
+# -- options in place of flags -----------------------------------------------------------------------------------------
+
+
+def options(**values):
+    return program.ParseConfigOptions(experiment="mnist/local", **values)
+
+
+def test_options_in_place_of_flags(tmp_path):
+    (tmp_path / "a.yaml").write_text("trainer: {train_steps: 7, steps_per_loop: 7}\n")
+    given = options(config_file=[str(tmp_path / "a.yaml")], params_override="trainer.train_steps=8")
+    params = program.parse_configuration(given)
+    assert (params.trainer.train_steps, params.trainer.steps_per_loop) == (8, 7)
+    assert "tpu" in given and "gpu" not in given
+    with pytest.raises(UsageError, match="tf_data_service: received 'here'; it is not offered: "):
+        program.parse_configuration(options(tf_data_service="here"))
+
+
+def test_keys_that_the_experiment_does_not_have_are_left_out_where_that_is_asked_for(tmp_path, caplog):
+    file = tmp_path / "newer.yaml"
+    file.write_text("trainer: {train_steps: 7, newer: {a: 1}}\nextra: 1\nruntime: {num_packs: 3}\n")
+    with pytest.raises(UsageError, match="trainer.newer: unknown key"):
+        program.parse_configuration(options(config_file=[str(file)]))
+    lenient = options(config_file=[str(file)], params_override="trainer.other=2", strict_override=False)
+    assert program.parse_configuration(lenient).trainer.train_steps == 7
+    for keys in ("newer.yaml: left out, for the experiment has no such key: trainer.newer, extra, runtime.num_packs",
+                 "override 'trainer.other=2': left out, for the experiment has no such key: trainer.other"):  # fmt: skip
+        assert keys in caplog.text
+    with pytest.raises(UsageError, match="trainer.train_steps: received 'x'"):
+        program.parse_configuration(options(params_override="trainer.train_steps=x", strict_override=False))

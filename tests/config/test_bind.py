@@ -47,16 +47,28 @@ def test_a_class_or_a_function_is_called_with_the_config(builder):
         base({"BUILDER": 3})
 
 
-def test_a_second_one_is_refused_and_the_same_again_is_not():
+def test_a_second_one_is_refused_and_so_is_the_same_again():
     base, derived = configs()
     bind(base)(Loader)
-    bind(base)(Loader)
+    with pytest.raises(UsageError, match=r"Loader is bound to .*Base twice: bind it once"):
+        bind(base)(Loader)
     with pytest.raises(UsageError, match=r"a builder for .*Base is registered already, by .*Loader"):
         bind(base)(other)
     bind(derived)(other)
     assert derived().BUILDER is other
     with pytest.raises(UsageError, match="takes a config class, received 3"):
         bind(3)
+
+
+def test_a_definition_that_is_run_again_takes_its_own_place():
+    base, _ = configs()
+    for size in (1, 2):  # as a cell of a notebook that is run twice
+
+        def twice(params, size=size):
+            return size
+
+        bind(base)(twice)
+    assert base().BUILDER(base()) == 2
 
 
 def test_a_task_is_taken_from_the_builder_first():

@@ -14,6 +14,8 @@ from everstep.config import (
     get_exp_config,
     get_task,
     load_entry_points,
+    lookup,
+    register,
     register_experiment,
     register_task,
     registry,
@@ -164,3 +166,39 @@ def test_configuration_needs_no_backend():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+# -- registries of one's own -------------------------------------------------------------------------------------------
+
+
+def test_a_registry_of_ones_own():
+    models = {}
+
+    @register(models, "vision/resnet/50")
+    def resnet():
+        return 50
+
+    assert register(models, Digits)(resnet) is resnet
+    assert lookup(models, "vision/resnet/50")() == 50
+    assert lookup(models, Digits) is resnet
+    assert lookup(models, "vision/resnet") == {"50": resnet}
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("a/b", "'a/b' is registered already"),
+        ("a/b/c", "'a/b/c' cannot be registered below 'b', which is registered itself"),
+        (3, "3 is registered already"),
+    ],
+)
+def test_a_registry_takes_each_key_once(key, message):
+    models = {"a": {"b": Digits}, 3: Digits}
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        register(models, key)(WideDigits)
+
+
+@pytest.mark.parametrize("key", ["a/x", "x", "a/bb/c", 4])
+def test_a_key_that_is_not_registered(key):
+    with pytest.raises(UsageError, match="nothing is registered under .* has to be imported before"):
+        lookup({"a": {"bb": Digits}, 3: Digits}, key)

@@ -146,9 +146,19 @@ def test_only_what_is_selected_is_checked():
             "learning_rate.step_cosine_with_offset.values: received 1 for 2 boundaries, must be as many or one more",
         ),
         (
-            {"type": "step_cosine_with_offset", "step_cosine_with_offset": {"boundaries": [0, 9], "values": [1, 2]}},
-            "learning_rate.step_cosine_with_offset.boundaries: received [0, 9], "
-            "must be steps from 1 on in increasing order",
+            {"type": "step_cosine_with_offset", "step_cosine_with_offset": {"boundaries": [9, 5], "values": [1, 2]}},
+            "learning_rate.step_cosine_with_offset.boundaries: received [9, 5], "
+            "must be steps from 0 on in increasing order",
+        ),
+        (
+            {"type": "step_cosine_with_offset", "step_cosine_with_offset": {"boundaries": [0], "values": [1]}},
+            "learning_rate.step_cosine_with_offset.boundaries: received [0], "
+            "must have a step after 0, where an interval ends",
+        ),
+        (
+            {"type": "step_cosine_with_offset", "step_cosine_with_offset": {"boundaries": [0, 9], "values": [1, 2, 3]}},
+            "learning_rate.step_cosine_with_offset.values: received 3 for 1 boundaries after 0, "
+            "must be as many or one more",
         ),
         (
             {"type": "cosine_restarts", "cosine_restarts": {**INITIAL, "first_decay_steps": 5, "t_mul": 0.5}},

@@ -148,6 +148,11 @@ def test_a_warmup_of_no_steps_is_none():
             {10: 1, 20: 1, 70: 0.75, 120: 0.5, 220: 0.3, 320: 0.1, 1000: 0.1},
         ),
         ("step_cosine_with_offset", {"boundaries": [10], "values": [2]}, {0: 2, 5: 1, 10: 0, 11: 0}),
+        (  # a boundary at 0, as Model Garden's files have it: the value of each boundary
+            "step_cosine_with_offset",
+            {"boundaries": [0, 100, 300], "values": [1, 0.5, 0.1], "offset": 20},
+            {10: 1, 20: 1, 70: 0.75, 120: 0.5, 220: 0.3, 320: 0.1, 1000: 0.1},
+        ),
     ],
 )
 def test_schedules(type_: str, fields: dict[str, Any], expected: dict[int, float]):

@@ -12,6 +12,7 @@
 """
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,6 +55,30 @@ def define_declined(known: flags.FlagValues) -> None:
             flags.register_validator(name, lambda value: value is None, message=text, flag_values=known)
 
 
+@dataclasses.dataclass
+class ParseConfigOptions:
+    """What `parse_configuration` takes in place of flags, in a program that has none.
+
+    Attributes:
+      experiment: The experiment's registered name.
+      config_file: Files with values; later ones win.
+      tpu: The TPU's name or address: sets `runtime.tpu`.
+      tf_data_service: Not offered; must be empty.
+      params_override: Values that win over all: `a.b=1,c=2`, or YAML, or a file.
+      strict_override: Whether keys that the experiment does not have are errors; else they are left out, with a warning.
+    """
+
+    experiment: str
+    config_file: list[str] = dataclasses.field(default_factory=list)
+    tpu: str = ""
+    tf_data_service: str = ""
+    params_override: str = ""
+    strict_override: bool = True
+
+    def __contains__(self, name: str) -> bool:
+        return name in {field.name for field in dataclasses.fields(self)}
+
+
 def parse_configuration(flags: Any, lock_return: bool = True) -> ExperimentConfig:
     """Returns the configuration that flags ask for, validated.
 
@@ -61,13 +86,16 @@ def parse_configuration(flags: Any, lock_return: bool = True) -> ExperimentConfi
     `tpu` where it is given, and `params_override`; later ones win.
 
     Args:
-      flags: What has the attributes `define_flags` names, as far as they are used; absl's FLAGS, or any object.
+      flags: What has the attributes `define_flags` names, as far as they are used: absl's FLAGS, `ParseConfigOptions`,
+        or any object. With `strict_override=False` keys that the experiment does not have are left out, with a warning.
       lock_return: Whether nothing can be changed in it afterwards.
 
     Raises:
       UsageError: Everything wrong in the values, each with its key and origin; an experiment nobody knows.
     """
     tpu, override = getattr(flags, "tpu", None), getattr(flags, "params_override", None)
+    if service := getattr(flags, "tf_data_service", None):
+        raise UsageError(f"tf_data_service: received {service!r}; it is not offered: {DECLINED['tf_data_service']}")
     request = Request(
         name=flags.experiment,
         config_files=getattr(flags, "config_file", None),
@@ -75,7 +103,7 @@ def parse_configuration(flags: Any, lock_return: bool = True) -> ExperimentConfi
         gin_params=getattr(flags, "gin_params", None),
         params_override=[*([f"runtime.tpu={tpu}"] if tpu else []), *([override] if override else [])],
     )
-    params = resolve(request).params
+    params = resolve(request, strict=getattr(flags, "strict_override", True)).params
     if lock_return:
         params.lock()
     return params

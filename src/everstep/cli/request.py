@@ -18,7 +18,7 @@ from everstep.config.gin import bindings as gin_bindings
 from everstep.config.layer import walk
 from everstep.engine import backend
 from everstep.errors import UsageError
-from everstep.experiment_config import ExperimentConfig
+from everstep.experiment_config import ExperimentConfig, as_experiment
 
 
 @dataclasses.dataclass
@@ -57,8 +57,12 @@ class Resolved:
         return [path for layer in self.layers if layer.edit == edit for path, _ in walk(layer.tree)]
 
 
-def resolve(request: Request) -> Resolved:
+def resolve(request: Request, strict: bool = True) -> Resolved:
     """Chooses the backend and composes the configuration.
+
+    Args:
+      request: What is asked for.
+      strict: Whether keys that the experiment does not have are errors; else they are left out, with a warning.
 
     Raises:
       UsageError: Something in the request cannot be; nothing was done but to import modules.
@@ -75,11 +79,17 @@ def resolve(request: Request) -> Resolved:
     factory = _factory(name)
     if ambient:
         _require_backend(name, factory, chosen)
+    if not strict:
+        found.files, found.overrides = _known_only(found.files), _known_only(found.overrides)
     layers = [*ambient, *found.files, *gin.layers(apply_layers(factory, found.files)), *flags, *found.overrides]
     params = apply_layers(factory, layers)
     validate(params, layers)
     gin.apply()
     return Resolved(name, params, factory, layers, imports, gin)
+
+
+def _known_only(layers: Sequence[Layer]) -> list[Layer]:
+    return [dataclasses.replace(layer, edit="set_known") if layer.edit == "set" else layer for layer in layers]
 
 
 def _given_names(words: Sequence[str], option: str | None) -> list[tuple[str, str]]:
@@ -167,11 +177,7 @@ def _backend_in(layers: Iterable[Layer]) -> str | None:
 
 
 def _factory(name: str) -> ExperimentConfig:
-    own: Any = get_exp_config(name)
-    if not isinstance(own, ExperimentConfig):
-        received = type(own).__name__
-        raise UsageError(f"experiment {name!r} must return an ExperimentConfig, received {received}")
-    return own
+    return as_experiment(name, get_exp_config(name))
 
 
 def _require_backend(name: str, factory: ExperimentConfig, chosen: str) -> None:

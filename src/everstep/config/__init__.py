@@ -5,6 +5,7 @@ from everstep.config.compose import apply, apply_layers
 from everstep.config.files import load_file
 from everstep.config.instantiate import instantiate
 from everstep.config.layer import Layer
+from everstep.config.nested_dicts import cast_leaf_nested_dict, get_leaf_nested_dict
 from everstep.config.one_of import OneOfConfig
 from everstep.config.overrides import parse_override
 from everstep.config.problem import ConfigError, Problem
@@ -14,6 +15,8 @@ from everstep.config.registry import (
     get_exp_config,
     get_task,
     load_entry_points,
+    lookup,
+    register,
     register_experiment,
     register_task,
 )
@@ -27,13 +30,17 @@ __all__ = [
     "apply",
     "apply_layers",
     "bind",
+    "cast_leaf_nested_dict",
     "experiments",
     "get_exp_config",
+    "get_leaf_nested_dict",
     "get_task",
     "instantiate",
     "load_entry_points",
     "load_file",
+    "lookup",
     "parse_override",
+    "register",
     "register_experiment",
     "register_task",
 ]

@@ -132,6 +132,14 @@ class Config(Node):
         """Returns the values as plain nested dicts and lists that share nothing with this config."""
         return {name: _plain(getattr(self, name)) for name in self._emitted()}
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """Returns the value of `key`, or `default` where the config has no such key, as a dict does."""
+        return getattr(self, key) if key in self else default
+
+    def __contains__(self, key: object) -> bool:
+        """Tells whether the config has a value under this key, be it None."""
+        return key in self._names()
+
     def replace(self, **values: Any) -> Self:
         """Returns an unlocked deep copy with `values` merged into it; this config stays as it is."""
         new = copy.deepcopy(self)

@@ -5,6 +5,8 @@ of them; `everstep.config.sources` does for files and overrides.
 """
 
 import dataclasses
+import functools
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -13,7 +15,10 @@ from everstep.config import interpolation, sources
 from everstep.config.base import Config
 from everstep.config.dropping import drop
 from everstep.config.layer import Layer, last_setter, walk
+from everstep.config.merge import Plan
 from everstep.config.problem import ConfigError, Problem
+
+logger = logging.getLogger(__name__)
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
@@ -88,5 +93,17 @@ def _lay(config: Config, layer: Layer) -> None:
     if layer.edit == "drop":
         for path, _ in walk(layer.tree):
             drop(config, path)
+    elif layer.edit == "set_known":
+        plan = Plan(is_strict=True, leave_out_unknown=True)
+        plan.visit(config, layer.tree)
+        plan.carry_out()
+        if plan.left_out:
+            _warn_left_out(layer.origin, ", ".join(plan.left_out))
     else:
         config.override(layer.tree, is_strict=layer.edit == "set")
+
+
+@functools.cache
+def _warn_left_out(origin: str, keys: str) -> None:
+    """Names the keys; once, for the same layer may be laid over a config several times."""
+    logger.warning("%s: left out, for the experiment has no such key: %s", origin, keys)

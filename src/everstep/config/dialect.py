@@ -55,6 +55,10 @@ class Loader(yaml.SafeLoader):
         text = self.construct_scalar(node)
         return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
 
+    def construct_tuple(self, node: yaml.SequenceNode) -> tuple[Any, ...]:
+        """Reads `!!python/tuple`, which other writers put before a tuple of plain values."""
+        return tuple(self.construct_sequence(node, deep=True))
+
 
 class Dumper(yaml.SafeDumper):
     """Writes what both this dialect and stock PyYAML read back: text that either would misread is quoted."""
@@ -167,6 +171,7 @@ def _add_resolvers() -> None:
 
 _add_resolvers()
 Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_plain_int)
+Loader.add_constructor("tag:yaml.org,2002:python/tuple", Loader.construct_tuple)
 for _kind in (list, tuple, set, frozenset):
     Dumper.add_representer(_kind, _represent_list)
 Dumper.add_representer(str, _represent_text)

@@ -21,13 +21,14 @@ class Layer:
       origin: The file, flag or override, as an error message names it.
       tree: Nested values by field name.
       lines: For a file, the line of each key by its path, as in `layers[0].units`.
-      edit: What is done with the values: `set` those there are, `add` new ones, `drop` the keys.
+      edit: What is done with the values: `set` those there are, `add` new ones, `drop` the keys; `set_known` leaves
+        out keys that there are not, with a warning.
     """
 
     origin: str
     tree: Mapping[str, Any]
     lines: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    edit: Literal["set", "add", "drop"] = "set"
+    edit: Literal["set", "add", "drop", "set_known"] = "set"
 
     def __post_init__(self) -> None:
         redaction.learn(self.tree)  # before any message can quote a value

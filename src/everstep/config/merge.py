@@ -24,8 +24,10 @@ class Plan:
       plan.carry_out()
     """
 
-    def __init__(self, is_strict: bool) -> None:
+    def __init__(self, is_strict: bool, leave_out_unknown: bool = False) -> None:
         self._is_strict = is_strict
+        self._leave_out_unknown = leave_out_unknown
+        self.left_out: list[str] = []
         self._edits: dict[tuple[int, str], tuple[Node, str, Any]] = {}
         self._replaced: list[tuple[str, int, int]] = []
         self.problems: list[Problem] = []
@@ -60,7 +62,9 @@ class Plan:
         name = indexed[1] if indexed else key
         if node._passes_over(key, value):
             return
-        if name not in node._names():
+        if name not in node._names() and self._leave_out_unknown:
+            self.left_out.append(join(path, key))
+        elif name not in node._names():
             self._add(node, key, value)
         elif indexed:
             self._visit_item(node, name, int(indexed[2]), value, path)

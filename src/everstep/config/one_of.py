@@ -27,8 +27,10 @@ class OneOfConfig(Config):
     type: str | None = None
     """Name of the branch in use; None selects nothing."""
 
-    def get(self) -> Any:
-        """Returns the selected branch, or None where nothing is selected."""
+    def get(self, key: str | None = None, default: Any = None) -> Any:
+        """Returns the selected branch, or None where nothing is selected; with a key, its value, as any config does."""
+        if key is not None:
+            return super().get(key, default)
         return getattr(self, self.type) if self.type else None
 
     def _emitted(self) -> list[str]:

@@ -25,7 +25,7 @@ def parse_overrides(text: str) -> list[Layer]:
     """
     text = text.strip()
     if _PAIR.match(text):
-        return [_pair_layer(pair) for pair in _pairs(text)]
+        return [_pair_layer(pair) for pair in _by_index(list(_pairs(text)))]
     if drop := _DROP.fullmatch(text):
         return [Layer(f"override {text!r}", nested(drop[1], None), edit="drop")]
     if text.lower().endswith(SUFFIXES) and not text.startswith("{") and "\n" not in text:
@@ -74,6 +74,21 @@ def _pairs(text: str) -> Iterator[str]:
             yield text[start:position]
             start = position + 1
     yield text[start:].strip().rstrip(",")
+
+
+def _by_index(pairs: list[str]) -> list[str]:
+    """Returns the pairs with the elements of each list in order: a list grows from its end, `b[2]=3,b[0]=1,b[1]=2`."""
+    places: dict[str, list[int]] = {}
+    keys = [_PAIR.match(pair)[2] for pair in pairs]  # type: ignore[index]
+    for place, key in enumerate(keys):
+        if "[" in key:
+            places.setdefault(key.partition("[")[0], []).append(place)
+    ordered = list(pairs)
+    for mine in places.values():
+        by_index = sorted(mine, key=lambda place: [int(index) for index in re.findall(r"\[(\d+)\]", keys[place])])
+        for place, source in zip(mine, by_index, strict=True):
+            ordered[place] = pairs[source]
+    return ordered
 
 
 def _open_commas(text: str) -> Iterator[int]:

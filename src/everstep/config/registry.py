@@ -3,7 +3,7 @@
 import importlib.metadata
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from everstep.config.base import Config
@@ -50,16 +50,19 @@ def bind(config_cls: type[Config]) -> Callable[[Registered], Registered]:
 
         loader = params.BUILDER(params)  # where nobody has to know which class that is
 
-    `get_task` prefers it to a task registered for the same class.
+    `get_task` prefers it to a task registered for the same class. Running the same definition again, as a notebook cell
+    does, replaces it.
 
     Raises:
-      UsageError: The config class is bound to another one already.
+      UsageError: The config class is bound already.
     """
     if not (isinstance(config_cls, type) and issubclass(config_cls, Config)):
         raise UsageError(f"@bind(...) takes a config class, received {config_cls!r}")
 
     def register(builder: Registered) -> Registered:
         held = config_cls.__dict__.get("BUILDER")
+        if held is not None and held.__func__ is builder:
+            raise UsageError(f"{builder.__qualname__} is bound to {config_cls.__qualname__} twice: bind it once")
         _require_free(held and held.__func__, builder, f"a builder for {config_cls.__qualname__}")
         config_cls.BUILDER = staticmethod(builder)  # type: ignore[attr-defined]
         return builder
@@ -121,6 +124,55 @@ def get_exp_config(name: str) -> Any:
     if not isinstance(config, Config):
         raise UsageError(f"experiment {name!r} must return a config, received {type(config).__name__}")
     return config
+
+
+def register(collection: dict[Any, Any], key: Any) -> Callable[[Registered], Registered]:
+    """Puts the decorated class or function into a registry of your own, a dict.
+
+        MODELS = {}
+
+        @register(MODELS, "vision/resnet")
+        def resnet(config): ...
+
+        lookup(MODELS, "vision/resnet")(config)
+
+    Args:
+      collection: The registry. Text with `/` in it makes dicts in dicts.
+      key: Under what; any other key than text is used as it is.
+
+    Raises:
+      UsageError: The key is taken, or leads through something that is registered.
+    """
+
+    def put(item: Registered) -> Registered:
+        *parents, name = key.split("/") if isinstance(key, str) else [key]
+        place = collection
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise UsageError(f"{key!r} cannot be registered below {parent!r}, which is registered itself")
+        if name in place:
+            raise UsageError(f"{key!r} is registered already")
+        place[name] = item
+        return item
+
+    return put
+
+
+def lookup(collection: Mapping[Any, Any], key: Any) -> Any:
+    """Returns what `register` put under a key; for the beginning of keys, the dict of those below it.
+
+    Raises:
+      UsageError: There is none, with the nearest keys.
+    """
+    place: Any = collection
+    for part in key.split("/") if isinstance(key, str) else [key]:
+        if not isinstance(place, Mapping) or part not in place:
+            known = place if isinstance(place, Mapping) else ()
+            hint = "what registers it has to be imported before"
+            raise UsageError(f"nothing is registered under {key!r}; {nearest(str(part), map(str, known))} ({hint})")
+        place = place[part]
+    return place
 
 
 def experiments() -> dict[str, str]:

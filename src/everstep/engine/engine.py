@@ -136,7 +136,7 @@ class Engine(abc.ABC):
         return checked_logs(self.task.train_step(batch, self.model, self.optimizer, metrics), self.task, "train_step")
 
     def _user_validation(self, batch: Batch, metrics: Sequence[keras.Metric]) -> dict[str, Any]:
-        return checked_logs(self.task.validation_step(batch, self.model, metrics), self.task, "validation_step")
+        return checked_logs(self.task.call_validation_step(batch, self.model, metrics), self.task, "validation_step")
 
     def _train_step(self, batch: Batch) -> None:
         """One training step, from batch to sums."""

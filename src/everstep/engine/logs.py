@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from everstep.errors import UsageError
+from everstep.grad import as_scalar
 from everstep.task.task import Task
 from everstep.types import Logs
 
@@ -20,7 +21,7 @@ def floats(logs: Mapping[str, Any]) -> Logs:
 
 
 def checked_logs(logs: Any, task: Task, step: str) -> dict[str, Any]:
-    """Returns what a step returned as a dict.
+    """Returns what a step returned as a dict, a loss of shape `[1]` as a scalar.
 
     Raises:
       UsageError: It is something else.
@@ -29,7 +30,8 @@ def checked_logs(logs: Any, task: Task, step: str) -> dict[str, Any]:
         raise UsageError(
             f"{type(task).__name__}.{step} returned {type(logs).__name__}, not a dict: return {{self.loss: loss}}"
         )
-    return dict(logs or {})
+    checked = dict(logs or {})
+    return {**checked, task.loss: as_scalar(checked[task.loss])} if task.loss in checked else checked
 
 
 def scalar_names(shapes: Mapping[str, tuple], task: Task) -> list[str]:

@@ -42,7 +42,7 @@ def collect(owners: Owners) -> dict[str, keras.Variable]:
 def task_owners(task: Any) -> dict[str, Any]:
     """Returns what a task keeps in its attributes and belongs to the state, by role `task.<attribute>`."""
     found = {f"task.{name}": value for name, value in sorted(vars(task).items())}
-    return {role: value for role, value in found.items() if _holds_variables(value)}
+    return {role: value for role, value in found.items() if holds_variables(value)}
 
 
 def canonical(value: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
@@ -105,11 +105,12 @@ def _kind(dtype: str) -> str:
     return "integer" if re.match(r"u?int\d", dtype) else dtype
 
 
-def _holds_variables(value: Any) -> bool:
+def holds_variables(value: Any) -> bool:
+    """Tells whether a value is an owner of variables, or a list or dict with one."""
     if isinstance(value, Mapping):
-        return any(_holds_variables(v) for v in value.values())
+        return any(holds_variables(v) for v in value.values())
     if isinstance(value, list | tuple):
-        return any(_holds_variables(v) for v in value)
+        return any(holds_variables(v) for v in value)
     return isinstance(value, keras.Variable | keras.random.SeedGenerator) or hasattr(value, "variables")
 
 

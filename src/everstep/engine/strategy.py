@@ -3,15 +3,17 @@
 import contextlib
 import functools
 import importlib
+import json
+import logging
+import os
 from typing import Any
 
 from everstep.errors import UsageError, nearest
 
+logger = logging.getLogger(__name__)
+
 STRATEGIES = ("off", "one_device", "mirrored", "tpu")
-_ELSEWHERE = {
-    "multi_worker_mirrored": "several machines",
-    "parameter_server": "parameter servers, which train asynchronously and cannot be resumed exactly,",
-}
+_MULTI_WORKER = "multi_worker_mirrored"
 _ALL_REDUCE = {"nccl": "NcclAllReduce", "hierarchical_copy": "HierarchicalCopyAllReduce"}
 _KEY = "runtime.distribution_strategy"
 _HERE = (None, "", "local")
@@ -48,7 +50,7 @@ def get_distribution_strategy(
 
     Args:
       distribution_strategy: `off` and `one_device` use one device; `mirrored` shares each batch among several; `tpu`
-        uses the TPU of this machine. None is `off`.
+        uses the TPU of this machine. `multi_worker_mirrored` with a single worker is `mirrored`. None is `off`.
       all_reduce_alg: How gradients are summed, on TensorFlow: `nccl` or `hierarchical_copy`; None lets it choose.
       num_gpus: How many GPUs; 0 for all there are, or the CPU where there is none.
       tpu_address: For TensorFlow: the TPU's name or address; None, `""` and `local` mean this machine's.
@@ -60,6 +62,8 @@ def get_distribution_strategy(
       UsageError: There is no such strategy, or this machine cannot serve it.
     """
     name = _checked_name(distribution_strategy)
+    if str(distribution_strategy).lower() == _MULTI_WORKER:
+        logger.warning("%s: %s has one worker here, this machine: its devices are used as by 'mirrored'", _KEY, _MULTI_WORKER)
     if num_gpus < 0:
         raise UsageError(f"runtime.num_gpus: received {num_gpus}, must be at least 0 (0: all there are)")
     if name in ("off", "one_device") and num_gpus > 1:
@@ -77,11 +81,29 @@ def strategy_name(name: Any) -> str:
     if name is None or name is False:  # what other YAML readers make of `off`
         return "off"
     lowered = str(name).lower()
-    if lowered in _ELSEWHERE:
-        raise UsageError(f"{name!r} is for {_ELSEWHERE[lowered]} and is not offered: {', '.join(STRATEGIES)}")
+    if lowered == _MULTI_WORKER:
+        _require_one_worker(name)
+        return "mirrored"
+    if lowered == "parameter_server":
+        reason = "parameter servers, which train asynchronously and cannot be resumed exactly,"
+        raise UsageError(f"{name!r} is for {reason} and is not offered: {', '.join(STRATEGIES)}")
     if lowered not in STRATEGIES:
         raise UsageError(f"there is no strategy {name!r}; {nearest(lowered, STRATEGIES)}")
     return lowered
+
+
+def _require_one_worker(name: str) -> None:
+    """Refuses a cluster of several machines; with one worker, which `TF_CONFIG` need not name, nothing is missing."""
+    try:
+        workers = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
+        count = sum(len(workers.get(job, [])) for job in ("chief", "worker"))
+    except (ValueError, AttributeError, TypeError):
+        raise UsageError(f"{name!r} reads the cluster from TF_CONFIG, which is no JSON object: correct or unset it") from None
+    if count > 1:
+        raise UsageError(
+            f"{name!r} is for several machines and is not offered, but TF_CONFIG names {count} workers: unset it to train "
+            "on this machine alone"
+        )
 
 
 def _checked_name(name: Any) -> str:

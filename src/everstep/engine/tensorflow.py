@@ -14,6 +14,7 @@ from everstep.engine.labels import watch_sparse_labels
 from everstep.engine.logs import floats
 from everstep.engine.pace import Pace
 from everstep.engine.replicas import Replicas
+from everstep.engine.summaries import summaries_refused
 from everstep.task.task import unpack
 from everstep.types import Batch, Logs
 
@@ -40,7 +41,7 @@ class TensorFlowEngine(Engine):
 
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
         # A bare graph: a tf.function would trace twice, and refuse what only the second pass creates.
-        with tf.__internal__.FuncGraph("trace").as_default(), watch_sparse_labels() as seen:
+        with summaries_refused(), tf.__internal__.FuncGraph("trace").as_default(), watch_sparse_labels() as seen:
             placed = nest.map_leaves(_placeholder, batch)
             outputs = self._on_devices(step, placed)
         labels = unpack(placed)[1]

@@ -20,7 +20,8 @@ class Window:
     """Sums over samples of named scalars, and metrics, read and reset together.
 
     Args:
-      scalars: Names of what a step returns.
+      scalars: Names of what a step returns. One that a metric has as well is that metric's result so far, which steps
+        may return as Keras's do: the metric itself has the right value at the end.
       metrics: What the step updates.
       reduction: `mean`, or `last` for steps whose scalars are themselves results of the metrics so far.
       norms: What else is kept of each step.
@@ -36,10 +37,10 @@ class Window:
         self.metrics = list(metrics)
         self.norms = norms
         self.reduction = reduction
-        self.totals = {name: zero("total") for name in scalars}
+        named = [metric.name for metric in metrics] if reduction == "mean" else []
+        self.totals = {name: zero("total") for name in scalars if name not in named}
         self.samples = zero("samples")
-        if reduction == "mean":
-            _refuse_duplicates([*scalars, *(m.name for m in metrics)])
+        _refuse_duplicates(named)
 
     @property
     def owners(self) -> dict[str, Any]:
@@ -89,4 +90,4 @@ def size_of(batch: Batch) -> int:
 def _refuse_duplicates(names: Sequence[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UsageError(f"two metrics or step scalars are named {', '.join(map(repr, twice))}: give them other names")
+        raise UsageError(f"two metrics are named {', '.join(map(repr, twice))}: give them other names")

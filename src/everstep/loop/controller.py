@@ -13,6 +13,7 @@ window or of its closing, and nothing more is done. The next attempt does the re
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -26,12 +27,14 @@ from everstep.loop.careful import CarefulSteps
 from everstep.loop.extra_state import ExtraState
 from everstep.loop.following import follow
 from everstep.loop.pending_logs import PendingLogs
+from everstep.loop.plain_trainer import joined
 from everstep.loop.plan import Plan
 from everstep.loop.random_state import RandomState
 from everstep.loop.recovery import Recovery
 from everstep.loop.saver import Saver
 from everstep.loop.windows import Windows
 from everstep.loop.without_trace import without_trace
+from everstep.tracking.tensorboard import TensorBoardTracker
 from everstep.tracking.tracker import NoopTracker, Tracker, plain
 from everstep.types import Logs, State
 
@@ -61,6 +64,12 @@ class Controller:
       recovery: What to do when the loss or the state goes bad; by default, train on without saving.
       asked: Returns what to raise, when the state is saved, once somebody has asked the run to end.
       went_back: Called with the number of steps that will be done again, when training goes back.
+      global_step: For objects without one: the variable that counts their steps, such as `optimizer.iterations`.
+      strategy: For objects that only have `train` and `evaluate`: the strategy in whose scope these are called.
+      summary_dir: In place of a tracker: where TensorBoard events of training go.
+      eval_summary_dir: Where those of evaluations go; None for `validation` in `summary_dir`.
+      orbit: What else orbit's Controller takes: `checkpoint_manager`, another name for `checkpointer`;
+        `enable_async_checkpointing`, which is always done; summary managers are refused.
     """
 
     def __init__(
@@ -81,8 +90,17 @@ class Controller:
         recovery: Recovery | None = None,
         asked: Callable[[], BaseException | None] = lambda: None,
         went_back: Callable[[int], None] = lambda steps: None,
+        global_step: Any = None,
+        strategy: Any = None,
+        summary_dir: str | os.PathLike[str] | None = None,
+        eval_summary_dir: str | os.PathLike[str] | None = None,
+        **orbit: Any,
     ) -> None:
-        self.trainer, self.evaluator = trainer, evaluator
+        checkpointer = _orbit_checkpointer(checkpointer, orbit)
+        tracker = _orbit_tracker(tracker, summary_dir, eval_summary_dir)
+        if trainer is None and evaluator is None:
+            raise UsageError("Controller() has nothing to do: pass a trainer, an evaluator, or both")
+        self.trainer, self.evaluator = joined(trainer, evaluator, global_step, strategy)
         self.steps_per_loop = steps_per_loop
         self.tracker = tracker or NoopTracker()
         self.summary_interval = summary_interval
@@ -398,3 +416,41 @@ class Controller:
     def _require(self, attribute: str, method: str) -> None:
         if getattr(self, attribute) is None:
             raise UsageError(f"Controller.{method} needs a {attribute}: Controller({attribute}=…)")
+
+
+def _orbit_checkpointer(checkpointer: Checkpointer | None, orbit: dict[str, Any]) -> Checkpointer | None:
+    """Returns where to save, by either name.
+
+    Raises:
+      UsageError: Something among orbit's other arguments is not offered, or unknown.
+    """
+    orbit.pop("enable_async_checkpointing", None)  # checkpoints are always written in the background
+    for name in ("summary_manager", "eval_summary_manager"):
+        if orbit.pop(name, None) is not None:
+            raise UsageError(f"Controller({name}=…) is not offered: pass summary_dir=…, or a tracker of your own, tracker=…")
+    manager = orbit.pop("checkpoint_manager", None)
+    if orbit:
+        raise TypeError(f"Controller() got an unexpected keyword argument {next(iter(orbit))!r}")
+    if manager is None:
+        return checkpointer
+    if checkpointer is not None:
+        raise UsageError("Controller(): checkpoint_manager is another name for checkpointer: pass one of them")
+    if not isinstance(manager, Checkpointer):
+        raise UsageError(
+            f"Controller(checkpoint_manager=…): received a {type(manager).__name__}, expected a Checkpointer, such as "
+            "everstep.checkpoint.orbax.OrbaxCheckpointer(directory)"
+        )
+    return manager
+
+
+def _orbit_tracker(tracker: Tracker | None, summary_dir: Any, eval_summary_dir: Any) -> Tracker | None:
+    if summary_dir is None and eval_summary_dir is None:
+        return tracker
+    if tracker is not None:
+        raise UsageError("Controller(): summary_dir makes a tracker, and tracker is one: pass one of them")
+    folder = os.path.abspath(summary_dir if summary_dir is not None else eval_summary_dir)
+    return TensorBoardTracker(
+        folder,
+        validation_subdir="validation" if eval_summary_dir is None else os.path.abspath(eval_summary_dir),
+        train_subdir=".",
+    )

@@ -273,7 +273,7 @@ class Trainer:
         is_training = training if params.is_training is None else params.is_training
         params = params.replace(is_training=is_training, seed=seed)  # so that `build_inputs` knows both
         with _in_section(training):
-            source = dataset if dataset is not None else self.task.build_inputs(params, None)
+            source = dataset if dataset is not None else self.task.inputs_for(params)
             return make_stream(source, params, training=training, seed=self.config.runtime.seed, shuffle=shuffle)
 
     def _feed(self, stream: Stream, single: bool = False) -> Feed:

@@ -90,7 +90,7 @@ class MultiTask(Task):
         """Returns the tasks' training data, or their validation data, as one stream."""
         training = bool(params.is_training)
         seed = params.seed or 0
-        parts = {name: self._part(name, params, seed, input_context) for name in self._used(training)}
+        parts = {name: self._part(name, params, seed) for name in self._used(training)}
         stream = self._combined(parts, training, seed)
         self._layouts[training] = stream.layout
         return stream
@@ -106,7 +106,7 @@ class MultiTask(Task):
     def _exponent(self, step: int) -> float:
         return float(self.task_config.sampler.get().exponent(step))
 
-    def _part(self, name: str, params: Any, seed: int, input_context: Any) -> Stream:
+    def _part(self, name: str, params: Any, seed: int) -> Stream:
         task, training = self.tasks[name], bool(params.is_training)
         section = "train_data" if training else "validation_data"
         config = getattr(self._routines[name].task_config, section).replace(is_training=training)
@@ -114,7 +114,7 @@ class MultiTask(Task):
         config = config.replace(limit_batches=config.limit_batches or params.limit_batches)
         index = list(self._routines).index(name)
         with _about(name, f"task.task_routines[{index}].task_config.{section}"):
-            stream = make_stream(task.build_inputs(config, input_context), config, training=training, seed=seed)
+            stream = make_stream(task.inputs_for(config), config, training=training, seed=seed)
             if isinstance(stream, ArrayStream):  # all of it can be looked at now, once
                 task.check_batch(stream.arrays)
         return stream

@@ -7,10 +7,13 @@ wrong with the named fields of one config. A field that is None is not set, and 
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar
+
+import pydantic
 
 from everstep.config import Config, ConfigError, Problem
+from everstep.config.declined import Declined
 
 
 @dataclasses.dataclass
@@ -31,6 +34,27 @@ class CheckedConfig(Config):
     def _wrong(self) -> Iterator[Problem]:
         """Yields what is wrong; a subclass adds its own rules."""
         yield from ()
+
+
+@dataclasses.dataclass
+class NamedConfig(CheckedConfig):
+    """An optimizer, schedule, warmup or average, which has a `name` in Model Garden's files: a label without effect."""
+
+    _declined: ClassVar[Mapping[str, Declined]] = {
+        "name": Declined("it is a label, which has no effect, and must be text", label=True)
+    }
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Patterns = Annotated[
+    list[str],
+    pydantic.BeforeValidator(_listed),
+    pydantic.WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}),
+]
+"""Regular expressions; a single one may stand for a list of it."""
 
 
 def required(config: Config, *names: str) -> Iterator[Problem]:

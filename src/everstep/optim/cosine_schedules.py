@@ -79,8 +79,8 @@ class CosineRestarts(keras.optimizers.schedules.LearningRateSchedule):
 class StepCosine(keras.optimizers.schedules.LearningRateSchedule):
     """From one value to the next along half a cosine in each interval, and constant after the last.
 
-    The first interval starts at step 0, the others at the boundaries. `values` has the rate at the start of each
-    interval and, if it is one longer, the rate at the last boundary; that is 0 otherwise.
+    The first interval starts at step 0, which may be the first boundary, the others at the boundaries. `values` has the
+    rate at the start of each interval and, if it is one longer, the rate at the last boundary; that is 0 otherwise.
     """
 
     def __init__(self, boundaries: Sequence[int], values: Sequence[float]) -> None:
@@ -90,7 +90,8 @@ class StepCosine(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step: Any) -> Any:
         """Returns the learning rate at `step`."""
-        starts, ends = [0, *self.boundaries[:-1]], self.boundaries
+        ends = [step for step in self.boundaries if step > 0]
+        starts = [0, *ends[:-1]]
         rates = [*self.values, 0.0][: len(ends) + 1]
         step = ops.clip(ops.cast(step, "float32"), 0.0, float(ends[-1]))
         index = _interval(step, starts)

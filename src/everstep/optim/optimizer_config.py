@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Iterator
 
 from everstep.config import Problem
-from everstep.optim.checks import CheckedConfig, below_one, fraction, not_negative, patterns, positive
+from everstep.optim.checks import NamedConfig, Patterns, below_one, fraction, not_negative, patterns, positive
 
 
 @dataclasses.dataclass
-class ClippingConfig(CheckedConfig):
+class ClippingConfig(NamedConfig):
     """What every optimizer has: at most one of three ways to clip gradients."""
 
     clipnorm: float | None = None
@@ -69,9 +69,9 @@ class AdamWeightDecayConfig(AdamConfig):
 
     weight_decay_rate: float = 0.0
     """Each step takes `learning_rate * weight_decay_rate * variable` off the variable."""
-    include_in_weight_decay: list[str] | None = None
+    include_in_weight_decay: Patterns | None = None
     """Regular expressions; a variable whose name matches one decays, even if it is excluded below."""
-    exclude_from_weight_decay: list[str] | None = None
+    exclude_from_weight_decay: Patterns | None = None
     """Regular expressions; a variable whose name matches one, such as `bias`, does not decay."""
     gradient_clip_norm: float = 1.0
     """Largest norm of all gradients taken together, as Model Garden clips by default; 0 clips nothing."""
@@ -91,9 +91,9 @@ class LayerwiseConfig(ClippingConfig):
 
     weight_decay_rate: float = 0.0
     """So much of the variable is added to its update."""
-    exclude_from_weight_decay: list[str] | None = None
+    exclude_from_weight_decay: Patterns | None = None
     """Regular expressions; a variable whose name matches one, such as `bias`, does not decay."""
-    exclude_from_layer_adaptation: list[str] | None = None
+    exclude_from_layer_adaptation: Patterns | None = None
     """Regular expressions; a variable whose name matches one takes steps that ignore its norm. None: those above."""
 
     def _wrong(self) -> Iterator[Problem]:
@@ -195,7 +195,7 @@ class AdafactorConfig(ClippingConfig):
 
 
 @dataclasses.dataclass
-class EMAConfig(CheckedConfig):
+class EMAConfig(NamedConfig):
     """A moving average of the weights, with which a model is evaluated and exported."""
 
     trainable_weights_only: bool = True

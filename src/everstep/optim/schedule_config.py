@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from everstep.config import OneOfConfig, Problem
 from everstep.optim.checks import (
-    CheckedConfig,
+    NamedConfig,
     fraction,
     increasing_steps,
     not_negative,
@@ -16,7 +16,7 @@ from everstep.optim.checks import (
 
 
 @dataclasses.dataclass
-class ConstantLrConfig(CheckedConfig):
+class ConstantLrConfig(NamedConfig):
     """One learning rate for all steps."""
 
     learning_rate: float = 1e-3
@@ -28,7 +28,7 @@ class ConstantLrConfig(CheckedConfig):
 
 
 @dataclasses.dataclass
-class OffsetConfig(CheckedConfig):
+class OffsetConfig(NamedConfig):
     """What every schedule that can begin later has."""
 
     offset: int = 0
@@ -144,7 +144,7 @@ class CosineRestartsLrConfig(OffsetConfig):
 
 
 @dataclasses.dataclass
-class PowerLrConfig(CheckedConfig):
+class PowerLrConfig(NamedConfig):
     """`initial_learning_rate * step ** power`; step 0 counts as 1."""
 
     initial_learning_rate: float | None = None
@@ -202,7 +202,7 @@ class StepCosineLrConfig(OffsetConfig):
     """From one value to the next along half a cosine, in each interval."""
 
     boundaries: list[int] | None = None
-    """The steps at which the intervals end; the first one starts at 0. Required."""
+    """The steps at which the intervals end; the first one starts at 0, which may stand before them. Required."""
     values: list[float] | None = None
     """The rate at which each interval starts, and, one more, the rate at the last boundary: 0 if left out. Required."""
 
@@ -210,9 +210,13 @@ class StepCosineLrConfig(OffsetConfig):
         yield from super()._wrong()
         yield from required(self, "boundaries", "values")
         yield from rates(self, "values")
-        yield from increasing_steps(self, "boundaries", first=1)
-        if self.boundaries and self.values is not None and len(self.values) - len(self.boundaries) not in (0, 1):
-            text = f"received {len(self.values)} for {len(self.boundaries)} boundaries, must be as many or one more"
+        yield from increasing_steps(self, "boundaries")
+        ends = [step for step in self.boundaries or () if step > 0]
+        if self.boundaries and not ends:
+            yield Problem("boundaries", f"received {self.boundaries}, must have a step after 0, where an interval ends")
+        elif self.boundaries and self.values is not None and len(self.values) - len(ends) not in (0, 1):
+            counted = f"{len(ends)} boundaries{' after 0' if len(ends) < len(self.boundaries) else ''}"
+            text = f"received {len(self.values)} for {counted}, must be as many or one more"
             yield Problem("values", text)
 
 
@@ -245,7 +249,7 @@ class LrConfig(OneOfConfig):
 
 
 @dataclasses.dataclass
-class LinearWarmupConfig(CheckedConfig):
+class LinearWarmupConfig(NamedConfig):
     """A straight line up to the schedule's value at `warmup_steps`."""
 
     warmup_learning_rate: float = 0.0
@@ -261,7 +265,7 @@ class LinearWarmupConfig(CheckedConfig):
 
 
 @dataclasses.dataclass
-class PolynomialWarmupConfig(CheckedConfig):
+class PolynomialWarmupConfig(NamedConfig):
     """A power of time up to the schedule's value at `warmup_steps`."""
 
     power: float = 1.0

@@ -16,8 +16,11 @@ Names = Callable[[], Mapping[int, str]]
 
 
 def matches(patterns: Iterable[str], name: str) -> bool:
-    """Tells whether one of the expressions is found in a variable's name, such as `encoder/layer_norm/bias`."""
-    return any(re.search(pattern, name) for pattern in patterns)
+    """Tells whether one of the expressions is found in a variable's name, such as `encoder/layer_norm/bias`.
+
+    One that was written for TensorFlow 1, whose names end with `:0`, is found as well: `(kernel|weight):0$`.
+    """
+    return any(re.search(pattern, spelled) for pattern in patterns for spelled in (name, f"{name}:0"))
 
 
 def name_variables(optimizer: Any, names: Names) -> None:

@@ -2,7 +2,7 @@
 
 import abc
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -29,6 +29,14 @@ def unpack(inputs: Batch) -> tuple[Any, Any, Any]:
         x, y, weight = (*inputs, None, None)[:3]
         return (x, x, None) if len(inputs) == 1 else (x, y, weight)
     return inputs, inputs, None
+
+
+def _takes(method: Callable[..., Any], position: int, name: str) -> bool:
+    """Tells whether a method can be called with so many arguments by position, or by this name."""
+    parameters = inspect.signature(method).parameters
+    by_position = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    variable = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    return variable or len(by_position) >= position or name in parameters
 
 
 class Task(abc.ABC):
@@ -100,6 +108,11 @@ class Task(abc.ABC):
 
         Called with `task.train_data` for training and with `task.validation_data` for evaluation.
         """
+
+    def inputs_for(self, params: Any) -> Any:
+        """Returns what `build_inputs` does, be it written with or without an `input_context`, which is always None."""
+        takes_context = _takes(self.build_inputs, 2, "input_context")
+        return self.build_inputs(params, None) if takes_context else self.build_inputs(params)
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Sequence[Any] | None = None) -> Any:
         """Returns the scalar loss, by default the sum of the model's own (`add_loss`, regularizers)."""
@@ -174,6 +187,24 @@ class Task(abc.ABC):
         loss = self.build_losses(labels, outputs, aux_losses=model.losses, **weighted)
         self.process_metrics(metrics, labels, outputs, **weighted)
         return {self.loss: loss}
+
+    def call_validation_step(
+        self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]
+    ) -> Mapping[str, Any]:
+        """Calls `validation_step`, be it written with or without `metrics`.
+
+        Raises:
+          UsageError: It takes none, but `build_metrics` makes some for it.
+        """
+        if _takes(self.validation_step, 3, "metrics"):
+            return self.validation_step(inputs, model, metrics)
+        if metrics:
+            names = ", ".join(repr(metric.name) for metric in metrics)
+            raise UsageError(
+                f"{type(self).__name__}.validation_step(inputs, model) cannot update the metrics {names}: add "
+                "metrics=None to its arguments, or return none of them from build_metrics(training=False)"
+            )
+        return self.validation_step(inputs, model)  # type: ignore[call-arg]
 
     def inference_step(self, inputs: Any, model: keras.Model) -> Any:
         """Returns the model's outputs outside training."""

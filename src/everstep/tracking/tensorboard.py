@@ -39,6 +39,7 @@ class TensorBoardTracker(Tracker):
     Args:
       directory: The run directory.
       validation_subdir: Where evaluations go.
+      train_subdir: Where the rest goes.
       clock: Seconds; decides only when to flush.
     """
 
@@ -47,10 +48,11 @@ class TensorBoardTracker(Tracker):
         directory: storage.PathLike,
         validation_subdir: str = "validation",
         clock: Callable[[], float] = time.monotonic,
+        train_subdir: str = "train",
     ) -> None:
         root = Path(directory)
         self._files: dict[Kind, EventFile] = {
-            "train": EventFile(root / "train"),
+            "train": EventFile(root / train_subdir),
             "validation": EventFile(root / validation_subdir),
         }
         self._clock = clock

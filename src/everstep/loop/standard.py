@@ -1,0 +1,201 @@
+"""`StandardTrainer` and `StandardEvaluator`: loops over a step of one's own, in orbit's words, for a `Controller`.
+
+    class MyTrainer(StandardTrainer):
+        def train_step(self, iterator): ...
+        def train_loop_end(self): return {"loss": self.loss.result()}
+
+    controller = Controller(trainer=MyTrainer(dataset), global_step=optimizer.iterations, steps_per_loop=100)
+
+For code that has them already. A `Task` has more: it runs on every backend, and its data resumes at its position. Here
+data starts anew with each process. On TensorFlow steps over `tf.data` are compiled; elsewhere they run as they are.
+"""
+
+import abc
+import dataclasses
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from everstep.data import nest
+from everstep.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class StandardTrainerOptions:
+    """How a training loop runs on TensorFlow.
+
+    Attributes:
+      use_tf_function: Whether steps are compiled.
+      use_tf_while_loop: Whether the loop around them is compiled with them.
+      use_tpu_summary_optimization: Not offered; must be False.
+    """
+
+    use_tf_function: bool = True
+    use_tf_while_loop: bool = True
+    use_tpu_summary_optimization: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class StandardEvaluatorOptions:
+    """How an evaluation loop runs on TensorFlow.
+
+    Attributes:
+      use_tf_function: Whether steps are compiled.
+      use_tf_while_loop: Not offered; must be False: the outputs of each step are reduced outside the compiled step.
+      recreate_iterator_for_each_eval: Whether each evaluation starts at the beginning of the data.
+    """
+
+    use_tf_function: bool = True
+    use_tf_while_loop: bool = False
+    recreate_iterator_for_each_eval: bool = True
+
+
+class StandardTrainer(abc.ABC):
+    """Calls `train_loop_begin`, then `train_step(iterator)` so many times, then `train_loop_end`, whose logs it returns.
+
+    Args:
+      train_dataset: An iterable of batches, or lists and dicts of such.
+      options: See `StandardTrainerOptions`.
+    """
+
+    def __init__(self, train_dataset: Any, options: StandardTrainerOptions | None = None) -> None:
+        options = options or StandardTrainerOptions()
+        if options.use_tf_while_loop and not options.use_tf_function:
+            raise UsageError("use_tf_while_loop=True needs use_tf_function=True: a compiled loop has compiled steps")
+        if options.use_tpu_summary_optimization:
+            raise UsageError("use_tpu_summary_optimization: received True, but steps write no summaries: leave it out")
+        self._train_options, self._train_dataset = options, train_dataset
+        self._train_iter: Any = None
+        self._train_loop: Callable[[Any, int], None] | None = None
+
+    def train(self, num_steps: int) -> Any:
+        """Runs so many steps; returns what `train_loop_end` does."""
+        self.train_loop_begin()
+        if self._train_iter is None:
+            self._train_iter = nest.map_leaves(iter, self.train_dataset)
+        if self._train_loop is None:
+            self._train_loop = self._make_loop()
+        self._train_loop(self._train_iter, num_steps)
+        return self.train_loop_end()
+
+    def _make_loop(self) -> Callable[[Any, int], None]:
+        compiled = self._train_options.use_tf_function and _is_tf_data(self.train_dataset)
+        if compiled and self._train_options.use_tf_while_loop:
+            return _compiled_loop(self.train_step)
+        step = _compiled(self.train_step) if compiled else self.train_step
+
+        def loop(iterator: Any, num_steps: int) -> None:
+            for _ in range(num_steps):
+                step(iterator)
+
+        return loop
+
+    def train_loop_begin(self) -> None:  # noqa: B027
+        """Called before the steps; the place to reset metrics."""
+
+    @abc.abstractmethod
+    def train_step(self, iterator: Any) -> Any:
+        """Trains one step, on what it takes from the iterator."""
+
+    def train_loop_end(self) -> Any:
+        """Called after the steps; returns the logs, or None."""
+
+    @property
+    def train_dataset(self) -> Any:
+        """The data; given another, training goes on from its beginning."""
+        return self._train_dataset
+
+    @train_dataset.setter
+    def train_dataset(self, train_dataset: Any) -> None:
+        self._train_dataset, self._train_iter, self._train_loop = train_dataset, None, None
+
+
+class StandardEvaluator(abc.ABC):
+    """Calls `eval_begin`, then `eval_step` and `eval_reduce` for each batch, then `eval_end`, whose logs it returns.
+
+    Args:
+      eval_dataset: An iterable of batches, or lists and dicts of such.
+      options: See `StandardEvaluatorOptions`.
+    """
+
+    def __init__(self, eval_dataset: Any, options: StandardEvaluatorOptions | None = None) -> None:
+        options = options or StandardEvaluatorOptions()
+        if options.use_tf_while_loop:
+            raise UsageError("use_tf_while_loop: received True, but eval_reduce is called step by step: leave it out")
+        self._eval_options, self._eval_dataset = options, eval_dataset
+        self._eval_iter: Any = None
+        self._eval_step: Callable[[Any], Any] | None = None
+
+    def evaluate(self, num_steps: int) -> Any:
+        """Evaluates so many batches, or with -1 all there are; returns what `eval_end` does."""
+        state = self.eval_begin()
+        if self._eval_iter is None or self._eval_options.recreate_iterator_for_each_eval:
+            self._eval_iter = nest.map_leaves(iter, self.eval_dataset)
+        if self._eval_step is None:
+            compiled = self._eval_options.use_tf_function and _is_tf_data(self.eval_dataset)
+            self._eval_step = _compiled(self.eval_step) if compiled else self.eval_step
+        done = 0
+        while done != num_steps:
+            try:
+                outputs = self._eval_step(self._eval_iter)
+            except _ends():
+                break
+            state, done = self.eval_reduce(state, outputs), done + 1
+        if done < num_steps:
+            raise UsageError(f"the data to evaluate ended after {done} of {num_steps} batches: ask for fewer, or -1 for all")
+        return self.eval_end() if state is None else self.eval_end(state)
+
+    def eval_begin(self) -> Any:
+        """Called before the steps; the place to reset metrics. What it returns is the first state of `eval_reduce`."""
+
+    @abc.abstractmethod
+    def eval_step(self, iterator: Any) -> Any:
+        """Evaluates one batch, which it takes from the iterator; its end ends the evaluation."""
+
+    def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
+        """Folds the outputs of a step into the state."""
+
+    def eval_end(self, *args: Any) -> Any:
+        """Called after the steps, with the state if there is one; returns the logs, or None."""
+
+    @property
+    def eval_dataset(self) -> Any:
+        """The data; given another, it is read from its beginning."""
+        return self._eval_dataset
+
+    @eval_dataset.setter
+    def eval_dataset(self, eval_dataset: Any) -> None:
+        self._eval_dataset, self._eval_iter, self._eval_step = eval_dataset, None, None
+
+
+def _is_tf_data(dataset: Any) -> bool:
+    """Tells whether steps over the data can be compiled: by TensorFlow, from iterators that it knows."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    tf = importlib.import_module("tensorflow")
+    known = (tf.data.Dataset, tf.distribute.DistributedDataset)
+    return all(isinstance(leaf, known) for leaf in nest.flatten(dataset))
+
+
+def _compiled(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return importlib.import_module("tensorflow").function(step)  # type: ignore[no-any-return]
+
+
+def _compiled_loop(step: Callable[[Any], Any]) -> Callable[[Any, int], None]:
+    tf = importlib.import_module("tensorflow")
+
+    def loop(iterator: Any, num_steps: Any) -> None:
+        for _ in tf.range(num_steps):  # a loop of TensorFlow's own, made by autograph
+            step(iterator)
+
+    compiled = tf.function(loop)
+    return lambda iterator, num_steps: compiled(iterator, tf.constant(num_steps, tf.int32))
+
+
+def _ends() -> tuple[type[BaseException], ...]:
+    """Returns what iterators raise at their end."""
+    if keras.backend.backend() != "tensorflow":
+        return (StopIteration,)
+    return (StopIteration, importlib.import_module("tensorflow").errors.OutOfRangeError)
