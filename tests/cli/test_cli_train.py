@@ -132,7 +132,7 @@ for what in ("the user's module", "the backend"):
 """
     with Terminal([sys.executable, "-c", program], {**os.environ, "KERAS_BACKEND": "torch"}) as terminal:
         assert terminal.end() == 0
-    assert terminal.screen.text().splitlines() == ["loading Keras with PyTorch", "the user's module", "the backend"]
+    assert terminal.screen.text().splitlines() == ["loading Keras, backend torch", "the user's module", "the backend"]
 
 
 def load_and_fail() -> None:

@@ -23,7 +23,8 @@ def test_epochs_are_whole_numbers(epochs):
     for axes in figure.axes:
         low, high = axes.get_xlim()
         shown = [tick for tick in axes.get_xticks() if low <= tick <= high]
-        assert shown and all(tick == int(tick) for tick in shown)
+        assert shown
+        assert all(tick == int(tick) for tick in shown)
 
 
 def test_it_is_a_png():

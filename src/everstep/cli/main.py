@@ -4,6 +4,7 @@
 are one text on standard error; a traceback means a bug, in everstep or in the user's code, and is never hidden.
 """
 
+import importlib
 import os
 import sys
 import traceback
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 import typer
 
 from everstep import redaction
-from everstep.cli import declined_flags, keys_as_options
+from everstep.cli import declined_flags
 from everstep.cli.commands import app
 from everstep.cli.spelling import normalised
 from everstep.errors import TrainingError, UsageError
@@ -71,7 +72,8 @@ def _command_line_mistake(error: BaseException, words: Sequence[str]) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "everstep"
     found = spell().rstrip(".")
-    option = getattr(error, "option_name", None) or ""
-    if reason := declined_flags.reason(option) or keys_as_options.hint(option, words):
-        found = f"No such option: {option}; {reason}"
+    if option := getattr(error, "option_name", None) or "":
+        keys = importlib.import_module("everstep.cli.keys_as_options")  # loads what --help does without
+        reason = declined_flags.reason(option) or keys.hint(option, words)
+        found = f"No such option: {option}; {reason}" if reason else found
     return f"{found} (see: {path} --help)"

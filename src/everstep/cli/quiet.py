@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import IO
 
 _STDERR = 2
-_NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 _CHATTER = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog|"
     rb"[IW]\d{4} .*\.cc:\d+\]|"
@@ -45,7 +44,7 @@ def _announce() -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed, or there is none
         if "keras" not in sys.modules and sys.stderr.isatty():
             name = os.environ.get("KERAS_BACKEND", "")
-            print(f"loading Keras with {_NAMES.get(name, name)}" if name else "loading Keras", file=sys.stderr)
+            print(f"loading Keras, backend {name}" if name else "loading Keras", file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -61,7 +61,7 @@ class Node:
 
     @classmethod
     def _from_value(cls, value: Any) -> "Node":
-        """Returns `value` if it is one of these, or builds one from a mapping, where the class says so from a number."""
+        """Returns `value` if it is one of these, or builds one from a mapping; in some classes from a number."""
         if isinstance(value, cls):
             return value
         if cls._takes_number and isinstance(value, numbers.Real) and not isinstance(value, bool):
