@@ -55,6 +55,7 @@ from everstep.task.task import Task, unpack
 from everstep.tracking import system_metrics
 from everstep.tracking.console import ConsoleTracker
 from everstep.tracking.system_monitor import watched
+from everstep.tracking.terminals import wrapped
 from everstep.types import Logs
 
 logger = logging.getLogger(__name__)
@@ -369,7 +370,8 @@ def _leave_if_asked(guard: Any) -> None:
 
 def _say(line: str) -> None:
     with contextlib.suppress(OSError):  # nobody listens any more: no reason to stop
-        print(redaction.text(line), file=sys.stderr)
+        text = redaction.text(line)
+        print(text if "\n" in text else wrapped(text.split(" "), " ", sys.stderr), file=sys.stderr)
 
 
 def _text(params: ExperimentConfig, header: Mapping[str, Any]) -> str:

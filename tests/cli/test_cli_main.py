@@ -37,6 +37,12 @@ def test_every_command_of_a_command_has_an_example(everstep: Any) -> None:
         assert "Example: everstep " in everstep(*words, "--help").out, words
 
 
+@pytest.mark.parametrize("name", ["train", "flow", "run"])
+def test_every_backend_is_named(everstep: Any, name: str) -> None:
+    shown = everstep(name, "--help").out.partition("--backend")[2][:200]
+    assert all(backend in shown for backend in ("tensorflow", "jax", "torch"))
+
+
 def test_help_is_fast_and_loads_no_backend() -> None:
     script = f"""if True:
         import sys

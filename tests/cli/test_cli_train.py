@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from everstep.cli.quiet import quiet
+from everstep.testing.terminal import Terminal
 
 OURS = re.compile(
     r"Model: |[┏┃┡│├└]| (Total|Trainable|Non-trainable) params|(train|validation) batch: |plan: |cost |"
@@ -118,6 +119,20 @@ def test_quiet_drops_only_chatter(capfd: pytest.CaptureFixture[str], monkeypatch
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")  # the user wants to see it
     load_noisily()
     assert capfd.readouterr().err.encode().startswith(CHATTER)
+
+
+def test_a_terminal_says_what_is_loading(tmp_path: Path) -> None:
+    """Once, and before it is loaded: that takes seconds."""
+    program = """
+from everstep.cli.quiet import quiet
+from everstep.testing.terminal import Terminal
+for what in ("the user's module", "the backend"):
+    with quiet():
+        print(what)
+"""
+    with Terminal([sys.executable, "-c", program], {**os.environ, "KERAS_BACKEND": "torch"}) as terminal:
+        assert terminal.end() == 0
+    assert terminal.screen.text().splitlines() == ["loading Keras, backend torch", "the user's module", "the backend"]
 
 
 def load_and_fail() -> None:

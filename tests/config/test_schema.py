@@ -126,6 +126,11 @@ def test_a_wrong_branch_is_found(case: Case, path: str):
     case.check.validate(set_at(case.tree, (*where, "type"), None))
 
 
+def test_a_learning_rate_may_be_a_number(case: Case):
+    case.check.validate(set_at(case.tree, tuple(RATE.split(".")), 0.05))
+    assert not case.check.is_valid(set_at(case.tree, tuple(OPTIMIZER.split(".")), 0.05))
+
+
 def test_a_wrong_value_in_a_branch_is_found(case: Case):
     where = tuple(OPTIMIZER.split("."))
     assert not case.check.is_valid(set_at(case.tree, (*where, "sgd"), {"momentum": "high"}))

@@ -5,6 +5,7 @@ from flow_project import write_project
 
 from everstep.errors import UsageError
 from everstep.flow.composing import compose
+from everstep.optim import OptimizationConfig
 
 CHAIN = ("Numbers_B", "Numbers_A", "FlowTask")
 TASKS = ("Numbers_A", "Numbers_B", "OwnRun")
@@ -68,6 +69,24 @@ def test_the_optimizer_is_typed_and_a_block_may_change_it(config):
     assert "optimizer" not in settings.params
 
 
+@pytest.mark.parametrize(
+    ("text", "optimizer"),
+    [
+        ("{name: sgd, learning_rate: 0.05}", {"type": "sgd", "rate": 0.05, "momentum": 0.0}),
+        ("name: SGD\nmomentum: 0.9\nlearning_rate: 0.05\n", {"type": "sgd", "rate": 0.05, "momentum": 0.9}),
+        ("learning_rate: 0.05\noptimizer: {type: sgd}\n", {"type": "sgd", "rate": 0.05, "momentum": 0.0}),
+    ],
+)
+def test_an_optimizer_may_be_written_as_its_name_and_arguments(config, text, optimizer):
+    local(config, "optimizer.yaml", text)
+    found = composed(config).optimizer
+    shown = {"type": found.optimizer.type, "rate": found.learning_rate.get().learning_rate}
+    assert {**shown, "momentum": found.optimizer.get().momentum} == optimizer
+    assert composed(config, "optimizer.optimizer.type=adam", "optimizer.learning_rate=1").optimizer.as_dict() == (
+        OptimizationConfig({"learning_rate": 1}).as_dict()
+    )
+
+
 def test_the_catalog_is_overridden_by_name(config):
     settings = composed(config, "catalog.numbers.raw=elsewhere.npz")
     assert settings.catalog["numbers"]["raw"]["filepath"] == "elsewhere.npz"
@@ -95,7 +114,8 @@ def test_parameters_cannot_be_changed_and_missing_ones_name_their_neighbours(con
     [
         ("Numbers_B.epohc=1", r"Numbers_B\.epohc: unknown key .*did you mean 'epoch'.*Numbers_B\.epohc=1"),
         ("Numbers_C.epoch=1", r"Numbers_C: unknown key; did you mean 'Numbers_"),
-        ("epoch=1", r"epoch: is a parameter of a task: write Numbers_B\.epoch="),
+        ("epoch=1", r"epoch: is a parameter of a task: write Numbers_B\.epoch=1 "),
+        ("epochs=5", r"epochs: is a parameter of a task: write Numbers_B\.epoch=5 "),
         ("OwnRun.epoch=1", r"OwnRun: the task that runs inherits nothing from it: Numbers_B <- Numbers_A"),
         ("Numbers_B.epoch=0", r"Numbers_B\.epoch: received 0, expected a whole number of at least 1"),
         ("Numbers_B.epoch=many", r"Numbers_B\.epoch: received 'many'"),
@@ -131,6 +151,12 @@ def test_a_wrong_override_is_one_line(config, override, told):
             "optimizer.yaml",
             "optimizer: {type: sgd, sgd: {momentun: 1}}\n",
             r"optimizer\.optimizer\.sgd\.momentun: .*momentum.*:1",
+        ),
+        ("optimizer.yaml", "\nname: sdg\n", r"optimizer\.optimizer\.type: unknown type 'sdg'; .*'sgd'.*yaml:2"),
+        (
+            "optimizer.yaml",
+            "name: sgd\nmomentun: 1\n",
+            r"optimizer\.optimizer\.sgd\.momentun: .*momentum.*yaml:2",
         ),
         ("paramters.yaml", "Numbers_B: {epoch: 3}\n", r"paramters\.yaml is read by nobody"),
     ],

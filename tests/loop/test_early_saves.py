@@ -8,6 +8,7 @@ from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
 from everstep.loop.controller import Controller
 from everstep.loop.recovery import Recovery
+from everstep.tracking.tracker import MemoryTracker
 
 
 class Asked(SystemExit):
@@ -65,6 +66,14 @@ def test_a_finished_run_has_nothing_left_to_close(tmp_path):
     assert events[-2:] == ["save 10", "left"]
     assert attempt(tmp_path, 10)[0] == ["act 10", "evaluate 10", "save 10"]
     assert attempt(tmp_path, 10)[0] == []
+
+
+def test_a_window_that_an_earlier_attempt_trained_has_no_rate(tmp_path):
+    attempt(tmp_path, 20, lambda events: events.count("train 5") == 2)
+    tracker = MemoryTracker()
+    attempt(tmp_path, 20, tracker=tracker)
+    logged = [(point.step, "steps_per_second" in point.logs) for point in tracker.points if point.kind == "train"]
+    assert logged == [(10, False), (15, True), (20, True)]
 
 
 def test_an_old_alarm_does_not_keep_a_run_from_saving(tmp_path):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from everstep.errors import UsageError
@@ -29,6 +30,21 @@ def test_the_default_works():
         "ema": None,
         "gradient_accumulation_steps": 1,
     }
+
+
+@pytest.mark.parametrize("number", [0.05, 1, np.float32(0.25)])
+def test_a_number_is_a_constant_learning_rate(number: float):
+    expected = {"type": "constant", "constant": {"learning_rate": float(number)}}
+    assert OptimizationConfig({"learning_rate": number}).learning_rate.as_dict() == expected
+    config = OptimizationConfig({"learning_rate": {"type": "cosine", "cosine": {**INITIAL, "decay_steps": 9}}})
+    config.override({"learning_rate": number})
+    assert config.learning_rate.as_dict() == expected
+    config.learning_rate = number  # type: ignore[assignment]
+    assert config.learning_rate.as_dict() == expected
+    with pytest.raises(UsageError, match=r"learning_rate\.constant\.learning_rate: received -1"):
+        OptimizationConfig({"learning_rate": -1}).validate()
+    with pytest.raises(UsageError, match=r"learning_rate: received True \(bool\), expected a number or LrConfig"):
+        OptimizationConfig({"learning_rate": True})
 
 
 def test_it_is_built_from_a_dict():

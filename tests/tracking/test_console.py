@@ -39,6 +39,12 @@ def test_lines_in_a_log_file():
     )
 
 
+def test_a_slow_step_is_no_rate_of_zero():
+    out = io.StringIO()
+    ConsoleTracker(9, out).log(1, {"steps_per_second": 0.0123, "loss": 1.0}, "train")
+    assert out.getvalue() == "train | step:     1 | steps/sec:  0.012 | loss: 1\n"
+
+
 @pytest.fixture
 def clock():
     return Clock()
@@ -70,6 +76,23 @@ def test_a_terminal_shows_progress_rate_and_time_left(terminal, clock):
     assert "100 steps/s · 5 s left · 3,200 samples/s · data wait 2 %" in shown
     assert "checkpoint 200, 12 s ago · attempt 2 · goodput 97.3 %" in shown
     assert "train | step:   500 | loss: 0.5" in shown.splitlines()
+
+
+@pytest.mark.parametrize("kind", ["xterm", "dumb"])  # with the live picture, and without
+def test_a_narrow_terminal_breaks_lines_between_numbers(terminal, monkeypatch, kind):
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setenv("TERM", kind)
+    tracker = ConsoleTracker(1000, terminal)
+    tracker.start(0)
+    logs = {"steps_per_second": 812.34, "training_loss": 0.314159, "accuracy": 0.91234, "learning_rate": 0.00096194}
+    tracker.log(500, logs, "train")
+    tracker.close()
+    lines = [line.rstrip() for line in visible(terminal).splitlines()]
+    begin = lines.index("train | step:   500 | steps/sec:  812.3")
+    assert lines[begin + 1 : begin + 3] == [
+        "      | training_loss: 0.31416 | accuracy: 0.91234",
+        "      | learning_rate: 0.00096194",
+    ]
 
 
 def test_an_attempt_that_goes_back_forgets_what_it_does_again(terminal, clock):

@@ -87,6 +87,14 @@ def test_a_thread_looks_until_the_block_ends(tmp_path):
     assert "everstep-system" not in [thread.name for thread in threading.enumerate()]
 
 
+def test_the_first_look_at_the_processors_tells_their_load(tmp_path):
+    memory = MemoryTracker()
+    with watched(memory, tmp_path, 0.2, lambda: 7):
+        while not memory.points:
+            sum(range(1000))  # load
+    assert memory.points[0].logs["system/cpu_utilization_percentage"] > 0
+
+
 def test_an_error_of_a_tracker_is_for_training_to_hear(tmp_path):
     class Broken(MemoryTracker):
         def log(self, step, logs, kind):

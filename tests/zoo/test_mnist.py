@@ -13,7 +13,7 @@ DIGITS = {
     "train": [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
     "test": [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
 }
-EXPERIMENTS = ["mnist/mlp", "mnist/cnn", "mnist/local"]
+EXPERIMENTS = ["mnist/mlp", "mnist/quick", "mnist/cnn", "mnist/local"]
 
 
 @pytest.mark.parametrize("split", DIGITS)

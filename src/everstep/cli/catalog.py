@@ -61,7 +61,7 @@ def check(names: Names = None, project: Project = None) -> None:
     found = _opened(project)
     asked = list(names or found)
     found.check(asked)
-    print(f"{len(asked)} of {len(found)} names: the data is there")
+    print(f"found {', '.join(asked)}" if asked else "the catalog is empty")
 
 
 def _opened(project: str | None) -> Catalog:

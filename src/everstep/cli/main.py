@@ -4,6 +4,7 @@
 are one text on standard error; a traceback means a bug, in everstep or in the user's code, and is never hidden.
 """
 
+import importlib
 import os
 import sys
 import traceback
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(command.main(args=words, prog_name="everstep", standalone_mode=False, obj=words) or 0)
     except (Exception, KeyboardInterrupt, Interrupted) as error:
-        return _report(error)
+        return _report(error, words)
 
 
 def _keep_secrets(words: Sequence[str]) -> None:
@@ -38,7 +39,7 @@ def _keep_secrets(words: Sequence[str]) -> None:
     redaction.learn({name: value for name, value in os.environ.items() if not value.isalpha()})
 
 
-def _report(error: BaseException) -> int:
+def _report(error: BaseException, words: Sequence[str]) -> int:
     if isinstance(error, Interrupted):
         print(f"everstep: {error.reason}: {_what_is_left(error)}", file=sys.stderr)
         return error.exit_code
@@ -46,7 +47,7 @@ def _report(error: BaseException) -> int:
         print("everstep: interrupted; the same command goes on from the newest checkpoint", file=sys.stderr)
         return 130
     expected = isinstance(error, UsageError | TrainingError)
-    text = str(error) if expected else _command_line_mistake(error)
+    text = str(error) if expected else _command_line_mistake(error, words)
     if not text:
         print(redaction.text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
         return 1
@@ -60,7 +61,7 @@ def _what_is_left(interrupted: Interrupted) -> str:
     return f"the state is saved at step {interrupted.saved}; the same command goes on from there"
 
 
-def _command_line_mistake(error: BaseException) -> str:
+def _command_line_mistake(error: BaseException, words: Sequence[str]) -> str:
     """Returns what the parser found wrong; empty for any other error.
 
     Its exceptions are told by what they can do: which package they live in depends on typer's version.
@@ -71,6 +72,8 @@ def _command_line_mistake(error: BaseException) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "everstep"
     found = spell().rstrip(".")
-    if reason := declined_flags.reason(getattr(error, "option_name", "")):
-        found = f"No such option: {getattr(error, 'option_name', '')}; {reason}"
+    if option := getattr(error, "option_name", None) or "":
+        keys = importlib.import_module("everstep.cli.keys_as_options")  # loads what --help does without
+        reason = declined_flags.reason(option) or keys.hint(option, words)
+        found = f"No such option: {option}; {reason}" if reason else found
     return f"{found} (see: {path} --help)"

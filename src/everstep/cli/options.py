@@ -35,7 +35,7 @@ ParamsOverride = Annotated[
     list[str] | None,
     typer.Option("--params-override", metavar="TEXT", help="Values: a.b=1,c=2 or {a: {b: 1}}; repeatable."),
 ]
-Backend = Annotated[str | None, typer.Option("--backend", metavar="NAME", help="Sets runtime.backend.")]
+Backend = Annotated[str | None, typer.Option("--backend", metavar="NAME", help="tensorflow, jax or torch.")]
 Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Sets runtime.seed.")]
 LimitTrain = Annotated[
     str | None,

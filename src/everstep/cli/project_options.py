@@ -17,7 +17,7 @@ DataDir = Annotated[
     str | None, typer.Option("--data-dir", metavar="DIR", help="The data, in place of what the config file says.")
 ]
 Backend = Annotated[
-    str | None, typer.Option("--backend", metavar="NAME", help="tensorflow or jax; by default $KERAS_BACKEND.")
+    str | None, typer.Option("--backend", metavar="NAME", help="tensorflow, jax or torch; by default $KERAS_BACKEND.")
 ]
 
 

@@ -71,7 +71,7 @@ def inspect_files(paths: Paths, examples: Examples = 3, json: options.Json = Fal
 
     Every byte is read. Exit code 1: something is damaged; file and byte are shown.
     """
-    with quiet():
+    with quiet(loads_keras=False):
         found = inspect(paths, examples)
     if json:
         print(json_text(_plain(found)))

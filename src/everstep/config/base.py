@@ -180,10 +180,6 @@ class Config(Node):
         """Writes `to_yaml()` to a local file."""
         pathlib.Path(path).write_text(self.to_yaml(), encoding="utf-8")
 
-    def _emitted(self) -> list[str]:
-        """Returns the names that are in use: those that `as_dict` reports and `validate` checks."""
-        return self._names()
-
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._names())
         return f"{type(self).__name__}({values})"

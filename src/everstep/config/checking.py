@@ -142,6 +142,8 @@ def spell(annotation: Any) -> str:
         return f"{origin.__name__}[{', '.join('...' if a is Ellipsis else spell(a) for a in args)}]"
     if annotation is type(None):
         return "None"
+    if getattr(annotation, "_takes_number", False):
+        return f"a number or {annotation.__name__}"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import difflib
+import numbers
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, get_origin
 
@@ -32,6 +33,7 @@ class Node:
     - `_may_change`: fields that alter nothing in what a run computes, so that a resumed run may change them. One
       that holds a config covers all of it.
     - `_declined`: keys of other libraries that it has not, and why (see `everstep.config.declined`).
+    - `_takes_number`: a plain number stands for the config that its `_from_number` makes of it.
     """
 
     _open = False
@@ -40,6 +42,7 @@ class Node:
     _alternatives: ClassVar[tuple[tuple[str, ...], ...]] = ()
     _may_change: ClassVar[frozenset[str]] = frozenset()
     _declined: ClassVar[Mapping[str, Declined]] = {}
+    _takes_number: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -58,12 +61,19 @@ class Node:
 
     @classmethod
     def _from_value(cls, value: Any) -> "Node":
-        """Returns `value` if it is one of these, or builds one from a mapping."""
+        """Returns `value` if it is one of these, or builds one from a mapping; in some classes from a number."""
         if isinstance(value, cls):
             return value
+        if cls._takes_number and isinstance(value, numbers.Real) and not isinstance(value, bool):
+            return cls._from_number(float(value))
         if not isinstance(value, Mapping):
             raise pydantic_core.PydanticCustomError("config", "not a config")
         return cls._from_mapping(value)
+
+    @classmethod
+    def _from_number(cls, value: float) -> "Node":
+        """Returns what a plain number stands for, in a class that takes one."""
+        raise NotImplementedError
 
     @classmethod
     def _from_mapping(cls, tree: Mapping[str, Any]) -> "Node":
@@ -91,6 +101,10 @@ class Node:
         declared = list(field_types(type(self)))
         given = [name for name in self.__dict__ if not _is_private(name)] if self._is_open() else []
         return declared + given
+
+    def _emitted(self) -> list[str]:
+        """Returns the names that are in use: those that `as_dict` reports and `validate` checks."""
+        return self._names()
 
     def _children(self, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
         """Yields the configs held under `names` with their key paths, also from inside lists and dicts."""
@@ -128,7 +142,7 @@ class Node:
             return declined[name].problem(name, value)
         for meant in difflib.get_close_matches(name, self._names()):
             redaction.learn({meant: value})  # after "pasword" there is a password, too
-        hint = nearest(name, self._names())
+        hint = _hint_below(self, name, value) or nearest(name, self._names())
         hint += "; to add it, write + before the whole key" if self._is_open() else ""
         return Problem(name, f"unknown key (received {show(value)}); {hint}")
 
@@ -181,6 +195,39 @@ def nodes_in(value: Any, path: str) -> Iterator[tuple[str, Node]]:
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from nodes_in(item, join(path, str(key)))
+
+
+def keys_like(config: Node, name: str) -> list[str]:
+    """Returns the paths, below a config and in use, of the key whose name is nearest to a name it has not.
+
+    `epochs` is `trainer.epochs` of an experiment. Empty where none is near, or a key of the config itself is nearer.
+    """
+    below = _paths_below(config)
+    meant = difflib.get_close_matches(name, [*config._names(), *below], n=1, cutoff=0.7)
+    return below[meant[0]][:3] if meant and meant[0] not in config._names() else []
+
+
+def _paths_below(config: Node) -> dict[str, list[str]]:
+    """Returns the keys of the configs that are in use below one, each with its paths; of all paths the shortest."""
+    found: dict[str, list[str]] = {}
+    level = list(config._children(config._emitted()))
+    while level:
+        above = set(found)
+        for path, node in level:
+            for key in node._emitted():
+                if key not in above:
+                    found.setdefault(key, []).append(join(path, key))
+        level = [(join(path, key), child) for path, node in level for key, child in node._children(node._emitted())]
+    return found
+
+
+def _hint_below(config: Node, name: str, value: Any) -> str:
+    """Returns what somebody may have meant who left out the way to a key."""
+    paths = keys_like(config, name)
+    for path in paths:
+        redaction.learn({path.rpartition(".")[2]: value})
+    given = f"={value}" if isinstance(value, int | float) and not isinstance(value, bool) else ""
+    return f"did you mean {' or '.join(repr(path + given) for path in paths)}?" if paths else ""
 
 
 def _opened(cls: type[Node], value: Any) -> Any:

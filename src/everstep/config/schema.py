@@ -87,7 +87,8 @@ class _Describer:
     def _config(self, cls: type[Node], value: Any) -> Schema:
         """Describes what `cls` in an annotation stands for: the config held, or those that could be."""
         if isinstance(value, cls):
-            return self.held(value)
+            held = self.held(value)
+            return {**held, "type": [held["type"], "number"]} if cls._takes_number else held
         found = [self.held(node) for _, node in nodes_in(value, "") if isinstance(node, cls)]
         schemas = [*found, self._class(cls)]
         return any_of([schema for number, schema in enumerate(schemas) if schema not in schemas[:number]])

@@ -20,7 +20,7 @@ class RuntimeConfig(Config):
     _declined: ClassVar[Mapping[str, Declined]] = DECLINED
 
     backend: str | None = None
-    """The Keras backend: tensorflow or jax. None: TensorFlow if it is installed, else JAX. Set before Keras loads."""
+    """The Keras backend: tensorflow, jax or torch. None: TensorFlow if installed, else JAX. Set before Keras loads."""
     seed: int = 0
     """Seeds Python, NumPy and Keras before any object of the user's is built, and the order of the data."""
     mixed_precision_dtype: Literal["float32", "float16", "bfloat16"] | None = None

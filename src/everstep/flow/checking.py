@@ -81,21 +81,26 @@ def check_overrides(files: Sequence[Layer], given: Sequence[Layer], chain: Seque
     shared = {str(key) for layer in files for key in layer.tree} - set(tasks)
     known = {*chain[:-1], *_SECTIONS, *shared}
     problems = [
-        Problem(name, _why_not(name, chain, tasks, known), layer.origin)
+        Problem(str(name), _why_not(str(name), value, chain, tasks, known), layer.origin)
         for layer in given
-        for name in map(str, layer.tree)
-        if name not in known
+        for name, value in layer.tree.items()
+        if str(name) not in known
     ]
     if problems:
         raise ConfigError(problems)
 
 
-def _why_not(name: str, chain: Sequence[str], tasks: Iterable[str], known: Iterable[str]) -> str:
+def _why_not(name: str, value: Any, chain: Sequence[str], tasks: Iterable[str], known: Iterable[str]) -> str:
     if name in tasks:
         return f"the task that runs inherits nothing from it: {' <- '.join(chain)}"
-    if name in DEFAULTS:
-        return f"is a parameter of a task: write {chain[0]}.{name}=…"
+    if meant := parameter_meant(name):
+        return f"is a parameter of a task: write {chain[0]}.{meant}={show(value)}"
     return f"unknown key; {nearest(name, known)}"
+
+
+def parameter_meant(name: str) -> str:
+    """Returns the parameter of the default `run` that a name is, or is nearly; empty where there is none."""
+    return next(iter(difflib.get_close_matches(name, list(DEFAULTS), n=1, cutoff=_ALIKE)), "")
 
 
 def check_values(params: Params, task: str, layers: Sequence[Layer]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.config import ConfigError, Layer, Problem, apply_layers, dialect, sources
+from everstep.config.checking import field_types
 from everstep.config.layer import last_setter, walk
 from everstep.errors import UsageError
 from everstep.flow.catalog_tree import read_catalog
@@ -53,6 +54,7 @@ def compose(
         *_own(files, given, chain),
         *_rest(given, chain),
     ]
+    layers = [_spelled_out(layer) for layer in layers]
     tree = apply_layers(Params({chain[0]: dict(DEFAULTS)}), layers)
     params = getattr(tree, chain[0])
     check_values(params, chain[0], layers)
@@ -86,6 +88,25 @@ def _optimizer_files(config: Path) -> Iterator[Layer]:
         layer = Layer.from_file(path)
         lines = {f"optimizer.{key}": line for key, line in layer.lines.items()}
         yield Layer(layer.origin, {"optimizer": dict(layer.tree)}, lines, "add")
+
+
+def _spelled_out(layer: Layer) -> Layer:
+    """Returns a layer whose optimizer, where it is written flat as Keras's arguments are, is spelled out.
+
+    `{name: sgd, momentum: 0.9, learning_rate: 0.05}` is `{optimizer: {type: sgd, sgd: {momentum: 0.9}}, …}`.
+    """
+    flat = layer.tree.get("optimizer")
+    if not isinstance(flat, Mapping) or not isinstance(flat.get("name"), str) or "optimizer" in flat:
+        return layer
+    kind = flat["name"].lower()
+    own = [key for key in flat if key != "name" and key not in field_types(OptimizationConfig)]
+    places = {"name": "optimizer.type", **{key: f"optimizer.{kind}.{key}" for key in own}}
+    chosen = {"type": kind, **({kind: {key: flat[key] for key in own}} if own else {})}
+    rest = {key: value for key, value in flat.items() if key not in places}
+    lines = dict(layer.lines)
+    for key, place in places.items():
+        lines |= _moved(layer.lines, f"optimizer.{key}", f"optimizer.{place}")
+    return dataclasses.replace(layer, tree={**layer.tree, "optimizer": {"optimizer": chosen, **rest}}, lines=lines)
 
 
 def _referred(catalog: Mapping[str, Any], files: Iterable[Layer], given: Iterable[Layer]) -> Iterator[Layer]:

@@ -1,4 +1,4 @@
-"""`training.png`: the loss left, the accuracy right, over the epochs; in a notebook, shown as it grows."""
+"""`training.png`: the loss and, where there is one, an accuracy over the epochs; in a notebook, shown as it grows."""
 
 import importlib
 import importlib.util
@@ -17,22 +17,22 @@ def draw(history: Mapping[str, Sequence[float]], title: str = "") -> bytes | Non
     """
     if importlib.util.find_spec("matplotlib") is None:
         return None
-    figure = importlib.import_module("matplotlib.figure").Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    second = _second(history)
-    _panel(left, {name: values for name, values in history.items() if name in ("loss", "val_loss")}, "loss")
-    _panel(right, {name: history[name] for name in (second, f"val_{second}") if name in history}, second)
-    figure.suptitle(title)
     held = io.BytesIO()
-    figure.savefig(held, format="png", dpi=100)
+    _figure(history, title).savefig(held, format="png", dpi=100)
     return held.getvalue()
 
 
-def _second(history: Mapping[str, Any]) -> str:
-    """Returns the metric to draw beside the loss: an accuracy, else the first there is."""
+def _figure(history: Mapping[str, Sequence[float]], title: str) -> Any:
+    """Returns the loss and, where there is a metric, beside it an accuracy, else the first metric."""
     names = [name for name in history if name != "loss" and not name.startswith("val_")]
     accuracies = [name for name in names if name in _ACCURACIES or name.endswith("accuracy")]
-    return next(iter([*accuracies, *names]), "accuracy")
+    shown = ["loss", *[*accuracies, *names][:1]]
+    size = (5 * len(shown), 4)
+    figure = importlib.import_module("matplotlib.figure").Figure(figsize=size, layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        _panel(axes, {curve: history[curve] for curve in (name, f"val_{name}") if curve in history}, name)
+    figure.suptitle(title)
+    return figure
 
 
 def _panel(axes: Any, curves: Mapping[str, Sequence[float]], label: str) -> None:
@@ -42,7 +42,7 @@ def _panel(axes: Any, curves: Mapping[str, Sequence[float]], label: str) -> None
             range(1, len(values) + 1), values, style, marker=".", label="validation" if style == "--" else "train"
         )
     axes.set_xlabel("epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # an epoch is a whole number
     axes.set_ylabel(label)
     if curves:
         axes.legend()

@@ -1,6 +1,7 @@
 """`python train.py --task Mnist_B`: the command line of a project's own program."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, NoReturn
 
 from everstep import redaction
 from everstep.errors import TrainingError, UsageError
+from everstep.flow.checking import parameter_meant
 from everstep.flow.project import FlowProject
 from everstep.flow.running import run_flow
 from everstep.run.signals import Interrupted
@@ -60,7 +62,15 @@ def _run(asked: Any, default: str | None) -> None:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see: --help)")
+        raise UsageError(f"{message}{_meant(message)} (see: --help)")
+
+
+def _meant(message: str) -> str:
+    """Returns what to write for a parameter that was given as an option: `--epochs 5`."""
+    options = re.findall(r"(?<!\S)--([\w-]+)", message)
+    meant = [parameter_meant(option.replace("-", "_")) for option in options]
+    written = " or ".join(f"TASK.{name}=…" for name in meant if name)
+    return f"; a value is written without dashes: {written}" if written else ""
 
 
 def _parsed(words: Sequence[str]) -> Any:
@@ -71,7 +81,7 @@ def _parsed(words: Sequence[str]) -> Any:
         "overrides", nargs="*", metavar="KEY=VALUE", help="values that win over all files: Mnist_B.epoch=1"
     )
     parser.add_argument("--task", metavar="NAME", help="the class of the task")
-    parser.add_argument("--backend", metavar="NAME", help="tensorflow or jax; by default $KERAS_BACKEND")
+    parser.add_argument("--backend", metavar="NAME", help="tensorflow, jax or torch; by default $KERAS_BACKEND")
     parser.add_argument("--project", metavar="DIR", help="the project; by default that of this file")
     parser.add_argument("--model-dir", metavar="DIR", help="the run directory")
     parser.add_argument("--new", action="store_true", help="start anew although there is a run that did not end")

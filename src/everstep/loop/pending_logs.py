@@ -48,8 +48,9 @@ class PendingLogs:
         """Adds the rate; a window begins when it is handed over, or when the one before it is done.
 
         Handing it over took `spent` seconds, and so did the window at least: tiny ones are over before anyone looks.
+        A window that an earlier attempt has trained to its end has no rate here.
         """
         begin, self._last_done = max(begin, self._last_done), time.perf_counter()
         seconds = max(self._last_done - begin, spent, 1e-9)
         self._watch(step, logs)
-        return {**logs, "steps_per_second": steps / seconds}
+        return {**logs, "steps_per_second": steps / seconds} if steps else logs

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Self
 
 from everstep.config import OneOfConfig, Problem
 from everstep.optim.checks import (
@@ -222,7 +223,9 @@ class StepCosineLrConfig(OffsetConfig):
 
 @dataclasses.dataclass
 class LrConfig(OneOfConfig):
-    """How the learning rate changes over the steps."""
+    """How the learning rate changes over the steps; a plain number is a constant one."""
+
+    _takes_number = True
 
     type: str | None = "constant"
     """One of the fields below."""
@@ -246,6 +249,10 @@ class LrConfig(OneOfConfig):
     """Along a power of the steps after the offset."""
     step_cosine_with_offset: StepCosineLrConfig = StepCosineLrConfig()
     """Along a cosine in each interval."""
+
+    @classmethod
+    def _from_number(cls, value: float) -> Self:
+        return cls({"type": "constant", "constant": {"learning_rate": value}})
 
 
 @dataclasses.dataclass

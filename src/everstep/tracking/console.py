@@ -15,7 +15,7 @@ from everstep.tracking.live_rate import LiveRate
 from everstep.tracking.live_screen import LiveScreen
 from everstep.tracking.live_status import Status
 from everstep.tracking.painting import Line
-from everstep.tracking.terminals import can_draw, only_ascii
+from everstep.tracking.terminals import can_draw, only_ascii, wrapped
 from everstep.tracking.tracker import Kind, Tracker, plain
 from everstep.types import CLOCKS
 
@@ -165,10 +165,16 @@ class ConsoleTracker(Tracker):
 
     def _line(self, step: int, values: Mapping[str, float], kind: Kind) -> str:
         parts = [_LABELS[kind], f"step: {step:{max(5, len(str(self._total_steps)))}d}"]
-        parts += [f"steps/sec: {values[RATE]:6.1f}"] if RATE in values else []
+        parts += [f"steps/sec: {_rate(values[RATE])}"] if RATE in values else []
         parts += [f"mfu: {values[MFU]:.1%}"] if MFU in values else []
         shown = {name: value for name, value in values.items() if name not in CLOCKS or name == "eval_seconds"}
-        return " | ".join(parts + [f"{name}: {value:.5g}" for name, value in shown.items()])
+        parts += [f"{name}: {value:.5g}" for name, value in shown.items()]
+        return wrapped(parts, " | ", self._out)
+
+
+def _rate(steps_per_second: float) -> str:
+    """Returns a rate with one decimal; one that this would make 0 with more of them."""
+    return f"{steps_per_second:6.1f}" if steps_per_second >= 0.1 else f"{steps_per_second:6.2g}"
 
 
 def _unheard() -> contextlib.AbstractContextManager[None]:

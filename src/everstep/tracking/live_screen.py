@@ -11,7 +11,6 @@ import contextlib
 import io
 import logging
 import os
-import shutil
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from everstep.tracking.painting import Line, Painter
+from everstep.tracking.terminals import size
 
 logger = logging.getLogger(__name__)
 
@@ -153,15 +153,6 @@ class _Above(io.TextIOBase):
 def pause_after(seconds: float) -> float:
     """Returns for how long nothing is drawn after a picture that took so many seconds."""
     return max(_LEAST_PAUSE, seconds / _SHARE)
-
-
-def size(out: TextIO) -> tuple[int, int]:
-    """Returns columns and rows of a terminal as it is now; those of `COLUMNS` and `LINES` where it cannot say."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        columns, rows = os.get_terminal_size(out.fileno())
-        if columns > 0 and rows > 0:
-            return columns, rows
-    return tuple(shutil.get_terminal_size())  # type: ignore[return-value]
 
 
 @contextlib.contextmanager

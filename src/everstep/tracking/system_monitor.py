@@ -22,11 +22,12 @@ def watched(tracker: Tracker, directory: Path, seconds: float, step: Callable[[]
     if not seconds:
         yield
         return
-    metrics, ended = SystemMetrics(directory), threading.Event()
+    ended = threading.Event()
 
     def work() -> None:
-        while not ended.wait(seconds):
-            tracker.log(step(), metrics.read(), "system")
+        with contextlib.closing(SystemMetrics(directory)) as metrics:  # psutil compares with this thread's last look
+            while not ended.wait(seconds):
+                tracker.log(step(), metrics.read(), "system")
 
     thread = threading.Thread(target=work, name="everstep-system", daemon=True)
     thread.start()
@@ -35,4 +36,3 @@ def watched(tracker: Tracker, directory: Path, seconds: float, step: Callable[[]
     finally:
         ended.set()
         thread.join()
-        metrics.close()
