@@ -71,7 +71,7 @@ def run_experiment(
     save_summary: bool = True,
     train_actions: Iterable[Action] = (),
     eval_actions: Iterable[Action] = (),
-    trainer: Trainer | None = None,
+    trainer: Trainer | Callable[[ExperimentConfig], Trainer] | None = None,
     controller_cls: Callable[..., Controller] = Controller,
     init_fn: Callable[[keras.Model], None] | None = None,
     experiment: str = "",
@@ -81,6 +81,7 @@ def run_experiment(
     header: Mapping[str, Any] | None = None,
     record: Mapping[str, Any] | None = None,
     code_root: str | Path | None = None,
+    keep: bool = True,
 ) -> tuple[keras.Model, Logs]:
     """Trains or evaluates a task as `params` say, in one directory; run again, it resumes.
 
@@ -100,7 +101,7 @@ def run_experiment(
       save_summary: Whether to write TensorBoard events and `history.csv`.
       train_actions: Called with the logs after each training loop.
       eval_actions: Called with the logs after each evaluation.
-      trainer: A trainer made by the caller instead of the default one.
+      trainer: A trainer made by the caller instead of the default one, or a function that makes it of `params`.
       controller_cls: The outer loop.
       init_fn: Gives the model its initial weights instead of `task.initialize`; not called on resume.
       experiment: The experiment's registered name, for the record.
@@ -112,6 +113,7 @@ def run_experiment(
       record: What `run.json` says of the run beside what it finds out itself: under a name of the caller's own, or
         `data` for further fingerprints.
       code_root: Where the code is that the run is made of; by default the working directory.
+      keep: Whether the directory is looked at afterwards; where it is thrown away, no record is written.
 
     Returns:
       The model, and the logs of the last evaluation (of the last loop in mode `train`).
@@ -129,6 +131,7 @@ def run_experiment(
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(working_copy(model_dir, training, follow=mode == "continuous_eval"))
         run = Run.open(directory, experiment or task.name, keras.backend.backend())
+        run.is_kept = keep
         run.code_root = run.code_root if code_root is None else Path(code_root)
         guard: Any = stack.enter_context(_guarded(run, params)) if training else NoGuard()
         if (strategy := distribution_strategy or configured_strategy(params.runtime)) is not None:
@@ -136,13 +139,18 @@ def run_experiment(
         stack.enter_context(precision(params.runtime.mixed_precision_dtype))
         checkpointer = stack.enter_context(_checkpoints(run, params.trainer, training))
         changes = _changes(checkpointer, run, stored, _listed(allow_change), header) if training else []
-        trainer = trainer or create_trainer(params, task, train=training, evaluate=evaluating)
+        if callable(trainer):
+            trainer = trainer(params)
+        elif trainer is None:
+            trainer = create_trainer(params, task, train=training, evaluate=evaluating)
         stack.callback(trainer.close)
         params = params.replace(trainer=_plan(mode, params, task, trainer))
         trainer.config = params
         out = None if verbose == 1 else io.StringIO()
         console = ConsoleTracker(params.trainer.train_steps or 0, out, history=run.directory / "history.csv")
-        attempt = Attempt(run, trainer, _text(stored, header), _listed(allow_change)) if training else None
+        attempt = (
+            Attempt(run, trainer, _text(stored, header) if keep else "", _listed(allow_change)) if training else None
+        )
         tracker = Throughput(create_tracker(run, stored, console, attempt, save_summary, trainer), trainer)
         configured = ConfiguredActions(params, trainer, run.directory, mode)
         controller = controller_cls(
@@ -162,7 +170,8 @@ def run_experiment(
         if attempt:
             controller.saver.parts += [*_parts(controller, trainer, attempt), configured]
         _start(controller, trainer, mode, init_fn or task.initialize, run, say)
-        _tell(controller, trainer, changes, say)
+        if verbose:
+            _tell(controller, trainer, changes, say)
         if attempt and evaluating and checkpointer.latest() is None:
             _try_evaluation(controller, params.trainer.sanity_validation_steps, say)
         recorded = attempt.recorded(changes, guard.last_beat) if attempt else contextlib.nullcontext()
@@ -177,7 +186,7 @@ def run_experiment(
             with machine, contextlib.closing(profile):
                 logs = _run_mode(controller, mode, params.trainer, run_post_eval or mode == "train_and_post_eval")
             trainer.close()
-            if training and (figures := cost.take(run.record, trainer)):
+            if training and (keep or verbose) and (figures := cost.take(run.record, trainer)):
                 say(f"cost {figures}")
             if training and export:
                 _leave_if_asked(guard)
@@ -192,7 +201,8 @@ def run_experiment(
 def _guarded(run: Run, params: ExperimentConfig) -> Iterator[Guard]:
     """The directory is this process's alone; removed again if this attempt created it, failed, and ran no step."""
     try:
-        with Guard(run.directory, params.runtime) as guard, backend.keep_compiled(str(run.directory / ".compiled")):
+        compiled = backend.keep_compiled(str(run.directory / ".compiled")) if run.is_kept else contextlib.nullcontext()
+        with Guard(run.directory, params.runtime) as guard, compiled:
             run.read_again()
             yield guard
     except Interrupted:  # what is there helps the next attempt: a compiled program, the run's id

@@ -80,25 +80,104 @@ def _share_devices(name: str) -> None:
 
 
 def prepare(seed: int) -> None:
-    """Seeds everything and asks for deterministic operations; call it before any object of a run is built."""
+    """Seeds everything and asks for deterministic operations; call it before any object of a run is built.
+
+    It is for the rest of the process; `prepared` is for a call in somebody else's program.
+    """
     import keras
 
     keras.utils.set_random_seed(seed)
-    tensorflow = sys.modules.get("tensorflow")
     if keras.backend.backend() == "tensorflow":
         importlib.import_module("tensorflow").config.experimental.enable_op_determinism()
     elif keras.backend.backend() == "torch":
         _make_torch_deterministic()
-    if keras.backend.backend() != "tensorflow" and tensorflow is not None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tensorflow.config.set_visible_devices([], "GPU")
+    if keras.backend.backend() != "tensorflow" and (tensorflow := sys.modules.get("tensorflow")) is not None:
+        _hide_gpus(tensorflow)
+
+
+@contextlib.contextmanager
+def prepared(seed: int) -> Iterator[None]:
+    """Inside the block operations are deterministic; after it, all settings of the process are what they were.
+
+    No random generator of the program is seeded, except TensorFlow's where it has no seed: deterministic operations
+    need one.
+    """
+    import keras
+
+    scopes = {"tensorflow": _deterministic_tensorflow, "torch": _deterministic_torch}
+    tensorflow = sys.modules.get("tensorflow")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_same_environment())
+        if keras.backend.backend() in scopes:
+            stack.enter_context(scopes[keras.backend.backend()](seed))
+        if keras.backend.backend() != "tensorflow" and tensorflow is not None:
+            visible = tensorflow.config.get_visible_devices("GPU")
+            with contextlib.suppress(RuntimeError):  # its devices are in use: they cannot be hidden any more
+                _hide_gpus(tensorflow)
+                stack.callback(_show_gpus, tensorflow, visible)
+        yield
+
+
+@contextlib.contextmanager
+def _same_environment() -> Iterator[None]:
+    """What `select` tells the libraries by variables of the environment is not for the processes of the program."""
+    names = ("CUBLAS_WORKSPACE_CONFIG", "JAX_PLATFORMS", "KERAS_BACKEND", "OMP_WAIT_POLICY", "TF_CPP_MIN_LOG_LEVEL")
+    before = {name: os.environ.get(name) for name in (*names, "XLA_FLAGS")}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ |= {} if value is None else {name: value}
+
+
+@contextlib.contextmanager
+def _deterministic_tensorflow(seed: int) -> Iterator[None]:
+    tensorflow = importlib.import_module("tensorflow")
+    framework = importlib.import_module("tensorflow.python.framework.config")
+    enabled = framework.is_op_determinism_enabled()
+    unseeded = importlib.import_module("tensorflow.python.eager.context").global_seed() is None
+    tensorflow.config.experimental.enable_op_determinism()
+    if unseeded:
+        tensorflow.random.set_seed(seed)
+    try:
+        yield
+    finally:
+        if unseeded:
+            tensorflow.random.set_seed(None)
+        if not enabled:
+            framework.disable_op_determinism()
+
+
+@contextlib.contextmanager
+def _deterministic_torch(seed: int) -> Iterator[None]:
+    torch = importlib.import_module("torch")
+    enabled, fills = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    _make_torch_deterministic()
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=only_warns)
+        torch.utils.deterministic.fill_uninitialized_memory = fills
 
 
 def _make_torch_deterministic() -> None:
     torch = importlib.import_module("torch")
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # a check for those who read it, and it takes time
+
+
+def _hide_gpus(tensorflow: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tensorflow.config.set_visible_devices([], "GPU")
+
+
+def _show_gpus(tensorflow: Any, devices: list[Any]) -> None:
+    with warnings.catch_warnings(), contextlib.suppress(RuntimeError):
+        warnings.simplefilter("ignore")
+        tensorflow.config.set_visible_devices(devices, "GPU")
 
 
 @contextlib.contextmanager

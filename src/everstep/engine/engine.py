@@ -91,6 +91,26 @@ class Engine(abc.ABC):
         self._compile()
         self.pull()
 
+    def release(self) -> None:
+        """Lets go of the task, with its data, and of copies of the state; what was compiled stays."""
+        vars(self).pop("task", None)
+
+    def reuse(self, task: Task) -> bool:
+        """Takes another task for the same model, whose batches have the shapes that it was built on.
+
+        Returns:
+          Whether it can: its variables are still all that the model, the optimizer and the task have.
+        """
+        self.task = task
+        task.label_classes = min(self._label_classes, default=None)
+        held = states.collect(self._owners())
+        if held.keys() != self.variables.keys() or any(held[key] is not self.variables[key] for key in held):
+            return False
+        for window in self.windows.values():
+            window.reset()
+        self.pull()
+        return True
+
     def _metrics(self, kind: str, own: Mapping[str, list[keras.Metric]]) -> list[keras.Metric]:
         """Returns the task's metrics and the model's, some of which are only there when a step has been traced."""
         own_steps = self.task.window(kind) == "last"
@@ -340,6 +360,10 @@ class Engine(abc.ABC):
         return [key for key in self.variables if not key.startswith(("metrics.validation/", "window.validation/"))]
 
     # -- one backend's part ----------------------------------------------------------------------------------------
+
+    def strategy(self) -> Any:
+        """Returns how devices share the work of engines that are built now; None for one device."""
+        return None
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:

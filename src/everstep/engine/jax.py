@@ -37,6 +37,10 @@ class JaxEngine(Engine):
         devices = self._mesh.num_replicas_in_sync if self._mesh else 1
         return {"device": jax.default_backend(), "loop": "single" if self._single else "scan", "replicas": devices}
 
+    def strategy(self) -> Any:
+        """Returns the mesh of devices in whose scope this is called."""
+        return mesh.current()
+
     @property
     def _single(self) -> bool:
         return self._convolves and jax.default_backend() == "cpu"
@@ -75,6 +79,13 @@ class JaxEngine(Engine):
         self._train_many = jax.jit(self._loop("train", self._train_step), **options)
         self._validate_many = jax.jit(self._loop("validation", self._validation_step), **options)
         self._read_all = jax.jit(self._pure(self._read_values), static_argnums=1)
+
+    def release(self) -> None:
+        """Lets go of the task and of its copies of the state, which the Keras objects have."""
+        super().release()
+        self._values, self._shown = [None] * len(self._held), [None] * len(self._held)
+        self._logs = {}
+        self._pending.clear()
 
     def _pure(self, fn: Callable[..., Any]) -> Callable[..., tuple[list, Any]]:
         """Makes stateful Keras code a function of the state."""

@@ -33,6 +33,10 @@ class TensorFlowEngine(Engine):
         device = "gpu" if _has_gpu() else "cpu"
         return {"device": device, "loop": "while", "xla": bool(self._xla), "replicas": self._replicas.count}
 
+    def strategy(self) -> Any:
+        """Returns the `tf.distribute` strategy in whose scope this is called."""
+        return tf.distribute.get_strategy()
+
     @property
     def _xla(self) -> bool | None:
         return True if self.enable_xla and _has_gpu() else None  # on a CPU XLA is several times slower

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import numbers
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,6 +63,17 @@ class Counts:
             if value is not None or needed:
                 least = 0 if field.name == "initial_epoch" else 1
                 object.__setattr__(self, field.name, whole(field.name, value, least))
+
+    def limited(self, epochs: int | None, steps: int | None) -> "Counts":
+        """Returns no more of them than `keras.config.set_max_epochs` and `set_max_steps_per_epoch` allow."""
+        limits = {"epochs": epochs, "steps_per_epoch": steps, "validation_steps": steps}
+        lower = {
+            k: most for k, most in limits.items() if most and (getattr(self, k) is None or most < getattr(self, k))
+        }
+        for name, most in lower.items():
+            if name != "validation_steps":
+                warnings.warn(f"Limiting {name} to {most}", stacklevel=3)
+        return dataclasses.replace(self, **lower)
 
     def size(self, samples: int | None) -> int:
         """Returns how many samples are in a batch, of so many where they are arrays; as Keras decides it."""

@@ -3,8 +3,9 @@
 import contextlib
 import functools
 import inspect
+import logging
 import tempfile
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,14 @@ from everstep.fitting.arguments import (
 )
 from everstep.fitting.config import data_params, task_params, trainer_params
 from everstep.fitting.epoch_lines import EpochLines
+from everstep.fitting.kept_engine import FitTrainer
 from everstep.fitting.samples import evaluation_data, samples_in, split, training_data
+from everstep.fitting.seed import choose_seed
 from everstep.loop.epochs import EpochController
 from everstep.loop.given_callbacks import accepted
 from everstep.loop.keras_callbacks import KerasCallbacks
 from everstep.loop.learning_rate import LearningRate
+from everstep.remote.working import working_copy
 from everstep.run.signals import as_python_interrupts
 from everstep.task.compiled import CompiledTask, needs_labels, require_compiled
 from everstep.task.description import describe, leave
@@ -60,7 +64,7 @@ def fit(
     validation_freq: int | Sequence[int] = 1,
     *,
     model_dir: str | Path | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     allow_change: str | Sequence[str] = (),
     **unknown: Any,
 ) -> keras.callbacks.History:
@@ -94,7 +98,8 @@ def fit(
       validation_freq: Evaluate every so many epochs; or a list of the epochs, the first of which is 1.
       model_dir: The run directory, or its URL in a store: run the same call again and it resumes there. None keeps
         nothing.
-      seed: Seeds the order of the data, and Python, NumPy and Keras.
+      seed: Of the order of the data. None takes the one of the run in `model_dir`; for a new run another one at each
+        call, which follows from `keras.utils.set_random_seed` where that was called.
       allow_change: Keys, such as `task.optimizer.learning_rate`, that a resumed run may change although they alter
         what it computes; one that holds others, such as `task.model`, covers them. The refusal names the keys.
       **unknown: Refused by name.
@@ -107,32 +112,42 @@ def fit(
     """
     refuse_unknown(unknown, [name for name in inspect.signature(fit).parameters if name != "unknown"])
     counts = Counts(batch_size, epochs, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size)
+    counts = counts.limited(keras.config.max_epochs(), keras.config.max_steps_per_epoch())
     loud, shuffle, weights = verbosity(verbose), shuffling(shuffle), class_weights(class_weight)
     validated, watching = validated_epochs(validation_freq), accepted(callbacks, keeps=bool(model_dir))
     require_compiled(model)
     data = training_data(x, y, sample_weight, _inputs(model), needs_labels(model))
     data, held_out = _parts(data, validation_data, validation_split)
-    backend.prepare(whole("seed", seed, least=0))
-    train = _train_stream(data, counts, shuffle, weights, seed)
-    validation = None if held_out is None else _validation_stream(held_out, counts, seed)
-    steps = counts.steps_per_epoch or _length(train, data)
-    told = describe(model)
-    params = ExperimentConfig(
-        task=task_params(told, counts, data, held_out, shuffle, weights),
-        trainer=trainer_params(counts, steps, validation_freq, bool(model_dir)),
-        runtime=RuntimeConfig(seed=seed),
-    )
-    task = CompiledTask(model, train, validation, params.task)
-    callback_list = KerasCallbacks(
-        *(watching, model, counts.epochs, steps, validated if validation is not None else False),
-        first_epoch=counts.initial_epoch,
-        verbose=verbose,
-        told=EpochLines(counts.epochs) if loud == 2 else lambda epoch, logs: None,
-    )
+    seed = None if seed is None else whole("seed", seed, least=0)
     with contextlib.ExitStack() as stack:
-        stack.callback(leave, model, told)
         stack.enter_context(as_python_interrupts())
-        directory = model_dir or stack.enter_context(tempfile.TemporaryDirectory())
+        stack.enter_context(_silent_log() if not loud else contextlib.nullcontext())
+        directory = Path(stack.enter_context(_directory(model_dir)))
+        seed = choose_seed(directory) if seed is None else seed
+        stack.enter_context(backend.prepared(seed))
+        train = _train_stream(data, counts, shuffle, weights, seed)
+        validation = None if held_out is None else _validation_stream(held_out, counts, seed)
+        steps = counts.steps_per_epoch or _length(train, data)
+        spec = describe(model)
+        params = ExperimentConfig(
+            task=task_params(spec, counts, data, held_out, shuffle, weights),
+            trainer=trainer_params(counts, steps, validation_freq, bool(model_dir)),
+            runtime=RuntimeConfig(seed=seed),
+        )
+        task = CompiledTask(model, train, validation, params.task)
+        callback_list = KerasCallbacks(
+            *(watching, model, counts.epochs, steps, validated if validation is not None else False),
+            first_epoch=counts.initial_epoch,
+            verbose=verbose,
+            told=EpochLines(counts.epochs) if loud == 2 else lambda epoch, logs: None,
+        )
+        stack.callback(leave, model, spec)
+        trainers: list[FitTrainer] = []
+
+        def create(params: ExperimentConfig) -> FitTrainer:
+            trainers.append(FitTrainer(params, task, model, model.optimizer, evaluate=validation is not None))
+            return trainers[0]
+
         run_experiment(
             None,
             task,
@@ -140,12 +155,31 @@ def fit(
             params,
             directory,
             save_summary=bool(model_dir),
-            controller_cls=functools.partial(_controller, told.learning_rate, callback_list, bool(model_dir)),
+            trainer=create,
+            controller_cls=functools.partial(_controller, spec.learning_rate, callback_list, bool(model_dir)),
             export=bool(model_dir),
             verbose=loud,
             allow_change=allow_change,
+            keep=bool(model_dir),
         )
+        trainers[0].keep()
     return callback_list.history
+
+
+@contextlib.contextmanager
+def _silent_log() -> Iterator[None]:
+    """Inside the block warnings go only to who has set up `logging`; without that, Python prints them."""
+    log, nothing = logging.getLogger("everstep"), logging.NullHandler()
+    log.addHandler(nothing)
+    try:
+        yield
+    finally:
+        log.removeHandler(nothing)
+
+
+def _directory(model_dir: str | Path | None) -> contextlib.AbstractContextManager[Any]:
+    """Yields the run's directory on this machine; for a call that keeps nothing, one that is gone afterwards."""
+    return working_copy(model_dir) if model_dir else tempfile.TemporaryDirectory()
 
 
 def _controller(rate: float | None, callbacks: KerasCallbacks, keep: bool, **kwargs: Any) -> EpochController:

@@ -2,8 +2,10 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import keras
 
 from everstep.loop.controller import Controller
 from everstep.loop.keras_callbacks import BETWEEN, KerasCallbacks
@@ -27,6 +29,7 @@ class EpochController(Controller):
     def __init__(self, *, callbacks: KerasCallbacks, keep: bool, **kwargs: Any) -> None:
         super().__init__(**(kwargs if keep else {**kwargs, "checkpointer": None}))
         self.callbacks = callbacks
+        self._evaluated_steps = 0
         self._before_evaluation: tuple[State, dict[str, Any]] | None = None
         self.saver.parts.insert(0, callbacks)
         self.train_actions.append(self._after_training)
@@ -101,14 +104,20 @@ class EpochController(Controller):
             self.trainer.engine.pull()
 
     def _watch_steps(self) -> None:
-        if not self.callbacks.single_steps:
-            return
-        names = ", ".join(self.callbacks.single_steps)
-        logger.warning("running single steps: %s wants to be called at every batch", names)
-        self.trainer.step_by_step()
-        report: Callable[[int], bool] = self.trainer.after_call
+        """After each call of the engine, looks whether to stop; where callbacks watch batches, each step is a call."""
+        if names := ", ".join(self.callbacks.single_steps):
+            logger.warning("running single steps: %s wants to be called at every batch", names)
+        if names or self._steps_run_in_python():
+            self.trainer.step_by_step()
+        after, report = self._after_step if names else self._after_call, self.trainer.after_call
         # Both, always: whoever ends the run here, the step is done and is shown.
-        self.trainer.after_call = lambda step: all([self._after_step(step), report(step)])
+        self.trainer.after_call = lambda step: all([after(step), report(step)])
+
+    def _steps_run_in_python(self) -> bool:
+        """Whether a step of the model's own may set `model.stop_training` whenever it runs, not only when compiled."""
+        return (
+            keras.backend.backend() == "torch" and type(self.callbacks.model).train_step is not keras.Model.train_step
+        )
 
     def _watch_evaluation(self) -> None:
         if not self.callbacks.single_evaluations:
@@ -118,21 +127,37 @@ class EpochController(Controller):
         self.trainer.around_validation = self._before_evaluation_step, self._after_evaluation_step
 
     def _before_evaluation_step(self, done: int) -> None:
+        self._evaluated_steps = done
+        if not self.callbacks.due(done):
+            return
         with self._shown():
+            if not done:
+                self.callbacks.model.stop_evaluating = False
             self.callbacks.begin_test_batch(done)
 
     def _after_evaluation_step(self, done: int) -> bool:
+        """Shows one step to the callbacks; False ends the evaluation here, as Keras would."""
+        self._evaluated_steps = done
+        if not self.callbacks.due(done):
+            return True
         with self._shown():
-            self.callbacks.end_test_batch(done - 1, self.trainer.engine.read("validation"))
-        return True
+            self.callbacks.end_test_batch(done, self.trainer.engine.read("validation"))
+        return not self.callbacks.model.stop_evaluating
 
     def _after_step(self, step: int) -> bool:
         """Shows one step to the callbacks; False ends the epoch here, as Keras would."""
         steps = self.callbacks.steps
+        done = (step - 1) % steps + 1
+        if not self.callbacks.due(done):
+            return True
         with self._shown():
-            self.callbacks.end_batch((step - 1) % steps, self.trainer.engine.read("train"))
-            if step % steps and not self.callbacks.model.stop_training:
-                self.callbacks.begin_batch(step % steps)
+            self.callbacks.end_batch(done, self.trainer.engine.read("train"))
+            if done < steps and not self.callbacks.model.stop_training:
+                self.callbacks.begin_batch(done)
+        return self._after_call(step)
+
+    def _after_call(self, step: int) -> bool:
+        """Returns whether to go on: anybody may set `model.stop_training`, from another thread, too."""
         self._stop_if_told()
         return not self.stopped
 
@@ -142,9 +167,11 @@ class EpochController(Controller):
 
     def _after_evaluation(self, logs: Any) -> None:
         self._before_evaluation = None
+        if self.callbacks.single_evaluations and not self.callbacks.due(self._evaluated_steps):
+            self.callbacks.end_test_batch(self._evaluated_steps, logs)  # of fewer steps than the others
         self.callbacks.after_evaluation(logs)
         self._stop_if_told()
 
     def _stop_if_told(self) -> None:
         if self.callbacks.model.stop_training:
-            self.stop("a callback set model.stop_training")
+            self.stop("model.stop_training was set")

@@ -63,6 +63,7 @@ class KerasCallbacks:
             accepted(callbacks), add_history=True, model=model, epochs=epochs, steps=steps, verbose=verbose
         )
         self._state = CallbackState(self.list.callbacks)
+        self.per_call = int(getattr(model, "steps_per_execution", None) or 1)
         self.history.on_train_begin()  # it has its list of epochs also where there is nothing left to train
         self.phase, self._epoch = BETWEEN, 0
         self._logs: Logs = {}
@@ -142,21 +143,32 @@ class KerasCallbacks:
         self.list.on_epoch_begin(self._epoch)
         self.begin_batch(step % self.steps)
 
-    def begin_batch(self, index: int) -> None:
-        """Before a single training step."""
-        self._call(_TRAIN_HOOKS[0], index, {}, own=False)
+    # Keras calls the hooks of a batch once for `steps_per_execution` of them: at the first one with its index, and
+    # after the last with the index that this one has, or would have in an epoch that is longer.
 
-    def end_batch(self, index: int, logs: Mapping[str, float]) -> None:
-        """After a single training step."""
-        self._call(_TRAIN_HOOKS[1], index, _training(logs), own=False)
+    def due(self, done: int) -> bool:
+        """Whether the hooks of batches are called when so many steps of an epoch, or of an evaluation, are done."""
+        return done % self.per_call == 0 or (self.phase == TRAINING and done == self.steps)
 
-    def begin_test_batch(self, index: int) -> None:
-        """Before a single validation step."""
-        self._call(_TEST_HOOKS[0], index, {}, own=False)
+    def begin_batch(self, done: int) -> None:
+        """Before a training step, when so many of the epoch are done."""
+        if done % self.per_call == 0:
+            self._call(_TRAIN_HOOKS[0], done, {}, own=False)
 
-    def end_test_batch(self, index: int, logs: Mapping[str, float]) -> None:
-        """After a single validation step."""
-        self._call(_TEST_HOOKS[1], index, _renamed(logs, "validation_loss"), own=False)
+    def end_batch(self, done: int, logs: Mapping[str, float]) -> None:
+        """After a training step, when so many of the epoch are done."""
+        self._call(_TRAIN_HOOKS[1], self._last_index(done), _training(logs), own=False)
+
+    def begin_test_batch(self, done: int) -> None:
+        """Before a validation step, when so many are done."""
+        self._call(_TEST_HOOKS[0], done, {}, own=False)
+
+    def end_test_batch(self, done: int, logs: Mapping[str, float]) -> None:
+        """After a validation step, when so many are done."""
+        self._call(_TEST_HOOKS[1], self._last_index(done), _renamed(logs, "validation_loss"), own=False)
+
+    def _last_index(self, done: int) -> int:
+        return -(-done // self.per_call) * self.per_call - 1
 
     def after_training(self, logs: Mapping[str, Any]) -> None:
         """After an epoch's training: a train action."""

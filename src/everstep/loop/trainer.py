@@ -15,6 +15,7 @@ from everstep.data.limited import hold
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine.backend import create_engine
+from everstep.engine.engine import Engine
 from everstep.engine.feed import Feed, NobodyWaits
 from everstep.engine.variable_names import name_variables
 from everstep.errors import TrainingError, UsageError
@@ -79,15 +80,20 @@ class Trainer:
         if (average := find_average(self.optimizer)) is not None:
             average.track(self.model)
         name_variables(self.task, self.model, self.optimizer)
-        self.engine = create_engine(self.task, self.model, self.optimizer, enable_xla=config.runtime.enable_xla)
-        self.engine.measures_norms = config.trainer.tracking.norms
         train_batch, validation_batch = _first(self.train_stream, True), _first(self.validation_stream, False)
         self.train_example = train_batch
         self.example = train_batch if validation_batch is None else validation_batch
-        self.engine.build(train_batch, validation_batch)
+        self.engine = self._built_engine(train_batch, validation_batch)
         self._skipped = SkippedSteps(self.optimizer, self.global_step)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
         self._validation_feed: Feed | None = None  # of the running evaluation, or closed, of the last one
+
+    def _built_engine(self, train_batch: Batch | None, validation_batch: Batch | None) -> Engine:
+        """Returns an engine that is built on the shapes of these batches."""
+        engine = create_engine(self.task, self.model, self.optimizer, enable_xla=self.config.runtime.enable_xla)
+        engine.measures_norms = self.config.trainer.tracking.norms
+        engine.build(train_batch, validation_batch)
+        return engine
 
     def train(self, num_steps: int) -> Mapping[str, float]:
         """Trains `num_steps` steps, the rest of the open window or a new one; returns the window's logs.

@@ -29,8 +29,8 @@ class Attempt(Tracker):
         self._allowed = allow_change
         self._made_of: dict[str, Any] = {
             "config": config_text,
-            "data": sameness.fingerprints(trainer),
-            "packages": sameness.packages(),
+            "data": sameness.fingerprints(trainer) if run.is_kept else {},
+            "packages": sameness.packages() if run.is_kept else {},
         }
         self._metrics: dict[str, Mapping[str, float]] = {}
         self._digests: tuple[str, str] | None = None
@@ -54,6 +54,8 @@ class Attempt(Tracker):
 
     def trained(self) -> None:
         """Takes the digests, when the last training step is done."""
+        if not self._run.is_kept:
+            return
         state = self._trainer.engine.state()
         self._digests = digest(state), weights_digest(state)
         self._digested_step = self._trainer.global_step

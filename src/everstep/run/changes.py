@@ -65,6 +65,12 @@ def check_keys(directory: Path, params: Config, allow_change: Iterable[str]) -> 
             raise UsageError(f"--allow-change: there is no key {key!r}; {nearest(key, _keys(params.as_dict()))}")
 
 
+def stored_seed(directory: Path) -> int | None:
+    """Returns the seed that the run in a directory was started with; None where there is none."""
+    seed = key_path.find(_stored(directory)[0], "runtime.seed")
+    return seed if isinstance(seed, int) else None
+
+
 def as_records(changes: Iterable[Change]) -> list[dict[str, Any]]:
     """Returns changes as `run.json` has them; a side on which the key did not exist is left out."""
     return [

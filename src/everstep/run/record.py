@@ -88,7 +88,10 @@ class Run:
       record: What `run.json` says, or will say with the next write.
       code_root: Where the code is that the run is made of; the working directory, unless someone knows better.
       newest_save: The last step that this attempt has on disk, and when it was (`time.monotonic`); None before that.
+      is_kept: Whether anybody will look at the directory afterwards; else nothing is written, nor looked up for it.
     """
+
+    is_kept = True
 
     def __init__(self, directory: Path, record: Record, clock: Clock = _utc_now) -> None:
         self.directory = directory
@@ -159,6 +162,8 @@ class Run:
                 self._bury(attempt, beat)
         self.record["attempts"].append(self._attempt(step) | {"changes": [dict(change) for change in changes]})
         self.record |= {"status": "running", "step": step, "digest": None, "weights_digest": None}
+        if not self.is_kept:
+            return
         self.record["code"] = dict(code_version(self.code_root) if code is None else code)
         self.record["environment"] = environment()
         self.record |= {} if data is None else {"data": dict(data)}
@@ -273,6 +278,8 @@ class Run:
             self._unwritten = False
 
     def _write(self) -> None:
+        if not self.is_kept:
+            return
         storage.write_json(self.directory / "run.json", redaction.tree(self.record))
 
 

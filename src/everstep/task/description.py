@@ -5,15 +5,21 @@ process; so are seeds and initializers, for a checkpoint replaces what they lead
 qualified name, an object without a configuration by its class and its plain attributes.
 """
 
+import contextlib
 import dataclasses
+import sys
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import keras
+from keras.src.utils import module_utils
 
 from everstep.config import Config
 from everstep.task.layer_lines import layer_lines, of_model
 from everstep.task.plain_config import class_name, configuration, shortened, text, tree
+
+_RATE = "learning_rate"
 
 
 @dataclasses.dataclass
@@ -47,6 +53,11 @@ class Description:
 
 def describe(model: keras.Model) -> Description:
     """Describes a model as it was compiled: what `leave` was told is not taken for a change."""
+    with _without_importing_tensorflow():
+        return _described(model)
+
+
+def _described(model: keras.Model) -> Description:
     optimizer, rate = _as_compiled(model.optimizer, _optimizer(model.optimizer))
     weights = getattr(getattr(model, "_compile_loss", None), "_user_loss_weights", None)
     return Description(
@@ -66,8 +77,27 @@ def leave(model: keras.Model, description: Description) -> None:
       description: What `describe` returned before.
     """
     compiled = description.optimizer, description.learning_rate
-    _left[model.optimizer] = compiled, _optimizer(model.optimizer)
-    _left[model] = description.model, _model(model)
+    with _without_importing_tensorflow():
+        _left[model.optimizer] = compiled, _optimizer(model.optimizer)
+        _left[model] = description.model, _model(model)
+
+
+def settings(model: keras.Model) -> tuple[ModelDescription, dict[str, Any]]:
+    """Returns how a model and its optimizer are set now, but for the learning rate."""
+    with _without_importing_tensorflow():
+        return _model(model), {name: value for name, value in _optimizer(model.optimizer)[0].items() if name != _RATE}
+
+
+@contextlib.contextmanager
+def _without_importing_tensorflow() -> Iterator[None]:
+    """Keras looks for TensorFlow's types in each configuration; where nobody has imported it, there can be none."""
+    module, known = module_utils.tensorflow, module_utils.tensorflow._available
+    if known is None and "tensorflow" not in sys.modules:
+        module._available = False
+    try:
+        yield
+    finally:
+        module._available = known
 
 
 def constant_rate(optimizer: Any) -> float | None:
@@ -92,6 +122,6 @@ def _model(model: keras.Model) -> ModelDescription:
 def _optimizer(optimizer: Any) -> tuple[dict[str, Any], float | None]:
     settings = {"class": class_name(optimizer), **tree(configuration(optimizer))}
     schedule = getattr(optimizer, "_learning_rate", None)
-    if "learning_rate" not in settings and callable(schedule):  # it says nothing of itself, so nor does the optimizer
-        settings["learning_rate"] = {"class": class_name(schedule), **tree(configuration(schedule))}
+    if _RATE not in settings and callable(schedule):  # it says nothing of itself, so nor does the optimizer
+        settings[_RATE] = {"class": class_name(schedule), **tree(configuration(schedule))}
     return settings, constant_rate(optimizer)
