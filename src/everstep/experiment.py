@@ -204,7 +204,8 @@ def _guarded(run: Run, params: ExperimentConfig) -> Iterator[Guard]:
 @contextlib.contextmanager
 def _checkpoints(run: Run, config: TrainerConfig, training: bool) -> Iterator[OrbaxCheckpointer]:
     """Closes them at the end; a save that failed does not hide a failure on its way."""
-    checkpointer = OrbaxCheckpointer(run.directory / "checkpoints", retention(config), run.id, training, run.saved)
+    run_id = run.id if training else run.recorded_id  # whoever only evaluates may come before the trainer
+    checkpointer = OrbaxCheckpointer(run.directory / "checkpoints", retention(config), run_id, training, run.saved)
     try:
         yield checkpointer
     except BaseException as error:
@@ -285,6 +286,9 @@ def _start(
 ) -> None:
     """Restores the newest checkpoint, or, in a run that has none, gives the model its initial weights."""
     if mode == "continuous_eval":
+        if controller.checkpointer.latest() is None:
+            timeout = trainer.config.trainer.continuous_eval_timeout
+            say(f"waiting up to {timeout} s for the first checkpoint in {str(run.directory)!r}")
         return
     if controller.restore_checkpoint() is not None:
         return
