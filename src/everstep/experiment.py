@@ -23,7 +23,7 @@ from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.precision import precision
-from everstep.engine.strategy import configured_strategy
+from everstep.engine.strategy import configured_strategy, entered
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, check_mode
 from everstep.export.folder import export_all
@@ -130,8 +130,7 @@ def run_experiment(
         run = Run.open(directory, experiment or task.name, keras.backend.backend())
         run.code_root = run.code_root if code_root is None else Path(code_root)
         guard: Any = stack.enter_context(_guarded(run, params)) if training else NoGuard()
-        if (strategy := distribution_strategy or configured_strategy(params.runtime)) is not None:
-            stack.enter_context(strategy.scope())
+        stack.enter_context(entered(distribution_strategy or configured_strategy(params.runtime)))
         stack.enter_context(precision(params.runtime.mixed_precision_dtype))
         checkpointer = stack.enter_context(_checkpoints(run, params.trainer, training))
         changes = _changes(checkpointer, run, stored, _listed(allow_change), header) if training else []
