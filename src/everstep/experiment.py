@@ -23,7 +23,7 @@ from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.precision import precision
-from everstep.engine.strategy import configured_strategy
+from everstep.engine.strategy import configured_strategy, entered
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, check_mode
 from everstep.export.folder import export_all
@@ -134,8 +134,7 @@ def run_experiment(
         run.is_kept = keep
         run.code_root = run.code_root if code_root is None else Path(code_root)
         guard: Any = stack.enter_context(_guarded(run, params)) if training else NoGuard()
-        if (strategy := distribution_strategy or configured_strategy(params.runtime)) is not None:
-            stack.enter_context(strategy.scope())
+        stack.enter_context(entered(distribution_strategy or configured_strategy(params.runtime)))
         stack.enter_context(precision(params.runtime.mixed_precision_dtype))
         checkpointer = stack.enter_context(_checkpoints(run, params.trainer, training))
         changes = _changes(checkpointer, run, stored, _listed(allow_change), header) if training else []
@@ -215,7 +214,8 @@ def _guarded(run: Run, params: ExperimentConfig) -> Iterator[Guard]:
 @contextlib.contextmanager
 def _checkpoints(run: Run, config: TrainerConfig, training: bool) -> Iterator[OrbaxCheckpointer]:
     """Closes them at the end; a save that failed does not hide a failure on its way."""
-    checkpointer = OrbaxCheckpointer(run.directory / "checkpoints", retention(config), run.id, training, run.saved)
+    run_id = run.id if training else run.recorded_id  # whoever only evaluates may come before the trainer
+    checkpointer = OrbaxCheckpointer(run.directory / "checkpoints", retention(config), run_id, training, run.saved)
     try:
         yield checkpointer
     except BaseException as error:
@@ -296,6 +296,9 @@ def _start(
 ) -> None:
     """Restores the newest checkpoint, or, in a run that has none, gives the model its initial weights."""
     if mode == "continuous_eval":
+        if controller.checkpointer.latest() is None:
+            timeout = trainer.config.trainer.continuous_eval_timeout
+            say(f"waiting up to {timeout} s for the first checkpoint in {str(run.directory)!r}")
         return
     if controller.restore_checkpoint() is not None:
         return

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from everstep.checkpoint import manifest
 from everstep.checkpoint.checkpointer import NoopCheckpointer
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
@@ -191,3 +192,34 @@ def test_noop_has_nothing():
     with pytest.raises(UsageError, match="keeps no checkpoints"):
         checkpointer.restore()
     checkpointer.close()
+
+
+def test_a_reader_beside_a_trainer_that_saves_a_step_again(tmp_path, monkeypatch):
+    """Who evaluates a run may read what the trainer is just replacing: then it reads what came in its place."""
+    trainer, evaluator = OrbaxCheckpointer(tmp_path, run="one"), OrbaxCheckpointer(tmp_path, run="one", repair=False)
+    trainer.save(5, STATE, {"save": 1})
+    trainer.wait()
+    verify = manifest.verify
+
+    def replaced_meanwhile(path):
+        monkeypatch.setattr(manifest, "verify", verify)
+        files = sorted(path.rglob("*"))
+        trainer.save(5, STATE, {"save": 2}, replace=True)
+        trainer.wait()
+        assert not all(file.exists() for file in files)
+        raise manifest.Damaged("its files are gone")
+
+    monkeypatch.setattr(manifest, "verify", replaced_meanwhile)
+    assert evaluator.restore(5)[1] == {"save": 2}
+    trainer.close()
+
+
+def test_an_evaluator_learns_the_runs_id_when_the_run_has_one(tmp_path):
+    ids = iter(["", "one", "two"])
+    trainer, evaluator = OrbaxCheckpointer(tmp_path, run="one"), OrbaxCheckpointer(tmp_path, run=lambda: next(ids))
+    trainer.save(5, STATE, META)
+    trainer.close()
+    assert evaluator.restore(5)[1] == META
+    assert evaluator.restore(5)[1] == META
+    with pytest.raises(UsageError, match="written by another run"):
+        evaluator.restore(5)

@@ -5,6 +5,7 @@
 
 import contextlib
 import os
+import pathlib
 import sys
 import tempfile
 import traceback
@@ -17,9 +18,12 @@ import tensorflow as tf
 from keras import ops
 
 import everstep
+import everstep.export
 from everstep.engine.backend import create_engine
 from everstep.engine.replicas import Replicas
+from everstep.engine.strategy import configured_strategy, entered
 from everstep.errors import UsageError
+from everstep.experiment import create_trainer
 from everstep.grad import losses_divided_by_keras
 from everstep.optim.ema import ExponentialMovingAverage
 from everstep.testing import models
@@ -280,6 +284,50 @@ def a_run():
         np.testing.assert_allclose(logs[name], expected[name], rtol=1e-5)
     for one, two in zip(weights, replicated, strict=True):
         np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
+
+
+class Convolutional(Regression):
+    """BatchNormalization and Dropout: variables that no gradient changes."""
+
+    def build_model(self):
+        return seeded(models.cnn)
+
+    def build_inputs(self, params, input_context=None):
+        return models.samples(models.cnn(), 12)
+
+
+@case
+def exported_under_a_strategy():
+    """At the end of a run, and by an action in the middle of it; with the averages, where there are such."""
+    one = everstep.get_distribution_strategy("one_device")
+    for name, given in {"mirrored": None, "a given strategy": one}.items():
+        config = everstep.ExperimentConfig()
+        data = {"train_data": {"global_batch_size": 4}, "validation_data": {"global_batch_size": 4}}
+        averaged = {"optimizer_config": {"ema": {"average_decay": 0.5}}}
+        config.override({"task": data, "trainer": {"train_steps": 4, "steps_per_loop": 2, **averaged}})
+        config.override({"runtime": {} if given else {"distribution_strategy": name}})
+        with tempfile.TemporaryDirectory() as directory:
+            task, exported = Convolutional(), pathlib.Path(directory, "exported")
+
+            def export(logs, exported=exported):
+                module = everstep.export.ExportModule(None, trainer.model)
+                everstep.export.export(module, ["serve"], exported, timestamped=False)
+
+            run = pathlib.Path(directory, "run")
+            with given.scope() if given else entered(configured_strategy(config.runtime)):
+                trainer = create_trainer(config, task, train=True, evaluate=True)
+            everstep.run_experiment(
+                given, task, "train_and_eval", config, run, trainer=trainer, verbose=False, eval_actions=[export]
+            )
+            x = task.build_inputs(None)[0]
+            at_the_end, in_between = (tf.saved_model.load(str(p)) for p in (run / "export" / "saved_model", exported))
+            served = at_the_end.serve(tf.constant(x))
+            kept = keras.saving.load_model(run / "export" / "model.keras")(x)
+            np.testing.assert_allclose(served, kept, rtol=1e-5, atol=1e-6, err_msg=name)
+            (answers,) = in_between.signatures["serving_default"](tf.constant(x)).values()
+            live = trainer.model(x, training=False)
+            np.testing.assert_allclose(answers, live, rtol=1e-5, atol=1e-6, err_msg=name)
+            assert np.abs(served - live).max() > 1e-5, "the averages are what is exported at the end"
 
 
 def main(names):

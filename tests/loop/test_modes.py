@@ -154,6 +154,57 @@ def test_data_that_ends_fails_the_run_and_keeps_it(tmp_path):
     assert found["attempts"][0]["reason"].startswith("TrainingError: the training data ended after step 5")
 
 
+class FailingEvaluation(TinyTask):
+    """Code of its user that fails at a step: in `aggregate_logs`, `reduce_aggregated_logs` or an action."""
+
+    def __init__(self, where="", at=12):
+        super().__init__()
+        self.where, self.at, self.trainer = where, at, None
+
+    def fail_in(self, where):
+        if where == self.where and self.trainer is not None and self.trainer.global_step == self.at:
+            raise RuntimeError(f"in {where}")
+
+    def aggregate_logs(self, state, step_outputs):
+        self.fail_in("aggregate_logs")
+        return [*(state or []), step_outputs["loss"]]
+
+    def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
+        self.fail_in("reduce_aggregated_logs")
+        return {"batches": len(aggregated_logs)}
+
+    def act(self, logs):
+        self.fail_in("an action")
+
+    def run(self, model_dir, **fields):
+        self.trainer = create_trainer(tiny_params(**fields), self, train=True, evaluate=True)
+        return run("train_and_eval", model_dir, self, trainer=self.trainer, eval_actions=[self.act], **fields)
+
+
+@pytest.mark.parametrize("where", ["aggregate_logs", "reduce_aggregated_logs", "an action"])
+def test_a_closing_evaluation_that_fails_loses_no_training(where, tmp_path):
+    whole = FailingEvaluation().run(tmp_path / "whole", checkpoint_interval=0)[1]
+    with pytest.raises(RuntimeError, match=f"in {where}"):
+        FailingEvaluation(where).run(tmp_path / "run", checkpoint_interval=0)
+    assert (checkpoints(tmp_path / "run"), record(tmp_path / "run")["status"]) == ([12], "failed")
+    repaired = FailingEvaluation().run(tmp_path / "run", checkpoint_interval=0)[1]
+    assert [attempt["from_step"] for attempt in record(tmp_path / "run")["attempts"]] == [0, 12]
+    assert repaired["validation_loss"] == whole["validation_loss"]
+    assert repaired["batches"] == 4
+    assert record(tmp_path / "run")["digest"] == record(tmp_path / "whole")["digest"]
+    assert history(tmp_path / "run") == history(tmp_path / "whole")
+
+
+def test_an_evaluation_on_the_way_that_fails_loses_no_training(tmp_path):
+    with pytest.raises(RuntimeError, match="in aggregate_logs"):
+        FailingEvaluation("aggregate_logs", at=8).run(tmp_path / "run", checkpoint_interval=0)
+    assert checkpoints(tmp_path / "run") == [8]
+    whole = FailingEvaluation().run(tmp_path / "whole")
+    again = FailingEvaluation().run(tmp_path / "run")
+    assert np.array_equal(weights(again[0]), weights(whole[0]))
+    assert history(tmp_path / "run") == history(tmp_path / "whole")
+
+
 def test_actions_see_and_change_weights(tmp_path):
     """On every backend: also where the state is not in the Keras objects while steps run."""
     trainer = create_trainer(tiny_params(), TinyTask(), train=True, evaluate=True)

@@ -217,6 +217,19 @@ def test_who_follows_sees_what_comes(place, tmp_path):
         until(lambda: 20 in steps(seen / "checkpoints"))
 
 
+@pytest.mark.stores("memory")
+def test_who_follows_may_come_before_the_run(place, tmp_path, caplog):
+    url = place.url()
+    with working_copy(url, training=False, follow=True) as seen:
+        assert not (seen / "run.json").exists()
+        trained = Machine(tmp_path / "machine", url)
+        trained.begin()
+        trained.save(10)
+        trained.mirror.commit()
+        until(lambda: 10 in steps(seen / "checkpoints"))
+    assert "cannot be looked at" not in caplog.text
+
+
 @pytest.mark.stores("file", "s3")
 def test_a_folder_is_published(place, tmp_path, monkeypatch):
     """What the folder had before goes; one that fails halfway has no file that says it is a model."""

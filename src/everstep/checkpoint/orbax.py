@@ -40,7 +40,8 @@ class OrbaxCheckpointer(Checkpointer):
     Args:
       directory: Usually `<model_dir>/checkpoints`; created by the first save.
       retention: Which steps stay. Only what this run has written is ever removed.
-      run: Id of the run. A checkpoint of another run is refused.
+      run: Id of the run, a checkpoint of another run is refused; or a function that returns it, called at each use,
+        for those who only look on: they may come before the run has begun. Empty where it is not known.
       repair: Whether damaged checkpoints are set aside; False for those who only look on.
       saved: Called with the step and the state when they are on disk, by the thread that wrote them.
     """
@@ -49,13 +50,14 @@ class OrbaxCheckpointer(Checkpointer):
         self,
         directory: storage.PathLike,
         retention: Retention | None = None,
-        run: str = "",
+        run: str | Callable[[], str] = "",
         repair: bool = True,
         saved: Callable[[int, State], None] = lambda step, state: None,
     ) -> None:
         self._directory = Path(directory).absolute()
         self._retention = retention or Retention()
-        self._run, self._repair, self._saved = run, repair, saved
+        self._run_id: Callable[[], str] = run if callable(run) else lambda: run
+        self._repair, self._saved = repair, saved
         self._prepared = False
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "everstep-checkpoint")
         self._pending: tuple[int, concurrent.futures.Future[None]] | None = None
@@ -80,7 +82,7 @@ class OrbaxCheckpointer(Checkpointer):
                 return
         except OSError as error:
             raise SaveError(_save_message(step, self._directory, error)) from error
-        record = Manifest(step, self._run, time.time(), _finite(metrics or {}), {}, _version())
+        record = Manifest(step, self._run_id(), time.time(), _finite(metrics or {}), {}, _version())
         self._pending = step, self._thread.submit(self._write, record, state, meta)
 
     def wait(self) -> None:
@@ -173,7 +175,7 @@ class OrbaxCheckpointer(Checkpointer):
             record = manifest.read(self._path(step))
         except (Damaged, UsageError, OSError):
             return None
-        return record if (record.run, record.step) == (self._run, step) else None
+        return record if (record.run, record.step) == (self._run_id(), step) else None
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -186,14 +188,18 @@ class OrbaxCheckpointer(Checkpointer):
           UsageError: It is somebody else's.
         """
         path = self._path(step)
+        found = _inode(path)
         try:
             self._require_own(manifest.verify(path), step)
             return arrays.read(path)
         except UsageError:
             raise
         except Exception as error:  # of Orbax whatever it finds: too little memory, a library that does not fit
-            if not path.exists():  # removed meanwhile, by the run that wrote it
+            now = _inode(self._path(step))
+            if now is None:  # removed meanwhile, by the run that wrote it
                 raise UsageError(f"the checkpoint {str(path)!r} is gone") from error
+            if now != found:  # or saved again
+                return self._read(step)
             if isinstance(error, Damaged) or (isinstance(error, OSError) and error.errno == errno.EIO):
                 raise Damaged(_brief(error)) from error
             raise TrainingError(
@@ -205,9 +211,10 @@ class OrbaxCheckpointer(Checkpointer):
         path = self._path(step)
         if record.step != step:
             raise Damaged(f"it is of step {record.step}")
-        if self._run and record.run and record.run != self._run:
+        own = self._run_id()
+        if own and record.run and record.run != own:
             raise UsageError(
-                f"the checkpoint {str(path)!r} was written by another run ({record.run}, this one is {self._run}): "
+                f"the checkpoint {str(path)!r} was written by another run ({record.run}, this one is {own}): "
                 "move it away, or train in another directory; to start from that run's weights: "
                 "task.init_checkpoint=THAT_RUN"
             )
@@ -263,6 +270,13 @@ class OrbaxCheckpointer(Checkpointer):
             known = f"there are {', '.join(map(str, steps))}" if steps else "there is none"
             raise UsageError(f"no checkpoint of step {step} in {str(self._directory)!r}: {known}")
         return step
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:

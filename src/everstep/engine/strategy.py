@@ -6,6 +6,7 @@ import importlib
 import json
 import logging
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from everstep.errors import UsageError, nearest
@@ -27,6 +28,40 @@ class OneDevice:
     def scope(self) -> contextlib.AbstractContextManager[None]:
         """Changes nothing."""
         return contextlib.nullcontext()
+
+
+_entered: list[tuple[Any, contextlib.ExitStack]] = []
+
+
+@contextlib.contextmanager
+def entered(strategy: Any) -> Iterator[None]:
+    """Inside the block a strategy is in force, the scope of which `suspended` can leave; None stands for none."""
+    if strategy is None:
+        yield
+        return
+    with contextlib.ExitStack() as scope:
+        scope.enter_context(strategy.scope())
+        _entered.append((strategy, scope))
+        try:
+            yield
+        finally:
+            _entered.pop()
+
+
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """Inside the block no strategy is in force that was `entered`.
+
+    For what is about one device alone, while several train: TensorFlow cannot run a program that it has loaded in the
+    scope of a strategy.
+    """
+    for _, scope in reversed(_entered):
+        scope.close()
+    try:
+        yield
+    finally:
+        for strategy, scope in _entered:
+            scope.enter_context(strategy.scope())
 
 
 def configured_strategy(config: Any) -> Any:

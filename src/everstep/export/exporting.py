@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from everstep import storage
+from everstep.engine.strategy import suspended
 from everstep.errors import TrainingError, UsageError, nearest
 from everstep.export import calling, origins, tensorflow_files
 from everstep.export.comparison import check_same
@@ -65,7 +66,7 @@ def export(
     _require_built(module.model)
     if module.input_signature is None and "serve" in samples and _takes_one(module.serve):
         module.input_signature = calling.spec_of(samples["serve"])
-    with _target(Path(directory), timestamped) as target:
+    with suspended(), _target(Path(directory), timestamped) as target:
         _write_and_compare(module, keys, samples, target, save_options)
         if origin is not None:
             origins.write(target.temporary, origin)

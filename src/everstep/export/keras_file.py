@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from everstep import storage
+from everstep.engine.strategy import suspended
 from everstep.errors import TrainingError
 from everstep.export.comparison import check_same, flat_arrays, live_outputs
 
@@ -22,8 +23,8 @@ def export_keras(model: keras.Model, path: storage.PathLike, sample: Any) -> Non
       TrainingError: The file cannot be loaded without further code, or answers otherwise. Nothing is written.
     """
     storage.prepare_directory(Path(path).parent)
-    expected = live_outputs(model, sample)
-    with storage.atomic_path(path) as temporary:
+    with suspended(), storage.atomic_path(path) as temporary:
+        expected = live_outputs(model, sample)
         model.save(temporary)
         loaded = _load(temporary, model)
         check_same(model, expected, flat_arrays(loaded(sample, training=False)), f"{str(path)!r}")

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from everstep import storage
+from everstep.engine.strategy import suspended
 from everstep.export import tensorflow_files
 from everstep.export.comparison import check_same, live_outputs
 
@@ -31,8 +32,8 @@ def export_saved_model(model: keras.Model, directory: storage.PathLike, sample: 
     tensorflow_files.require_replaceable(Path(directory))
     storage.prepare_directory(Path(directory).parent)
     signature = _signature(model, sample)
-    expected = live_outputs(model, sample)
-    with storage.atomic_path(directory) as temporary:
+    with suspended(), storage.atomic_path(directory) as temporary:
+        expected = live_outputs(model, sample)
         _write(model, temporary, signature)
         actual = _loaded_outputs(temporary, signature, sample)
         check_same(model, expected, actual, f"{str(directory)!r}")

@@ -5,13 +5,14 @@ while step < train_steps:
     log it                    tracker.log
     look at logs and state    where anything of the following is due
     act                       train_actions
-    evaluate, act, log        at multiples of the interval, and at the end
+    evaluate, act, log        at multiples of the interval, and at the end; there the state is saved before, too
     save                      after everything that belongs to the step
 
 Whoever asks the run to end is heard between two calls of the engine: the state is saved as it is, in the middle of a
 window or of its closing, and nothing more is done. The next attempt does the rest.
 """
 
+import contextlib
 import logging
 import os
 import time
@@ -171,7 +172,11 @@ class Controller:
             raise UsageError(f"trainer.validation_steps: received {steps}, must be at least 1, or -1 for the whole set")
         self.evaluator.between_calls, self.evaluator.may_wait = self._leave_if_asked, self._may_wait
         begin = time.perf_counter()
-        logs = dict(self.evaluator.evaluate(steps) or {})
+        try:
+            logs = dict(self.evaluator.evaluate(steps) or {})
+        except Exception:
+            self._keep_trained()
+            raise
         logs["eval_seconds"] = round(time.perf_counter() - begin, 3)
         act(self.eval_actions, logs, self.trainer or self.evaluator)
         self.tracker.log(self.step, logs, "validation")
@@ -233,6 +238,14 @@ class Controller:
         self._early_step = self.step if early else -1
         if self._unsaved:
             self.recovery.alarm = self._unsaved
+
+    def _keep_trained(self) -> None:
+        """Saves what was trained, where its evaluation has failed: the next attempt evaluates it."""
+        if self.trainer is None or not self.step:
+            return
+        with contextlib.suppress(SaveError):  # why the evaluation failed counts more
+            self._save(early=True)
+            self.checkpointer.wait()
 
     def restore_checkpoint(self, step: int | None = None) -> int | None:
         """Restores a checkpoint, by default the newest; returns its step, or None if there is none."""
@@ -331,6 +344,8 @@ class Controller:
         if ending:
             self._trained()
         if evaluating:
+            if ending and plan.save_at_end:
+                self._save(early=True)  # the evaluation is user code: should it fail, the training is not lost
             self.evaluate(plan.eval_steps)
             saving = saving or (plan.save_at_end and bool(self.stopped))  # an action may just have said so
         # Saved last: what a checkpoint holds is done, all of it, and is never done again.

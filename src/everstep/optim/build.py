@@ -19,7 +19,7 @@ from everstep.optim.ema import ExponentialMovingAverage
 from everstep.optim.layerwise import Lamb, Lars
 from everstep.optim.power_schedules import Power, PowerLinear, PowerWithOffset
 from everstep.optim.registry import registered
-from everstep.optim.schedules import LinearWarmup, Offset, PolynomialWarmup, Rate, TimeDecay
+from everstep.optim.schedules import Exponential, LinearWarmup, Offset, Polynomial, PolynomialWarmup, Rate, TimeDecay
 from everstep.optim.weight_decay import SelectiveAdamW
 
 
@@ -90,7 +90,7 @@ def _with_offset(schedule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _exponential(staircase: bool | None, **fields: Any) -> Rate:
-    return keras_schedules.ExponentialDecay(staircase=bool(staircase), **fields)
+    return Exponential(staircase=bool(staircase), **fields)
 
 
 def _warmup(wrapper: Callable[..., Rate]) -> Callable[..., Rate]:
@@ -149,7 +149,7 @@ _SCHEDULES: dict[str, Callable[..., Any]] = {
     "constant": lambda learning_rate: learning_rate,
     "stepwise": _with_offset(keras_schedules.PiecewiseConstantDecay),
     "exponential": _with_offset(_exponential),
-    "polynomial": _with_offset(keras_schedules.PolynomialDecay),
+    "polynomial": _with_offset(Polynomial),
     "cosine": _with_offset(keras_schedules.CosineDecay),
     "cosine_restarts": _with_offset(CosineRestarts),
     "power": Power,

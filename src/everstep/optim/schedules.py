@@ -1,4 +1,7 @@
-"""Learning rate schedules that Keras lacks: each wraps another one, or a constant.
+"""Learning rate schedules that Keras lacks, each of which wraps another one, or a constant; and two that it has.
+
+Those two divide the step by a constant. Compilers multiply with the inverse instead, so that the quotient of two equal
+numbers may be a little more or less than 1; here, what is an end or a boundary is found in whole numbers.
 
 Everything is `keras.ops` on the step, so that a schedule runs inside a compiled step on every backend.
 """
@@ -113,3 +116,31 @@ class PolynomialWarmup(_Wrapper):
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments, for saving."""
         return {**super().get_config(), "warmup_steps": self.warmup_steps, "power": self.power}
+
+
+@keras.saving.register_keras_serializable(package="everstep")
+class Polynomial(keras.optimizers.schedules.PolynomialDecay):
+    """Keras's, which ends exactly at `end_learning_rate` and stays there, for every power and however it is compiled."""
+
+    def __call__(self, step: Any) -> Any:
+        """Returns the learning rate at `step`."""
+        step, length = ops.cast(step, "int32"), ops.convert_to_tensor(self.decay_steps, "int32")
+        if self.cycle:
+            cycles = ops.maximum(ops.floor_divide(step + length - 1, length), 1)
+            length = length * cycles
+        left = ops.maximum(1.0 - ops.cast(step, "float32") / ops.cast(length, "float32"), 0.0)
+        left = ops.where(step < length, left, 0.0)
+        height = self.initial_learning_rate - self.end_learning_rate
+        return height * ops.power(left, float(self.power)) + self.end_learning_rate
+
+
+@keras.saving.register_keras_serializable(package="everstep")
+class Exponential(keras.optimizers.schedules.ExponentialDecay):
+    """Keras's, whose stairs begin exactly at the multiples of `decay_steps`, however it is compiled."""
+
+    def __call__(self, step: Any) -> Any:
+        """Returns the learning rate at `step`."""
+        if not self.staircase:
+            return super().__call__(step)
+        stairs = ops.floor_divide(ops.cast(step, "int32"), ops.convert_to_tensor(self.decay_steps, "int32"))
+        return self.initial_learning_rate * ops.power(float(self.decay_rate), ops.cast(stairs, "float32"))

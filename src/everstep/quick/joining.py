@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from everstep.engine import backend
 from everstep.engine.precision import precision
-from everstep.engine.strategy import configured_strategy
+from everstep.engine.strategy import configured_strategy, entered
 from everstep.experiment_config import ExperimentConfig
 from everstep.loop.creation import create_trainer
 from everstep.loop.trainer import Trainer
@@ -30,8 +30,7 @@ def joined(
     params.validate()
     backend.select(params.runtime.backend)
     with contextlib.ExitStack() as stack:
-        if (strategy := configured_strategy(params.runtime)) is not None:
-            stack.enter_context(strategy.scope())
+        stack.enter_context(entered(configured_strategy(params.runtime)))
         stack.enter_context(precision(params.runtime.mixed_precision_dtype))
         trainer = create_trainer(params, task, train=True, evaluate=evaluate, trainer_cls=trainer_cls)
         stack.callback(trainer.close)

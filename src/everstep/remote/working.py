@@ -45,7 +45,7 @@ def working_copy(model_dir: Any, training: bool = True, follow: bool = False) ->
     Args:
       model_dir: A directory, or a URL.
       training: Whether the run is trained; others only look on, at a copy of their own, and upload nothing.
-      follow: Whether who looks on wants to see what comes meanwhile.
+      follow: Whether who looks on wants to see what comes meanwhile; a run that is not there yet may come, too.
 
     Raises:
       UsageError: The URL is bad, the store cannot be reached, or another machine trains there.
@@ -133,18 +133,26 @@ def local_view(
       TrainingError: What is there is damaged.
     """
     url = checked(url, "run")
-    store, directory = Store(url), cache.root() / "views" / cache.key(url) / url.rpartition("/")[2]
+    directory = _view_directory(url)
     storage.prepare_directory(directory.parent)
     with filelock.FileLock(f"{directory}.lock"), _reachable():
-        _refresh(store, directory, checkpoints, wanted)
+        _refresh(Store(url), directory, checkpoints, wanted)
     return directory
+
+
+def _view_directory(url: str) -> Path:
+    return cache.root() / "views" / cache.key(url) / url.rpartition("/")[2]
+
+
+class _NoRun(UsageError):
+    """The store has no run there."""
 
 
 def _refresh(store: Store, directory: Path, checkpoints: bool, wanted: Callable[[list[int]], Collection[int]]) -> None:
     for tries_left in reversed(range(_LOOKS)):
         contents = Contents(store)
         if contents.is_empty:
-            raise UsageError(f"there is no run at {store.url}: check the URL")
+            raise _NoRun(f"there is no run at {store.url}: check the URL")
         try:
             _fetch_view(contents, directory, checkpoints)
             _fetch_steps(contents, directory, wanted([unit.step for unit in contents.checkpoints]))
@@ -186,10 +194,12 @@ def _drop_files(directory: Path, names: list[str]) -> None:
 
 @contextlib.contextmanager
 def _followed(url: str, follow: bool) -> Iterator[Path]:
-    directory, ended = local_view(url), threading.Event()
     if not follow:
-        yield directory
+        yield local_view(url)
         return
+    directory, ended = _view_directory(url), threading.Event()
+    with contextlib.suppress(_NoRun):  # its trainer has not started yet
+        local_view(url)
     thread = threading.Thread(target=_keep_up, args=(url, ended), name="everstep-follow", daemon=True)
     thread.start()
     try:
@@ -202,6 +212,8 @@ def _keep_up(url: str, ended: threading.Event) -> None:
     while not ended.wait(settings.interval()):
         try:
             local_view(url)
+        except _NoRun:
+            continue
         except Exception as error:  # the next time, perhaps
             logger.warning("%s cannot be looked at now (still trying): %s", url, brief(error))
 

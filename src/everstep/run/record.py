@@ -127,6 +127,10 @@ class Run:
         """The run's id: the same over all its attempts."""
         return str(self.record["id"])
 
+    def recorded_id(self) -> str:
+        """Returns the id that `run.json` has now; empty while there is none, because no trainer has started yet."""
+        return str(read(self.directory)["id"]) if (self.directory / "run.json").exists() else ""
+
     @property
     def step(self) -> int:
         """Steps done, as far as recorded."""

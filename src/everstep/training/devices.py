@@ -1,6 +1,5 @@
 """The device a job asked for, or a clear word that it is not there."""
 
-import contextlib
 import logging
 import os
 from typing import Any
@@ -47,11 +46,6 @@ def make_optimizer(optimizer: Any, strategy: Any) -> Any:
     if strategy is None or not isinstance(optimizer, keras.Optimizer):
         return optimizer
     return type(optimizer).from_config(optimizer.get_config())
-
-
-def scope(strategy: Any) -> contextlib.AbstractContextManager[Any]:
-    """Returns the block in which a strategy wants the model made."""
-    return contextlib.nullcontext() if strategy is None else strategy.scope()
 
 
 def _may_fall_back() -> bool:

@@ -17,6 +17,7 @@ from everstep.data.record_arguments import whole_number
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine import backend
+from everstep.engine.strategy import entered
 from everstep.errors import UsageError
 from everstep.experiment import run_experiment
 from everstep.export.folder import serving_form
@@ -28,7 +29,7 @@ from everstep.task.task import unpack
 from everstep.training import pipeline_files
 from everstep.training.arguments import check_kinds, checked_keys, checked_places, checked_seed
 from everstep.training.building import build_model, known_objects, named
-from everstep.training.devices import choose_strategy, make_optimizer, scope
+from everstep.training.devices import choose_strategy, make_optimizer
 from everstep.training.history_file import as_history, history_csv
 from everstep.training.input_size import Size, input_size
 from everstep.training.job_controller import JobController
@@ -95,7 +96,7 @@ class Training:
         backend.select(None)
         self.strategy = choose_strategy(use_tpu)
         backend.prepare(self.seed)
-        with scope(self.strategy), self._known():
+        with entered(self.strategy), self._known():
             made = make_optimizer(named(optimizer, custom_objects), self.strategy)
             loss, metrics = (named(each, custom_objects) for each in (loss, metrics))
             self.model = build_model(build_model_func, custom_model_class, made, loss, metrics)
