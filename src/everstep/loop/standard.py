@@ -12,13 +12,11 @@ data starts anew with each process. On TensorFlow steps over `tf.data` are compi
 
 import abc
 import dataclasses
-import importlib
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
 from everstep.data import nest
+from everstep.engine import own_loops
 from everstep.errors import UsageError
 
 
@@ -81,10 +79,10 @@ class StandardTrainer(abc.ABC):
         return self.train_loop_end()
 
     def _make_loop(self) -> Callable[[Any, int], None]:
-        compiled = self._train_options.use_tf_function and _is_tf_data(self.train_dataset)
+        compiled = self._train_options.use_tf_function and own_loops.can_compile(self.train_dataset)
         if compiled and self._train_options.use_tf_while_loop:
-            return _compiled_loop(self.train_step)
-        step = _compiled(self.train_step) if compiled else self.train_step
+            return own_loops.compiled_loop(self.train_step)
+        step = own_loops.compiled(self.train_step) if compiled else self.train_step
 
         def loop(iterator: Any, num_steps: int) -> None:
             for _ in range(num_steps):
@@ -134,13 +132,13 @@ class StandardEvaluator(abc.ABC):
         if self._eval_iter is None or self._eval_options.recreate_iterator_for_each_eval:
             self._eval_iter = nest.map_leaves(iter, self.eval_dataset)
         if self._eval_step is None:
-            compiled = self._eval_options.use_tf_function and _is_tf_data(self.eval_dataset)
-            self._eval_step = _compiled(self.eval_step) if compiled else self.eval_step
+            compiled = self._eval_options.use_tf_function and own_loops.can_compile(self.eval_dataset)
+            self._eval_step = own_loops.compiled(self.eval_step) if compiled else self.eval_step
         done = 0
         while done != num_steps:
             try:
                 outputs = self._eval_step(self._eval_iter)
-            except _ends():
+            except own_loops.ends():
                 break
             state, done = self.eval_reduce(state, outputs), done + 1
         if done < num_steps:
@@ -168,34 +166,3 @@ class StandardEvaluator(abc.ABC):
     @eval_dataset.setter
     def eval_dataset(self, eval_dataset: Any) -> None:
         self._eval_dataset, self._eval_iter, self._eval_step = eval_dataset, None, None
-
-
-def _is_tf_data(dataset: Any) -> bool:
-    """Tells whether steps over the data can be compiled: by TensorFlow, from iterators that it knows."""
-    if keras.backend.backend() != "tensorflow":
-        return False
-    tf = importlib.import_module("tensorflow")
-    known = (tf.data.Dataset, tf.distribute.DistributedDataset)
-    return all(isinstance(leaf, known) for leaf in nest.flatten(dataset))
-
-
-def _compiled(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return importlib.import_module("tensorflow").function(step)  # type: ignore[no-any-return]
-
-
-def _compiled_loop(step: Callable[[Any], Any]) -> Callable[[Any, int], None]:
-    tf = importlib.import_module("tensorflow")
-
-    def loop(iterator: Any, num_steps: Any) -> None:
-        for _ in tf.range(num_steps):  # a loop of TensorFlow's own, made by autograph
-            step(iterator)
-
-    compiled = tf.function(loop)
-    return lambda iterator, num_steps: compiled(iterator, tf.constant(num_steps, tf.int32))
-
-
-def _ends() -> tuple[type[BaseException], ...]:
-    """Returns what iterators raise at their end."""
-    if keras.backend.backend() != "tensorflow":
-        return (StopIteration,)
-    return (StopIteration, importlib.import_module("tensorflow").errors.OutOfRangeError)
