@@ -144,7 +144,7 @@ def test_classification_is_cross_entropy_and_accuracy():
         assert rig.evaluate((x, x[:, :3].argmax(1)))["accuracy"] > 0.5
 
 
-# -- as Model Garden's tasks are written ---------------------------------------------------------------------------------
+# -- as Model Garden's tasks are written -------------------------------------------------------------------------------
 
 
 class Sparing(Regression):
@@ -192,9 +192,9 @@ def test_metrics_that_a_validation_step_cannot_update_are_refused():
         def build_metrics(self, training=True):
             return [keras.metrics.MeanAbsoluteError(name="mae")]
 
-    with pytest.raises(UsageError, match=r"Careless.validation_step\(inputs, model\) cannot update the metrics 'mae'"):
-        with running(create_engine, Careless(), models.mlp()):
-            pass
+    message = r"Careless.validation_step\(inputs, model\) cannot update the metrics 'mae'"
+    with pytest.raises(UsageError, match=message), running(create_engine, Careless(), models.mlp()):
+        pass
 
 
 def test_a_step_may_return_what_its_metrics_have_come_to():
@@ -223,9 +223,9 @@ def test_summaries_in_a_step_are_refused():
             tf.summary.scalar("loss", logs[self.loss])
             return logs
 
-    with pytest.raises(UsageError, match="tf.summary is called in a step, where nothing records it: return the scalar"):
-        with running(create_engine, Summarizing(), models.mlp()):
-            pass
+    message = "tf.summary is called in a step, where nothing records it: return the scalar"
+    with pytest.raises(UsageError, match=message), running(create_engine, Summarizing(), models.mlp()):
+        pass
 
 
 def test_summaries_in_a_step_go_to_a_writer_of_ones_own(tmp_path):

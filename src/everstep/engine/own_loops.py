@@ -21,7 +21,7 @@ def can_compile(dataset: Any) -> bool:
 
 def compiled(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Returns a compiled step, of an iterator."""
-    return importlib.import_module("tensorflow").function(step)  # type: ignore[no-any-return]
+    return importlib.import_module("tensorflow").function(step)
 
 
 def compiled_loop(step: Callable[[Any], Any]) -> Callable[[Any, int], None]:

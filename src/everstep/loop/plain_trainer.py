@@ -1,4 +1,4 @@
-"""Objects that only have `train(num_steps)` and `evaluate(num_steps)`, as orbit's users write them, under a `Controller`.
+"""Objects that only have `train(num_steps)` and `evaluate(num_steps)`, as orbit's users write them.
 
 What such an object keeps in its attributes is its state: models, optimizers, metrics, Keras and TensorFlow variables.
 """

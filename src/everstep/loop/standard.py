@@ -51,7 +51,7 @@ class StandardEvaluatorOptions:
 
 
 class StandardTrainer(abc.ABC):
-    """Calls `train_loop_begin`, then `train_step(iterator)` so many times, then `train_loop_end`, whose logs it returns.
+    """Calls `train_loop_begin`, then `train_step(iterator)` step by step, then `train_loop_end`, whose logs it returns.
 
     Args:
       train_dataset: An iterable of batches, or lists and dicts of such.
@@ -97,7 +97,7 @@ class StandardTrainer(abc.ABC):
     def train_step(self, iterator: Any) -> Any:
         """Trains one step, on what it takes from the iterator."""
 
-    def train_loop_end(self) -> Any:
+    def train_loop_end(self) -> Any:  # noqa: B027
         """Called after the steps; returns the logs, or None."""
 
     @property
@@ -142,20 +142,20 @@ class StandardEvaluator(abc.ABC):
                 break
             state, done = self.eval_reduce(state, outputs), done + 1
         if done < num_steps:
-            raise UsageError(f"the data to evaluate ended after {done} of {num_steps} batches: ask for fewer, or -1 for all")
+            raise UsageError(f"the data ended after {done} of {num_steps} batches: evaluate fewer, or -1 for all")
         return self.eval_end() if state is None else self.eval_end(state)
 
-    def eval_begin(self) -> Any:
+    def eval_begin(self) -> Any:  # noqa: B027
         """Called before the steps; the place to reset metrics. What it returns is the first state of `eval_reduce`."""
 
     @abc.abstractmethod
     def eval_step(self, iterator: Any) -> Any:
         """Evaluates one batch, which it takes from the iterator; its end ends the evaluation."""
 
-    def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
+    def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:  # noqa: B027
         """Folds the outputs of a step into the state."""
 
-    def eval_end(self, *args: Any) -> Any:
+    def eval_end(self, *args: Any) -> Any:  # noqa: B027
         """Called after the steps, with the state if there is one; returns the logs, or None."""
 
     @property
