@@ -95,7 +95,7 @@ def as_experiment(name: str, config: Config) -> Any:
         if not isinstance(config.get(key), cls):
             held = f"whose {key} is a {type(config.get(key)).__name__}" if key in config else f"which has no {key}"
             raise UsageError(
-                f"experiment {name!r} must return an ExperimentConfig, received {type(config).__name__}, {held}: a config "
-                "of another class needs task (a Config), trainer (a TrainerConfig) and runtime (a RuntimeConfig)"
+                f"experiment {name!r} must return an ExperimentConfig, received {type(config).__name__}, {held}: a "
+                "config of another class needs task (a Config), trainer (a TrainerConfig) and runtime (a RuntimeConfig)"
             )
     return config

@@ -11,7 +11,9 @@ import pytest
 
 from everstep.config import Config, apply, dialect, get_exp_config, register_experiment
 from everstep.config import registry as known
+from everstep.engine.config import RuntimeConfig
 from everstep.experiment_config import ExperimentConfig
+from everstep.loop.config import TrainerConfig
 from everstep.task.config import TaskConfig
 
 OPTIMIZER = "trainer.optimizer_config.optimizer"
@@ -256,3 +258,15 @@ def test_help_shows_how_an_editor_is_told(everstep: Any) -> None:
     shown = everstep("config", "--help").out
     assert "everstep config mnist/mlp --schema > mnist.schema.json" in shown
     assert "# yaml-language-server: $schema=mnist.schema.json" in shown
+
+
+def test_an_experiment_may_return_a_config_of_another_class(everstep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "_experiments", dict(known._experiments))
+    parts = {"task": TaskConfig(), "trainer": TrainerConfig(), "runtime": RuntimeConfig()}
+    register_experiment("own/plain")(lambda: Config({**parts, "note": "mine"}))
+    register_experiment("own/part")(lambda: Config({"task": TaskConfig(), "trainer": {"train_steps": 3}}))
+    printed = listing(everstep("config", "own/plain", "trainer.train_steps=7"))
+    assert (printed["  train_steps"][0], printed["note"][0]) == ("7", "mine")
+    outcome = everstep("config", "own/part")
+    assert outcome.code == 2
+    assert "must return an ExperimentConfig, received Config, whose trainer is a Config: a config of" in outcome.err

@@ -87,7 +87,8 @@ def test_options_in_place_of_flags(tmp_path):
     given = options(config_file=[str(tmp_path / "a.yaml")], params_override="trainer.train_steps=8")
     params = program.parse_configuration(given)
     assert (params.trainer.train_steps, params.trainer.steps_per_loop) == (8, 7)
-    assert "tpu" in given and "gpu" not in given
+    assert "tpu" in given
+    assert "gpu" not in given
     with pytest.raises(UsageError, match="tf_data_service: received 'here'; it is not offered: "):
         program.parse_configuration(options(tf_data_service="here"))
 
@@ -99,8 +100,8 @@ def test_keys_that_the_experiment_does_not_have_are_left_out_where_that_is_asked
         program.parse_configuration(options(config_file=[str(file)]))
     lenient = options(config_file=[str(file)], params_override="trainer.other=2", strict_override=False)
     assert program.parse_configuration(lenient).trainer.train_steps == 7
-    for keys in ("newer.yaml: left out, for the experiment has no such key: trainer.newer, extra, runtime.num_packs",
-                 "override 'trainer.other=2': left out, for the experiment has no such key: trainer.other"):  # fmt: skip
-        assert keys in caplog.text
+    left_out = "left out, for the experiment has no such key"
+    assert f"newer.yaml: {left_out}: trainer.newer, extra, runtime.num_packs" in caplog.text
+    assert f"override 'trainer.other=2': {left_out}: trainer.other" in caplog.text
     with pytest.raises(UsageError, match="trainer.train_steps: received 'x'"):
         program.parse_configuration(options(params_override="trainer.train_steps=x", strict_override=False))

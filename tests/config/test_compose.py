@@ -172,6 +172,14 @@ def test_indexed_overrides_build_and_change_lists():
         apply(Experiment(), [], ["trainer.sizes[4]=1"])
 
 
+def test_the_elements_of_a_list_come_in_any_order():
+    given = "trainer.sizes[2]=3,trainer.train_steps=5,trainer.sizes[0]=1,trainer.sizes[1]=2,trainer.sizes[0]=7"
+    config = apply(Experiment(), [], [given])
+    assert (config.trainer.sizes, config.trainer.train_steps) == ([7, 2, 3], 5)
+    with pytest.raises(UsageError, match=r"trainer\.sizes\[2\]: no such place"):
+        apply(Experiment(trainer={"sizes": []}), [], ["trainer.sizes[2]=3,trainer.sizes[0]=1"])
+
+
 def test_an_integral_float_and_none_in_overrides():
     config = apply(Experiment(), [], ["trainer.train_steps=1e3,trainer.name=None,trainer.mode=off"])
     assert (config.trainer.train_steps, config.trainer.name, config.trainer.mode) == (1000, None, "off")

@@ -138,3 +138,13 @@ def test_equality_is_by_class_and_value():
     assert Model() == Model()
     assert Model() != BigModel()
     assert Model() != Model(units=4)
+
+
+def test_a_config_is_asked_for_keys_as_a_dict_is():
+    config = Model(units=3)
+    assert (config.get("units"), config.get("unist"), config.get("unist", 5)) == (3, None, 5)
+    assert "units" in config
+    assert "override" not in config
+    opened = Config({"a": {"b": None}})
+    assert "b" in opened.a
+    assert opened.get("a").get("b", 1) is None

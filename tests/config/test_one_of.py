@@ -72,3 +72,10 @@ def test_validate_and_lock():
 def test_restrictions_are_checked_too():
     with pytest.raises(UsageError, match="violated"):
         Backbone(restrictions=["small.width > 1"]).validate()
+
+
+def test_get_with_a_key_is_that_of_any_config():
+    assert Backbone().get("type") == "small"
+    assert Backbone().get("large") == Large()
+    assert Backbone().get("medium", 3) == 3
+    assert "large" in Backbone()

@@ -43,7 +43,7 @@ def test_accepted(runtime):
         ({"loss_scale": float("nan")}, "^runtime.loss_scale: received nan, must be more than 0"),
         ({"loss_scale": 8}, "^runtime.loss_scale: received 8.0, but .*mixed_precision_dtype=float16"),
         ({"distribution_strategy": "mirored"}, "^runtime.distribution_strategy: .* did you mean 'mirrored'"),
-        ({"distribution_strategy": "multi_worker_mirrored"}, "^runtime.distribution_strategy: .* several machines"),
+        ({"distribution_strategy": "multi_worker_mirrored", "tpu": "mine"}, "^runtime.tpu: .* is mirrored"),
         ({"distribution_strategy": "Parameter_Server"}, "^runtime.distribution_strategy: .* is for parameter servers"),
     ],
 )
@@ -60,3 +60,18 @@ def test_all_that_is_wrong_at_once():
         "runtime.num_gpus",
         "runtime.tpu",
     ]
+
+
+def test_a_strategy_for_several_machines_is_for_one_of_a_single_worker(monkeypatch):
+    validate(distribution_strategy="multi_worker_mirrored", num_gpus=2)
+    for cluster in ("{}", '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'):
+        monkeypatch.setenv("TF_CONFIG", cluster)
+        validate(distribution_strategy="Multi_Worker_Mirrored")
+    for cluster in ('{"cluster": {"worker": ["a:1", "b:1"]}}', '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}}'):
+        monkeypatch.setenv("TF_CONFIG", cluster)
+        message = "^runtime.distribution_strategy: .* is for several machines .* TF_CONFIG names 2 workers"
+        with pytest.raises(UsageError, match=message):
+            validate(distribution_strategy="multi_worker_mirrored")
+    monkeypatch.setenv("TF_CONFIG", "[")
+    with pytest.raises(UsageError, match="TF_CONFIG, which is no JSON object"):
+        validate(distribution_strategy="multi_worker_mirrored")

@@ -29,7 +29,6 @@ def test_mirrored_uses_what_is_there(name):
     ("arguments", "message"),
     [
         ({"distribution_strategy": "mirored"}, "there is no strategy 'mirored'; did you mean 'mirrored'"),
-        ({"distribution_strategy": "multi_worker_mirrored"}, "is for several machines and is not offered"),
         ({"distribution_strategy": "parameter_server"}, "is for parameter servers"),
         ({"num_gpus": -1}, r"runtime.num_gpus: received -1, must be at least 0"),
         ({"num_gpus": 64}, r"runtime.num_gpus: received 64, but this machine has"),
@@ -42,6 +41,14 @@ def test_mirrored_uses_what_is_there(name):
 def test_what_cannot_be_served(arguments, message):
     with pytest.raises(UsageError, match=message):
         get_distribution_strategy(**arguments)
+
+
+def test_a_single_worker_of_several_uses_what_mirrored_does(monkeypatch, caplog):
+    assert type(get_distribution_strategy("multi_worker_mirrored")) is type(get_distribution_strategy("mirrored"))
+    assert "multi_worker_mirrored has one worker here" in caplog.text
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1", "c:1"]}}')
+    with pytest.raises(UsageError, match="is for several machines and is not offered, but TF_CONFIG names 3 workers"):
+        get_distribution_strategy("multi_worker_mirrored")
 
 
 def test_a_tpu_that_nobody_answers_for():

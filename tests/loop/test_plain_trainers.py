@@ -265,7 +265,9 @@ def test_standard_loops_train_and_evaluate(loop):
 
 
 def test_other_data_starts_at_its_beginning_and_evaluation_may_go_on():
-    both = Standard(batches(50), batches(), eval_options=StandardEvaluatorOptions(recreate_iterator_for_each_eval=False))
+    both = Standard(
+        batches(50), batches(), eval_options=StandardEvaluatorOptions(recreate_iterator_for_each_eval=False)
+    )
     both.train(1)
     both.train_dataset = batches(50)
     both.train(1)

@@ -8,6 +8,7 @@ from everstep.engine.variable_names import name_variables
 from everstep.optim import OptimizationConfig
 from everstep.optim.build import build
 from everstep.optim.ema import ExponentialMovingAverage
+from everstep.optim.variable_names import matches
 from loop.samples import TinyTask
 
 pytestmark = pytest.mark.backend
@@ -60,3 +61,9 @@ def test_a_variable_that_nobody_names_is_searched_by_its_path():
     with keras.name_scope("layer"):
         variable = keras.Variable(np.ones(2), name="weight")
     assert optimizer._named([variable]) == ["layer/weight"]
+
+
+def test_expressions_that_were_written_for_names_with_a_0_at_their_end():
+    assert matches([".*(kernel|weight):0$"], "encoder/dense/kernel")
+    assert not matches([".*(kernel|weight):0$"], "encoder/dense/bias")
+    assert matches(["bias$"], "encoder/dense/bias")

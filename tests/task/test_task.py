@@ -142,3 +142,106 @@ def test_classification_is_cross_entropy_and_accuracy():
     with running(create_engine, Three(), model, data=(x, x[:, :3].argmax(1))) as rig:
         rig.run(100)
         assert rig.evaluate((x, x[:, :3].argmax(1)))["accuracy"] > 0.5
+
+
+# -- as Model Garden's tasks are written -------------------------------------------------------------------------------
+
+
+class Sparing(Regression):
+    """Methods without the arguments that they do not use."""
+
+    def build_inputs(self, params):
+        return params
+
+    def build_metrics(self, training=True):
+        return [keras.metrics.MeanAbsoluteError(name="mae")] if training else []
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return ops.reshape(super().build_losses(labels, model_outputs, aux_losses), (1,))
+
+    def validation_step(self, inputs, model):
+        x, y = inputs
+        return {self.loss: self.build_losses(y, self.inference_step(x, model))}
+
+
+class Contextual(Regression):
+    def build_inputs(self, params, input_context):
+        return params, input_context
+
+
+class AnyContext(Regression):
+    def build_inputs(self, *args):
+        return args
+
+
+def test_build_inputs_with_and_without_an_input_context():
+    assert Sparing().inputs_for(3) == 3
+    assert Contextual().inputs_for(3) == AnyContext().inputs_for(3) == (3, None)
+
+
+def test_a_validation_step_without_metrics_and_a_loss_with_an_axis():
+    with running(create_engine, Sparing(), models.mlp()) as rig:
+        rig.run(20)
+        logs = rig.engine.read("train")
+        assert set(logs) >= {"loss", "mae"}
+        assert set(rig.evaluate(rig.stream.arrays)) == {"loss"}
+
+
+def test_metrics_that_a_validation_step_cannot_update_are_refused():
+    class Careless(Sparing):
+        def build_metrics(self, training=True):
+            return [keras.metrics.MeanAbsoluteError(name="mae")]
+
+    message = r"Careless.validation_step\(inputs, model\) cannot update the metrics 'mae'"
+    with pytest.raises(UsageError, match=message), running(create_engine, Careless(), models.mlp()):
+        pass
+
+
+def test_a_step_may_return_what_its_metrics_have_come_to():
+    class Reporting(Regression):
+        def train_step(self, inputs, model, optimizer, metrics):
+            logs = super().train_step(inputs, model, optimizer, metrics)
+            return {**logs, **{metric.name: metric.result() for metric in metrics}}
+
+    rates = []
+    for task in (Regression(), Reporting()):
+        keras.utils.set_random_seed(0)
+        with running(create_engine, task, models.mlp()) as rig:
+            rig.run(5)
+            rates.append(rig.engine.read("train"))
+    assert rates[0] == rates[1]
+
+
+def test_summaries_in_a_step_are_refused():
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("they are TensorFlow's")
+    import tensorflow as tf
+
+    class Summarizing(Regression):
+        def train_step(self, inputs, model, optimizer, metrics):
+            logs = super().train_step(inputs, model, optimizer, metrics)
+            tf.summary.scalar("loss", logs[self.loss])
+            return logs
+
+    message = "tf.summary is called in a step, where nothing records it: return the scalar"
+    with pytest.raises(UsageError, match=message), running(create_engine, Summarizing(), models.mlp()):
+        pass
+
+
+def test_summaries_in_a_step_go_to_a_writer_of_ones_own(tmp_path):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("they are TensorFlow's")
+    import tensorflow as tf
+
+    class Summarizing(Regression):
+        def train_step(self, inputs, model, optimizer, metrics):
+            tf.summary.scalar("seen", 1.0, step=optimizer.iterations.value)
+            return super().train_step(inputs, model, optimizer, metrics)
+
+    writer = tf.summary.create_file_writer(str(tmp_path))
+    with writer.as_default(), running(create_engine, Summarizing(), models.mlp()) as rig:
+        rig.run(3)
+    writer.close()
+    (file,) = tmp_path.iterdir()
+    events = [event for event in tf.compat.v1.train.summary_iterator(str(file)) if event.summary.value]
+    assert [event.step for event in events] == [0, 1, 2]

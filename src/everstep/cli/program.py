@@ -65,7 +65,7 @@ class ParseConfigOptions:
       tpu: The TPU's name or address: sets `runtime.tpu`.
       tf_data_service: Not offered; must be empty.
       params_override: Values that win over all: `a.b=1,c=2`, or YAML, or a file.
-      strict_override: Whether keys that the experiment does not have are errors; else they are left out, with a warning.
+      strict_override: Whether keys that the experiment does not have are errors; else they are left out, and named.
     """
 
     experiment: str

@@ -16,7 +16,7 @@ DECLINED = {
     "num_packs": Declined("the backend decides in how many pieces gradients are summed", 1),
     "run_eagerly": Declined("steps are always compiled", False),
     "batchnorm_spatial_persistent": Declined(_NOBODY, False),
-    "tpu_enable_xla_dynamic_padder": Declined("a batch of another shape is compiled for itself, without padding", False),
+    "tpu_enable_xla_dynamic_padder": Declined("batches of another shape are compiled for themselves, unpadded", False),
     "num_cores_per_replica": Declined(_CORES, 1),
     "default_shard_dim": Declined(_CORES, -1),
     "use_tpu_mp_strategy": Declined(_CORES, False),

@@ -98,7 +98,7 @@ def get_distribution_strategy(
     """
     name = _checked_name(distribution_strategy)
     if str(distribution_strategy).lower() == _MULTI_WORKER:
-        logger.warning("%s: %s has one worker here, this machine: its devices are used as by 'mirrored'", _KEY, _MULTI_WORKER)
+        logger.warning("%s: %s has one worker here, this machine: it is 'mirrored'", _KEY, _MULTI_WORKER)
     if num_gpus < 0:
         raise UsageError(f"runtime.num_gpus: received {num_gpus}, must be at least 0 (0: all there are)")
     if name in ("off", "one_device") and num_gpus > 1:
@@ -133,11 +133,11 @@ def _require_one_worker(name: str) -> None:
         workers = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
         count = sum(len(workers.get(job, [])) for job in ("chief", "worker"))
     except (ValueError, AttributeError, TypeError):
-        raise UsageError(f"{name!r} reads the cluster from TF_CONFIG, which is no JSON object: correct or unset it") from None
+        raise UsageError(f"{name!r} reads its cluster from TF_CONFIG, which is no JSON object: unset it") from None
     if count > 1:
         raise UsageError(
-            f"{name!r} is for several machines and is not offered, but TF_CONFIG names {count} workers: unset it to train "
-            "on this machine alone"
+            f"{name!r} is for several machines and is not offered, but TF_CONFIG names {count} workers: unset it to "
+            "train on this machine alone"
         )
 
 

@@ -1,10 +1,9 @@
-"""Objects that only have `train(num_steps)` and `evaluate(num_steps)`, as orbit's users write them, under a `Controller`.
+"""Objects that only have `train(num_steps)` and `evaluate(num_steps)`, as orbit's users write them.
 
 What such an object keeps in its attributes is its state: models, optimizers, metrics, Keras and TensorFlow variables.
 """
 
 import contextlib
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import keras
 import numpy as np
 
 from everstep.engine import state as states
+from everstep.engine.own_loops import tensorflow_variables
 from everstep.errors import UsageError
 from everstep.types import Logs, State
 
@@ -113,20 +113,10 @@ class PlainTrainer:
         attributes = {name: value for holder in self._holders for name, value in sorted(vars(holder).items())}
         ordered = sorted(attributes.items(), key=lambda item: isinstance(item[1], keras.Optimizer))
         others = {} if self._global_step is None else {"global_step": self._global_step}
-        found = {name: _tensorflow_variables(value) for name, value in {**attributes, **others}.items()}
+        found = {name: tensorflow_variables(value) for name, value in {**attributes, **others}.items()}
         owners = {f"held.{name}": v for name, v in ordered if states.holds_variables(v) and not found[name]}
         own = {f"held.{name}{below}": v for name, held in found.items() for below, v in held.items()}
         return {**states.collect(owners), **own}
-
-
-def _tensorflow_variables(value: Any) -> dict[str, Any]:
-    """Returns the variables of TensorFlow's own that a value is or, as a `tf.Module`, has, by what follows its name."""
-    tf = sys.modules.get("tensorflow")
-    if tf is None or isinstance(value, keras.Layer | keras.Metric | keras.Optimizer):
-        return {}
-    if isinstance(value, tf.Variable):
-        return {"": value}
-    return {f"/{i}": v for i, v in enumerate(value.variables)} if isinstance(value, tf.Module) else {}
 
 
 def _array(value: Any) -> np.ndarray:

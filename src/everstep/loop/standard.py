@@ -12,13 +12,11 @@ data starts anew with each process. On TensorFlow steps over `tf.data` are compi
 
 import abc
 import dataclasses
-import importlib
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
 from everstep.data import nest
+from everstep.engine import own_loops
 from everstep.errors import UsageError
 
 
@@ -53,7 +51,7 @@ class StandardEvaluatorOptions:
 
 
 class StandardTrainer(abc.ABC):
-    """Calls `train_loop_begin`, then `train_step(iterator)` so many times, then `train_loop_end`, whose logs it returns.
+    """Calls `train_loop_begin`, then `train_step(iterator)` step by step, then `train_loop_end`, whose logs it returns.
 
     Args:
       train_dataset: An iterable of batches, or lists and dicts of such.
@@ -81,10 +79,10 @@ class StandardTrainer(abc.ABC):
         return self.train_loop_end()
 
     def _make_loop(self) -> Callable[[Any, int], None]:
-        compiled = self._train_options.use_tf_function and _is_tf_data(self.train_dataset)
+        compiled = self._train_options.use_tf_function and own_loops.can_compile(self.train_dataset)
         if compiled and self._train_options.use_tf_while_loop:
-            return _compiled_loop(self.train_step)
-        step = _compiled(self.train_step) if compiled else self.train_step
+            return own_loops.compiled_loop(self.train_step)
+        step = own_loops.compiled(self.train_step) if compiled else self.train_step
 
         def loop(iterator: Any, num_steps: int) -> None:
             for _ in range(num_steps):
@@ -99,7 +97,7 @@ class StandardTrainer(abc.ABC):
     def train_step(self, iterator: Any) -> Any:
         """Trains one step, on what it takes from the iterator."""
 
-    def train_loop_end(self) -> Any:
+    def train_loop_end(self) -> Any:  # noqa: B027
         """Called after the steps; returns the logs, or None."""
 
     @property
@@ -134,30 +132,30 @@ class StandardEvaluator(abc.ABC):
         if self._eval_iter is None or self._eval_options.recreate_iterator_for_each_eval:
             self._eval_iter = nest.map_leaves(iter, self.eval_dataset)
         if self._eval_step is None:
-            compiled = self._eval_options.use_tf_function and _is_tf_data(self.eval_dataset)
-            self._eval_step = _compiled(self.eval_step) if compiled else self.eval_step
+            compiled = self._eval_options.use_tf_function and own_loops.can_compile(self.eval_dataset)
+            self._eval_step = own_loops.compiled(self.eval_step) if compiled else self.eval_step
         done = 0
         while done != num_steps:
             try:
                 outputs = self._eval_step(self._eval_iter)
-            except _ends():
+            except own_loops.ends():
                 break
             state, done = self.eval_reduce(state, outputs), done + 1
         if done < num_steps:
-            raise UsageError(f"the data to evaluate ended after {done} of {num_steps} batches: ask for fewer, or -1 for all")
+            raise UsageError(f"the data ended after {done} of {num_steps} batches: evaluate fewer, or -1 for all")
         return self.eval_end() if state is None else self.eval_end(state)
 
-    def eval_begin(self) -> Any:
+    def eval_begin(self) -> Any:  # noqa: B027
         """Called before the steps; the place to reset metrics. What it returns is the first state of `eval_reduce`."""
 
     @abc.abstractmethod
     def eval_step(self, iterator: Any) -> Any:
         """Evaluates one batch, which it takes from the iterator; its end ends the evaluation."""
 
-    def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
+    def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:  # noqa: B027
         """Folds the outputs of a step into the state."""
 
-    def eval_end(self, *args: Any) -> Any:
+    def eval_end(self, *args: Any) -> Any:  # noqa: B027
         """Called after the steps, with the state if there is one; returns the logs, or None."""
 
     @property
@@ -168,34 +166,3 @@ class StandardEvaluator(abc.ABC):
     @eval_dataset.setter
     def eval_dataset(self, eval_dataset: Any) -> None:
         self._eval_dataset, self._eval_iter, self._eval_step = eval_dataset, None, None
-
-
-def _is_tf_data(dataset: Any) -> bool:
-    """Tells whether steps over the data can be compiled: by TensorFlow, from iterators that it knows."""
-    if keras.backend.backend() != "tensorflow":
-        return False
-    tf = importlib.import_module("tensorflow")
-    known = (tf.data.Dataset, tf.distribute.DistributedDataset)
-    return all(isinstance(leaf, known) for leaf in nest.flatten(dataset))
-
-
-def _compiled(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return importlib.import_module("tensorflow").function(step)  # type: ignore[no-any-return]
-
-
-def _compiled_loop(step: Callable[[Any], Any]) -> Callable[[Any, int], None]:
-    tf = importlib.import_module("tensorflow")
-
-    def loop(iterator: Any, num_steps: Any) -> None:
-        for _ in tf.range(num_steps):  # a loop of TensorFlow's own, made by autograph
-            step(iterator)
-
-    compiled = tf.function(loop)
-    return lambda iterator, num_steps: compiled(iterator, tf.constant(num_steps, tf.int32))
-
-
-def _ends() -> tuple[type[BaseException], ...]:
-    """Returns what iterators raise at their end."""
-    if keras.backend.backend() != "tensorflow":
-        return (StopIteration,)
-    return (StopIteration, importlib.import_module("tensorflow").errors.OutOfRangeError)

@@ -1,0 +1,53 @@
+"""What loops and objects that users write themselves need to know of TensorFlow."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from everstep.data import nest
+
+
+def can_compile(dataset: Any) -> bool:
+    """Tells whether steps over the data can be compiled: by TensorFlow, from iterators that it knows."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    tf = importlib.import_module("tensorflow")
+    known = (tf.data.Dataset, tf.distribute.DistributedDataset)
+    return all(isinstance(leaf, known) for leaf in nest.flatten(dataset))
+
+
+def compiled(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns a compiled step, of an iterator."""
+    return importlib.import_module("tensorflow").function(step)
+
+
+def compiled_loop(step: Callable[[Any], Any]) -> Callable[[Any, int], None]:
+    """Returns a loop, of an iterator and a number of steps, that is compiled with its step."""
+    tf = importlib.import_module("tensorflow")
+
+    def loop(iterator: Any, num_steps: Any) -> None:
+        for _ in tf.range(num_steps):  # a loop of TensorFlow's own, made by autograph
+            step(iterator)
+
+    compiled = tf.function(loop)
+    return lambda iterator, num_steps: compiled(iterator, tf.constant(num_steps, tf.int32))
+
+
+def ends() -> tuple[type[BaseException], ...]:
+    """Returns what iterators raise at their end."""
+    if keras.backend.backend() != "tensorflow":
+        return (StopIteration,)
+    return (StopIteration, importlib.import_module("tensorflow").errors.OutOfRangeError)
+
+
+def tensorflow_variables(value: Any) -> dict[str, Any]:
+    """Returns the variables of TensorFlow's own that a value is or, as a `tf.Module`, has, by what follows its name."""
+    tf = sys.modules.get("tensorflow")
+    if tf is None or isinstance(value, keras.Layer | keras.Metric | keras.Optimizer):
+        return {}
+    if isinstance(value, tf.Variable):
+        return {"": value}
+    return {f"/{i}": v for i, v in enumerate(value.variables)} if isinstance(value, tf.Module) else {}
