@@ -42,7 +42,9 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_weights(finished, project, 
 
     code, out, _ = told(project, ("--task", "Numbers_B", *KILLED), capsys)
     assert code == 0
-    assert "test acc" in out
+    *metrics, last = out.splitlines()
+    assert [line.split("  ")[0] for line in metrics] == ["test acc", "test loss"]
+    assert last.split() == ["run", str(directory)], "as everstep flow ends"
     resumed = read(directory)
     first, second = resumed["attempts"]
     assert (first["reason"], first["from_step"]) == ("killed", 0)

@@ -56,8 +56,10 @@ def _run(asked: Any, default: str | None) -> None:
         raise UsageError(f"no task is named: --task NAME; tasks: {', '.join(sorted(project.tasks())) or 'none'}")
     overrides, settings = asked.overrides, {"model_dir": asked.model_dir, "new": asked.new, "backend": asked.backend}
     done = run_flow(name, overrides, project, allow_change=asked.allow_change, **settings)
-    for metric, value in done.metrics.items():
-        print(f"{metric}  {value:.6g}")
+    rows = [*((metric, f"{value:.6g}") for metric, value in done.metrics.items()), ("run", str(done.directory))]
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        print(redaction.text(f"{name:<{width}}  {text}"))
 
 
 class _Parser(argparse.ArgumentParser):
