@@ -345,3 +345,34 @@ def test_asked_to_end_before_the_first_step(tmp_path):
     run("train", tmp_path / "run")
     again = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (again["id"], again["step"], len(again["attempts"])) == (record["id"], 12, 2)
+
+
+class Reducing(TinyTask):
+    """What Model Garden's tasks do: `.numpy()` of each replica's part, and results of their own."""
+
+    def validation_step(self, inputs, model, metrics=None):
+        return {**super().validation_step(inputs, model, metrics), "labels": inputs[1]}
+
+    def aggregate_logs(self, state=None, step_outputs=None):
+        state = state or {"labels": []}
+        state["labels"].append(np.concatenate([v.numpy() for v in step_outputs["labels"]], axis=0))
+        return state
+
+    def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
+        labels = np.concatenate(aggregated_logs["labels"], axis=0)
+        return {"loss": np.float32(7.0), "labels": labels, "count": len(labels)}
+
+
+def test_a_reduced_loss_is_logged_beside_the_validation_loss(tmp_path, caplog):
+    """As Model Garden's trainer does it; what is no number is left out, and named once."""
+    logs = run("train_and_eval", tmp_path / "run", Reducing())[1]
+    plain = run("train_and_eval", tmp_path / "plain")[1]
+    assert logs["validation_loss"] == plain["validation_loss"]
+    assert (logs["loss"], logs["count"]) == (7.0, 13)
+    assert "labels" not in logs
+    assert record(tmp_path / "run")["metrics"]["validation"]["loss"] == 7.0
+    told = [line for line in caplog.messages if "reduce_aggregated_logs" in line]
+    assert told == [
+        "reduce_aggregated_logs returned a ndarray of shape (13, 1) under 'labels', which is not one number: "
+        "it is not logged"
+    ]
