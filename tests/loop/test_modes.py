@@ -376,3 +376,48 @@ def test_a_reduced_loss_is_logged_beside_the_validation_loss(tmp_path, caplog):
         "reduce_aggregated_logs returned a ndarray of shape (13, 1) under 'labels', which is not one number: "
         "it is not logged"
     ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "post_eval", "planned"),
+    [
+        ("train", False, "log every 4, save every 8"),
+        ("train", True, "log every 4, evaluate at the end, save every 8"),
+        ("train_and_post_eval", False, "log every 4, evaluate at the end, save every 8"),
+        ("train_and_eval", False, "log every 4, evaluate every 8, save every 8"),
+    ],
+)
+def test_the_plan_says_when_the_mode_evaluates(mode, post_eval, planned, tmp_path, capsys):
+    run(mode, tmp_path / "run", run_post_eval=post_eval, verbose=True, train_steps=4)
+    assert f"plan: steps 0 to 4, {planned}\n" in capsys.readouterr().err
+
+
+class Unexportable(keras.Model):
+    """Once it is trained, nobody can call it."""
+
+    broken = False
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        if Unexportable.broken:
+            raise ValueError("nobody can call it")
+        return self.dense(x)
+
+
+def test_nothing_could_be_exported(tmp_path, caplog, monkeypatch):
+    class Task(TinyTask):
+        def build_model(self):
+            return Unexportable()
+
+    def act(logs):
+        monkeypatch.setattr(Unexportable, "broken", True)
+
+    run("train_and_eval", tmp_path / "run", Task(), export=True, validation_interval=12, eval_actions=[act])
+    assert not (tmp_path / "run" / "export").exists()
+    assert caplog.messages[-1] == (
+        "the model is trained and saved, but not exported: repair what is said above, then: "
+        f"everstep export {tmp_path / 'run'}"
+    )
