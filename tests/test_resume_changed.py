@@ -105,9 +105,10 @@ def test_accepted_changes_are_said_and_recorded(model_dir, capsys):
     task = {"validation_data": {"global_batch_size": 3}, "init_checkpoint": "gone.keras"}
     trainer = {"train_steps": 8, "validation_interval": 2, "max_to_keep": 2}
     train(model_dir, changes={"task": task, "trainer": trainer})
-    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("resuming with ")]
+    lines = capsys.readouterr().err.splitlines()
+    told = [line for line in lines if line.startswith(("resuming with ", "not used: "))]
     assert told == [
-        "resuming with task.init_checkpoint: '' -> gone.keras",
+        "not used: task.init_checkpoint: '' -> gone.keras; the run resumes from its own checkpoint of step 4",
         "resuming with task.validation_data.global_batch_size: 4 -> 3",
         "resuming with trainer.train_steps: 4 -> 8",
         "resuming with trainer.max_to_keep: 5 -> 2",

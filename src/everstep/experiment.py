@@ -4,6 +4,7 @@ import contextlib
 import functools
 import io
 import logging
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -170,7 +171,8 @@ def run_experiment(
             controller.saver.parts += [*_parts(controller, trainer, attempt), configured]
         _start(controller, trainer, mode, init_fn or task.initialize, run, say)
         if verbose:
-            _tell(controller, trainer, changes, say)
+            evaluations = "at intervals" if mode == "train_and_eval" else "at the end" if evaluating else "never"
+            _tell(controller, trainer, evaluations, changes, say)
         if attempt and evaluating and checkpointer.latest() is None:
             _try_evaluation(controller, params.trainer.sanity_validation_steps, say)
         recorded = attempt.recorded(changes, guard.last_beat) if attempt else contextlib.nullcontext()
@@ -327,11 +329,16 @@ def _reported(reports: Any, say: Callable[[str], None]) -> list[dict[str, Any]]:
     return [report.as_dict() for report in listed]
 
 
-def _tell(controller: Controller, trainer: Trainer, changes: Iterable[Change], say: Callable[[str], None]) -> None:
+def _tell(
+    controller: Controller, trainer: Trainer, evaluations: str, changes: Iterable[Change], say: Callable[[str], None]
+) -> None:
     for change in changes:
-        say(f"resuming with {change}")
+        if change.path.rpartition(".")[2] == "init_checkpoint":
+            say(f"not used: {change}; the run resumes from its own checkpoint of step {trainer.global_step}")
+        else:
+            say(f"resuming with {change}")
     saver = controller.saver
-    announce(trainer, say, resumes=not saver.is_off)
+    announce(trainer, say, evaluations, resumes=not saver.is_off)
     if controller.trainer is not None and not (saver.interval or saver.seconds or saver.is_off):
         say("trainer.checkpoint_interval=0: nothing is saved before training is done, or asked to end")
 
@@ -397,5 +404,10 @@ def _export(trainer: Trainer, directory: Path) -> None:
     sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(trainer.example)[0])
     with trainer.averaged():
         trainer.engine.push()
-        export_all(trainer.model, directory / "export", sample)
+        written = export_all(trainer.model, directory / "export", sample)
     trainer.engine.push()
+    if not written:
+        logger.warning(
+            "the model is trained and saved, but not exported: repair what is said above, then: everstep export %s",
+            shlex.quote(str(directory)),
+        )

@@ -345,3 +345,79 @@ def test_asked_to_end_before_the_first_step(tmp_path):
     run("train", tmp_path / "run")
     again = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (again["id"], again["step"], len(again["attempts"])) == (record["id"], 12, 2)
+
+
+class Reducing(TinyTask):
+    """What Model Garden's tasks do: `.numpy()` of each replica's part, and results of their own."""
+
+    def validation_step(self, inputs, model, metrics=None):
+        return {**super().validation_step(inputs, model, metrics), "labels": inputs[1]}
+
+    def aggregate_logs(self, state=None, step_outputs=None):
+        state = state or {"labels": []}
+        state["labels"].append(np.concatenate([v.numpy() for v in step_outputs["labels"]], axis=0))
+        return state
+
+    def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
+        labels = np.concatenate(aggregated_logs["labels"], axis=0)
+        return {"loss": np.float32(7.0), "labels": labels, "count": len(labels)}
+
+
+def test_a_reduced_loss_is_logged_beside_the_validation_loss(tmp_path, caplog):
+    """As Model Garden's trainer does it; what is no number is left out, and named once."""
+    logs = run("train_and_eval", tmp_path / "run", Reducing())[1]
+    plain = run("train_and_eval", tmp_path / "plain")[1]
+    assert logs["validation_loss"] == plain["validation_loss"]
+    assert (logs["loss"], logs["count"]) == (7.0, 13)
+    assert "labels" not in logs
+    assert record(tmp_path / "run")["metrics"]["validation"]["loss"] == 7.0
+    told = [line for line in caplog.messages if "reduce_aggregated_logs" in line]
+    assert told == [
+        "reduce_aggregated_logs returned a ndarray of shape (13, 1) under 'labels', which is not one number: "
+        "it is not logged"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "post_eval", "planned"),
+    [
+        ("train", False, "log every 4, save every 8"),
+        ("train", True, "log every 4, evaluate at the end, save every 8"),
+        ("train_and_post_eval", False, "log every 4, evaluate at the end, save every 8"),
+        ("train_and_eval", False, "log every 4, evaluate every 8, save every 8"),
+    ],
+)
+def test_the_plan_says_when_the_mode_evaluates(mode, post_eval, planned, tmp_path, capsys):
+    run(mode, tmp_path / "run", run_post_eval=post_eval, verbose=True, train_steps=4)
+    assert f"plan: steps 0 to 4, {planned}\n" in capsys.readouterr().err
+
+
+class Unexportable(keras.Model):
+    """Once it is trained, nobody can call it."""
+
+    broken = False
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        if Unexportable.broken:
+            raise ValueError("nobody can call it")
+        return self.dense(x)
+
+
+def test_nothing_could_be_exported(tmp_path, caplog, monkeypatch):
+    class Task(TinyTask):
+        def build_model(self):
+            return Unexportable()
+
+    def act(logs):
+        monkeypatch.setattr(Unexportable, "broken", True)
+
+    run("train_and_eval", tmp_path / "run", Task(), export=True, validation_interval=12, eval_actions=[act])
+    assert not (tmp_path / "run" / "export").exists()
+    assert caplog.messages[-1] == (
+        "the model is trained and saved, but not exported: repair what is said above, then: "
+        f"everstep export {tmp_path / 'run'}"
+    )

@@ -55,7 +55,7 @@ def test_no_trials_left():
     assert recovery.alarm == ""
     recovery.alarm = "bad again"
     with pytest.raises(
-        TrainingError, match="bad again; after 1 trials, the checkpoint of step 10 is the last good one"
+        TrainingError, match="bad again; after 1 trial, the checkpoint of step 10 is the last good one"
     ):
         recovery.try_again(10)
 
@@ -112,3 +112,11 @@ def test_a_run_that_is_asked_to_end_while_it_takes_care_goes_on_with_it(tmp_path
         with context:
             es.run_experiment(None, task, "train", params, tmp_path / "run", trainer=trainer, verbose=False)
     assert trainer.global_step == 30
+
+
+def test_batches_left_out_say_how_many_trials_there_were():
+    recovery = Recovery(max_trials=1, alarm="bad")
+    recovery.try_again(10)
+    recovery.leave_out(11, {"epoch": 0, "batch": 3}, "bad", further=False)
+    with pytest.raises(TrainingError, match="bad; after 1 trial, nothing bad was saved"):
+        recovery.leave_out(12, {"epoch": 0, "batch": 4}, "bad", further=True)

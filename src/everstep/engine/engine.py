@@ -27,7 +27,7 @@ from everstep.data import nest
 from everstep.data.stream import Stream
 from everstep.engine import state as states
 from everstep.engine.feed import Feed, NobodyWaits, Piece
-from everstep.engine.logs import checked_logs, scalar_names
+from everstep.engine.logs import checked_logs, host_outputs, reduced_logs, scalar_names
 from everstep.engine.norms import measure
 from everstep.engine.pace import Pace
 from everstep.engine.probe import explain, no_new_variables, watch_variables
@@ -61,6 +61,7 @@ class Engine(abc.ABC):
         self.windows: dict[str, Window] = {}
         self.compilations = 0
         self._label_classes: set[int] = set()
+        self._not_numbers: set[str] = set()  # what `reduce_aggregated_logs` returned and nobody can log
         self.pace = Pace()
 
     # -- before the first step ---------------------------------------------------------------------------------
@@ -247,6 +248,7 @@ class Engine(abc.ABC):
         global_step: int = 0,
         before_call: Callable[[int], None] | None = None,
         after_call: Callable[[int], bool] | None = None,
+        loss_name: str | None = None,
     ) -> tuple[Logs, int]:
         """Evaluates the next `n` batches, or all of them; training's own sums stay as they are.
 
@@ -256,6 +258,8 @@ class Engine(abc.ABC):
           global_step: Steps trained so far, for `reduce_aggregated_logs`.
           before_call: Called before each compiled call with the batches done.
           after_call: Called after each; False ends the evaluation early.
+          loss_name: What the loss of the steps is called in the logs, where it is first; by default as the steps call
+            it. Another one that `reduce_aggregated_logs` returns is logged beside it.
 
         Returns:
           The logs, and the batches evaluated.
@@ -276,13 +280,16 @@ class Engine(abc.ABC):
                     before_call(done)
                 outputs = self._validate(piece)
                 if self.task.aggregates:
-                    gathered = self.task.aggregate_logs(gathered, outputs)
+                    gathered = self.task.aggregate_logs(gathered, host_outputs(outputs))
                 done += piece.count
                 if after_call is not None and not after_call(done):
                     break
             logs = self.read("validation")
-        if gathered is not None:
-            logs.update(self.task.reduce_aggregated_logs(gathered, global_step))
+        if loss_name is not None and self.task.loss in logs:
+            logs = {loss_name: logs.pop(self.task.loss), **logs}
+        if gathered is not None and not (isinstance(gathered, dict | list | tuple) and not gathered):
+            results = self.task.reduce_aggregated_logs(gathered, global_step)
+            logs.update(reduced_logs(results, self._not_numbers))
         return logs, done
 
     @contextlib.contextmanager

@@ -1,14 +1,75 @@
 """What steps return, checked before the first one and brought to the host after them."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import numpy as np
 
 from everstep.errors import UsageError
 from everstep.grad import as_scalar
 from everstep.task.task import Task
 from everstep.types import Logs
+
+logger = logging.getLogger(__name__)
+
+
+class HostArray(np.ndarray):
+    """A NumPy array that also answers `numpy()`, as TensorFlow's tensors do: code written for those works with it."""
+
+    def numpy(self) -> np.ndarray:
+        """Returns it as a plain array."""
+        return np.asarray(self)
+
+
+def host_outputs(outputs: Mapping[str, Any]) -> dict[str, tuple[HostArray, ...]]:
+    """Returns the outputs of one step as `aggregate_logs` gets them: of each, a tuple with one array per replica."""
+    return {name: tuple(np.asarray(part).view(HostArray) for part in parts) for name, parts in outputs.items()}
+
+
+def reduced_logs(results: Any, told: set[str], above: str = "") -> dict[str, Any]:
+    """Returns what `reduce_aggregated_logs` returned, as numbers, nested as they are; None is nothing.
+
+    Args:
+      results: What it returned.
+      told: Names of what is no number: it is left out, with a warning the first time.
+      above: The names that `results` is inside of.
+
+    Raises:
+      UsageError: It returned no dict.
+    """
+    if results is not None and not isinstance(results, Mapping):
+        raise UsageError(f"reduce_aggregated_logs returned {type(results).__name__}, not a dict of names and numbers")
+    numbers: dict[str, Any] = {}
+    for name, value in (results or {}).items():
+        if isinstance(value, Mapping):
+            numbers[name] = reduced_logs(value, told, f"{above}{name}|")
+        elif (number := _number(value)) is not None:
+            numbers[name] = number
+        elif f"{above}{name}" not in told:
+            told.add(f"{above}{name}")
+            logger.warning(
+                "reduce_aggregated_logs returned a %s under %r, which is not one number: it is not logged",
+                _brief(value),
+                f"{above}{name}",
+            )
+    return numbers
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, str | bytes):
+        return None
+    try:
+        array = keras.ops.convert_to_numpy(value)
+        return float(array.reshape(())) if array.size == 1 else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _brief(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ if shape is None else f"{type(value).__name__} of shape {tuple(shape)}"
 
 
 def floats(logs: Mapping[str, Any]) -> Logs:

@@ -32,6 +32,8 @@ def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
             written.append(directory / name)
         except (UsageError, TrainingError, NotImplementedError, TypeError, ValueError) as error:
             logger.warning("not exported as %s: %s", name, error)
+    if not written and directory.is_dir() and not any(directory.iterdir()):
+        directory.rmdir()  # nobody should look for a model there
     return written
 
 

@@ -7,12 +7,13 @@ from everstep.data import nest
 from everstep.loop.trainer import Trainer
 
 
-def announce(trainer: Trainer, say: Callable[[str], None], resumes: bool) -> None:
+def announce(trainer: Trainer, say: Callable[[str], None], evaluations: str, resumes: bool) -> None:
     """Says what is about to be trained or evaluated.
 
     Args:
       trainer: It.
       say: Called with each line.
+      evaluations: When it is evaluated: `at intervals`, `at the end` or `never`.
       resumes: Whether anything is kept from which the run could go on.
     """
     trainer.model.summary(print_fn=lambda line, line_break=True: say(line), line_length=78)
@@ -27,9 +28,10 @@ def announce(trainer: Trainer, say: Callable[[str], None], resumes: bool) -> Non
         if trainer.global_step >= config.train_steps:
             say(f"nothing left to train: the run is at step {trainer.global_step} of {config.train_steps}")
             return
+        when = {"at intervals": f", evaluate every {config.validation_interval}", "at the end": ", evaluate at the end"}
         say(
-            f"plan: steps {trainer.global_step} to {config.train_steps}, log every {config.steps_per_loop}, "
-            f"evaluate every {config.validation_interval}, save every {config.checkpoint_interval or 'end of training'}"
+            f"plan: steps {trainer.global_step} to {config.train_steps}, log every {config.steps_per_loop}"
+            f"{when.get(evaluations, '')}, save every {config.checkpoint_interval or 'end of training'}"
         )
 
 

@@ -90,9 +90,9 @@ class Recovery:
         Raises:
           TrainingError: There are no trials left.
         """
-        self.trials += further
-        if self.trials > self.max_trials:
+        if self.trials + further > self.max_trials:
             raise TrainingError(f"{reason}; {self._remedy(None)}")
+        self.trials += further
         batch = {"step": step, "epoch": position.get("epoch"), "batch": position.get("batch")}
         self.skipped.append(batch)
         logger.warning("%s: leaving out batch %s of epoch %s", reason, batch["batch"], batch["epoch"])
@@ -118,7 +118,7 @@ class Recovery:
         return int(state.get("careful_until", 0))
 
     def _remedy(self, good: int | None) -> str:
-        tried = f"after {self.trials} trials, " if self.trials else ""
+        tried = f"after {self.trials} trial{'s' if self.trials > 1 else ''}, " if self.trials else ""
         left_out = f" (left out so far: {_listed(self.skipped)})" if self.skipped else ""
         last = f"the checkpoint of step {good} is the last good one" if good is not None else "nothing bad was saved"
         advice = "look at the data and the learning rate, or set trainer.recovery_max_trials to leave out batches"

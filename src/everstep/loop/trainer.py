@@ -162,12 +162,12 @@ class Trainer:
             feed = self._open_validation(self.validation_stream, self.task.aggregates or after is not None)
             with self.averaged(), contextlib.closing(feed):
                 logs, self.evaluated_batches = self.engine.evaluate(
-                    feed, num_steps, self.global_step, before, between_calls
+                    feed, num_steps, self.global_step, before, between_calls, loss_name="validation_loss"
                 )
         except NobodyWaits:
             self.between_calls()  # says why
             raise
-        return _named(logs, self.task.loss, "validation_loss")
+        return logs
 
     def _open_validation(self, stream: Stream, single: bool) -> Feed:
         """Opens the validation data at its beginning, which the feed of the last evaluation may still be reading."""

@@ -262,12 +262,15 @@ class Task(abc.ABC):
     def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
         """Folds one validation step's outputs, on the host, into `state`; the first state is None.
 
-        Each value is a tuple with one array per replica.
+        Each value is a tuple with one NumPy array per replica, which also answers `numpy()`.
         """
         return None
 
     def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: Any = None) -> Mapping[str, Any]:
-        """Returns the metrics of what `aggregate_logs` gathered; they join the evaluation's logs."""
+        """Returns the metrics of what `aggregate_logs` gathered; they join the evaluation's logs.
+
+        It is called if anything was gathered. A metric that is not one number is left out of the logs, with a warning.
+        """
         return {}
 
     @property

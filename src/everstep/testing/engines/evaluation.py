@@ -93,6 +93,7 @@ def check_gathers_outputs_on_the_host(make: Make) -> None:
             assert logs["steps"] == 11 == len(task.seen)
             assert all(isinstance(v, tuple) and len(v) == 1 for step in task.seen for v in step.values())
             assert all(isinstance(v[0], np.ndarray) for step in task.seen for v in step.values())
+            assert all(type(v[0].numpy()) is np.ndarray for step in task.seen for v in step.values())
             np.testing.assert_array_equal(np.concatenate([step["labels"][0] for step in task.seen]), y[:43])
             expected = x[:43] @ rig.value("model/dense/kernel")
             np.testing.assert_allclose(
@@ -100,6 +101,32 @@ def check_gathers_outputs_on_the_host(make: Make) -> None:
             )
     assert task.states[:3] == [None, 1, 2]
     assert task.states[11] is None
+
+
+def check_logs_what_was_reduced(make: Make) -> None:
+    """Numbers of any kind, inside of others, too; a loss beside that of the steps; what is no number is left out."""
+
+    class Reducing(Regression):
+        results: Any = None
+
+        def aggregate_logs(self, state: Any, step_outputs: Any) -> Any:
+            return (state or 0.0) + step_outputs["loss"][0].numpy()
+
+        def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: Any = None) -> Any:
+            return self.results
+
+    task, model = Reducing(), seeded(models.linear)
+    x, y = models.samples(model, 8)
+    with running(make, task, model, data=(x, y)) as rig, opened(rig.engine, ArrayStream((x, y), 4)) as feed:
+        plain, _ = rig.engine.evaluate(feed, loss_name="validation_loss")
+        assert list(plain) == ["validation_loss", "mae"]
+        own = {"loss": np.float32(3.0), "tensor": ops.convert_to_tensor([4.0]), "inner": {"count": 2}, "mae": 5}
+        task.results = {**own, "matrix": np.eye(2), "text": "good", "lists": {"empty": []}}
+        for _ in range(2):
+            feed.restore({"epoch": 0, "batch": 0})
+            logs, _ = rig.engine.evaluate(feed, loss_name="validation_loss")
+            assert logs.pop("validation_loss") == plain["validation_loss"]
+            assert logs == {"loss": 3.0, "tensor": 4.0, "inner": {"count": 2.0}, "mae": 5.0, "lists": {}}
 
 
 def check_needs_no_loss(make: Make) -> None:
@@ -139,6 +166,7 @@ CHECKS = [
     check_leaves_training_as_it_was,
     check_leaves_compiled_metrics_as_they_were,
     check_gathers_outputs_on_the_host,
+    check_logs_what_was_reduced,
     check_needs_no_loss,
     check_evaluates_alone,
 ]
