@@ -161,7 +161,7 @@ def run_experiment(
             eval_actions=[*configured.eval_actions, *eval_actions],
             trained=attempt.trained if attempt else lambda: None,
             asked=guard.asked,
-            went_back=run.again,
+            went_back=functools.partial(_rolled_back, run, guard),
             **controller_settings(params.trainer),
         )
         configured.join(controller)
@@ -366,6 +366,12 @@ def _run_mode(controller: Controller, mode: str, config: Any, post_eval: bool) -
         if post_eval:
             logs = controller.evaluate(config.validation_steps)
     return logs
+
+
+def _rolled_back(run: Run, guard: Any, steps: int) -> None:
+    """Notes that training is so many steps behind where it was: in the record, and where a kill would leave it."""
+    run.again(steps)
+    guard.go_on(run.step)
 
 
 def _report(console: ConsoleTracker, guard: Any, run: Run, step: int) -> bool:

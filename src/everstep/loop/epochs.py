@@ -110,8 +110,8 @@ class EpochController(Controller):
         if names or self._steps_run_in_python():
             self.trainer.step_by_step()
         after, report = self._after_step if names else self._after_call, self.trainer.after_call
-        # Both, always: whoever ends the run here, the step is done and is shown.
-        self.trainer.after_call = lambda step: all([after(step), report(step)])
+        # Both, always, and the report first: whatever a callback does now, the step is done.
+        self.trainer.after_call = lambda step: all([report(step), after(step)])
 
     def _steps_run_in_python(self) -> bool:
         """Whether a step of the model's own may set `model.stop_training` whenever it runs, not only when compiled."""
