@@ -10,32 +10,21 @@ from everstep.run.environment import environment
 
 NOT_INSTALLED = """
 import importlib.metadata as metadata
-find, points = metadata.distribution, metadata.entry_points
+find, points = metadata.Distribution.from_name, metadata.entry_points
 
-def distribution(name):
+def from_name(name):
     if name == "everstep":
         raise metadata.PackageNotFoundError(name)
     return find(name)
 
-metadata.distribution = distribution
+metadata.Distribution.from_name = from_name
 metadata.entry_points = lambda **of: [] if "everstep" in str(of.get("group")) else points(**of)
 from everstep.cli.main import main
 raise SystemExit(main())
 """
 
 
-def hide(monkeypatch):
-    find = importlib.metadata.distribution
-
-    def distribution(name):
-        if name == "everstep":
-            raise importlib.metadata.PackageNotFoundError(name)
-        return find(name)
-
-    monkeypatch.setattr(importlib.metadata, "distribution", distribution)
-
-
-def test_a_run_is_trained_saved_and_shown(tmp_path):
+def test_a_run_is_trained_and_saved(tmp_path):
     def call(*words):
         command = [sys.executable, "-c", NOT_INSTALLED, *words]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -47,8 +36,11 @@ def test_a_run_is_trained_saved_and_shown(tmp_path):
     assert call("--version").stdout == f"everstep {everstep.__version__}\n"
 
 
-def test_its_version_is_known(monkeypatch):
-    hide(monkeypatch)
+def test_its_version_is_known_and_its_extras_are_not(monkeypatch):
+    def from_name(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata.Distribution, "from_name", from_name)
     assert environment()["packages"]["everstep"] == everstep.__version__
     [told] = extras()
     assert (told.ok, "pip install" in told.text) == (False, True)
