@@ -168,7 +168,9 @@ def run_experiment(
         console.facts = LiveFacts(run, trainer, controller.saver)
         if attempt:
             controller.saver.parts += [*_parts(controller, trainer, attempt), configured]
-        _start(controller, trainer, mode, init_fn or task.initialize, run, say)
+        if _start(controller, trainer, mode, init_fn or task.initialize, run, say) and training:
+            controller.refuse_fewer(params.trainer.train_steps or 0, _asked(stored.trainer))
+            say(f"resumed at step {controller.step}, attempt {len(run.record['attempts']) + 1}")
         if verbose:
             _tell(controller, trainer, changes, say)
         if attempt and evaluating and checkpointer.latest() is None:
@@ -293,15 +295,19 @@ def _parts(controller: Controller, trainer: Trainer, attempt: Attempt) -> list[A
 
 def _start(
     controller: Controller, trainer: Trainer, mode: str, initialize: Callable, run: Run, say: Callable[[str], None]
-) -> None:
-    """Restores the newest checkpoint, or, in a run that has none, gives the model its initial weights."""
+) -> bool:
+    """Restores the newest checkpoint, or, in a run that has none, gives the model its initial weights.
+
+    Returns:
+      Whether a checkpoint was restored.
+    """
     if mode == "continuous_eval":
         if controller.checkpointer.latest() is None:
             timeout = trainer.config.trainer.continuous_eval_timeout
             say(f"waiting up to {timeout} s for the first checkpoint in {str(run.directory)!r}")
-        return
+        return False
     if controller.restore_checkpoint() is not None:
-        return
+        return True
     controller.checkpointer.require_hope()
     if mode == "eval":
         raise UsageError(
@@ -313,6 +319,13 @@ def _start(
     trainer.engine.pull()
     for report in run.record["initial_weights"]:
         report["sha256"] = weights_digest(trainer.engine.state())
+    return False
+
+
+def _asked(config: TrainerConfig) -> str:
+    """Returns how long the user wants to train, by the key that says it."""
+    key = "train_steps" if config.epochs is None else "epochs"
+    return f"trainer.{key}: received {getattr(config, key)}"
 
 
 def _reported(reports: Any, say: Callable[[str], None]) -> list[dict[str, Any]]:

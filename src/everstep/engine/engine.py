@@ -31,7 +31,7 @@ from everstep.engine.logs import checked_logs, scalar_names
 from everstep.engine.norms import measure
 from everstep.engine.pace import Pace
 from everstep.engine.probe import explain, no_new_variables, watch_variables
-from everstep.engine.window import Window, size_of
+from everstep.engine.window import FINITE_STEPS, Window, size_of
 from everstep.grad import adapt_loss_scaling, forget_scaled
 from everstep.optim.loss_scale import updates
 from everstep.task import compiled_step
@@ -85,6 +85,8 @@ class Engine(abc.ABC):
         for kind, names in scalars.items():
             self.windows[kind] = Window(names, self._metrics(kind, own), self.task.window(kind), norms.get(kind))
             self.windows[kind].reset()
+        if "train" in self.windows and self._sees_whole_loss:
+            self.windows["train"].watch(self.task.loss)
         self.variables = states.collect(self._owners())
         states.check_held(self.variables, watched.all)
         self.pace.batch_of(sum(leaf.nbytes for leaf in nest.flatten(batch)))
@@ -354,10 +356,18 @@ class Engine(abc.ABC):
         self.push()
         for key, variable in expected.items():
             variable.assign(state[key].astype(variable.dtype))
+        if "train" in self.windows and self.windows["train"].finite_steps is not None:
+            self.windows["train"].finite_steps.count.assign(0.0)
         self.pull()
 
     def _lasting(self) -> list[str]:
-        return [key for key in self.variables if not key.startswith(("metrics.validation/", "window.validation/"))]
+        passing = ("metrics.validation/", "window.validation/", f"window.train/{FINITE_STEPS}")
+        return [key for key in self.variables if not key.startswith(passing)]
+
+    @property
+    def _sees_whole_loss(self) -> bool:
+        """Whether the loss that a step returns is that of the whole batch, not of a replica's part."""
+        return True
 
     # -- one backend's part ----------------------------------------------------------------------------------------
 
@@ -401,6 +411,15 @@ class Engine(abc.ABC):
         """Returns a function that returns the logs as they are now, whatever is run meanwhile."""
         logs = self.read(kind)
         return lambda: logs
+
+    def read_bad_step_later(self) -> Callable[[], int | None]:
+        """Returns a function that tells which step since the last `reset` or `load` had a loss that was not finite.
+
+        It is the number of the first one, from 1 on; None where there was none, or nobody can say.
+        """
+        watched = self.windows["train"].finite_steps
+        count = 0.0 if watched is None else float(keras.ops.convert_to_numpy(watched.count.value))
+        return lambda: int(-count) if count < 0 else None
 
     @abc.abstractmethod
     def reset(self, kind: str) -> None:
