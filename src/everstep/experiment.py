@@ -187,7 +187,7 @@ def run_experiment(
             with machine, contextlib.closing(profile):
                 logs = _run_mode(controller, mode, params.trainer, run_post_eval or mode == "train_and_post_eval")
             trainer.close()
-            if training and (keep or verbose) and (figures := cost.take(run.record, trainer)):
+            if training and (keep or verbose) and (figures := cost.take(run.record, trainer, controller.training_time)):
                 say(f"cost {figures}")
             if training and export:
                 _leave_if_asked(guard)

@@ -60,6 +60,7 @@ class Engine(abc.ABC):
         self.variables: dict[str, keras.Variable] = {}
         self.windows: dict[str, Window] = {}
         self.compilations = 0
+        self.warmup = (0, 0.0)  # training steps in calls that compiled or were the first, and the seconds of those
         self._label_classes: set[int] = set()
         self.pace = Pace()
 
@@ -234,13 +235,16 @@ class Engine(abc.ABC):
         return done
 
     def _timed(self, piece: Piece) -> None:
-        if not self.pace.measuring:
-            self._train(piece)
-            return
-        begin = time.perf_counter()
+        begin, compiled, measuring = time.perf_counter(), self.compilations, self.pace.measuring
         self._train(piece)
-        self.wait()
-        self.pace.took(time.perf_counter() - begin)
+        is_warmup = self.compilations != compiled or self.pace.is_first
+        if measuring or is_warmup:
+            self.wait()
+        if is_warmup:
+            steps, seconds = self.warmup
+            self.warmup = steps + piece.count, seconds + time.perf_counter() - begin
+        if measuring:
+            self.pace.took(time.perf_counter() - begin)
 
     def evaluate(
         self,

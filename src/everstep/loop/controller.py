@@ -131,6 +131,11 @@ class Controller:
         return dict(self._evaluated["logs"])
 
     @property
+    def training_time(self) -> tuple[int, float]:
+        """Steps that this controller has trained, and the seconds in which it did: no evaluation, no save counts."""
+        return self._pending.steps, self._pending.seconds
+
+    @property
     def checkpointer(self) -> Checkpointer:
         """Where states are kept."""
         return self.saver.checkpointer

@@ -63,6 +63,7 @@ class Trainer:
         self._counted_from = 0  # the step after which the engine has begun to count
         self._bad_steps: dict[int, int] = {}  # the first bad step of a window, by the window's last
         self._checked: set[int] = set()
+        self._warmups: list[Callable[[], tuple[int, float]]] = []  # of each stage's engine
         self.window_open = False  # whether the next step belongs to a window that has begun
         self.after_call: Callable[[int], bool] = lambda step: True
         # Asked again and again while data is waited for; False: training ends at the step reached, and no one waits.
@@ -86,7 +87,9 @@ class Trainer:
         train_batch, validation_batch = _first(self.train_stream, True), _first(self.validation_stream, False)
         self.train_example = train_batch
         self.example = train_batch if validation_batch is None else validation_batch
-        self.engine = self._built_engine(train_batch, validation_batch)
+        self.engine = engine = self._built_engine(train_batch, validation_batch)
+        steps, seconds = engine.warmup  # an engine may have served before
+        self._warmups.append(lambda: (engine.warmup[0] - steps, engine.warmup[1] - seconds))
         self._skipped = SkippedSteps(self.optimizer, self.global_step)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
         self._validation_feed: Feed | None = None  # of the running evaluation, or closed, of the last one
@@ -207,6 +210,12 @@ class Trainer:
             return None
         position = self._train_feed.state()
         return int(position["epoch"]) + int(position["batch"]) / per_epoch
+
+    @property
+    def warmup(self) -> tuple[int, float]:
+        """Steps in calls that compiled or were the first of all, and the seconds that those calls took."""
+        each = [warmup() for warmup in self._warmups]
+        return sum(steps for steps, _ in each), sum(seconds for _, seconds in each)
 
     @property
     def consumed(self) -> tuple[int, float]:
