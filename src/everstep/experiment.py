@@ -82,6 +82,7 @@ def run_experiment(
     record: Mapping[str, Any] | None = None,
     code_root: str | Path | None = None,
     keep: bool = True,
+    at_end: Callable[[Run], None] | None = None,
 ) -> tuple[keras.Model, Logs]:
     """Trains or evaluates a task as `params` say, in one directory; run again, it resumes.
 
@@ -114,6 +115,8 @@ def run_experiment(
         `data` for further fingerprints.
       code_root: Where the code is that the run is made of; by default the working directory.
       keep: Whether the directory is looked at afterwards; where it is thrown away, no record is written.
+      at_end: Called with the run when training is done: what belongs to it beyond training, done while the directory
+        is still this process's alone. What it puts into the run's `record` is written with the end of the attempt.
 
     Returns:
       The model, and the logs of the last evaluation (of the last loop in mode `train`).
@@ -192,6 +195,10 @@ def run_experiment(
             if training and export:
                 _leave_if_asked(guard)
                 _export(trainer, run.directory)
+            if attempt and at_end is not None:
+                _leave_if_asked(guard)
+                attempt.require_digests()
+                at_end(run)
         _leave_if_asked(guard)  # all is done, but whoever asked wants to hear of it
         if training and len(run.record["attempts"]) > 1:
             say(f"goodput {goodput(run.record)}")
