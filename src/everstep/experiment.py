@@ -83,6 +83,7 @@ def run_experiment(
     record: Mapping[str, Any] | None = None,
     code_root: str | Path | None = None,
     keep: bool = True,
+    at_end: Callable[[Run], None] | None = None,
 ) -> tuple[keras.Model, Logs]:
     """Trains or evaluates a task as `params` say, in one directory; run again, it resumes.
 
@@ -115,6 +116,8 @@ def run_experiment(
         `data` for further fingerprints.
       code_root: Where the code is that the run is made of; by default the working directory.
       keep: Whether the directory is looked at afterwards; where it is thrown away, no record is written.
+      at_end: Called with the run when training is done: what belongs to it beyond training, done while the directory
+        is still this process's alone. What it puts into the run's `record` is written with the end of the attempt.
 
     Returns:
       The model, and the logs of the last evaluation (of the last loop in mode `train`).
@@ -162,14 +165,16 @@ def run_experiment(
             eval_actions=[*configured.eval_actions, *eval_actions],
             trained=attempt.trained if attempt else lambda: None,
             asked=guard.asked,
-            went_back=run.again,
+            went_back=functools.partial(_rolled_back, run, guard),
             **controller_settings(params.trainer),
         )
         configured.join(controller)
         console.facts = LiveFacts(run, trainer, controller.saver)
         if attempt:
             controller.saver.parts += [*_parts(controller, trainer, attempt), configured]
-        _start(controller, trainer, mode, init_fn or task.initialize, run, say)
+        if _start(controller, trainer, mode, init_fn or task.initialize, run, say) and training:
+            controller.refuse_fewer(params.trainer.train_steps or 0, _asked(stored.trainer))
+            say(f"resumed at step {controller.step}, attempt {len(run.record['attempts']) + 1}")
         if verbose:
             evaluations = "at intervals" if mode == "train_and_eval" else "at the end" if evaluating else "never"
             _tell(controller, trainer, evaluations, changes, say)
@@ -187,11 +192,15 @@ def run_experiment(
             with machine, contextlib.closing(profile):
                 logs = _run_mode(controller, mode, params.trainer, run_post_eval or mode == "train_and_post_eval")
             trainer.close()
-            if training and (keep or verbose) and (figures := cost.take(run.record, trainer)):
+            if training and (keep or verbose) and (figures := cost.take(run.record, trainer, controller.training_time)):
                 say(f"cost {figures}")
             if training and export:
                 _leave_if_asked(guard)
                 _export(trainer, run.directory)
+            if attempt and at_end is not None:
+                _leave_if_asked(guard)
+                attempt.require_digests()
+                at_end(run)
         _leave_if_asked(guard)  # all is done, but whoever asked wants to hear of it
         if training and len(run.record["attempts"]) > 1:
             say(f"goodput {goodput(run.record)}")
@@ -295,15 +304,19 @@ def _parts(controller: Controller, trainer: Trainer, attempt: Attempt) -> list[A
 
 def _start(
     controller: Controller, trainer: Trainer, mode: str, initialize: Callable, run: Run, say: Callable[[str], None]
-) -> None:
-    """Restores the newest checkpoint, or, in a run that has none, gives the model its initial weights."""
+) -> bool:
+    """Restores the newest checkpoint, or, in a run that has none, gives the model its initial weights.
+
+    Returns:
+      Whether a checkpoint was restored.
+    """
     if mode == "continuous_eval":
         if controller.checkpointer.latest() is None:
             timeout = trainer.config.trainer.continuous_eval_timeout
             say(f"waiting up to {timeout} s for the first checkpoint in {str(run.directory)!r}")
-        return
+        return False
     if controller.restore_checkpoint() is not None:
-        return
+        return True
     controller.checkpointer.require_hope()
     if mode == "eval":
         raise UsageError(
@@ -315,6 +328,13 @@ def _start(
     trainer.engine.pull()
     for report in run.record["initial_weights"]:
         report["sha256"] = weights_digest(trainer.engine.state())
+    return False
+
+
+def _asked(config: TrainerConfig) -> str:
+    """Returns how long the user wants to train, by the key that says it."""
+    key = "train_steps" if config.epochs is None else "epochs"
+    return f"trainer.{key}: received {getattr(config, key)}"
 
 
 def _reported(reports: Any, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -373,6 +393,12 @@ def _run_mode(controller: Controller, mode: str, config: Any, post_eval: bool) -
         if post_eval:
             logs = controller.evaluate(config.validation_steps)
     return logs
+
+
+def _rolled_back(run: Run, guard: Any, steps: int) -> None:
+    """Notes that training is so many steps behind where it was: in the record, and where a kill would leave it."""
+    run.again(steps)
+    guard.go_on(run.step)
 
 
 def _report(console: ConsoleTracker, guard: Any, run: Run, step: int) -> bool:

@@ -23,7 +23,7 @@ RUN = (
 from everstep.run.heartbeat import Heartbeat
 from everstep.run.supervised import announce
 announce("run", {requeue})
-heart = Heartbeat("run", interval=0)
+heart = Heartbeat("run", share=1)
 """
 )
 

@@ -1,10 +1,12 @@
+import time
+
 import keras
 import numpy as np
 import pytest
 
 import everstep
 from everstep.experiment import create_trainer
-from everstep.run.cost import Cost, count_parameters
+from everstep.run.cost import Cost, count_parameters, steady_rate
 from everstep.run.peaks import peak_flops
 from everstep.run.record import read
 from everstep.task.classification import ClassificationTask
@@ -223,3 +225,33 @@ def test_what_is_unknown_is_not_said():
         "1.32 M parameters, 16.4 GFLOPs a step of 32 samples, 12.3 steps/s, 395 samples/s, "
         "41.2% of the peak of 2 × NVIDIA H100"
     )
+
+
+class SlowToCompile(Line):
+    """A task whose step takes a while to be traced, and no time to be run."""
+
+    def train_step(self, inputs, model, optimizer, metrics):
+        if keras.backend.backend() != "torch":  # where nothing is traced
+            time.sleep(0.3)
+        return super().train_step(inputs, model, optimizer, metrics)
+
+
+def test_steps_that_compile_do_not_count_as_speed(tmp_path):
+    trainers = []
+
+    class Kept(everstep.Trainer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            trainers.append(self)
+
+    cost = cost_of(SlowToCompile(dense, (32,)), tmp_path, trainer_cls=Kept)
+    steps, seconds = trainers[0].warmup
+    assert 1 <= steps < 4, "the first call, and no more than one for the second shape"
+    assert seconds >= (0.0 if keras.backend.backend() == "torch" else 0.3)
+    assert cost["steps_per_second"] > 0
+
+
+def test_the_speed_is_that_of_the_steps_which_compile_nothing():
+    assert steady_rate((36, 13.4), (1, 11.0)) == pytest.approx(35 / 2.4)
+    assert steady_rate((1, 5.0), (1, 5.0)) is None
+    assert steady_rate((0, 0.0), (0, 0.0)) is None

@@ -4,7 +4,9 @@ import csv
 import functools
 import json
 import logging
+import os
 import re
+import signal
 from pathlib import Path
 
 import keras
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 from everstep.cli.commands import load
+from everstep.data.arrays import ArrayStream
 from everstep.errors import TrainingError, UsageError
 from everstep.export.folder import serving_form
 from everstep.training import Training
@@ -180,7 +183,10 @@ def test_custom_objects(tmp_path):
 
 @pytest.mark.parametrize(("bad", "loss"), [(np.nan, "nan"), pytest.param(1e30, "inf", marks=pytest.mark.full)])
 def test_what_is_not_finite_is_neither_saved_nor_exported(tmp_path, bad, loss):
-    """The loss goes bad in the second epoch: the first one's checkpoint is the last, and there are no artifacts."""
+    """The loss goes bad in the second epoch: the first one's checkpoint is the last, and no model is exported.
+
+    The message names the very step, and `history.csv`, which a tuner may wait for, has the epoch that failed.
+    """
 
     def spoiling(epoch, logs):
         if epoch == 1:
@@ -192,11 +198,51 @@ def test_what_is_not_finite_is_neither_saved_nor_exported(tmp_path, bad, loss):
     training = made(tmp_path / "job", artifacts_dir=tmp_path / "artifacts", build_model_func=linear, loss="mse")
     training.add_callback(spoil)
     data = X, np.eye(2, dtype="float32")[Y]
-    with pytest.raises(TrainingError, match=f"the training loss is {loss} at step 4; the checkpoint of step 2 is"):
+    with pytest.raises(TrainingError, match=f"the training loss is {loss} at step 3; the checkpoint of step 2 is"):
         training.run_train(data, data, 3)
     assert [path.name for path in (tmp_path / "job" / "checkpoints").iterdir()] == ["2"]
     assert json.loads((tmp_path / "job" / "job_meta.json").read_text())["last_epoch"] == 1
-    assert not list((tmp_path / "artifacts").iterdir())
+    assert [path.name for path in (tmp_path / "artifacts").iterdir()] == ["history.csv"]
+    first, second = csv.DictReader((tmp_path / "artifacts" / "history.csv").read_text().splitlines())
+    assert (first["epoch"], second["epoch"]) == ("0", "1")
+    assert np.isfinite([float(first["loss"]), float(first["val_loss"])]).all()
+    assert (second["loss"], second["val_loss"]) == (loss, "nan")
+    assert training.history.epoch == [0, 1]
+    assert np.isfinite(training.history.history["loss"]).tolist() == [True, False]
+
+
+class Interrupting(keras.callbacks.Callback):
+    """Presses Ctrl-C after a batch; at 0 never."""
+
+    def __init__(self, batch):
+        super().__init__()
+        self._batch = batch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch + 1 == self._batch:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_the_step_in_which_the_loss_was_not_finite_is_named(tmp_path):
+    """Not the end of the epoch; also in a job that resumes inside an epoch, whose earlier steps were sound."""
+    x = X.copy()
+    x[8 * 4 + 1] = np.nan
+    data = ArrayStream((x, Y), 8, shuffle=False, seed=0, repeat=True)
+    with pytest.raises(TrainingError, match="the training loss is nan at step 5;"):
+        made(tmp_path / "job").run_train(data, None, 2)
+    for batch, error, words in ((3, KeyboardInterrupt, None), (0, TrainingError, "nan at step 5;")):
+        training = made(tmp_path / "resumed")
+        training.add_callback(Interrupting(batch))
+        with pytest.raises(error, match=words):
+            training.run_train(ArrayStream((x, Y), 8, shuffle=False, seed=0, repeat=True), None, 2)
+
+
+def test_fewer_epochs_than_are_trained_are_refused(tmp_path, capsys):
+    made(tmp_path / "job").run_train((X, Y), None, 3)
+    with pytest.raises(UsageError, match="epochs: received 2, but 3 are trained already: ask for 3 or more, or start"):
+        made(tmp_path / "job").run_train((X, Y), None, 2)
+    made(tmp_path / "job", verbose=True).run_train((X, Y), None, 3)
+    assert "resumed at step 6, attempt 2\n" in capsys.readouterr().err
 
 
 # -- refused ---------------------------------------------------------------------------------------------------------

@@ -45,14 +45,22 @@ def test_what_keras_returns_is_a_history(tmp_path):
 
 
 def test_refused(tmp_path):
-    """Nothing that is not finite is exported; and without a place there is none."""
+    """Nothing that is not finite is exported."""
     training = made(tmp_path / "job", artifacts_dir=tmp_path / "artifacts")
     training.model.set_weights([weight * np.nan for weight in training.model.get_weights()])
     with pytest.raises(TrainingError, match="kernel is not finite, so the model is not saved"):
         training.save_model()
     assert not (tmp_path / "artifacts").exists()
-    with pytest.raises(UsageError, match=f"artifacts_dir: received '', so there is no place for {SERVED}"):
-        made(tmp_path / "job").save_model()
+
+
+def test_without_artifacts_dir_what_is_saved_goes_into_the_jobs_own(tmp_path):
+    training = made(tmp_path / "job")
+    training.run_train((X, Y), None, 2)
+    assert not (tmp_path / "job" / "artifacts").exists(), "nobody has asked for any yet"
+    assert training.save_history() == str(tmp_path / "job" / "artifacts" / "history.csv")
+    assert (tmp_path / "job" / "artifacts" / "history.csv").read_text().startswith("epoch,")
+    assert training.save_model() == str(tmp_path / "job" / "artifacts" / SERVED)
+    made(tmp_path / "job").run_train((X, Y), None, 3)  # and the job resumes as before
 
 
 def test_made_up_inputs():

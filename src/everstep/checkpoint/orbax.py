@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from everstep import storage
+from everstep import __version__, storage
 from everstep.checkpoint import arrays, manifest
 from everstep.checkpoint.checkpointer import Checkpointer, SaveError
 from everstep.checkpoint.manifest import Damaged, Manifest
@@ -82,7 +82,7 @@ class OrbaxCheckpointer(Checkpointer):
                 return
         except OSError as error:
             raise SaveError(_save_message(step, self._directory, error)) from error
-        record = Manifest(step, self._run_id(), time.time(), _finite(metrics or {}), {}, _version())
+        record = Manifest(step, self._run_id(), time.time(), _finite(metrics or {}), {}, __version__)
         self._pending = step, self._thread.submit(self._write, record, state, meta)
 
     def wait(self) -> None:
@@ -283,12 +283,6 @@ def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Returns the metrics by which a checkpoint can be the best."""
     numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float | np.number)}
     return {name: float(value) for name, value in numbers.items() if np.isfinite(value)}
-
-
-def _version() -> str:
-    import importlib.metadata
-
-    return importlib.metadata.version("everstep")
 
 
 def _brief(error: Exception) -> str:

@@ -4,11 +4,12 @@
 """
 
 import importlib
-import importlib.metadata
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from everstep import __version__
 
 COMMANDS = {
     "new": "Make a project: config, data, code, tests and a sample.",
@@ -68,7 +69,7 @@ def everstep(
 ) -> None:
     """Train Keras 3 models and never lose a step."""
     if version:
-        print(f"everstep {importlib.metadata.version('everstep')}")
+        print(f"everstep {__version__}")
     elif context.invoked_subcommand is None:
         print(context.get_help())
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from everstep import storage
+from everstep import __version__, storage
 from everstep.engine import backend
 from everstep.errors import UsageError
 
@@ -90,7 +90,10 @@ def versions() -> list[Check]:
 
 def extras() -> list[Check]:
     """Returns for each of everstep's extras whether all it asks for is installed, and how to get it."""
-    names = importlib.metadata.metadata("everstep").get_all("Provides-Extra") or []
+    try:
+        names = importlib.metadata.metadata("everstep").get_all("Provides-Extra") or []
+    except importlib.metadata.PackageNotFoundError:  # run from its sources
+        return [Check("extra", "everstep", False, "not installed, so its extras are unknown: pip install -e .")]
     return [_extra(name) for name in names]
 
 
@@ -145,6 +148,8 @@ def _path(name: str, path: Path) -> Check:
 
 
 def _version(package: str) -> str | None:
+    if package == "everstep":
+        return __version__
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

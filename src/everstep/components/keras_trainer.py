@@ -69,7 +69,6 @@ class KerasTrainer:
         config = self._components.config
         epochs, steps = require_epochs(config), train.n_iter
         self._refuse_other_best()
-        self._refuse_fewer(epochs, steps)
         if train.doubt:
             logger.warning("%s", train.doubt)
         model = compiled_model(self._components)
@@ -86,7 +85,7 @@ class KerasTrainer:
                 "train_and_eval",
                 params,
                 self._folder.training,
-                controller_cls=functools.partial(_controller, told, callbacks, watcher),
+                controller_cls=functools.partial(_controller, told, callbacks, watcher, epochs_origin=config.place("epochs")),
                 export=False,
                 verbose=self._verbose,
                 allow_change=self._allow_change,
@@ -128,15 +127,6 @@ class KerasTrainer:
         for key in ("task", "project", "export"):
             stored = stored.get(key) if isinstance(stored, Mapping) else None
         return stored if isinstance(stored, Mapping) else {}
-
-    def _refuse_fewer(self, epochs: int, steps: int) -> None:
-        """Refuses to end before where the run is: the best epoch may be one of those beyond."""
-        trained = -(-(self._folder.step() or 0) // steps)
-        if trained > epochs:
-            raise UsageError(
-                f"epochs: received {epochs}, but {trained} are trained already, and any of them may be the best: say "
-                f"{trained} or more, or start a run with another name (from {self._components.config.place('epochs')})"
-            )
 
     def _weighted(self, stream: Stream, class_weight: Any) -> Stream:
         """Returns batches with the weights of their classes; labels that have none are the model builder's fault."""

@@ -14,6 +14,12 @@ Registered = TypeVar("Registered", bound=Callable[..., Any])
 ENTRY_POINTS = "everstep.experiments"
 """Entry point group of installed packages; each names a module that registers experiments when imported."""
 
+_SHIPPED = [
+    importlib.metadata.EntryPoint("zoo", "everstep.zoo", ENTRY_POINTS),
+    importlib.metadata.EntryPoint("bct", "everstep.bct.digits", ENTRY_POINTS),
+]
+"""This package's own, as its installation declares them: its sources may be used without being installed."""
+
 _logger = logging.getLogger(__name__)
 _tasks: dict[type[Config], Callable[..., Any]] = {}
 _experiments: dict[str, Callable[[], Config]] = {}
@@ -182,7 +188,7 @@ def experiments() -> dict[str, str]:
 
 def load_entry_points() -> None:
     """Imports the experiments of installed packages, once each; a broken one is a warning in the log."""
-    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+    for point in [*importlib.metadata.entry_points(group=ENTRY_POINTS), *_SHIPPED]:
         if point.value in _loaded:
             continue
         _loaded.add(point.value)

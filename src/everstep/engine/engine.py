@@ -31,7 +31,7 @@ from everstep.engine.logs import checked_logs, host_outputs, reduced_logs, scala
 from everstep.engine.norms import measure
 from everstep.engine.pace import Pace
 from everstep.engine.probe import explain, no_new_variables, watch_variables
-from everstep.engine.window import Window, size_of
+from everstep.engine.window import FINITE_STEPS, Window, size_of
 from everstep.grad import adapt_loss_scaling, forget_scaled
 from everstep.optim.loss_scale import updates
 from everstep.task import compiled_step
@@ -60,6 +60,7 @@ class Engine(abc.ABC):
         self.variables: dict[str, keras.Variable] = {}
         self.windows: dict[str, Window] = {}
         self.compilations = 0
+        self.warmup = (0, 0.0)  # training steps in calls that compiled or were the first, and the seconds of those
         self._label_classes: set[int] = set()
         self._not_numbers: set[str] = set()  # what `reduce_aggregated_logs` returned and nobody can log
         self.pace = Pace()
@@ -86,6 +87,8 @@ class Engine(abc.ABC):
         for kind, names in scalars.items():
             self.windows[kind] = Window(names, self._metrics(kind, own), self.task.window(kind), norms.get(kind))
             self.windows[kind].reset()
+        if "train" in self.windows and self._sees_whole_loss:
+            self.windows["train"].watch(self.task.loss)
         self.variables = states.collect(self._owners())
         states.check_held(self.variables, watched.all)
         self.pace.batch_of(sum(leaf.nbytes for leaf in nest.flatten(batch)))
@@ -233,13 +236,16 @@ class Engine(abc.ABC):
         return done
 
     def _timed(self, piece: Piece) -> None:
-        if not self.pace.measuring:
-            self._train(piece)
-            return
-        begin = time.perf_counter()
+        begin, compiled, measuring = time.perf_counter(), self.compilations, self.pace.measuring
         self._train(piece)
-        self.wait()
-        self.pace.took(time.perf_counter() - begin)
+        is_warmup = self.compilations != compiled or self.pace.is_first
+        if measuring or is_warmup:
+            self.wait()
+        if is_warmup:
+            steps, seconds = self.warmup
+            self.warmup = steps + piece.count, seconds + time.perf_counter() - begin
+        if measuring:
+            self.pace.took(time.perf_counter() - begin)
 
     def evaluate(
         self,
@@ -361,10 +367,18 @@ class Engine(abc.ABC):
         self.push()
         for key, variable in expected.items():
             variable.assign(state[key].astype(variable.dtype))
+        if "train" in self.windows and self.windows["train"].finite_steps is not None:
+            self.windows["train"].finite_steps.count.assign(0.0)
         self.pull()
 
     def _lasting(self) -> list[str]:
-        return [key for key in self.variables if not key.startswith(("metrics.validation/", "window.validation/"))]
+        passing = ("metrics.validation/", "window.validation/", f"window.train/{FINITE_STEPS}")
+        return [key for key in self.variables if not key.startswith(passing)]
+
+    @property
+    def _sees_whole_loss(self) -> bool:
+        """Whether the loss that a step returns is that of the whole batch, not of a replica's part."""
+        return True
 
     # -- one backend's part ----------------------------------------------------------------------------------------
 
@@ -408,6 +422,15 @@ class Engine(abc.ABC):
         """Returns a function that returns the logs as they are now, whatever is run meanwhile."""
         logs = self.read(kind)
         return lambda: logs
+
+    def read_bad_step_later(self) -> Callable[[], int | None]:
+        """Returns a function that tells which step since the last `reset` or `load` had a loss that was not finite.
+
+        It is the number of the first one, from 1 on; None where there was none, or nobody can say.
+        """
+        watched = self.windows["train"].finite_steps
+        count = 0.0 if watched is None else float(keras.ops.convert_to_numpy(watched.count.value))
+        return lambda: int(-count) if count < 0 else None
 
     @abc.abstractmethod
     def reset(self, kind: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import keras
 import numpy as np
 
 from everstep.data import nest
@@ -148,13 +149,25 @@ class JaxEngine(Engine):
         if kind not in self._logs:
             self._logs[kind] = self._read_all(self._values, kind)[1]
         names, values = self._names[kind], self._logs[kind]
-        return lambda: floats(dict(zip(names, jax.device_get(values), strict=True)))
+        return lambda: floats(dict(zip(names, jax.device_get(values[: len(names)]), strict=True)))
+
+    def read_bad_step_later(self) -> Callable[[], int | None]:
+        """Returns a function that waits for the steps handed over so far, and tells which had a bad loss first."""
+        self.read_later("train")
+        values = self._logs["train"]  # the count comes last, and out of the compiled call as the logs do
+
+        def read() -> int | None:
+            count = float(jax.device_get(values[-1]))
+            return int(-count) if count < 0 else None
+
+        return read
 
     def _read_values(self, kind: str) -> list[Any]:
         """The values of `_read` alone: names in a compiled function's result would come back sorted."""
         logs = self._read(kind)
         self._names[kind] = list(logs)
-        return list(logs.values())
+        watched = self.windows[kind].finite_steps
+        return [*logs.values(), *([] if watched is None else [keras.ops.convert_to_tensor(watched.count)])]
 
     def reset(self, kind: str) -> None:
         """Opens the next window."""

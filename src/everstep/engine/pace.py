@@ -28,6 +28,11 @@ class Pace:
         """Whether the next call should be timed: the second one, for the first one compiles."""
         return self._calls < 2
 
+    @property
+    def is_first(self) -> bool:
+        """Whether no call has been timed yet."""
+        return self._calls == 0
+
     def batch_of(self, size: int) -> None:
         """Tells how many bytes a batch has."""
         self._batch_bytes = max(size, 1)

@@ -76,6 +76,10 @@ class TensorFlowEngine(Engine):
 
         tf.while_loop(lambda index: index < count, one, (tf.constant(0),), parallel_iterations=1)
 
+    @property
+    def _sees_whole_loss(self) -> bool:
+        return self._replicas.count == 1
+
     def _on_devices(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
         return self._replicas.run(step, batch)
 

@@ -57,7 +57,7 @@ class FlowController(EpochController):
     """
 
     def __init__(self, *, context: FlowContext, rate: float | None, **kwargs: Any) -> None:
-        super().__init__(keep=True, **kwargs)
+        super().__init__(keep=True, epochs_key="epoch", **kwargs)
         self.saver.parts.append(LearningRate(self.trainer, rate))
         self._context = context
 

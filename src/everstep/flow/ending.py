@@ -17,14 +17,14 @@ from everstep.flow.context import FlowContext
 from everstep.flow.drawing import draw
 from everstep.flow.splits import Splits
 from everstep.optim.ema import find_average
-from everstep.run.record import read
+from everstep.run.record import Run
 
 logger = logging.getLogger(__name__)
 
 _ACCURACIES = ("acc", "accuracy")
 
 
-def finish(task: Any, context: FlowContext, splits: Splits, serving: keras.Model) -> dict[str, float]:
+def finish(task: Any, context: FlowContext, splits: Splits, serving: keras.Model, run: Run) -> dict[str, float]:
     """Evaluates, saves and logs what was trained; returns the final metrics.
 
     The model is that of the last epoch, with its averaged weights where the optimizer keeps such.
@@ -34,17 +34,19 @@ def finish(task: Any, context: FlowContext, splits: Splits, serving: keras.Model
       context: What is around it.
       splits: Its data.
       serving: The model to save, which shares its layers with the task's.
+      run: Its record, which the run writes when it ends: nobody else may write it before.
     """
     model, directory = task.model, context.directory
     with averaged(model):
         metrics = _tested(model, splits.test, task.params.batch_size)
         _save(serving, _sample(serving, splits.train if serving is model else None), context)
     files = [directory / "model.keras", *_draw(task, context)]
-    tracking = context.begin(read(directory)["id"], model.name)
+    tracking = context.begin(run.id, model.name)
     tracking.start(model.name)
     tracking.log(max(task.params.epoch - 1, 0), metrics)
     tracking.files(files)
-    _complete(directory, metrics)
+    run.record["metrics"] = {**run.record["metrics"], "test": dict(metrics)}
+    run.record["flow"] = {**run.record["flow"], "complete": True}
     return metrics
 
 
@@ -119,11 +121,3 @@ def _copy(path: Path, target: Path) -> None:
     storage.prepare_directory(target.parent)
     with storage.atomic_path(target) as temporary:
         shutil.copyfile(path, temporary)
-
-
-def _complete(directory: Path, metrics: Mapping[str, float]) -> None:
-    """Notes in `run.json` that nothing is left to do, and what the test came to."""
-    record = read(directory)
-    record["metrics"] = {**record["metrics"], "test": dict(metrics)}
-    record["flow"] = {**record["flow"], "complete": True}
-    storage.write_json(directory / "run.json", record)

@@ -22,6 +22,7 @@ from everstep.flow.ending import finish
 from everstep.flow.splits import Splits, splits_of
 from everstep.loop.keras_callbacks import KerasCallbacks
 from everstep.loop.per_epoch import per_epoch
+from everstep.run.record import Run
 from everstep.run.signals import as_python_interrupts
 from everstep.task.compiled import CompiledTask, require_compiled
 from everstep.task.config import TaskConfig
@@ -68,9 +69,7 @@ def train(task: Any) -> Mapping[str, float]:
         task.model = model = _built(task, context)
         serving = _model(task.build_serving_model(model), task, "build_serving_model")
         told = describe(model)
-        history = _trained(task, context, model, told, splits)
-        task.history = {name: list(values) for name, values in history.history.items()}
-        task.metrics = finish(task, context, splits, serving)
+        _train(task, context, model, told, splits, serving)
         leave(model, told)
     return task.metrics
 
@@ -96,8 +95,10 @@ def _model(returned: Any, task: Any, hook: str) -> keras.Model:
     return returned
 
 
-def _trained(task: Any, context: Any, model: keras.Model, told: Description, splits: Splits) -> Any:
-    """Trains up to the configured epoch, from wherever the run is; returns the history of all epochs."""
+def _train(
+    task: Any, context: Any, model: keras.Model, told: Description, splits: Splits, serving: keras.Model
+) -> None:
+    """Trains up to the configured epoch, from wherever the run is, and finishes the run."""
     params = task.params
     stream = _stream(splits.train, params, training=True)
     validation = None if splits.validation is None else _stream(splits.validation, params, training=False)
@@ -108,6 +109,11 @@ def _trained(task: Any, context: Any, model: keras.Model, told: Description, spl
     watcher = FlowWatcher(context, model.name)
     callbacks = KerasCallbacks([*task.build_callbacks(), watcher], model, params.epoch, steps, validation is not None)
     looped = functools.partial(FlowController, context=context, callbacks=callbacks, rate=told.learning_rate)
+
+    def at_end(run: Run) -> None:
+        task.history = {name: list(values) for name, values in callbacks.history.history.items()}
+        task.metrics = finish(task, context, splits, serving, run)
+
     with as_python_interrupts():
         run_experiment(
             None,
@@ -122,8 +128,8 @@ def _trained(task: Any, context: Any, model: keras.Model, told: Description, spl
             experiment=context.settings.task,
             record=context.record(),
             code_root=context.root,
+            at_end=at_end,
         )
-    return callbacks.history
 
 
 def _stream(data: Any, params: Any, training: bool) -> Stream:

@@ -117,7 +117,7 @@ class Controller:
         self._told: dict[str, Any] = {"reason": "", "target": 0}  # what made an earlier attempt stop on its way
         self._unclosed = False  # whether what belongs to the end of the last window is still to be done
         self._unsaved = ""  # why the last state was not saved
-        self._pending = PendingLogs(self.recovery.watch)
+        self._pending = PendingLogs(self._watch)
         self._evaluated: dict[str, Any] = {"step": -1, "logs": {}}
 
     @property
@@ -129,6 +129,11 @@ class Controller:
     def last_evaluation(self) -> Logs:
         """The logs of the last evaluation."""
         return dict(self._evaluated["logs"])
+
+    @property
+    def training_time(self) -> tuple[int, float]:
+        """Steps that this controller has trained, and the seconds in which it did: no evaluation, no save counts."""
+        return self._pending.steps, self._pending.seconds
 
     @property
     def checkpointer(self) -> Checkpointer:
@@ -271,6 +276,22 @@ class Controller:
     def _parts(self) -> tuple[State, dict[str, Any]]:
         return self.saver.collect(self.trainer)
 
+    def refuse_fewer(self, train_steps: int, asked: str) -> None:
+        """Refuses to end before the step that the restored run is at: what it has learned since cannot be undone.
+
+        Args:
+          train_steps: Where training is to end.
+          asked: What the user said, in the user's words: `trainer.epochs: received 3`.
+
+        Raises:
+          UsageError: The run is beyond that step.
+        """
+        if self.step > train_steps:
+            raise UsageError(
+                f"{asked}, but this run has trained {self.step} steps already: ask for {self.step} steps or more, or "
+                "start a new run"
+            )
+
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def _carry_out(self, plan: Plan) -> Logs:
@@ -387,6 +408,11 @@ class Controller:
         self._went_back(computed - self.step)
         self._take_care(reached)
         self.tracker.start(self.step)
+
+    def _watch(self, step: int, logs: Logs) -> None:
+        """Looks at the logs of a window that ends at `step`; where the trainer knows the very step, that is named."""
+        bad_step = getattr(self.trainer, "bad_step", lambda step: None)
+        self.recovery.watch(bad_step(step) or step, logs)
 
     def _may_wait(self) -> bool:
         """Whether data is still waited for: not by a run that is to end."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from everstep.errors import TrainingError, UsageError
 from everstep.loop.controller import Controller
 from everstep.loop.keras_callbacks import BETWEEN, KerasCallbacks
 from everstep.loop.plan import Plan
@@ -23,13 +24,18 @@ class EpochController(Controller):
     Args:
       callbacks: They.
       keep: Whether checkpoints are kept at all.
+      epochs_key: What the user calls the number of epochs.
+      epochs_origin: The file and line that say it, where there is one.
       **kwargs: As for `Controller`.
     """
 
-    def __init__(self, *, callbacks: KerasCallbacks, keep: bool, **kwargs: Any) -> None:
+    def __init__(
+        self, *, callbacks: KerasCallbacks, keep: bool, epochs_key: str = "epochs", epochs_origin: str = "", **kwargs: Any
+    ) -> None:
         super().__init__(**(kwargs if keep else {**kwargs, "checkpointer": None}))
         self.callbacks = callbacks
         self._evaluated_steps = 0
+        self._epochs_key, self._epochs_origin = epochs_key, epochs_origin
         self._before_evaluation: tuple[State, dict[str, Any]] | None = None
         self.saver.parts.insert(0, callbacks)
         self.train_actions.append(self._after_training)
@@ -55,6 +61,21 @@ class EpochController(Controller):
         if found is None and self.callbacks.first_epoch:
             self._start_at(self.callbacks.first_epoch * self.callbacks.steps)
         return found
+
+    def refuse_fewer(self, train_steps: int, asked: str) -> None:
+        """Refuses fewer epochs than the restored run has trained.
+
+        Raises:
+          UsageError: It has trained more, or is inside a later one.
+        """
+        whole, begun = divmod(self.step, self.callbacks.steps)
+        if self.step > train_steps:
+            trained = f"epoch {whole + 1} has begun" if begun else f"{whole} are trained"
+            origin = f" (from {self._epochs_origin})" if self._epochs_origin else ""
+            raise UsageError(
+                f"{self._epochs_key}: received {self.callbacks.epochs}, but {trained} already: ask for "
+                f"{whole + bool(begun)} or more, or start a new run{origin}"
+            )
 
     def _start_at(self, step: int) -> None:
         """Begins after so many steps: data whose epochs have a length is read from where they would have led."""
@@ -110,8 +131,8 @@ class EpochController(Controller):
         if names or self._steps_run_in_python():
             self.trainer.step_by_step()
         after, report = self._after_step if names else self._after_call, self.trainer.after_call
-        # Both, always: whoever ends the run here, the step is done and is shown.
-        self.trainer.after_call = lambda step: all([after(step), report(step)])
+        # Both, always, and the report first: whatever a callback does now, the step is done.
+        self.trainer.after_call = lambda step: all([report(step), after(step)])
 
     def _steps_run_in_python(self) -> bool:
         """Whether a step of the model's own may set `model.stop_training` whenever it runs, not only when compiled."""
@@ -160,6 +181,14 @@ class EpochController(Controller):
         """Returns whether to go on: anybody may set `model.stop_training`, from another thread, too."""
         self._stop_if_told()
         return not self.stopped
+
+    def _go_back(self) -> None:
+        logs = self.trainer.window_logs()
+        try:
+            super()._go_back()
+        except TrainingError:
+            self.callbacks.note_failure(logs)
+            raise
 
     def _after_training(self, logs: Any) -> None:
         self.callbacks.after_training(logs)

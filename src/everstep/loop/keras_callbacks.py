@@ -11,6 +11,7 @@ back.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -191,6 +192,11 @@ class KerasCallbacks:
         self.list.on_test_end(validation)
         self._logs |= {f"val_{name}": value for name, value in validation.items()}
         self._end_epoch()
+
+    def note_failure(self, logs: Mapping[str, Any]) -> None:
+        """Adds the epoch that training failed in to the history, with what is known of it; no hook is called."""
+        unknown = {"val_loss": math.nan} if self._validates(self._epoch) else {}
+        self.history.on_epoch_end(self._epoch, {**_training(logs), **unknown})
 
     def _end_epoch(self) -> None:
         self.phase = BETWEEN

@@ -22,6 +22,7 @@ class PendingLogs:
         self._watch = watch
         self._unread: deque[LazyLogs] = deque()
         self._last_done = 0.0  # when the last window was over
+        self.steps, self.seconds = 0, 0.0  # of all windows that were read
 
     def add(self, step: int, trained: Any, steps: int, begin: float, spent: float) -> Mapping[str, float]:
         """Returns the logs of a window, with its rate; what it is too far ahead of, is read.
@@ -52,5 +53,6 @@ class PendingLogs:
         """
         begin, self._last_done = max(begin, self._last_done), time.perf_counter()
         seconds = max(self._last_done - begin, spent, 1e-9)
+        self.steps, self.seconds = self.steps + steps, self.seconds + seconds
         self._watch(step, logs)
         return {**logs, "steps_per_second": steps / seconds} if steps else logs

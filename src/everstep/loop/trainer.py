@@ -4,6 +4,7 @@ When to train, evaluate and save is the controller's business; how a step runs, 
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -59,7 +60,10 @@ class Trainer:
     ) -> None:
         self.config, self.task, self.model, self.optimizer = config, task, model, optimizer
         self.global_step = 0
+        self._counted_from = 0  # the step after which the engine has begun to count
+        self._bad_steps: dict[int, int] = {}  # the first bad step of a window, by the window's last
         self._checked: set[int] = set()
+        self._warmups: list[Callable[[], tuple[int, float]]] = []  # of each stage's engine
         self.window_open = False  # whether the next step belongs to a window that has begun
         self.after_call: Callable[[int], bool] = lambda step: True
         # Asked again and again while data is waited for; False: training ends at the step reached, and no one waits.
@@ -83,7 +87,9 @@ class Trainer:
         train_batch, validation_batch = _first(self.train_stream, True), _first(self.validation_stream, False)
         self.train_example = train_batch
         self.example = train_batch if validation_batch is None else validation_batch
-        self.engine = self._built_engine(train_batch, validation_batch)
+        self.engine = engine = self._built_engine(train_batch, validation_batch)
+        steps, seconds = engine.warmup  # an engine may have served before
+        self._warmups.append(lambda: (engine.warmup[0] - steps, engine.warmup[1] - seconds))
         self._skipped = SkippedSteps(self.optimizer, self.global_step)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
         self._validation_feed: Feed | None = None  # of the running evaluation, or closed, of the last one
@@ -107,6 +113,7 @@ class Trainer:
             raise UsageError("this trainer was made to evaluate only: Trainer(…, train=True)")
         if not self.window_open:
             self.engine.reset("train")
+            self._counted_from = self.global_step
         self._stopped = False
         try:
             done = self._run(self._train_feed, num_steps)
@@ -128,15 +135,22 @@ class Trainer:
 
     def _logs(self, watch: Callable[[int, Logs], None] | None = None) -> Mapping[str, float]:
         """Returns the window's logs; `watch` sees them, with the step that they end at, when somebody looks."""
-        read, step = self.engine.read_later("train"), self.global_step
+        read, step, first = self.engine.read_later("train"), self.global_step, self._counted_from
+        bad_step = self.engine.read_bad_step_later()
 
         def fetch() -> Logs:
             logs = read()
+            if not math.isfinite(logs.get(self.task.loss, 0.0)) and (number := bad_step()):
+                self._bad_steps[step] = first + number
             if watch is not None:
                 watch(step, logs)
             return _named(logs, self.task.loss, "training_loss")
 
         return LazyLogs(fetch)
+
+    def bad_step(self, step: int) -> int | None:
+        """Returns the first step with a loss that was not finite, of a window that ends at `step` and was read."""
+        return self._bad_steps.get(step)
 
     def _run(self, feed: Feed, num_steps: int) -> int:
         begin, careful = self.global_step, self.careful
@@ -198,6 +212,12 @@ class Trainer:
         return int(position["epoch"]) + int(position["batch"]) / per_epoch
 
     @property
+    def warmup(self) -> tuple[int, float]:
+        """Steps in calls that compiled or were the first of all, and the seconds that those calls took."""
+        each = [warmup() for warmup in self._warmups]
+        return sum(steps for steps, _ in each), sum(seconds for _, seconds in each)
+
+    @property
     def consumed(self) -> tuple[int, float]:
         """Samples that training has taken from its data so far, and the seconds that it waited for them."""
         return (0, 0.0) if self._train_feed is None else (self._train_feed.samples, self._train_feed.waited)
@@ -217,7 +237,7 @@ class Trainer:
             self.engine.load(with_averages(state), only=("model/", "task."))
         else:
             self.engine.load(state)
-        self.global_step = meta["step"]
+        self.global_step = self._counted_from = meta["step"]
         self._skipped = SkippedSteps(self.optimizer, self.global_step)
         if self._train_feed is not None:
             self._train_feed.restore(meta["stream"])

@@ -60,6 +60,11 @@ class Attempt(Tracker):
         self._digests = digest(state), weights_digest(state)
         self._digested_step = self._trainer.global_step
 
+    def require_digests(self) -> None:
+        """Takes the digests, if they are not taken: in an attempt that had nothing left to train."""
+        if self._digests is None:
+            self.trained()
+
     def get(self) -> tuple[State, dict[str, Any]]:
         """Returns what the run is made of, the digests, if they are taken, and of which step they are."""
         digests = {"step": self._digested_step, "digests": self._digests} if self._digests else {}
@@ -102,6 +107,5 @@ class Attempt(Tracker):
             reason = redaction.text(f"{type(error).__name__}: {error}").splitlines()[0]
             self._run.finish("interrupted" if interrupted else "failed", reason)
             raise
-        if self._digests is None:
-            self.trained()
+        self.require_digests()
         self._run.finish("finished", "done", *(self._digests or ()))

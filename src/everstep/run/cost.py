@@ -4,7 +4,6 @@ Taken once, when training is done: nothing is compiled for it, and what cannot b
 """
 
 import dataclasses
-import datetime
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -32,7 +31,8 @@ class Cost:
       flops_per_train_step: Floating-point operations of one training step, over all devices.
       flops_per_inference_sample: Those of the model alone, for one sample.
       batch_size: Samples of a training step.
-      steps_per_second: Over this attempt, from its first step on; evaluations and saves included.
+      steps_per_second: Of this attempt while it trained: without evaluations and saves, and without the calls that
+        compiled, which a longer run pays for only once.
       samples_per_second: The same in samples.
       device: What the device calls itself.
       devices: How many of them share a step.
@@ -67,12 +67,13 @@ class Cost:
         return ", ".join(part for part in parts if part)
 
 
-def take(record: dict[str, Any], trainer: Trainer) -> Cost | None:
+def take(record: dict[str, Any], trainer: Trainer, training_time: tuple[int, float]) -> Cost | None:
     """Takes the figures of a run that has trained, and puts them into its record under `cost`.
 
     Args:
       record: The record of the run; its last attempt is the one that has just trained.
       trainer: What trained it.
+      training_time: The steps of this attempt, and the seconds in which they were trained.
 
     Returns:
       The figures; None if this attempt has trained no step, or they cannot be taken. Then the record keeps what it
@@ -83,7 +84,7 @@ def take(record: dict[str, Any], trainer: Trainer) -> Cost | None:
             if not record.get("cost"):  # whoever trained was killed before the end: what depends on no step is known
                 record["cost"] = dataclasses.asdict(Cost(*count_parameters(trainer.model)))
             return None
-        cost = _cost(record["attempts"][-1], trainer)
+        cost = _cost(record["attempts"][-1], trainer, training_time)
         record["cost"] = dataclasses.asdict(cost)
         return cost
     except Exception as error:  # a figure to read at the end is no reason to fail
@@ -98,11 +99,11 @@ def count_parameters(model: keras.Model) -> tuple[int, int]:
     return trained + sum(_size(variable) for variable in others), trained
 
 
-def _cost(attempt: Mapping[str, Any], trainer: Trainer) -> Cost:
+def _cost(attempt: Mapping[str, Any], trainer: Trainer, training_time: tuple[int, float]) -> Cost:
     parameters, trained = count_parameters(trainer.model)
     size, stages = samples_per_step(trainer), _stages(attempt, trainer)
     train_flops = flops.of_train_step(trainer.engine, trainer.train_example)
-    rate = _steps_per_second(attempt, trainer.global_step)
+    rate = steady_rate(training_time, getattr(trainer, "warmup", (0, 0.0)))
     alike = rate if stages == 1 else None  # the speed of steps that are as the last one
     device, devices = flops.device_kind(), int(trainer.engine.describe().get("replicas", 1))
     return Cost(
@@ -145,11 +146,14 @@ def _inference_flops(trainer: Trainer) -> float | None:
     return None if total is None else total / _size_of_batch(unpack(trainer.example)[0])
 
 
-def _steps_per_second(attempt: Mapping[str, Any], step: int) -> float | None:
-    """Returns the speed after the first call, which is one step long and compiles."""
-    begin = datetime.datetime.fromisoformat(attempt["first_step"])
-    seconds = (datetime.datetime.now(datetime.UTC) - begin).total_seconds()
-    steps = step - attempt["from_step"] + attempt.get("steps_again", 0) - 1
+def steady_rate(training_time: tuple[int, float], warmup: tuple[int, float]) -> float | None:
+    """Returns steps per second without those of the warmup; None where there were no others.
+
+    Args:
+      training_time: Steps, and the seconds in which they were trained.
+      warmup: Those of them in calls that compiled.
+    """
+    steps, seconds = training_time[0] - warmup[0], training_time[1] - warmup[1]
     return steps / seconds if steps > 0 and seconds > 0 else None
 
 

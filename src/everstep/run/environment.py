@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from everstep import storage
+from everstep import __version__, storage
 from everstep.run import code_diff, surroundings
 from everstep.run.digest import array_bytes
 from everstep.run.submitted import submitted_code
@@ -66,6 +66,8 @@ def fingerprint(arrays: Any) -> dict[str, dict[str, Any]]:
 
 
 def _version(package: str) -> str | None:
+    if package == "everstep":
+        return __version__
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -1,7 +1,9 @@
-"""Goodput: of all that a run has computed, how much was kept; and where the time went that was lost.
+"""Goodput: of the training steps that a run has computed, the share that was kept.
 
-Steps are lost when a process dies before it saves them; time is lost computing them again, starting again, and
-waiting to be started.
+A step is computed when the call that runs it is done, and kept when the run's present state contains it. Steps are
+lost when a process ends without saving them, when training rolls back, or when a damaged checkpoint makes it resume
+from an earlier one; then they are computed again. Time is no part of the ratio. What restarts have cost in seconds
+(computing lost steps, starting up again, being down) is reported beside it.
 """
 
 import dataclasses
@@ -16,12 +18,13 @@ class Goodput:
 
     Attributes:
       attempts: How often it was started.
-      steps_kept: Steps that count.
-      steps_computed: Steps that were computed, those that were lost included.
-      seconds: From the first start to the last end.
-      recomputing: Seconds of it spent on steps that were lost.
-      starting: Seconds from each later start to its first step.
-      down: Seconds between an attempt's end and the next start.
+      steps_kept: Steps that the run's state contains, those that it did not begin with.
+      steps_computed: Steps kept and steps lost.
+      seconds: The duration of all attempts and of the pauses between them, but for pauses after an attempt that was
+        done: nobody waited for those.
+      recomputing: Seconds of it in which the lost steps were computed.
+      starting: Seconds from the start of each further attempt to its first step.
+      down: Seconds between the end of an attempt and the start of the next.
       reasons: Why attempts before the last one ended, with how often.
     """
 
@@ -39,52 +42,100 @@ class Goodput:
         """Steps kept of those computed; 1 for a run that has lost nothing."""
         return self.steps_kept / self.steps_computed if self.steps_computed else 1.0
 
+    @property
+    def restarting(self) -> float:
+        """Seconds that restarts have cost in all."""
+        return self.recomputing + self.starting + self.down
+
     def __str__(self) -> str:
         head = f"{self.ratio:.1%}: {self.steps_kept} steps kept of {self.steps_computed} computed"
+        head += f" in {self.attempts} attempt{'s' if self.attempts > 1 else ''}"
         if not self.reasons:
-            return f"{head} in {self.attempts} attempt{'s' if self.attempts > 1 else ''}"
-        lost = self.recomputing + self.starting + self.down
+            return head
         where = f"{self.recomputing:.0f} recomputing, {self.starting:.0f} starting, {self.down:.0f} down"
         reasons = ", ".join(f"{reason} ×{count}" for reason, count in self.reasons.items())
-        return f"{head} in {self.attempts} attempts; {lost:.0f} of {self.seconds:.0f} s lost ({where}): {reasons}"
+        return f"{head}; restarts took {self.restarting:.0f} of {self.seconds:.0f} s ({where}): {reasons}"
 
 
 def goodput(record: Mapping[str, Any]) -> Goodput:
-    """Returns the goodput of a run from the record of its attempts."""
-    attempts: Sequence[Mapping[str, Any]] = record["attempts"]
-    # After one that was done nothing was lost: somebody wanted more.
-    pairs = [(one, later) for one, later in zip(attempts, attempts[1:], strict=False) if one["reason"] != "done"]
-    computed = sum(_steps(attempt) for attempt in attempts)
-    ends = [seconds(attempt["ended"]) for attempt in attempts]
-    begins = [seconds(attempt["started"]) for attempt in attempts]
+    """Returns the goodput of a run from its record: `step`, and `attempts` with their steps and times."""
+    attempts = [_Attempt.of(one) for one in record["attempts"]]
+    for one, later in zip(attempts, attempts[1:], strict=False):
+        # What the next attempt resumed from was computed before it, even if no heartbeat reached the disk.
+        one.to_step = max(one.to_step, later.from_step)
+    # An attempt that was done was not restarted: somebody wanted more.
+    restarts = [(one, later) for one, later in zip(attempts, attempts[1:], strict=False) if one.reason != "done"]
     reasons: dict[str, int] = {}
-    for attempt, _ in pairs:
-        reason = attempt["reason"] or "killed"
-        reasons[reason] = reasons.get(reason, 0) + 1
+    for one, _ in restarts:
+        reasons[one.reason] = reasons.get(one.reason, 0) + 1
+    step, down = int(record["step"]), sum(_between(one.ended, later.started) for one, later in restarts)
+    computed = sum(one.computed for one in attempts)
+    kept = step - min((one.from_step for one in attempts), default=step)
     return Goodput(
         attempts=len(attempts),
-        steps_kept=int(record["step"]),
+        steps_kept=min(max(kept, 0), computed),
         steps_computed=computed,
-        seconds=_between(begins[0], ends[-1] or begins[-1]) if attempts else 0.0,
-        recomputing=sum(_recomputing(attempt, later["from_step"]) for attempt, later in pairs),
-        starting=sum(_starting(later) for _, later in pairs),
-        down=sum(_between(seconds(one["ended"]), seconds(later["started"])) for one, later in pairs),
+        seconds=down + sum(one.seconds for one in attempts),
+        recomputing=_recomputing(attempts, step),
+        starting=sum(later.starting for _, later in restarts),
+        down=down,
         reasons=reasons,
     )
 
 
-def _steps(attempt: Mapping[str, Any]) -> int:
-    return max(0, attempt["to_step"] - attempt["from_step"]) + attempt.get("steps_again", 0)
+def _recomputing(attempts: "Sequence[_Attempt]", step: int) -> float:
+    """Returns the seconds in which steps were computed that are no part of the run's state now.
+
+    They are those that an attempt rolled back, and those beyond the earliest step that a later one resumed from.
+    """
+    total, resumed_from = 0.0, step
+    for one in reversed(attempts):
+        lost = one.rolled_back + max(0, one.to_step - max(one.from_step, resumed_from))
+        total += one.training * min(1.0, lost / one.computed) if one.computed else 0.0
+        resumed_from = min(resumed_from, one.from_step)
+    return total
 
 
-def _recomputing(attempt: Mapping[str, Any], resumed_from: int) -> float:
-    lost, computed = max(0, attempt["to_step"] - resumed_from), _steps(attempt)
-    begin, end = seconds(attempt.get("first_step")), seconds(attempt["ended"])
-    return lost / computed * _between(begin, end) if lost and computed else 0.0
+@dataclasses.dataclass
+class _Attempt:
+    """An attempt as recorded, with times that make sense: in order, those that are missing left out."""
 
+    from_step: int
+    to_step: int
+    rolled_back: int
+    started: float | None
+    first_step: float | None
+    ended: float | None
+    reason: str
 
-def _starting(attempt: Mapping[str, Any]) -> float:
-    return _between(seconds(attempt["started"]), seconds(attempt.get("first_step")))
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "_Attempt":
+        started, first, ended = (seconds(record.get(name)) for name in ("started", "first_step", "ended"))
+        if started is not None:
+            first = None if first is None else max(started, first)
+            ended = None if ended is None else max(started, ended)
+        if first is not None:
+            first = first if ended is None else min(first, ended)
+            ended = first if ended is None else ended
+        steps = (int(record[name]) for name in ("from_step", "to_step"))
+        return cls(*steps, int(record.get("steps_again", 0)), started, first, ended, record["reason"] or "killed")
+
+    @property
+    def computed(self) -> int:
+        return max(0, self.to_step - self.from_step + self.rolled_back)
+
+    @property
+    def seconds(self) -> float:
+        return _between(self.started, self.ended)
+
+    @property
+    def starting(self) -> float:
+        return _between(self.started, self.first_step)
+
+    @property
+    def training(self) -> float:
+        """Seconds from the first step to the end."""
+        return _between(self.first_step, self.ended)
 
 
 def _between(begin: float | None, end: float | None) -> float:

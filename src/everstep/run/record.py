@@ -199,13 +199,19 @@ class Run:
             attempt["ended"] = last
 
     def stepped(self) -> None:
-        """Notes when the attempt has done its first steps; with the next write."""
+        """Notes when the attempt has done its first steps, at once: one that is killed early has it, too."""
         attempt = self.record["attempts"][-1]
-        attempt["first_step"] = attempt["first_step"] or self._time()
+        if attempt["first_step"] is None:
+            attempt["first_step"] = self._time()
+            self._try_to_write()
 
     def again(self, steps: int) -> None:
-        """Notes steps that the attempt computes a second time because it went back."""
-        self.record["attempts"][-1]["steps_again"] += steps
+        """Notes, at once, that the attempt has rolled back so many steps, which it computes a second time."""
+        attempt = self.record["attempts"][-1]
+        attempt["steps_again"] += steps
+        attempt["to_step"] -= steps
+        self.record["step"] = attempt["to_step"]
+        self._try_to_write()
 
     def saved(self, step: int, state: State) -> None:
         """Notes the digest of the weights that were saved; with the next write.

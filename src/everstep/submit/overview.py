@@ -44,7 +44,7 @@ class Overview:
             return self._phase(said)
         if self.submission is not None and self.submission.state == "queued":
             return f"queued ({self.submission.job})"
-        if self.submission is not None and self.submission.state == "active":
+        if self.submission is not None and self.submission.state == "active" and not self._has_done_its_work:
             return f"{'running' if said is None else 'restarting'} ({self.submission.job})"
         if said is None or self._failed_since:
             return self._ended_early()
@@ -60,6 +60,17 @@ class Overview:
     def _lacks_evaluation(self) -> bool:
         """Whether it is a project's run whose export or evaluation did not come to its end."""
         return (self.directory / _TRAINING).is_dir() and not (self.directory / "reports" / "metrics.json").is_file()
+
+    @property
+    def _has_done_its_work(self) -> bool:
+        """Whether the newest job has finished the run, and has only to end itself, which takes seconds."""
+        if self.record is None or self.record["status"] != "finished" or self._lacks_evaluation:
+            return False
+        submitted = seconds(self.submission.times[0]) if self.submission and self.submission.times else None
+        attempts, evaluated = self.record["attempts"], self.directory / "reports" / "metrics.json"
+        times = [seconds(attempts[-1]["started"])] if attempts else []
+        times += [evaluated.stat().st_mtime] if evaluated.is_file() else []
+        return submitted is None or any(time is not None and time >= submitted for time in times)
 
     @property
     def _failed_since(self) -> bool:

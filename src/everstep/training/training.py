@@ -2,9 +2,10 @@
 
 import contextlib
 import functools
+import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.strategy import entered
-from everstep.errors import UsageError
+from everstep.errors import TrainingError, UsageError
 from everstep.experiment import run_experiment
 from everstep.export.folder import serving_form
 from everstep.loop.keras_callbacks import KerasCallbacks
@@ -49,8 +50,8 @@ class Training:
     Args:
       build_model_func: Makes the model, not compiled.
       job_dir: The run directory, or its URL in a store, `gs://bucket/tmp/faces/17`: the same in every attempt.
-      artifacts_dir: Where `saved_model/` (on PyTorch `model.pt2`) and `history.csv` go, a directory or a URL; empty
-        for nowhere.
+      artifacts_dir: Where `run_train` leaves `saved_model/` (on PyTorch `model.pt2`) and `history.csv`, a directory or
+        a URL; empty: it leaves none, and what `save_model` and `save_history` write goes to `artifacts/` in `job_dir`.
       use_tpu: Whether to train on a TPU; without one it is an error, unless `EVERSTEP_DEVICE_FALLBACK` is `cpu`.
       custom_model_class: A `keras.Model` subclass with steps of its own: the model is made one of it. One that
         `build_model_func` returns already stays as it is.
@@ -158,7 +159,8 @@ class Training:
 
         Raises:
           UsageError: The request cannot be carried out, or would go on with a job that was trained otherwise.
-          TrainingError: The job started and failed. Nothing that is not finite is saved or exported.
+          TrainingError: The job started and failed. Nothing that is not finite is saved or exported; `history.csv` is
+            written, and its last row is the epoch that the loss was not finite in.
         """
         epochs = whole_number("epochs", epochs)
         validation_steps = None if validation_steps is None else whole_number("validation_steps", validation_steps)
@@ -175,6 +177,8 @@ class Training:
     def save_model(self, sample: Any = None) -> str:
         """Writes the model as it is now to `saved_model/` in `artifacts_dir`, without its optimizer; returns where.
 
+        Without an `artifacts_dir` it goes to `artifacts/` in `job_dir`.
+
         On PyTorch, which cannot write a SavedModel, it is `model.pt2`, a program for `torch.export.load`.
 
         `run_train` does it at its end. A loop of one's own calls it when it is done. What was written is loaded back
@@ -184,13 +188,13 @@ class Training:
           sample: A batch of inputs to compare with; needed only where the model does not say what goes into it.
 
         Raises:
-          UsageError: There is no `artifacts_dir`, or a sample is needed.
+          UsageError: A sample is needed.
           TrainingError: A weight is not finite, or what was written does not answer as the model does.
         """
         name, write = serving_form()
-        target = self._artifact(name)
+        target = f"{self._artifacts().rstrip('/')}/{name}"
         refuse_what_is_not_finite(self.model)
-        with place_for(self.artifacts_dir), tempfile.TemporaryDirectory() as folder, self._known():
+        with place_for(self._artifacts()), tempfile.TemporaryDirectory() as folder, self._known():
             inputs = sample_inputs(self.model) if sample is None else sample
             write(self.model, Path(folder, name), inputs)
             publish(Path(folder, name), target)
@@ -199,17 +203,19 @@ class Training:
     def save_history(self, history: Any = None) -> str:
         """Writes `history.csv` to `artifacts_dir`: a row per epoch of all attempts; returns where it is.
 
+        Without an `artifacts_dir` it goes to `artifacts/` in `job_dir`.
+
         Args:
           history: That of a loop of one's own: a Keras `History`, or a list of numbers for each metric by its name,
             which becomes `self.history`. None for that of `run_train`.
 
         Raises:
-          UsageError: There is no `artifacts_dir`, nothing was trained yet, or it is no history.
+          UsageError: Nothing was trained yet, or it is no history.
         """
         if history is not None:
             self.history = as_history(history)
-        known, target = self._known_history(), self._artifact("history.csv")
-        with place_for(self.artifacts_dir), tempfile.TemporaryDirectory() as folder:
+        known, target = self._known_history(), f"{self._artifacts().rstrip('/')}/history.csv"
+        with place_for(self._artifacts()), tempfile.TemporaryDirectory() as folder:
             table = Path(folder, "history.csv")
             storage.write_text(table, history_csv(known.epoch, known.history))
             publish(table, target)
@@ -249,6 +255,7 @@ class Training:
             stack.enter_context(self._known())
             stack.enter_context(as_python_interrupts())
             stack.enter_context(own_words())
+            stack.enter_context(self._told_of_failure(callbacks))
             run_experiment(
                 self.strategy,
                 CompiledTask(self.model, train, valid, params.task),
@@ -264,6 +271,22 @@ class Training:
         self.history = callbacks.history
         return made[0].trainer
 
+    @contextlib.contextmanager
+    def _told_of_failure(self, callbacks: KerasCallbacks) -> Iterator[None]:
+        """Writes `history.csv` also where the loss is not finite: whoever waits for it learns that the job is over.
+
+        After any other failure the job may be tried again, and its history is not complete.
+        """
+        try:
+            yield
+        except TrainingError:
+            loss = callbacks.history.history.get("loss", [])
+            if loss and not math.isfinite(loss[-1]):
+                self.history = callbacks.history
+                if self.artifacts_dir:
+                    self.save_history()
+            raise
+
     def _save_as_evaluated(self, trainer: Any) -> None:
         """Saves the model with the weights that it was evaluated with: their averages, where there are such."""
         sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(trainer.example)[0])
@@ -272,10 +295,9 @@ class Training:
             self.save_model(sample)
         trainer.engine.push()
 
-    def _artifact(self, name: str) -> str:
-        if not self.artifacts_dir:
-            raise UsageError(f"artifacts_dir: received '', so there is no place for {name}: name a directory")
-        return f"{self.artifacts_dir.rstrip('/')}/{name}"
+    def _artifacts(self) -> str:
+        """Returns where `save_model` and `save_history` write: without `artifacts_dir`, inside the job's directory."""
+        return self.artifacts_dir or f"{self.job_dir.rstrip('/')}/artifacts"
 
     def _known_history(self) -> keras.callbacks.History:
         if self.history is None:
