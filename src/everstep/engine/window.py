@@ -12,23 +12,23 @@ from keras import ops
 
 from everstep.data import nest
 from everstep.engine.norms import Norms, zero
-from everstep.errors import UsageError
+from everstep.grad import current_share
 from everstep.types import Batch
 
 
 class Window:
-    """Sums over samples of named scalars, and metrics, read and reset together.
+    """Sums over samples of what steps return, and metrics, read and reset together.
 
     Args:
-      scalars: Names of what a step returns.
+      logged: What a step returns, by name and shape; numbers, unless the reduction is `last`.
       metrics: What the step updates.
-      reduction: `mean`, or `last` for steps whose scalars are themselves results of the metrics so far.
+      reduction: `mean`, or `last` for steps that return results of the metrics so far.
       norms: What else is kept of each step.
     """
 
     def __init__(
         self,
-        scalars: Sequence[str],
+        logged: Mapping[str, tuple],
         metrics: Sequence[keras.Metric],
         reduction: str = "mean",
         norms: Norms | None = None,
@@ -36,10 +36,8 @@ class Window:
         self.metrics = list(metrics)
         self.norms = norms
         self.reduction = reduction
-        self.totals = {name: zero("total") for name in scalars}
+        self.totals = {name: zero("total", shape) for name, shape in logged.items()}
         self.samples = zero("samples")
-        if reduction == "mean":
-            _refuse_duplicates([*scalars, *(m.name for m in metrics)])
 
     @property
     def owners(self) -> dict[str, Any]:
@@ -54,12 +52,13 @@ class Window:
         return [*self.totals.values(), self.samples, *norms, *(v for m in self.metrics for v in m.variables)]
 
     def add(self, logs: Mapping[str, Any], size: int) -> None:
-        """Adds one step's scalars, computed over `size` samples; runs inside the compiled step."""
-        weight = float(size)
+        """Adds what one step returned, computed over `size` samples; runs inside the compiled step."""
+        last = self.reduction == "last"
+        weight = 1.0 if last and current_share() is None else float(size)  # one device's results stay as they are
         for name, total in self.totals.items():
             value = ops.cast(logs[name], "float32") * weight
-            total.assign(value if self.reduction == "last" else total + value)
-        self.samples.assign(ops.full((), weight) if self.reduction == "last" else self.samples + weight)
+            total.assign(value if last else total + value)
+        self.samples.assign(ops.full((), weight) if last else self.samples + weight)
         if self.norms is not None:
             self.norms.add(weight)
 
@@ -74,7 +73,7 @@ class Window:
     def reset(self) -> None:
         """Starts the next stretch."""
         for variable in (*self.totals.values(), self.samples):
-            variable.assign(0.0)
+            variable.assign(ops.zeros(variable.shape))
         for metric in self.metrics:
             metric.reset_state()
         if self.norms is not None:
@@ -84,9 +83,3 @@ class Window:
 def size_of(batch: Batch) -> int:
     """Returns how many samples a batch has."""
     return int(nest.flatten(batch)[0].shape[0])
-
-
-def _refuse_duplicates(names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UsageError(f"two metrics or step scalars are named {', '.join(map(repr, twice))}: give them other names")

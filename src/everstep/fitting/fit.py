@@ -62,6 +62,7 @@ def fit(
     model_dir: str | Path | None = None,
     seed: int = 0,
     allow_change: str | Sequence[str] = (),
+    watch: str = "",
     **unknown: Any,
 ) -> keras.callbacks.History:
     """Trains a compiled Keras model, as `model.fit` would, several steps per compiled call.
@@ -97,6 +98,8 @@ def fit(
       seed: Seeds the order of the data, and Python, NumPy and Keras.
       allow_change: Keys, such as `task.optimizer.learning_rate`, that a resumed run may change although they alter
         what it computes; one that holds others, such as `task.model`, covers them. The refusal names the keys.
+      watch: Which of the logs has to stay finite, of a model whose own `train_step` returns no `loss`; the first one
+        by default.
       **unknown: Refused by name.
 
     Returns:
@@ -122,7 +125,7 @@ def fit(
         trainer=trainer_params(counts, steps, validation_freq, bool(model_dir)),
         runtime=RuntimeConfig(seed=seed),
     )
-    task = CompiledTask(model, train, validation, params.task)
+    task = CompiledTask(model, train, validation, params.task, watch=watch)
     callback_list = KerasCallbacks(
         *(watching, model, counts.epochs, steps, validated if validation is not None else False),
         first_epoch=counts.initial_epoch,
