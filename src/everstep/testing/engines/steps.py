@@ -108,7 +108,7 @@ def check_metrics_know_masks(make: Make) -> None:
             return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
         def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None, sample_weight: Any = None) -> Any:
-            return keras.losses.SparseCategoricalCrossentropy()(labels, model_outputs, sample_weight)
+            return keras.losses.SparseCategoricalCrossentropy()(labels, model_outputs)
 
     def build() -> keras.Model:
         return keras.Sequential(
