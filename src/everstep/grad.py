@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import keras
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
 from everstep.errors import UsageError
 
@@ -262,11 +263,12 @@ def _jax_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: 
             scaled = _scale(loss, optimizer)
             assigned[:] = list(scope.assigned.values())
             updates = [scope.get_current_value(v) for v in assigned]
-        return scaled, (value, updates)
+        return scaled, (value, _masks(value), updates)
 
-    (_, (value, updates)), gradients = jax.value_and_grad(pure, has_aux=True)([v.value for v in variables])
+    (_, (value, masks, updates)), gradients = jax.value_and_grad(pure, has_aux=True)([v.value for v in variables])
     for variable, update in zip(assigned, updates, strict=True):
         variable.assign(update)
+    _put_on(masks, value)
     return value, gradients
 
 
@@ -304,7 +306,22 @@ def _differentiable(sources: Sequence[Any]) -> Iterator[None]:
 
 
 def _detached(value: Any) -> Any:
-    return keras.tree.map_structure(lambda leaf: leaf.detach() if hasattr(leaf, "detach") else leaf, value)
+    """Returns tensors that are not recorded."""
+    free = keras.tree.map_structure(lambda leaf: leaf.detach() if hasattr(leaf, "detach") else leaf, value)
+    _put_on(_masks(value), free)
+    return free
+
+
+def _masks(value: Any) -> list[Any]:
+    """Returns the masks that Keras has put on tensors, for the metrics; None where there is none."""
+    return [get_keras_mask(leaf) for leaf in keras.tree.flatten(value)]
+
+
+def _put_on(masks: Sequence[Any], value: Any) -> None:
+    """Gives masks to tensors that were made of those that had them."""
+    for mask, leaf in zip(masks, keras.tree.flatten(value), strict=True):
+        if mask is not None:
+            set_keras_mask(leaf, mask)
 
 
 def _current(variable: keras.Variable, scope: "ChainedScope") -> Any:

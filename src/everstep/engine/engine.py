@@ -27,7 +27,15 @@ from everstep.data import nest
 from everstep.data.stream import Stream
 from everstep.engine import state as states
 from everstep.engine.feed import Feed, NobodyWaits, Piece
-from everstep.engine.logs import checked_logs, host_outputs, reduced_logs, scalar_names
+from everstep.engine.logs import (
+    checked_logs,
+    host_outputs,
+    reduced_logs,
+    refuse_duplicates,
+    train_logs,
+    validation_logs,
+    watched_log,
+)
 from everstep.engine.norms import measure
 from everstep.engine.pace import Pace
 from everstep.engine.probe import explain, no_new_variables, watch_variables
@@ -59,6 +67,7 @@ class Engine(abc.ABC):
         self.measures_norms = False  # of gradients and weights; to be said before `build`
         self.variables: dict[str, keras.Variable] = {}
         self.windows: dict[str, Window] = {}
+        self.watched_log = ""  # what training returns that must stay finite; known when it is built
         self.compilations = 0
         self.warmup = (0, 0.0)  # training steps in calls that compiled or were the first, and the seconds of those
         self._label_classes: set[int] = set()
@@ -80,16 +89,18 @@ class Engine(abc.ABC):
             self._build_optimizers()
             norms = {"train": measure(self.task, self.model, self.optimizer, self.measures_norms)}
             built = len(watched.created)
-            scalars = self._probe_steps(train_batch, validation_batch, own)
+            shapes = self._probe_steps(train_batch, validation_batch, own)
             if any(variable.trainable for variable in watched.created[built:]):  # an optimizer may wait for them
-                scalars = self._probe_steps(train_batch, validation_batch, own)
+                shapes = self._probe_steps(train_batch, validation_batch, own)
         self.task.label_classes = min(self._label_classes, default=None)
-        for kind, names in scalars.items():
-            self.windows[kind] = Window(names, self._metrics(kind, own), self.task.window(kind), norms.get(kind))
+        for kind, logged in shapes.items():
+            refuse_duplicates([metric.name for metric in own[kind]])
+            self.windows[kind] = Window(logged, self._metrics(kind, own), self.task.window(kind), norms.get(kind))
             self.windows[kind].reset()
-        if "train" in self.windows and self._sees_whole_loss:
-            self.windows["train"].watch(self.task.loss)
-        self.variables = states.collect(self._owners())
+        self.watched_log = watched_log(list(shapes.get("train", {})), self.task)
+        if self.watched_log and self._sees_whole_loss:
+            self.windows["train"].watch(self.watched_log)
+        self.variables = states.collect(self._owners(watched.all), watched.all)
         states.check_held(self.variables, watched.all)
         self.pace.batch_of(sum(leaf.nbytes for leaf in nest.flatten(batch)))
         self._compile()
@@ -122,33 +133,38 @@ class Engine(abc.ABC):
 
     def _build_model(self, batch: Batch) -> None:
         if not self.model.built and type(self.model).call is not keras.Model.call:
-            features = unpack(batch)[0]
-            self._trace(lambda x: {"y": self.task.inference_step(x, self.model)}, features)
+
+            def call(features: Any) -> dict[str, Any]:
+                self.task.inference_step(features, self.model)
+                return {}  # what a model returns may be nested in any way, and nobody asks for it
+
+            self._trace(call, unpack(batch)[0])
 
     def _build_optimizers(self) -> None:
         if self.optimizer is not None and not self.optimizer.built and self.model.built:
             self.optimizer.build(self.model.trainable_variables)
-        for holder in nest.flatten([self.optimizer, *vars(self.task).values()]):
-            adapt_loss_scaling(holder)
+        for held in states.optimizers(self.task, self.model, self.optimizer):
+            adapt_loss_scaling(held)
 
     def _probe_steps(
         self, train_batch: Batch | None, validation_batch: Batch | None, own: Mapping[str, list]
-    ) -> dict[str, list[str]]:
-        """Traces both steps once, to learn which scalars they return; what they build lazily now exists."""
-        scalars: dict[str, list[str]] = {}
+    ) -> dict[str, dict[str, tuple]]:
+        """Traces both steps once, to learn what they return, by shape; what they build lazily now exists."""
+        logged: dict[str, dict[str, tuple]] = {}
         if train_batch is not None:
             shapes = self._trace(lambda b: self._user_step(b, self._metrics("train", own)), train_batch)
-            scalars["train"] = scalar_names(shapes, self.task)
+            logged["train"] = train_logs(shapes, self.task)
         if validation_batch is not None:
             metrics = self._metrics("validation", own)
             shapes = self._trace(lambda b: self._user_validation(b, metrics), validation_batch)
-            scalars["validation"] = [name for name, shape in shapes.items() if shape == ()]
-        return scalars
+            logged["validation"] = validation_logs(shapes, self.task)
+        return logged
 
-    def _owners(self) -> dict[str, Any]:
+    def _owners(self, used: Sequence[keras.Variable]) -> dict[str, Any]:
         owners: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer}
         owners |= {f"metrics.{kind}": window.metrics for kind, window in self.windows.items()}
         owners["metrics.model"] = self.model.metrics if self.model.compiled else None
+        owners |= states.model_owners(self.model, used)
         owners |= states.task_owners(self.task)
         owners |= {f"window.{kind}": window.owners for kind, window in self.windows.items()}
         return {role: owner for role, owner in owners.items() if owner is not None}

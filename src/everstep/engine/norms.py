@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
-from everstep.data import nest
+from everstep.engine.state import optimizers
 from everstep.grad import ChainedScope
 from everstep.optim.loss_scale import find_scaling
 
@@ -91,27 +92,26 @@ class Norms:
 
 
 def measure(task: Any, model: keras.Model, optimizer: Any, wanted: bool) -> Norms | None:
-    """Measures the gradients that the optimizer, and those that the task keeps, are given; None where nobody wants it.
+    """Measures the gradients that all optimizers of a run are given; None where nobody wants it.
 
     What an engine did that had the same optimizers before is undone.
     """
-    held = nest.flatten([optimizer, *vars(task).values()])
-    optimizers = {id(one): one for one in held if isinstance(one, keras.optimizers.Optimizer)}.values()
-    for one in optimizers:
+    held = optimizers(task, model, optimizer)
+    for one in held:
         if (apply := getattr(one.apply, "unmeasured", None)) is not None:
             object.__setattr__(one, "apply", apply)
     if not wanted or optimizer is None:
         return None
     norms = Norms(model)
-    for one in optimizers:
+    for one in held:
         norms.watch(one)
     return norms
 
 
-def zero(name: str) -> keras.Variable:
+def zero(name: str, shape: tuple = ()) -> keras.Variable:
     """Returns a sum that is 0 so far; each replica adds to its own, and the sum is read."""
     sums = {"aggregation": "sum", "synchronization": "on_read"}
-    return keras.Variable(0.0, dtype="float32", trainable=False, name=name, **sums)
+    return keras.Variable(np.zeros(shape, "float32"), dtype="float32", trainable=False, name=name, **sums)
 
 
 def _sum_of_squares(arrays: Sequence[Any]) -> Any:

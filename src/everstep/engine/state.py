@@ -2,8 +2,10 @@
 
 Keras paths are not such keys: a second model in one process is `sequential_1/dense_3`, seed generators do not say
 whose they are, and two optimizers or metrics may share a name. A key here is a role (`model`, `optimizer`,
-`metrics.train`, `task.<attribute>`, …) and the path below it, with the numbers Keras added counted anew per role.
-The same program gives the same keys in every process and on every backend.
+`metrics.train`, `task.<attribute>`, `model.<attribute>`, …) and the path below it, with the numbers Keras added counted
+anew per role. What still has the key of another variable, such as the same metric on two outputs, gets a number after
+it, in the order in which the owner holds them. The same program gives the same keys in every process and on every
+backend.
 """
 
 import itertools
@@ -14,6 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from everstep.data import nest
 from everstep.errors import UsageError
 from everstep.types import State
 
@@ -23,19 +26,26 @@ Owners = Mapping[str, Any]
 """Role to what holds variables: a Keras object, a Variable, or lists and dicts of them."""
 
 
-def collect(owners: Owners) -> dict[str, keras.Variable]:
+def collect(owners: Owners, used: Iterable[keras.Variable] = ()) -> dict[str, keras.Variable]:
     """Returns every variable of the owners by key, each once, in a stable order.
 
     A variable that two owners hold belongs to the first: a model that the task also keeps as an attribute stays
     under `model`.
 
-    Raises:
-      UsageError: Two variables would have one key.
+    Args:
+      owners: What holds variables, by role.
+      used: Variables that steps use. Those that a layer of the model keeps without counting them among its weights,
+        such as what a stateful RNN remembers, join the model's.
     """
     keyed: dict[str, keras.Variable] = {}
     names: dict[int, str] = {}
+    roles = {role: _Role(role, keyed, names) for role in owners}
     for role, owner in owners.items():
-        _Role(role, keyed, names).add(owner)
+        roles[role].add(owner)
+    strays = {id(variable): variable for variable in used if id(variable) not in names}
+    model = owners.get("model")
+    if strays and isinstance(model, keras.Layer):
+        roles["model"].add_kept(model, strays)
     return keyed
 
 
@@ -43,6 +53,32 @@ def task_owners(task: Any) -> dict[str, Any]:
     """Returns what a task keeps in its attributes and belongs to the state, by role `task.<attribute>`."""
     found = {f"task.{name}": value for name, value in sorted(vars(task).items())}
     return {role: value for role, value in found.items() if holds_variables(value)}
+
+
+def model_owners(model: keras.Model, used: Iterable[keras.Variable] = ()) -> dict[str, Any]:
+    """Returns what a model keeps in its attributes beside its layers, by role `model.<attribute>`.
+
+    Optimizers above all, which Keras does not count among what a model consists of. Attributes with a leading
+    underscore, and `optimizer`, are Keras's own: they belong to the state where steps use what they hold.
+
+    Args:
+      model: The model.
+      used: The variables that steps use.
+    """
+    ids = {id(variable) for variable in used}
+    found = {name: value for name, value in sorted(vars(model).items()) if _holds_variables(value)}
+    return {
+        f"model.{name}": value
+        for name, value in found.items()
+        if not (name.startswith("_") or name == "optimizer")
+        or any(id(variable) in ids for variable in _all_variables(value))
+    }
+
+
+def optimizers(task: Any, model: keras.Model, optimizer: Any = None) -> list[keras.Optimizer]:
+    """Returns the optimizer, and those that the task and the model keep in their attributes, each once."""
+    held = nest.flatten([optimizer, *vars(task).values(), *vars(model).values()])
+    return list({id(one): one for one in held if isinstance(one, keras.optimizers.Optimizer)}.values())
 
 
 def canonical(value: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
@@ -90,7 +126,8 @@ def check_held(keyed: Mapping[str, keras.Variable], used: Iterable[keras.Variabl
     if strays:
         raise UsageError(
             f"a step uses variables that neither the model, the optimizer, the metrics nor the task's attributes hold: "
-            f"{', '.join(strays)}; keep them in attributes of the task, and pass seeds (seed=self.seed) to keras.random"
+            f"{', '.join(strays)}; keep them in attributes of the task, or of the model where the step is its own, and "
+            "pass seeds (seed=self.seed) to keras.random"
         )
 
 
@@ -112,6 +149,15 @@ def holds_variables(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(holds_variables(v) for v in value)
     return isinstance(value, keras.Variable | keras.random.SeedGenerator) or hasattr(value, "variables")
+
+
+def _all_variables(value: Any) -> list[keras.Variable]:
+    """Returns the variables of an owner, or of those in lists and dicts."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [variable for item in value for variable in _all_variables(item)]
+    return _variables(value)
 
 
 class _Role:
@@ -140,20 +186,21 @@ class _Role:
     def _add_object(self, owner: Any, below: str) -> None:
         for variable in _variables(owner):
             if id(variable) not in self.names:
-                key = f"{self.role}/{below}{self._path(owner, variable)}"
-                self._add_variable(variable, self._free(key) if isinstance(owner, keras.Optimizer) else key)
+                self._add_variable(variable, f"{self.role}/{below}{self._path(owner, variable)}")
 
-    def _free(self, key: str) -> str:
-        """Numbers slots of one name, as Adafactor has them, in the order in which the optimizer made them."""
-        names = itertools.chain([key], (f"{key}_{number}" for number in itertools.count(1)))
-        return next(name for name in names if name not in self.keyed)
+    def add_kept(self, model: keras.Layer, wanted: Mapping[int, keras.Variable]) -> None:
+        """Adds, of some variables, those that a layer of the model keeps in an attribute."""
+        for layer in model._flatten_layers():
+            for _, value in sorted(vars(layer).items()):
+                for leaf in nest.flatten([value]):
+                    if isinstance(leaf, keras.Variable) and id(leaf) in wanted and id(leaf) not in self.names:
+                        self._add_variable(leaf, f"{self.role}/{self._path(model, leaf)}")
 
     def _add_variable(self, variable: keras.Variable, key: str) -> None:
+        """Adds a variable; one whose key is taken gets a number: slots of Adafactor, one metric on two outputs."""
         key = key.rstrip("/")
-        if key in self.keyed:
-            raise UsageError(
-                f"two variables have the state key {key!r}: give the layers, metrics or variables distinct names"
-            )
+        names = itertools.chain([key], (f"{key}_{number}" for number in itertools.count(1)))
+        key = next(name for name in names if name not in self.keyed)
         self.keyed[key] = variable
         self.names[id(variable)] = key
 
@@ -198,7 +245,7 @@ def _variables(owner: Any) -> list[keras.Variable]:
         return [owner]
     if isinstance(owner, keras.random.SeedGenerator):
         return [owner.state]
-    return list(getattr(owner, "variables", []))
+    return [variable for variable in getattr(owner, "variables", []) if isinstance(variable, keras.Variable)]
 
 
 def _targets(optimizer: Any) -> list[keras.Variable]:

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -15,6 +16,7 @@ from everstep.engine.logs import floats
 from everstep.engine.pace import Pace
 from everstep.engine.replicas import Replicas
 from everstep.engine.summaries import summaries_refused
+from everstep.engine.tensorflow_random import StepRandom
 from everstep.task.task import unpack
 from everstep.types import Batch, Logs
 
@@ -27,6 +29,7 @@ class TensorFlowEngine(Engine):
         # The number of steps is data here: any length runs in the one compiled loop.
         self.pace = Pace(lengths=None)
         self._replicas = Replicas()
+        self._random = StepRandom()
 
     def describe(self) -> dict[str, Any]:
         """Returns how steps are run, for the run's record."""
@@ -45,7 +48,8 @@ class TensorFlowEngine(Engine):
 
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
         # A bare graph: a tf.function would trace twice, and refuse what only the second pass creates.
-        with summaries_refused(), tf.__internal__.FuncGraph("trace").as_default(), watch_sparse_labels() as seen:
+        graph = tf.__internal__.FuncGraph("trace")
+        with summaries_refused(), graph.as_default(), watch_sparse_labels() as seen, self._random.drawing():
             placed = nest.map_leaves(_placeholder, batch)
             outputs = self._on_devices(step, placed)
         labels = unpack(placed)[1]
@@ -63,7 +67,8 @@ class TensorFlowEngine(Engine):
         if key not in self._loops:
             step = self._train_step if kind == "train" else self._validation_step
             loop = _function(lambda block: self._many(step, block), jit_compile=self._xla)
-            self._loops[key] = loop.get_concrete_function(spec)
+            with self._random.drawing():
+                self._loops[key] = loop.get_concrete_function(spec)
         return self._loops[key]
 
     def _many(self, step: Callable[[Batch], Any], block: Any) -> None:
@@ -82,6 +87,10 @@ class TensorFlowEngine(Engine):
 
     def _on_devices(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
         return self._replicas.run(step, batch)
+
+    def _owners(self, used: Sequence[keras.Variable]) -> dict[str, Any]:
+        random = self._random.generator
+        return {**super()._owners(used), **({} if random is None else {"tf_random": random})}
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -107,7 +116,8 @@ class TensorFlowEngine(Engine):
     def _single_validation(self, batch: Batch) -> dict[str, Any]:
         if "single" not in self._loops:
             self._loops["single"] = _function(self._validation_step)
-        return self._loops["single"](batch)
+        with self._random.drawing():  # a batch of another shape is traced when it comes
+            return self._loops["single"](batch)
 
     def wait(self) -> None:
         """Waits until the steps handed to the device are done."""

@@ -4,14 +4,13 @@ from typing import Any
 
 import keras
 
-from everstep.data import nest
 from everstep.engine import state as states
 from everstep.optim import variable_names
 from everstep.task.task import Task
 
 
 def name_variables(task: Task, model: keras.Model, optimizer: Any) -> None:
-    """Tells the optimizer, and those that the task keeps, what the variables are called.
+    """Tells the optimizer, and those that the task and the model keep, what the variables are called.
 
     Those of the model have their keys in a checkpoint without `model/`, such as `encoder/layer_norm/bias`; those that
     the task keeps in an attribute have them as they are: `task.critic/dense/kernel`.
@@ -21,5 +20,5 @@ def name_variables(task: Task, model: keras.Model, optimizer: Any) -> None:
         keyed = states.collect({"model": model, **states.task_owners(task)})
         return {id(variable): key.removeprefix("model/") for key, variable in keyed.items()}
 
-    for holder in nest.flatten([optimizer, *vars(task).values()]):
+    for holder in states.optimizers(task, model, optimizer):
         variable_names.name_variables(holder, names)

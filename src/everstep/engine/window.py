@@ -12,28 +12,27 @@ from keras import ops
 
 from everstep.data import nest
 from everstep.engine.norms import Norms, zero
-from everstep.errors import UsageError
+from everstep.grad import current_share
 from everstep.types import Batch
-
 
 FINITE_STEPS = "finite_steps"
 """The key, among those of a window, of what is no part of the state."""
 
 
 class Window:
-    """Sums over samples of named scalars, and metrics, read and reset together.
+    """Sums over samples of what steps return, and metrics, read and reset together.
 
     Args:
-      scalars: Names of what a step returns. One that a metric has as well is that metric's result so far, which steps
-        may return as Keras's do: the metric itself has the right value at the end.
+      logged: What a step returns, by name and shape; numbers, unless the reduction is `last`. A name that a metric has
+        as well is that metric's result so far, which steps may return as Keras's do: the metric has it at the end.
       metrics: What the step updates.
-      reduction: `mean`, or `last` for steps whose scalars are themselves results of the metrics so far.
+      reduction: `mean`, or `last` for steps that return results of the metrics so far.
       norms: What else is kept of each step.
     """
 
     def __init__(
         self,
-        scalars: Sequence[str],
+        logged: Mapping[str, tuple],
         metrics: Sequence[keras.Metric],
         reduction: str = "mean",
         norms: Norms | None = None,
@@ -42,10 +41,9 @@ class Window:
         self.norms = norms
         self.reduction = reduction
         named = [metric.name for metric in metrics] if reduction == "mean" else []
-        self.totals = {name: zero("total") for name in scalars if name not in named}
+        self.totals = {name: zero("total", shape) for name, shape in logged.items() if name not in named}
         self.samples = zero("samples")
         self.finite_steps: FiniteSteps | None = None
-        _refuse_duplicates(named)
 
     def watch(self, name: str) -> None:
         """Finds out from now on in which step a scalar is not finite for the first time."""
@@ -66,12 +64,13 @@ class Window:
         return [*self.totals.values(), self.samples, *norms, *watched, *(v for m in self.metrics for v in m.variables)]
 
     def add(self, logs: Mapping[str, Any], size: int) -> None:
-        """Adds one step's scalars, computed over `size` samples; runs inside the compiled step."""
-        weight = float(size)
+        """Adds what one step returned, computed over `size` samples; runs inside the compiled step."""
+        last = self.reduction == "last"
+        weight = 1.0 if last and current_share() is None else float(size)  # one device's results stay as they are
         for name, total in self.totals.items():
             value = ops.cast(logs[name], "float32") * weight
-            total.assign(value if self.reduction == "last" else total + value)
-        self.samples.assign(ops.full((), weight) if self.reduction == "last" else self.samples + weight)
+            total.assign(value if last else total + value)
+        self.samples.assign(ops.full((), weight) if last else self.samples + weight)
         if self.norms is not None:
             self.norms.add(weight)
         if self.finite_steps is not None:
@@ -88,7 +87,7 @@ class Window:
     def reset(self) -> None:
         """Starts the next stretch."""
         for variable in (*self.totals.values(), self.samples):
-            variable.assign(0.0)
+            variable.assign(ops.zeros(variable.shape))
         for metric in self.metrics:
             metric.reset_state()
         if self.norms is not None:
@@ -120,9 +119,3 @@ class FiniteSteps:
 def size_of(batch: Batch) -> int:
     """Returns how many samples a batch has."""
     return int(nest.flatten(batch)[0].shape[0])
-
-
-def _refuse_duplicates(names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UsageError(f"two metrics are named {', '.join(map(repr, twice))}: give them other names")

@@ -25,6 +25,13 @@ def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
 
     A form that this model or this machine cannot have is a warning, and does not fail the run.
     """
+    if type(model).call is keras.Model.call:
+        logger.warning(
+            "not exported: model %r has no call(), so it answers nothing; save what it consists of, as in "
+            "model.generator.save('generator.keras')",
+            model.name,
+        )
+        return []
     written = []
     for name, write in (("model.keras", export_keras), serving_form()):
         try:

@@ -66,6 +66,7 @@ def fit(
     model_dir: str | Path | None = None,
     seed: int | None = None,
     allow_change: str | Sequence[str] = (),
+    watch: str = "",
     **unknown: Any,
 ) -> keras.callbacks.History:
     """Trains a compiled Keras model, as `model.fit` would, several steps per compiled call.
@@ -102,6 +103,8 @@ def fit(
         call, which follows from `keras.utils.set_random_seed` where that was called.
       allow_change: Keys, such as `task.optimizer.learning_rate`, that a resumed run may change although they alter
         what it computes; one that holds others, such as `task.model`, covers them. The refusal names the keys.
+      watch: Which of the logs has to stay finite, of a model whose own `train_step` returns no `loss`; the first one
+        by default.
       **unknown: Refused by name.
 
     Returns:
@@ -134,7 +137,7 @@ def fit(
             trainer=trainer_params(counts, steps, validation_freq, bool(model_dir)),
             runtime=RuntimeConfig(seed=seed),
         )
-        task = CompiledTask(model, train, validation, params.task)
+        task = CompiledTask(model, train, validation, params.task, watch=watch)
         callback_list = KerasCallbacks(
             *(watching, model, counts.epochs, steps, validated if validation is not None else False),
             first_epoch=counts.initial_epoch,

@@ -110,6 +110,7 @@ class Controller:
         parts: list[ExtraState] = [actions, RandomState()]
         self.saver = Saver(checkpointer, checkpoint_interval, checkpoint_seconds, save_failure, parts)
         self.recovery = recovery or Recovery()
+        self.recovery.watched = getattr(trainer, "watched_log", "training_loss")
         self._trained, self._asked, self._went_back = trained, asked, went_back
         self.stopped = ""  # why training is to end before its time
         self._target = 0

@@ -17,6 +17,7 @@ from typing import Any
 
 import keras
 
+from everstep.engine.logs import floats, whole
 from everstep.loop.callback_state import CallbackState
 from everstep.loop.given_callbacks import accepted, looks_at_batches
 from everstep.loop.plain_values import decode, encode
@@ -96,7 +97,7 @@ class KerasCallbacks:
         arrays, each = self._state.get()
         stop = bool(self.model.stop_training) and self.phase != BETWEEN  # then it has been obeyed
         place = {"phase": self.phase, "epoch": self._epoch, "stop": stop}
-        return arrays, {**place, "logs": encode(self._logs, "", {}), "each": each}
+        return arrays, {**place, "logs": encode(floats(self._logs), "", {}), "each": each}
 
     def prepare(self, meta: dict[str, Any]) -> None:
         """Checks that these are the callbacks that were saved, and learns where they were.
@@ -111,7 +112,7 @@ class KerasCallbacks:
         """Goes on from what `get` returned."""
         self._state.set(arrays, meta["each"])
         self.phase, self._epoch = meta["phase"], meta["epoch"]
-        self._logs = decode(meta["logs"], {})
+        self._logs = whole(decode(meta["logs"], {}))
         self.model.stop_training = meta["stop"]
 
     # -- hooks -------------------------------------------------------------------------------------------------------
@@ -234,6 +235,6 @@ def _training(logs: Mapping[str, Any]) -> Logs:
 
 
 def _renamed(logs: Mapping[str, Any], loss: str) -> Logs:
-    """Returns the logs as `fit` names them."""
+    """Returns the logs as `fit` names them, those that are arrays in one piece."""
     ours = {"learning_rate", "steps_per_second", "eval_seconds", UPDATES}
-    return {"loss" if name == loss else name: value for name, value in logs.items() if name not in ours}
+    return whole({"loss" if name == loss else name: value for name, value in logs.items() if name not in ours})

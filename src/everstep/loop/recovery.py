@@ -28,6 +28,7 @@ class Recovery:
       upper_bound: A mean loss above it is as bad as one that is not finite.
       begin_steps: The step from which on the bound counts.
       max_trials: How often to go back; 0 stops at once, -1 never does.
+      watched: Which of the logs is looked at; the loss, unless steps return none.
       alarm: What was found and not dealt with yet.
       trials: How often training went back, or left out a further batch, over all attempts.
       skipped: The batches that were left out, over all attempts.
@@ -39,17 +40,17 @@ class Recovery:
     alarm: str = ""
     trials: int = 0
     skipped: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    watched: str = "training_loss"
     _infinite_from_the_start: frozenset[str] | None = None
 
     def judge(self, step: int, logs: Mapping[str, float]) -> str:
         """Returns what is wrong with the logs of a window that ends at `step`; empty if nothing is."""
-        loss = float(logs.get("training_loss", 0.0))
+        loss = float(logs.get(self.watched, 0.0))
+        name = "the training loss" if self.watched == "training_loss" else self.watched
         if not math.isfinite(loss):
-            return f"the training loss is {loss} at step {step}"
+            return f"{name} is {loss} at step {step}"
         if step >= self.begin_steps and loss > self.upper_bound:
-            return (
-                f"the training loss is {loss:.6g} at step {step}, above trainer.loss_upper_bound={self.upper_bound:g}"
-            )
+            return f"{name} is {loss:.6g} at step {step}, above trainer.loss_upper_bound={self.upper_bound:g}"
         return ""
 
     def judge_state(self, step: int, state: State) -> str:

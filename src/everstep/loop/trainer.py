@@ -129,6 +129,11 @@ class Trainer:
             )
         return self._logs(self._skipped.watch if done == num_steps else None)
 
+    @property
+    def watched_log(self) -> str:
+        """Which of the logs of training has to stay finite."""
+        return "training_loss" if self.engine.watched_log == self.task.loss else self.engine.watched_log
+
     def window_logs(self) -> Mapping[str, float]:
         """Returns the logs of the open window as it is now; looking at them waits for the device."""
         return self._logs()
@@ -234,7 +239,7 @@ class Trainer:
     def restore(self, state: State, meta: dict[str, Any]) -> None:
         """Continues from what `state` returned; strict where it trains, the model's part where it only evaluates."""
         if self._train_feed is None:
-            self.engine.load(with_averages(state), only=("model/", "task."))
+            self.engine.load(with_averages(state), only=("model/", "model.", "task."))
         else:
             self.engine.load(state)
         self.global_step = self._counted_from = meta["step"]

@@ -19,19 +19,29 @@ class CompiledTask(Task):
         task = CompiledTask(model, (x, y), (x_test, y_test))
 
     A model that overrides `train_step(data)` or `test_step(data)` keeps it, on the one backend that Keras would run
-    it on; one with the stateless signature, `train_step(state, data)`, gets the lists it expects.
+    it on; one with the stateless signature, `train_step(state, data)`, gets the lists it expects. Such a step may
+    return any logs; what else the model keeps in its attributes, such as further optimizers, is part of the state. A
+    model that overrides `compute_metrics` or `get_metrics_result` is trained by Keras's own steps, which call them.
 
     Args:
       model: The model.
       train_data: Anything `build_inputs` may return: arrays, a dataset, a generator function, a Stream.
       validation_data: The same for evaluation.
       params: A TaskConfig whose data sections say how arrays are batched.
+      watch: Which of the logs of its own `train_step` has to stay finite; `loss` by default, or the first.
     """
 
     def __init__(
-        self, model: keras.Model, train_data: Any = None, validation_data: Any = None, params: Any = None, **kwargs: Any
+        self,
+        model: keras.Model,
+        train_data: Any = None,
+        validation_data: Any = None,
+        params: Any = None,
+        watch: str = "",
+        **kwargs: Any,
     ) -> None:
         super().__init__(params, **kwargs)
+        self.watch = watch
         require_compiled(model)
         self._model, self._train_data, self._validation_data = model, train_data, validation_data
         self._own_train = _Override.of(model, "train_step")
@@ -92,19 +102,23 @@ class _Override:
     def __init__(self, model: keras.Model, name: str) -> None:
         self._model, self._step = model, getattr(model, name)
         self._with_optimizer = name == "train_step"
-        written = list(inspect.signature(self._step).parameters)
+        written = inspect.signature(self._step)
         expected = list(inspect.signature(getattr(keras.Model, name)).parameters)[1:]
-        self._stateless = len(written) == 2
-        if len(written) != len(expected):
+        self._stateless = len(expected) == 2
+        try:
+            written.bind(*expected)
+        except TypeError:
             raise UsageError(
-                f"{type(model).__name__}.{name}({', '.join(written)}) does not fit the backend "
+                f"{type(model).__name__}.{name}({', '.join(written.parameters)}) does not fit the backend "
                 f"{keras.backend.backend()!r}, where Keras calls {name}({', '.join(expected)}): change the backend, or "
                 "write an everstep.Task with everstep.value_and_grad, which runs on all of them"
-            )
+            ) from None
 
     @classmethod
     def of(cls, model: keras.Model, name: str) -> "_Override | None":
-        return None if getattr(type(model), name) is getattr(keras.Model, name) else cls(model, name)
+        changing = (name, "compute_metrics", "get_metrics_result")
+        own = any(getattr(type(model), hook) is not getattr(keras.Model, hook) for hook in changing)
+        return cls(model, name) if own else None
 
     def __call__(self, inputs: Batch) -> dict[str, Any]:
         if not self._stateless:
@@ -123,9 +137,9 @@ class _Override:
         return [model.trainable_variables, model.non_trainable_variables, *optimizer, model.metrics_variables]
 
 
-def _flat(logs: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(logs: Mapping[str, Any] | None) -> dict[str, Any]:
     """Returns logs without nesting, as Keras does: `{m.name: m.result() for m in self.metrics}` has a dict inside."""
     flat: dict[str, Any] = {}
-    for name, value in logs.items():
+    for name, value in (logs or {}).items():
         flat.update(_flat(value) if isinstance(value, Mapping) else {name: value})
     return flat

@@ -51,7 +51,7 @@ def validate(task: Any, batch: tuple[Any, Any, Any], model: keras.Model, metrics
 def compiled_loss(batch: tuple[Any, Any, Any], y_pred: Any, model: keras.Model, training: bool) -> Any:
     """Returns the loss that the model was compiled with, and the model's own."""
     x, y, weight = batch
-    return model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weight, training=training)
+    return model._compute_loss(x, y, y_pred, weight, training=training)  # which knows of overrides without `training`
 
 
 def has_loss(model: keras.Model) -> bool:

@@ -64,6 +64,9 @@ class Task(abc.ABC):
     loss = "loss"
     """The key under which every `train_step` returns its loss."""
 
+    watch: str = ""
+    """Which of the logs of `train_step` has to stay finite; empty for the loss, or, of steps without one, the first."""
+
     label_classes: int | None = None
     """How many classes the labels are from, where the step says so when it is traced; set by the engine."""
 

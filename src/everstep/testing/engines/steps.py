@@ -100,6 +100,43 @@ def check_metrics_reset(make: Make) -> None:
             assert not any(value.any() for key, value in rig.engine.state().items() if key.startswith("metrics."))
 
 
+def check_metrics_know_masks(make: Make) -> None:
+    """Metrics of a masked model count what is not masked, in training as in evaluation, weighted or not."""
+
+    class Tokens(Regression):
+        def build_metrics(self, training: bool = True) -> list[keras.Metric]:
+            return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+        def build_losses(
+            self, labels: Any, model_outputs: Any, aux_losses: Any = None, sample_weight: Any = None
+        ) -> Any:
+            return keras.losses.SparseCategoricalCrossentropy()(labels, model_outputs)
+
+    def build() -> keras.Model:
+        return keras.Sequential(
+            [
+                keras.Input((6,), dtype="int32"),
+                layers.Embedding(5, 4, mask_zero=True),
+                layers.GRU(4, return_sequences=True),
+                layers.Dense(5, "softmax"),
+            ]
+        )
+
+    random = np.random.default_rng(0)
+    model = seeded(build)
+    x, every = random.integers(0, 5, (8, 6)), np.ones((8, 6), "float32")
+    predicted = ops.convert_to_numpy(model(x)).argmax(-1)
+    y = np.where(x == 0, predicted, random.integers(0, 5, (8, 6)))  # what is masked would be right, all of it
+    right = predicted == y
+    for weight in (None, random.uniform(0.5, 2.0, (8, 6)).astype("float32")):
+        data = (x, y) if weight is None else (x, y, weight)
+        expected = np.average(right, weights=(x != 0) * (every if weight is None else weight))
+        with running(make, Tokens(), model, keras.optimizers.SGD(0.0), data=data) as rig:
+            rig.run(2)
+            np.testing.assert_allclose(rig.engine.read("train")["accuracy"], expected, rtol=1e-5)
+            np.testing.assert_allclose(rig.evaluate(data)["accuracy"], expected, rtol=1e-5)
+
+
 def check_unused_variables_get_zeros(make: Make) -> None:
     """A variable the loss does not depend on has zero gradient: weight decay still acts on it."""
 
@@ -356,6 +393,7 @@ CHECKS = [
     check_seeds_advance_in_training_only,
     check_window_counts_samples,
     check_metrics_reset,
+    check_metrics_know_masks,
     check_unused_variables_get_zeros,
     check_sample_weights,
     check_inputs_without_labels,
