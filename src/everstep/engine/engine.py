@@ -67,6 +67,7 @@ class Engine(abc.ABC):
         self.measures_norms = False  # of gradients and weights; to be said before `build`
         self.variables: dict[str, keras.Variable] = {}
         self.windows: dict[str, Window] = {}
+        self._used: list[keras.Variable] = []  # the variables that steps use; known when it is built
         self.watched_log = ""  # what training returns that must stay finite; known when it is built
         self.compilations = 0
         self.warmup = (0, 0.0)  # training steps in calls that compiled or were the first, and the seconds of those
@@ -100,7 +101,8 @@ class Engine(abc.ABC):
         self.watched_log = watched_log(list(shapes.get("train", {})), self.task)
         if self.watched_log and self._sees_whole_loss:
             self.windows["train"].watch(self.watched_log)
-        self.variables = states.collect(self._owners(watched.all), watched.all)
+        self._used = list(watched.all)
+        self.variables = states.collect(self._owners(self._used), self._used)
         states.check_held(self.variables, watched.all)
         self.pace.batch_of(sum(leaf.nbytes for leaf in nest.flatten(batch)))
         self._compile()
@@ -118,7 +120,7 @@ class Engine(abc.ABC):
         """
         self.task = task
         task.label_classes = min(self._label_classes, default=None)
-        held = states.collect(self._owners())
+        held = states.collect(self._owners(self._used), self._used)
         if held.keys() != self.variables.keys() or any(held[key] is not self.variables[key] for key in held):
             return False
         for window in self.windows.values():

@@ -74,7 +74,7 @@ def _brief(value: Any) -> str:
 
 
 def floats(logs: Mapping[str, Any]) -> Logs:
-    """Returns host numbers; a metric with several results gives `name/0`, `name/1`, …, one with a table `name/0/0`, …"""
+    """Returns host numbers; a metric with several results gives `name/0`, `name/1`, …; a table `name/0/0`, …"""
     flat: Logs = {}
     for name, value in logs.items():
         array = np.asarray(value, dtype=np.float64)

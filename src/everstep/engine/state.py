@@ -66,7 +66,7 @@ def model_owners(model: keras.Model, used: Iterable[keras.Variable] = ()) -> dic
       used: The variables that steps use.
     """
     ids = {id(variable) for variable in used}
-    found = {name: value for name, value in sorted(vars(model).items()) if _holds_variables(value)}
+    found = {name: value for name, value in sorted(vars(model).items()) if holds_variables(value)}
     return {
         f"model.{name}": value
         for name, value in found.items()

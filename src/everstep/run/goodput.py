@@ -117,8 +117,8 @@ class _Attempt:
         if first is not None:
             first = first if ended is None else min(first, ended)
             ended = first if ended is None else ended
-        steps = (int(record[name]) for name in ("from_step", "to_step"))
-        return cls(*steps, int(record.get("steps_again", 0)), started, first, ended, record["reason"] or "killed")
+        begin, end = int(record["from_step"]), int(record["to_step"])
+        return cls(begin, end, int(record.get("steps_again", 0)), started, first, ended, record["reason"] or "killed")
 
     @property
     def computed(self) -> int:
