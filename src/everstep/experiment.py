@@ -128,6 +128,7 @@ def run_experiment(
     stored = params.replace(runtime={"backend": keras.backend.backend()})
     header = header or ({"experiment": experiment} if experiment else {})
     with contextlib.ExitStack() as stack:
+        stack.push(functools.partial(_tell_of_interruption, say if verbose else None, keep))
         directory = stack.enter_context(working_copy(model_dir, training, follow=mode == "continuous_eval"))
         run = Run.open(directory, experiment or task.name, keras.backend.backend())
         run.is_kept = keep
@@ -194,6 +195,15 @@ def run_experiment(
         if training and len(run.record["attempts"]) > 1:
             say(f"goodput {goodput(run.record)}")
         return trainer.model, logs
+
+
+def _tell_of_interruption(say: Callable[[str], None] | None, keeps: bool, kind: Any, error: Any, frames: Any) -> None:
+    """Says, when all is saved, that a run was asked to end; whoever catches it knows that it is said."""
+    if isinstance(error, Interrupted):
+        error.keeps = keeps
+        if say is not None:
+            say(f"everstep: {error.text}")
+            error.told = True
 
 
 @contextlib.contextmanager

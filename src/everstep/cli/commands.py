@@ -65,6 +65,7 @@ app = new_app(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--he
 def everstep(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Of errors, show every frame; any command.")] = False,
 ) -> None:
     """Train Keras 3 models and never lose a step."""
     if version:
