@@ -27,6 +27,7 @@ from everstep.engine.strategy import configured_strategy
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, check_mode
 from everstep.export.folder import export_all
+from everstep.loop import random_state
 from everstep.loop.announce import announce
 from everstep.loop.config import TrainerConfig
 from everstep.loop.controller import Action, Controller
@@ -400,7 +401,7 @@ def _text(params: ExperimentConfig, header: Mapping[str, Any]) -> str:
 def _export(trainer: Trainer, directory: Path) -> None:
     """Exports the model as it was evaluated: with its averaged weights, where there are such."""
     sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(trainer.example)[0])
-    with trainer.averaged():
+    with trainer.averaged(), random_state.untouched():
         trainer.engine.push()
         export_all(trainer.model, directory / "export", sample)
     trainer.engine.push()

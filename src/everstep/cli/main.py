@@ -8,7 +8,7 @@ import typer
 
 from everstep import redaction
 from everstep.cli import declined_flags
-from everstep.cli.commands import app
+from everstep.cli.commands import Stopped, app
 from everstep.cli.spelling import normalised
 from everstep.errors import TrainingError, UsageError
 from everstep.run.ending import exit_code, without_option
@@ -35,8 +35,8 @@ def _keep_secrets(words: Sequence[str]) -> None:
 
 
 def _report(error: BaseException) -> int:
-    if isinstance(error, typer.Abort):
-        error = KeyboardInterrupt()
+    if isinstance(error, Stopped | typer.Abort):
+        error = error.interrupt if isinstance(error, Stopped) else KeyboardInterrupt()
     mistake = "" if isinstance(error, UsageError | TrainingError) else _command_line_mistake(error)
     return exit_code(UsageError(mistake) if mistake else error)
 

@@ -18,6 +18,7 @@ from everstep.task.task import unpack
 from everstep.types import Batch
 
 _AROUND = re.compile(r"^Exception encountered when calling \S+\. |Arguments received by .*$")
+_SHAPES = re.compile("shape|rank|dimension|broadcast|size of tensor|size mismatch", re.IGNORECASE)
 _RANKS = ("must have the same shape up until the last dimension", "must have rank (ndim) `target.ndim - 1`")
 
 
@@ -33,7 +34,7 @@ def misfits_explained(model: keras.Model, batch: Batch) -> Iterator[None]:
     except (UsageError, TrainingError, NotImplementedError):
         raise
     except Exception as error:
-        if own_frames(error, below=__file__):
+        if own_frames(error, below=__file__) or not _SHAPES.search(plain_text(error)):
             raise
         raise UsageError(_explanation(error, model, batch)) from (error if wants_traceback() else None)
 

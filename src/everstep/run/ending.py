@@ -54,7 +54,7 @@ def _tell_of_interruption(error: BaseException, name: str) -> None:
     if isinstance(error, Interrupted):
         text = error.text
     else:
-        text = str(error) or "interrupted; run the same command again to resume from the newest checkpoint"
+        text = str(error) or "interrupted; run the same command again to resume"
     print(f"{name}{redaction.text(text)}", file=sys.stderr)
 
 
