@@ -6,7 +6,14 @@ A message says what was wrong, the value received, and what to do.
 """
 
 import difflib
-from collections.abc import Iterable
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class UsageError(ValueError):
@@ -37,3 +44,32 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return "none are known"
     listed = ", ".join(repr(n) for n in names[:12])
     return f"known: {listed}{', …' if len(names) > 12 else ''}"
+
+
+def plain_text(error: BaseException) -> str:
+    """Returns what an exception says, in one line and without the colours that Keras gives to shapes and layers."""
+    return " ".join(_COLOUR.sub("", str(error)).split())
+
+
+def wants_traceback() -> bool:
+    """Whether errors show where in the libraries they come from: `EVERSTEP_TRACEBACK=1`."""
+    return os.environ.get("EVERSTEP_TRACEBACK", "") not in ("", "0")
+
+
+def own_frames(error: BaseException, below: str = "") -> list[traceback.FrameSummary]:
+    """Returns the frames of a traceback that are neither everstep's, nor a library's, nor Python's.
+
+    Args:
+      error: The error.
+      below: Those after the first frame of this file alone.
+    """
+    paths = sysconfig.get_paths()
+    others = [Path(__file__).parent, *(Path(paths[name]) for name in ("stdlib", "purelib", "platlib"))]
+    frames = list(traceback.extract_tb(error.__traceback__))
+    first = next((index for index, frame in enumerate(frames) if frame.filename == below), 0)
+    return [frame for frame in frames[first:] if not frame.filename.startswith("<") and not _is_below(frame, others)]
+
+
+def _is_below(frame: traceback.FrameSummary, folders: Sequence[Path]) -> bool:
+    path = Path(frame.filename).resolve()
+    return any(path.is_relative_to(folder.resolve()) for folder in folders) or "site-packages" in path.parts

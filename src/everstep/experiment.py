@@ -28,6 +28,7 @@ from everstep.engine.strategy import configured_strategy, entered
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, check_mode
 from everstep.export.folder import export_all
+from everstep.loop import random_state
 from everstep.loop.announce import announce
 from everstep.loop.config import TrainerConfig
 from everstep.loop.controller import Action, Controller
@@ -133,6 +134,7 @@ def run_experiment(
     stored = params.replace(runtime={"backend": keras.backend.backend()})
     header = header or ({"experiment": experiment} if experiment else {})
     with contextlib.ExitStack() as stack:
+        stack.push(functools.partial(_tell_of_interruption, say if verbose else None, keep))
         directory = stack.enter_context(working_copy(model_dir, training, follow=mode == "continuous_eval"))
         run = Run.open(directory, experiment or task.name, keras.backend.backend())
         run.is_kept = keep
@@ -205,6 +207,15 @@ def run_experiment(
         if training and len(run.record["attempts"]) > 1:
             say(f"goodput {goodput(run.record)}")
         return trainer.model, logs
+
+
+def _tell_of_interruption(say: Callable[[str], None] | None, keeps: bool, kind: Any, error: Any, frames: Any) -> None:
+    """Says, when all is saved, that a run was asked to end; whoever catches it knows that it is said."""
+    if isinstance(error, Interrupted):
+        error.keeps = keeps
+        if say is not None:
+            say(f"everstep: {error.text}")
+            error.told = True
 
 
 @contextlib.contextmanager
@@ -428,7 +439,7 @@ def _text(params: ExperimentConfig, header: Mapping[str, Any]) -> str:
 def _export(trainer: Trainer, directory: Path) -> None:
     """Exports the model as it was evaluated: with its averaged weights, where there are such."""
     sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(trainer.example)[0])
-    with trainer.averaged():
+    with trainer.averaged(), random_state.untouched():
         trainer.engine.push()
         written = export_all(trainer.model, directory / "export", sample)
     trainer.engine.push()

@@ -84,7 +84,8 @@ def test_spellings(given: list[str], wanted: list[str]) -> None:
     [
         (UsageError("trainer.x: no"), 2, "everstep: error: trainer.x: no\n"),
         (TrainingError("it broke"), 1, "everstep: error: it broke\n"),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "everstep: interrupted; run the same command again to resume\n"),
+        (KeyboardInterrupt("SIGINT: saved"), 130, "everstep: SIGINT: saved\n"),
     ],
 )
 def test_exit_codes(everstep: Any, monkeypatch: Any, error: Any, code: int, text: str) -> None:
@@ -96,12 +97,37 @@ def test_exit_codes(everstep: Any, monkeypatch: Any, error: Any, code: int, text
     assert (outcome.code, outcome.out, outcome.err) == (code, "", text)
 
 
-def test_a_bug_shows_its_traceback(everstep: Any, monkeypatch: Any) -> None:
+def test_a_bug_shows_where_it_is_in_the_users_code(everstep: Any, monkeypatch: Any) -> None:
+    """The first line says what happened; frames of libraries are there for who wants them."""
     monkeypatch.setattr(experiments.config, "load_entry_points", lambda: 1 / 0)
     outcome = everstep("experiments")
     assert outcome.code == 1
-    assert "Traceback" in outcome.err
-    assert "ZeroDivisionError" in outcome.err
+    assert outcome.err.startswith("everstep: error: ZeroDivisionError: division by zero\nTraceback of your own code")
+    assert __file__ in outcome.err
+    assert "cli/main.py" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("\x1b[1mbold\x1b[0m"), UsageError("trainer.x: no"), TrainingError("broke")]
+)
+def test_every_frame_is_shown_on_demand(everstep: Any, monkeypatch: Any, error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(experiments.config, "load_entry_points", fail)
+    monkeypatch.setenv("EVERSTEP_TRACEBACK", "0")
+    assert "cli/main.py" not in everstep("experiments").err
+    assert "cli/main.py" in everstep("experiments", "--traceback").err
+    monkeypatch.setenv("EVERSTEP_TRACEBACK", "1")
+    assert "cli/main.py" in everstep("experiments").err
+
+
+def test_colours_of_keras_are_not_shown(everstep: Any, monkeypatch: Any) -> None:
+    def fail() -> None:
+        raise ValueError("Exception.\n\n\x1b[1mInput 0\x1b[0m is wrong")
+
+    monkeypatch.setattr(experiments.config, "load_entry_points", fail)
+    assert everstep("experiments").err.startswith("everstep: error: ValueError: Exception. Input 0 is wrong\n")
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_asked_to_end_and_run_again(tmp_path: Path, project: Path, how: int, cod
     process.send_signal(how)
     found, _, err = ended(process)
     assert found == code, err
-    assert "the same command goes on from there" in err
+    assert "the same command resumes from there" in err
     process = start(tmp_path, "run", "a", KERAS_BACKEND=BACKEND)
     until(lambda: (folder / "exported").is_dir() and (folder / "reports").is_dir())
     process.send_signal(how)

@@ -78,8 +78,8 @@ def raising(error):
         (UsageError("epochs: received 0"), 2, "error: epochs: received 0\n"),
         (UsageError("two\nlines"), 2, "error: two lines\n"),
         (TrainingError("the loss"), 1, "error: the loss\n"),
-        (Interrupted("SIGTERM", 143), 143, "SIGTERM: the state is saved; the same command goes on from there\n"),
-        (KeyboardInterrupt(), 130, ""),
+        (Interrupted("SIGTERM", 143), 143, "SIGTERM: nothing is saved yet; the same command starts anew\n"),
+        (KeyboardInterrupt("SIGINT: saved"), 130, "SIGINT: saved\n"),
     ],
 )
 def test_exit_codes(error, code, said, capsys):

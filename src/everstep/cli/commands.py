@@ -37,8 +37,23 @@ COMMANDS = {
 """Each command's name, which is also its module's, and the first line of its help."""
 
 
+class Stopped(Exception):
+    """A command was ended by Ctrl-C; typer would turn that into an exit code, and forget what it says of the run."""
+
+    def __init__(self, interrupt: KeyboardInterrupt) -> None:
+        super().__init__(str(interrupt))
+        self.interrupt = interrupt
+
+
 class LazyGroup(TyperGroup):
     """A group whose commands stand for modules."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            raise Stopped(interrupt) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Returns the command that `args` name, from its module, and the arguments left for it."""
@@ -66,6 +81,7 @@ app = new_app(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--he
 def everstep(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Of errors, show every frame; any command.")] = False,
 ) -> None:
     """Train Keras 3 models and never lose a step."""
     if version:

@@ -26,8 +26,9 @@ from everstep.cli.options import Request
 from everstep.cli.request import resolve
 from everstep.config import Config, dialect
 from everstep.config.gin.bindings import operative_config
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import UsageError
 from everstep.experiment_config import MODES, ExperimentConfig
+from everstep.run.ending import exit_code
 from everstep.run.signals import Interrupted
 
 FLAGS = flags.FLAGS
@@ -150,12 +151,8 @@ def run(main: Callable[[Sequence[str]], Any]) -> NoReturn:
 def _exit_code(main: Callable[[Sequence[str]], Any], arguments: Sequence[str]) -> int:
     try:
         main(arguments)
-    except (UsageError, TrainingError) as error:
-        print(f"everstep: error: {redaction.text(str(error))}", file=sys.stderr)
-        return 1 if isinstance(error, TrainingError) else 2
-    except Interrupted as interrupted:
-        print(f"everstep: {interrupted.reason}; the same command goes on from there", file=sys.stderr)
-        return interrupted.exit_code
+    except (Exception, KeyboardInterrupt, Interrupted) as error:
+        return exit_code(error)
     finally:
         _save_gin()
     return 0

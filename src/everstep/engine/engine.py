@@ -36,6 +36,7 @@ from everstep.engine.logs import (
     validation_logs,
     watched_log,
 )
+from everstep.engine.misfit import misfits_explained
 from everstep.engine.norms import measure
 from everstep.engine.pace import Pace
 from everstep.engine.probe import explain, no_new_variables, watch_variables
@@ -85,7 +86,7 @@ class Engine(abc.ABC):
         """
         batch = validation_batch if train_batch is None else train_batch
         own = {kind: self.task.build_metrics(training=kind == "train") for kind in ("train", "validation")}
-        with explain(self.task), watch_variables() as watched:
+        with misfits_explained(self.model, batch), explain(self.task), watch_variables() as watched:
             self._build_model(batch)
             self._build_optimizers()
             norms = {"train": measure(self.task, self.model, self.optimizer, self.measures_norms)}

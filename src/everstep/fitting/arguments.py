@@ -56,6 +56,7 @@ class Counts:
     steps_per_epoch: int | None
     validation_steps: int | None
     validation_batch_size: int | None
+    steps_per_execution: int = 1
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -63,6 +64,16 @@ class Counts:
             if value is not None or needed:
                 least = 0 if field.name == "initial_epoch" else 1
                 object.__setattr__(self, field.name, whole(field.name, value, least))
+
+    @property
+    def epoch_steps(self) -> int | None:
+        """Returns the steps of an epoch: Keras runs `steps_per_execution` of them at a time, the last ones too."""
+        return _rounded_up(self.steps_per_epoch, self.steps_per_execution)
+
+    @property
+    def evaluation_steps(self) -> int | None:
+        """Returns the same for an evaluation."""
+        return _rounded_up(self.validation_steps, self.steps_per_execution)
 
     def limited(self, epochs: int | None, steps: int | None) -> "Counts":
         """Returns no more of them than `keras.config.set_max_epochs` and `set_max_steps_per_epoch` allow."""
@@ -82,6 +93,10 @@ class Counts:
     def validation_size(self, samples: int | None) -> int:
         """Returns the same for an evaluation."""
         return self.validation_batch_size or self.batch_size or _divided(samples, self.validation_steps)
+
+
+def _rounded_up(steps: int | None, multiple: int) -> int | None:
+    return None if steps is None else -(-steps // multiple) * multiple
 
 
 def _divided(samples: int | None, steps: int | None) -> int:

@@ -57,6 +57,6 @@ def trainer_params(counts: Counts, steps: int, validation_freq: Any, keep: bool)
         counts.epochs,
         steps,
         validation_interval=steps * every,
-        validation_steps=-1 if counts.validation_steps is None else counts.validation_steps,
+        validation_steps=-1 if counts.evaluation_steps is None else counts.evaluation_steps,
         checkpoint_interval=steps if keep else 0,
     )

@@ -111,14 +111,17 @@ def fit(
       The History, as `model.fit` returns it; of a run that was resumed, that of all its epochs.
 
     Raises:
-      UsageError: The call cannot be carried out, or would go on with a run that was trained otherwise.
+      UsageError: The call cannot be carried out, or would resume a run that was trained otherwise.
+      TrainingError: Training has failed; with `model_dir`, also where the weights are not finite at an epoch's end.
+        The History so far is in the attribute `history` of this error, as of any other.
     """
     refuse_unknown(unknown, [name for name in inspect.signature(fit).parameters if name != "unknown"])
-    counts = Counts(batch_size, epochs, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size)
+    require_compiled(model)
+    numbers = (batch_size, epochs, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size)
+    counts = Counts(*numbers, model.steps_per_execution or 1)
     counts = counts.limited(keras.config.max_epochs(), keras.config.max_steps_per_epoch())
     loud, shuffle, weights = verbosity(verbose), shuffling(shuffle), class_weights(class_weight)
     validated, watching = validated_epochs(validation_freq), accepted(callbacks, keeps=bool(model_dir))
-    require_compiled(model)
     data = training_data(x, y, sample_weight, _inputs(model), needs_labels(model))
     data, held_out = _parts(data, validation_data, validation_split)
     seed = None if seed is None else whole("seed", seed, least=0)
@@ -130,7 +133,7 @@ def fit(
         stack.enter_context(backend.prepared(seed))
         train = _train_stream(data, counts, shuffle, weights, seed)
         validation = None if held_out is None else _validation_stream(held_out, counts, seed)
-        steps = counts.steps_per_epoch or _length(train, data)
+        steps = counts.epoch_steps or _length(train, data)
         spec = describe(model)
         params = ExperimentConfig(
             task=task_params(spec, counts, data, held_out, shuffle, weights),
@@ -151,6 +154,7 @@ def fit(
             trainers.append(FitTrainer(params, task, model, model.optimizer, evaluate=validation is not None))
             return trainers[0]
 
+        stack.push(functools.partial(_give_history, callback_list))
         run_experiment(
             None,
             task,
@@ -167,6 +171,12 @@ def fit(
         )
         trainers[0].keep()
     return callback_list.history
+
+
+def _give_history(callbacks: KerasCallbacks, kind: Any, error: BaseException | None, frames: Any) -> None:
+    """What was trained before an error is in its `history`."""
+    if error is not None:
+        error.history = callbacks.history  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

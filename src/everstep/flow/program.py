@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from everstep import redaction
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import UsageError
 from everstep.flow.checking import parameter_meant
 from everstep.flow.project import FlowProject
 from everstep.flow.running import run_flow
+from everstep.run.ending import exit_code, without_option
 from everstep.run.signals import Interrupted
 
 
@@ -35,16 +36,9 @@ def _exit_code(words: Sequence[str], default: str | None) -> int:
     redaction.guard_process()
     redaction.learn(words)
     try:
-        _run(_parsed(words), default)
-    except (UsageError, TrainingError) as error:
-        print(f"everstep: error: {redaction.text(str(error))}", file=sys.stderr)
-        return 1 if isinstance(error, TrainingError) else 2
-    except Interrupted as interrupted:
-        print(f"everstep: {interrupted.reason}; the same command goes on from there", file=sys.stderr)
-        return interrupted.exit_code
-    except KeyboardInterrupt:
-        print("everstep: interrupted; the same command goes on from the newest checkpoint", file=sys.stderr)
-        return 130
+        _run(_parsed(without_option(words)), default)
+    except (Exception, KeyboardInterrupt, Interrupted) as error:
+        return exit_code(error)
     return 0
 
 
@@ -90,4 +84,5 @@ def _parsed(words: Sequence[str]) -> Any:
     parser.add_argument(
         "--allow-change", metavar="KEY", action="append", default=[], help="resume although this key has changed"
     )
+    parser.add_argument("--traceback", action="store_true", help="of errors, show every frame")
     return parser.parse_intermixed_args(list(words))

@@ -12,12 +12,13 @@ back.
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 
 from everstep.engine.logs import floats, whole
+from everstep.errors import UsageError, nearest, own_frames, wants_traceback
 from everstep.loop.callback_state import CallbackState
 from everstep.loop.given_callbacks import accepted, looks_at_batches
 from everstep.loop.plain_values import decode, encode
@@ -201,11 +202,26 @@ class KerasCallbacks:
 
     def _end_epoch(self) -> None:
         self.phase = BETWEEN
-        self.list.on_epoch_end(self._epoch, self._logs)
+        with self._monitors_explained():
+            self.list.on_epoch_end(self._epoch, self._logs)
         self._told(self._epoch, self._logs)
         if self.model.stop_training or self._epoch + 1 >= self.epochs:
             self.model.optimizer.finalize_variable_values(self.model.trainable_variables)  # Keras's own averages
             self.list.on_train_end(self._logs)
+
+    @contextlib.contextmanager
+    def _monitors_explained(self) -> Iterator[None]:
+        """A callback that monitors what nobody logs: Keras only says that it does not know which way is better."""
+        try:
+            yield
+        except ValueError as error:
+            monitors = [(type(c).__name__, c.monitor) for c in self.list.callbacks if hasattr(c, "monitor")]
+            missing = [(name, key) for name, key in monitors if isinstance(key, str) and key not in self._logs]
+            if "monitor" not in str(error) or not missing or own_frames(error, below=__file__):
+                raise
+            name, key = missing[0]
+            text = f"callbacks: {name}(monitor={key!r}): nothing of that name is logged; {nearest(key, self._logs)}"
+            raise UsageError(text) from (error if wants_traceback() else None)
 
     def _call(self, hook: str, index: int, logs: Logs, own: bool) -> None:
         hooks = _TEST_HOOKS if hook in _TEST_HOOKS else _TRAIN_HOOKS

@@ -4,7 +4,9 @@ Callbacks and actions may draw from `random` and `np.random`. Saved with every c
 on, the generators give them the numbers they would have got.
 """
 
+import contextlib
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,16 @@ def set(state: dict[str, Any]) -> None:
         )
     random.setstate((version, tuple(words), gauss))
     np.random.set_state(state["numpy"])
+
+
+@contextlib.contextmanager
+def untouched() -> Iterator[None]:
+    """Numbers that are drawn inside the block, such as those of a model that is loaded, do not count."""
+    before = get()
+    try:
+        yield
+    finally:
+        set(before)
 
 
 class RandomState:

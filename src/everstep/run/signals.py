@@ -27,16 +27,29 @@ class Interrupted(SystemExit):
     Attributes:
       reason: Who asked: `SIGTERM`, or a preemption notice in words.
       exit_code: What the process should exit with.
-      saved: The step from which the same command goes on; None if it starts anew.
+      saved: The step from which the same command resumes; None if it starts anew.
+      keeps: Whether the run has a directory to resume from.
+      told: Whether a person has been told of it.
     """
 
     saved: int | None = None
+    keeps = True
+    told = False
 
     def __init__(self, reason: str, exit_code: int) -> None:
         super().__init__(reason)
         self.reason = reason
         self.exit_code = exit_code
         self.code = exit_code  # what Python itself looks at
+
+    @property
+    def text(self) -> str:
+        """Who asked, and what the next attempt finds."""
+        if not self.keeps:
+            return f"{self.reason}: nothing is kept without model_dir=…, a directory to resume from"
+        if self.saved is None:
+            return f"{self.reason}: nothing is saved yet; the same command starts anew"
+        return f"{self.reason}: the state is saved at step {self.saved}; the same command resumes from there"
 
 
 @contextlib.contextmanager
@@ -47,7 +60,9 @@ def as_python_interrupts() -> Iterator[None]:
     except Interrupted as interrupted:
         if interrupted.exit_code != 128 + signal.SIGINT:
             raise
-        raise KeyboardInterrupt from interrupted
+        ended = KeyboardInterrupt(*([] if interrupted.told else [interrupted.text]))
+        ended.told = interrupted.told  # type: ignore[attr-defined]
+        raise ended from None
 
 
 class Signals:

@@ -1,11 +1,10 @@
 """How a component's program ends, so that whoever started it knows what to do."""
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from everstep import redaction
 from everstep.errors import TrainingError, UsageError
+from everstep.run.ending import exit_code
 from everstep.run.signals import Interrupted
 
 
@@ -25,12 +24,8 @@ def run_component(main: Callable[[], Any]) -> int:
     try:
         main()
     except (UsageError, TrainingError) as error:
-        line = " ".join(redaction.text(str(error)).split("\n"))
-        print(f"error: {line}", file=sys.stderr)
-        return 1 if isinstance(error, TrainingError) else 2
-    except KeyboardInterrupt:
-        return 130
-    except Interrupted as interrupted:
-        print(f"{interrupted.reason}: the state is saved; the same command goes on from there", file=sys.stderr)
-        return interrupted.exit_code
+        kind = type(error)
+        return exit_code(kind(" ".join(str(error).split("\n"))).with_traceback(error.__traceback__), name="")
+    except (KeyboardInterrupt, Interrupted) as error:
+        return exit_code(error, name="")
     return 0
