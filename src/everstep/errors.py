@@ -7,6 +7,7 @@ A message says what was wrong, the value received, and what to do.
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UsageError(ValueError):
@@ -25,6 +26,17 @@ def missing_extra(package: str, extra: str, purpose: str) -> UsageError:
     return UsageError(
         f"{purpose} needs the package {package!r}, which is not installed: pip install 'everstep[{extra}]'"
     )
+
+
+def kind_of(value: Any) -> str:
+    """Returns what kind of thing a value is, in a few words: `Sequential`, `None`, `tuple (Sequential, str)`."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    if isinstance(value, tuple | list):
+        inside = [type(item).__name__ for item in value[:4]]
+        return f"{name} ({', '.join(inside)}{', …' if len(value) > len(inside) else ''})" if inside else f"empty {name}"
+    return name
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -75,9 +75,9 @@ def raising(error):
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (UsageError("epochs: received 0"), 2, "error: epochs: received 0\n"),
-        (UsageError("two\nlines"), 2, "error: two lines\n"),
-        (TrainingError("the loss"), 1, "error: the loss\n"),
+        (UsageError("epochs: received 0"), 2, "everstep: error: epochs: received 0\n"),
+        (UsageError("two\nlines"), 2, "everstep: error: two lines\n"),
+        (TrainingError("the loss"), 1, "everstep: error: the loss\n"),
         (Interrupted("SIGTERM", 143), 143, "SIGTERM: the state is saved; the same command goes on from there\n"),
         (KeyboardInterrupt(), 130, ""),
     ],

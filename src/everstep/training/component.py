@@ -26,7 +26,7 @@ def run_component(main: Callable[[], Any]) -> int:
         main()
     except (UsageError, TrainingError) as error:
         line = " ".join(redaction.text(str(error)).split("\n"))
-        print(f"error: {line}", file=sys.stderr)
+        print(f"everstep: error: {line}", file=sys.stderr)
         return 1 if isinstance(error, TrainingError) else 2
     except KeyboardInterrupt:
         return 130
