@@ -12,6 +12,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -32,6 +33,17 @@ def missing_extra(package: str, extra: str, purpose: str) -> UsageError:
     return UsageError(
         f"{purpose} needs the package {package!r}, which is not installed: pip install 'everstep[{extra}]'"
     )
+
+
+def kind_of(value: Any) -> str:
+    """Returns what kind of thing a value is, in a few words: `Sequential`, `None`, `tuple (Sequential, str)`."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    if isinstance(value, tuple | list):
+        inside = [type(item).__name__ for item in value[:4]]
+        return f"{name} ({', '.join(inside)}{', …' if len(value) > len(inside) else ''})" if inside else f"empty {name}"
+    return name
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from everstep.actions import ConditionalAction, ExportFileManager, JSONPersistedValue, NewBestMetric
+from everstep.actions.metrics import scalars
 from everstep.errors import UsageError
 
 
@@ -189,3 +190,7 @@ def test_numbers_of_ones_own(tmp_path):
     files.clean_up()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m-100", "m-20", "m-x", "other-1"]
     assert files.managed_files == [str(tmp_path / "m-20" / "served"), str(tmp_path / "m-100" / "served")]
+
+
+def test_whole_numbers_stay_whole():
+    assert repr(scalars({"epoch": 2, "loss": np.float32(1.0)})) == "{'epoch': 2, 'loss': 1.0}"

@@ -126,7 +126,7 @@ def test_the_branch_of_a_choice(everstep: Any) -> None:
 
 
 def test_an_alternative_says_what_it_gave_way_to(everstep: Any) -> None:
-    shown = listing(everstep("config", "mnist/mlp", "trainer.train_steps=9", "trainer.epochs=2"))
+    shown = listing(everstep("config", "mnist/mlp", "trainer.epochs=2"))
     assert shown["  train_steps"] == ("null", "gives way to epochs")
     assert shown["  epochs"][1] == "override 'trainer.epochs=2'"
     assert listing(everstep("config", "mnist/mlp"))["  epochs"] == ("null", "default")
@@ -270,3 +270,10 @@ def test_an_experiment_may_return_a_config_of_another_class(everstep: Any, monke
     outcome = everstep("config", "own/part")
     assert outcome.code == 2
     assert "must return an ExperimentConfig, received Config, whose trainer is a Config: a config of" in outcome.err
+
+
+def test_two_alternatives_on_one_command_line_are_refused(everstep):
+    done = everstep("config", "mnist/mlp", "trainer.epochs=1", "trainer.train_steps=500")
+    assert done.code == 2
+    assert "trainer.epochs: received 1 beside train_steps=500, but they are alternatives: give one of them" in done.err
+    assert "(from override 'trainer.epochs=1')" in done.err

@@ -25,7 +25,7 @@ def project(tmp_path: Path) -> Path:
         ([], "name one run, or a command after --: received neither"),
         (["a", "b"], "name one run, or a command after --: received a b"),
         (["a", "--", "true"], "name one run, or a command after --: received a true"),
-        (["--", "true"], "--model-dir: is missing; name the directory that the command after -- trains in"),
+        (["--", "true"], "--model-dir: missing; name the directory that the command after -- trains in"),
         (["--model-dir", "runs/c", "--", "no-such-program"], "there is no program 'no-such-program'"),
         (["a", "--model-dir", "runs/c"], "--model-dir: received 'runs/c'; a run of a project is in runs/a"),
         (["a", "--engine", "slrum"], "--engine: received 'slrum'; did you mean 'slurm'?"),

@@ -9,7 +9,11 @@ import urllib.request
 
 import pytest
 
+from everstep.cli import ui
+from everstep.flow.tracking import tracking_uri
 from everstep.testing.proxy import free_port
+from everstep.tracking.mlflow_database import create_database
+from everstep.tracking.mlflow_target import default_uri
 
 
 def project(folder):
@@ -34,6 +38,7 @@ def is_closed(port):
 @pytest.mark.full
 def test_both_pages_answer_and_end_together(tmp_path):
     ports = free_port(), free_port()
+    create_database(tmp_path / "mlflow.db")
     command = [sys.executable, "-m", "everstep", "ui", "--port", str(ports[0]), "--tensorboard-port", str(ports[1])]
     process = subprocess.Popen(command, cwd=project(tmp_path), stdout=subprocess.PIPE, text=True, env=dict(os.environ))
     try:
@@ -63,3 +68,49 @@ def test_outside_a_project(everstep):
     done = everstep("ui")
     assert done.code == 2
     assert "no project in" in done.err
+
+
+def test_looking_makes_no_store(everstep, tmp_path, monkeypatch):
+    """TensorBoard is opened, and MLflow is not: an empty store would hide runs that are tracked elsewhere later."""
+    opened = []
+
+    class Server:
+        def __init__(self, name, command, root):
+            opened.append(name)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def wait(self, address, asked):
+            asked.append(signal.SIGINT)
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr(ui, "_Server", Server)
+    (tmp_path / "plain" / "runs").mkdir(parents=True)
+    for root in (project(tmp_path / "pages"), tmp_path / "plain"):
+        done = everstep(
+            "ui", "--project", str(root), "--port", str(free_port()), "--tensorboard-port", str(free_port())
+        )
+        assert done.code == 0
+        assert f"nothing is tracked yet: a run that is makes {root / 'mlflow.db'}" in done.out
+        assert not list(root.rglob("*.db"))
+        (root / "mlflow.db").touch()
+        done = everstep(
+            "ui", "--project", str(root), "--port", str(free_port()), "--tensorboard-port", str(free_port())
+        )
+        assert done.code == 0
+    assert opened == ["TensorBoard", "MLflow", "TensorBoard"] * 2
+
+
+def test_every_entry_point_has_the_same_store(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    wanted = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert default_uri(tmp_path / "runs" / "mlp-1") == tracking_uri(tmp_path) == wanted
+    assert default_uri(tmp_path / "elsewhere") == wanted, "beside a run that is not in a folder of runs"
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mlflow.db").touch()
+    former = f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}"
+    assert default_uri(tmp_path / "runs" / "mlp-1") == tracking_uri(tmp_path) == former, "as earlier versions made it"

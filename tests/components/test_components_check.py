@@ -94,7 +94,7 @@ def test_a_config_file_that_cannot_be_used_fails_with_every_finding(tmp_path, da
     write_run(tmp_path, epochs=0, project_name=None)
     found = checked(tmp_path, data)
     place = re.escape(str(tmp_path / "runs" / "a" / "config.yaml"))
-    assert re.match(rf"FAIL config: project_name: is missing.*\(from {place}\)", found["configuration"][0])
+    assert re.match(rf"FAIL config: project_name: missing.*\(from {place}\)", found["configuration"][0])
     assert re.match(rf"FAIL config: epochs: received 0, .*\(from {place}, line \d+\)", found["configuration"][1])
     others = [line for name, lines in found.items() if name != "configuration" for line in lines]
     assert len(others) == len(CHECKS) - 1

@@ -86,9 +86,9 @@ def test_exactly_one_file(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"src_code_path": None}, "src_code_path: is missing"),
-        ({"data_loader_class": None}, "data_loader_class: is missing: .*'dataset.DataLoader'"),
-        ({"project_name": None}, "project_name: is missing"),
+        ({"src_code_path": None}, "src_code_path: missing"),
+        ({"data_loader_class": None}, "data_loader_class: missing; .*'dataset.DataLoader'"),
+        ({"project_name": None}, "project_name: missing"),
         ({"project_name": 12}, "project_name: received 12.*quote"),
         ({"epochs": 0}, "epochs: received 0, expected a whole number"),
         ({"epochs": "10"}, "epochs: received '10'"),
@@ -96,7 +96,7 @@ def test_exactly_one_file(tmp_path):
         ({"seed": -1}, "seed: received -1"),
         ({"export": {"mode": "minimum"}}, "export.mode: received 'minimum', expected 'min' or 'max'"),
         ({"do_train_augmentation": "yes"}, "do_train_augmentation: received 'yes', expected true or false"),
-        ({"do_train_augmentation": True}, "augmentor_class: is missing, but do_train_augmentation is true"),
+        ({"do_train_augmentation": True}, "augmentor_class: missing, but do_train_augmentation is true"),
         ({"model_builder_class": "ModelBuilder"}, "model_builder_class: received 'ModelBuilder', expected a module"),
         (
             {"evaluator_class": "evaluator_class: evaluation.Evaluator"},

@@ -43,11 +43,11 @@ CALLBACKS = "def get_callbacks(self):\n            return ['early']\n\n        "
 
 FAULTS = {
     # the config file
-    "missing key": Fault("evaluator_class: is missing: .*'evaluation.Evaluator'", {"evaluator_class": None}),
+    "missing key": Fault("evaluator_class: missing; .*'evaluation.Evaluator'", {"evaluator_class": None}),
     "mistyped key": Fault(
         r"epoch: is no key; did you mean 'epochs'\?", {"epochs": None}, spoil=_append("epoch: 3\n")
     ),
-    "no epochs": Fault("epochs: is missing: how often", {"epochs": None}),
+    "no epochs": Fault("epochs: missing; how often", {"epochs": None}),
     "no yaml": Fault(r"'.*/runs/a' has no \*.yaml file", spoil=lambda f: (f / "config.yaml").rename(f / "config.yml")),
     "two yamls": Fault(r"'.*/runs/a' has 2 \*.yaml files \(config.yaml, other.yaml\)", spoil=_second_file),
     "no mapping": Fault("expected keys with values", spoil=lambda f: (f / "config.yaml").write_text("- seed: 1\n")),
@@ -67,7 +67,7 @@ FAULTS = {
         "evaluator_class: .*has a key in it; probably meant: evaluator_class: evaluation.Evaluator",
         {"evaluator_class": "evaluator_class: evaluation.Evaluator"},
     ),
-    "no augmentor": Fault("augmentor_class: is missing, but do_train_aug", {"do_train_augmentation": True}),
+    "no augmentor": Fault("augmentor_class: missing, but do_train_aug", {"do_train_augmentation": True}),
     # the classes
     "class not found": Fault(
         MODEL + "'models.Builder': the module 'models' has no 'Builder'; did you mean 'ModelBuilder'",
@@ -120,7 +120,7 @@ FAULTS = {
     "preprocessor raises": Fault(r"fails at .*preprocessing.py:\d+: ValueError: cannot reshape", {"input_height": 27}),
     # model, loss, functions
     "model not compiled": Fault(MODEL + "is not compiled: call model.compile", {}, "models", "model.compile(", "dict("),
-    "no model": Fault(MODEL + "returned NoneType, expected a compiled keras.Model", {}, "models", "return model",
+    "no model": Fault(MODEL + "returned None, expected a compiled keras.Model", {}, "models", "return model",
                       "return None"),
     "wrong input shape": Fault(
         MODEL + r"the model takes x of shape \(None, 28, 28\), but a batch has \(8, 784\)", {}, "models",

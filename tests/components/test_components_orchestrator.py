@@ -204,7 +204,7 @@ def test_changed_functions_are_a_new_evaluation(tmp_path, data, tracked):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("return model", "return None", r"get_compiled_model\(\) returned NoneType, expected a compiled keras.Model"),
+        ("return model", "return None", r"get_compiled_model\(\) returned None, expected a compiled keras.Model"),
         ("model.compile(", "dict(", "is not compiled: call model.compile"),
         ("m_config.n_filters", "m_config.filters", r"model_builder.filters: .*did you mean 'n_filters'.*config.yaml"),
         ("get_compiled_model", "get_model", "models.ModelBuilder does not define get_compiled_model"),

@@ -2,11 +2,12 @@
 
 import copy
 import dataclasses
+import re
 from typing import ClassVar
 
 import pytest
 
-from everstep.config import Config, ConfigError, Layer, apply_layers, dialect
+from everstep.config import Config, ConfigError, Layer, apply, apply_layers, dialect, get_exp_config
 from everstep.errors import UsageError
 
 
@@ -162,3 +163,24 @@ def test_another_default_may_be_the_alternative():
 
     assert set_in(Epochs()) == {"epochs": 3.0}
     assert set_in(Epochs(steps=5)) == {"steps": 5}
+
+
+@pytest.mark.parametrize(
+    "overrides", [["trainer.epochs=1", "trainer.train_steps=500"], ["trainer={epochs: 1}", "trainer.train_steps=500"]]
+)
+def test_two_overrides_of_one_request_are_given_at_once(overrides):
+    """Whichever comes last: neither says that the other is taken back."""
+    for order in (overrides, overrides[::-1]):
+        with pytest.raises(UsageError) as error:
+            apply(get_exp_config("mnist/local"), overrides=order)
+        assert re.search(
+            "trainer.(epochs|train_steps): received .* beside .*alternatives.*from override", str(error.value)
+        )
+
+
+def test_overrides_that_take_one_back(tmp_path):
+    config = apply(get_exp_config("mnist/local"), overrides=["trainer.train_steps=null", "trainer.epochs=1"])
+    assert (config.trainer.epochs, config.trainer.train_steps) == (1, None)
+    (tmp_path / "short.yaml").write_text("trainer: {epochs: 1}\n")
+    config = apply(get_exp_config("mnist/local"), overrides=[str(tmp_path / "short.yaml"), "trainer.train_steps=5"])
+    assert (config.trainer.epochs, config.trainer.train_steps) == (None, 5), "a value wins over a file"

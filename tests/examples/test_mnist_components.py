@@ -206,7 +206,7 @@ def test_the_readme_shows_a_sample(data, tmp_path, monkeypatch, capsys):
 
 def test_only_config_files_are_kept_of_runs():
     """What a run writes into the example's folder is ignored by git; what makes a run is not."""
-    names = ["runs/tfdata/config.yaml", "runs/tfdata/run.json", "runs/tfdata/exported/config.yaml", "runs/mlflow.db"]
+    names = ["runs/tfdata/config.yaml", "runs/tfdata/run.json", "runs/tfdata/exported/config.yaml", "mlflow.db"]
     done = subprocess.run(
         ["git", "check-ignore", "--no-index", *names], cwd=EXAMPLE, capture_output=True, text=True, timeout=30
     )
@@ -252,4 +252,4 @@ def test_accuracy(tmp_path, many, flavour):
     print(f"{flavour} on {keras.backend.backend()}: accuracy {accuracy:.4f} on {MANY['test']} test images")
     assert accuracy >= 0.95
     assert [row[0] for row in read(root / "runs" / flavour / "eval_report.csv")[1:]] == ids_in(many / "test")
-    assert (root / "runs" / "mlflow.db").is_file()
+    assert (root / "mlflow.db").is_file()

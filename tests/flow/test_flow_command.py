@@ -36,6 +36,7 @@ def flow(project, monkeypatch, capsys):
         (("Numbers_B", "Numbers_B.epoch"), "Numbers_B.epoch"),
         (("Numbers_B", "Numbers_B.seed=-1"), "Numbers_B.seed: received -1"),
         (("Numbers_B.epoch=1",), "no task is named"),
+        (("Numbers_B", "-m", "Numbers_B.epoch=1,2"), "-m: a sweep over several values (key=1,2) is not offered yet"),
         (("Numbers_B", "epochs=5"), "write Numbers_B.epoch=5"),
         (("Numbers_B", "--epochs", "5"), "a value is written without dashes: Numbers_B.epoch=5"),
     ],

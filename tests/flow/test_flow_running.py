@@ -132,7 +132,7 @@ def test_what_is_no_model_is_told_before_anything_is_trained(project, hook):
         "class Numbers_B(Numbers_A):\n    pass", f"class Numbers_B(Numbers_A):\n    def {hook}({words}): ..."
     )
     (project / "train.py").write_text(code)
-    with pytest.raises(UsageError, match=rf"Numbers_B\.{hook}\(\) returned NoneType, expected a keras\.Model"):
+    with pytest.raises(UsageError, match=rf"Numbers_B\.{hook}\(\) returned None, expected a keras\.Model"):
         run(project, "Numbers_B")
     assert not (project / "runs").exists()
 

@@ -23,7 +23,7 @@ def test_epochs_and_train_steps_are_alternatives():
     assert (trainer.train_steps, trainer.epochs) == (1000, None)
     trainer.epochs = 3
     assert (trainer.train_steps, trainer.epochs) == (None, 3.0)
-    config = apply(es.ExperimentConfig(trainer=trainer), overrides=["trainer.epochs=4", "trainer.train_steps=60"])
+    config = apply(es.ExperimentConfig(trainer=trainer), overrides=["trainer.train_steps=60"])
     assert (config.trainer.train_steps, config.trainer.epochs) == (60, None)
     assert apply(config, overrides=["trainer.epochs=0.5"]).trainer.train_steps is None
 

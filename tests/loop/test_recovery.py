@@ -54,9 +54,7 @@ def test_no_trials_left():
     recovery.try_again(10)
     assert recovery.alarm == ""
     recovery.alarm = "bad again"
-    with pytest.raises(
-        TrainingError, match="bad again; after 1 trial, the checkpoint of step 10 is the last good one"
-    ):
+    with pytest.raises(TrainingError, match="bad again; after 1 trial, the checkpoint of step 10 is the last good one"):
         recovery.try_again(10)
 
 

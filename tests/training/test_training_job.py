@@ -252,6 +252,10 @@ def test_fewer_epochs_than_are_trained_are_refused(tmp_path, capsys):
     ("changes", "words"),
     [
         ({"build_model_func": lambda: "model"}, "build_model_func returned str, expected a keras.Model"),
+        (
+            {"build_model_func": lambda: (build(), "adam")},
+            "build_model_func returned tuple (Functional, str), expected a keras.Model",
+        ),
         ({"build_model_func": None}, "build_model_func: received None"),
         ({"build_model_func": lambda classes: build()}, "build_model_func: it is called without arguments"),
         ({"seed": -1}, "seed: received -1, must be a whole number from 0 to 4294967295"),

@@ -75,11 +75,11 @@ def raising(error):
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (UsageError("epochs: received 0"), 2, "error: epochs: received 0\n"),
-        (UsageError("two\nlines"), 2, "error: two lines\n"),
-        (TrainingError("the loss"), 1, "error: the loss\n"),
-        (Interrupted("SIGTERM", 143), 143, "SIGTERM: nothing is saved yet; the same command starts anew\n"),
-        (KeyboardInterrupt("SIGINT: saved"), 130, "SIGINT: saved\n"),
+        (UsageError("epochs: received 0"), 2, "everstep: error: epochs: received 0\n"),
+        (UsageError("two\nlines"), 2, "everstep: error: two lines\n"),
+        (TrainingError("the loss"), 1, "everstep: error: the loss\n"),
+        (Interrupted("SIGTERM", 143), 143, "everstep: SIGTERM: nothing is saved yet; the same command starts anew\n"),
+        (KeyboardInterrupt("SIGINT: saved"), 130, "everstep: SIGINT: saved\n"),
     ],
 )
 def test_exit_codes(error, code, said, capsys):

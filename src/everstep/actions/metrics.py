@@ -107,7 +107,9 @@ def _leaves(logs: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
             yield f"{above}{name}", value
 
 
-def _number(value: Any) -> float | str:
+def _number(value: Any) -> int | float | str:
+    if isinstance(value, int):  # the number of an epoch, say
+        return value
     number = float(value)
     if math.isfinite(number):
         return number

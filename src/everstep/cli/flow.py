@@ -14,6 +14,7 @@ from everstep.cli.project_options import Backend, choose_backend, wake_backend
 from everstep.cli.quiet import quiet
 from everstep.components.interruption import ends_when_asked
 from everstep.errors import UsageError
+from everstep.flow.program import NO_MULTIRUN
 from everstep.flow.project import FlowProject
 from everstep.flow.running import create_task, execute
 from everstep.launch.progress import newest_checkpoint
@@ -36,6 +37,7 @@ AllowChange = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY", help="Resume although this key has another value than before; repeatable."),
 ]
+Multirun = Annotated[bool, typer.Option("-m", "--multirun", hidden=True)]
 MaxRestarts = Annotated[int, typer.Option(metavar="N", help="Start it again, up to N times, when it dies.")]
 
 
@@ -50,6 +52,7 @@ def flow(
     new: New = False,
     allow_change: AllowChange = None,
     max_restarts: MaxRestarts = 0,
+    multirun: Multirun = False,
     json: options.Json = False,
 ) -> None:
     """Run a task of a project: fetch, prepare, train, log.
@@ -57,6 +60,8 @@ def flow(
     Run again, a run that was interrupted goes on; one that is done is left alone, and a new one starts. Works in any
     folder of the project. Without NAME, lists the tasks.
     """
+    if multirun:
+        raise UsageError(NO_MULTIRUN)
     home = FlowProject.find(project)
     if max_restarts:  # all else is the business of the process that may die
         raise typer.Exit(supervise(unsupervised(context.obj), max_restarts))

@@ -13,7 +13,7 @@ from typing import Any
 from everstep.cli.options import Request
 from everstep.cli.user_modules import import_all
 from everstep.config import Layer, apply_layers, dialect, get_exp_config, sources
-from everstep.config.compose import validate
+from everstep.config.compose import refuse_rivals, validate
 from everstep.config.gin import bindings as gin_bindings
 from everstep.config.layer import walk
 from everstep.engine import backend
@@ -81,6 +81,7 @@ def resolve(request: Request, strict: bool = True) -> Resolved:
         _require_backend(name, factory, chosen)
     if not strict:
         found.files, found.overrides = _known_only(found.files), _known_only(found.overrides)
+    refuse_rivals(factory, found.overrides)
     layers = [*ambient, *found.files, *gin.layers(apply_layers(factory, found.files)), *flags, *found.overrides]
     params = apply_layers(factory, layers)
     validate(params, layers)

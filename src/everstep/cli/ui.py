@@ -19,7 +19,7 @@ import typer
 from everstep.cli.commands import new_app
 from everstep.errors import TrainingError, UsageError
 from everstep.flow.project import FlowProject
-from everstep.tracking.mlflow_target import checked_uri, prepare_local, without_credentials
+from everstep.tracking.mlflow_target import checked_uri, folder_uri, is_there, local_store, without_credentials
 
 app = new_app()
 
@@ -41,20 +41,20 @@ def ui(
 ) -> None:
     """Show a project's runs in MLflow and TensorBoard.
 
-    Prints both addresses once they answer. Ctrl-C ends both. Only this machine can reach them, unless --host says
+    Prints both addresses once they answer; MLflow's, once a run is tracked there. Ctrl-C ends both. Only this machine can reach them, unless --host says
     otherwise: whoever reaches them can read, change and delete the runs.
     """
     root = _root(project)
-    uri = checked_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{_database(root)}")
+    uri = checked_uri(folder_uri(root))
     if uri.startswith("http"):
         raise UsageError(f"the runs are tracked at {without_credentials(uri)} (MLFLOW_TRACKING_URI): open that page")
     for flag, number in (("--port", port), ("--tensorboard-port", tensorboard_port)):
         _require_free(host, number, flag)
-    prepare_local(uri)
-    commands = {
-        "MLflow": (_mlflow(uri, root, host, port), port),
-        "TensorBoard": (_tensorboard(root, host, tensorboard_port), tensorboard_port),
-    }
+    commands = {"TensorBoard": (_tensorboard(root, host, tensorboard_port), tensorboard_port)}
+    if is_there(uri):
+        commands = {"MLflow": (_mlflow(uri, root, host, port), port), **commands}
+    else:
+        print(f"MLflow       nothing is tracked yet: a run that is makes {local_store(root)}", flush=True)
     with _asked_to_end() as asked, contextlib.ExitStack() as stack:
         servers = {
             name: (stack.enter_context(_Server(name, command, root)), number)
@@ -72,15 +72,10 @@ def _root(project: str | None) -> Path:
         return FlowProject.find(project).root
     except UsageError:
         root = Path(project or ".").expanduser().resolve()
-        if not (_database(root).is_file() or (root / "runs").is_dir()):
+        root = root.parent if root.name == "runs" else root
+        if not (local_store(root).is_file() or (root / "runs").is_dir()):
             raise
         return root
-
-
-def _database(root: Path) -> Path:
-    """Returns where a project's runs are tracked: in its folder; where there are no flows, in `runs`."""
-    beside = root / "runs" / "mlflow.db"
-    return beside if beside.is_file() and not (root / "mlflow.db").is_file() else root / "mlflow.db"
 
 
 def _mlflow(uri: str, root: Path, host: str, port: int) -> list[str]:
@@ -92,7 +87,7 @@ def _mlflow(uri: str, root: Path, host: str, port: int) -> list[str]:
         "--port",
         str(port),
         "--artifacts-destination",
-        str(_database(root).with_name("mlartifacts")),
+        str(local_store(root).with_name("mlartifacts")),
     ]
 
 

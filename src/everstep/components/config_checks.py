@@ -31,23 +31,21 @@ def require_epochs(config: ConfigStruct) -> int:
       ConfigError: The key is not set.
     """
     if config.epochs is None:
-        raise ConfigError(
-            [Problem("epochs", "is missing: how often is the training data gone through?", config.origin)]
-        )
+        raise ConfigError([Problem("epochs", "missing; how often is the training data gone through?", config.origin)])
     return int(config.epochs)
 
 
 def _missing(config: ConfigStruct) -> Iterator[Problem]:
     if config.src_code_path is None:
-        yield Problem("src_code_path", "is missing: the folder of the project's classes, such as 'src'")
+        yield Problem("src_code_path", "missing; name the folder of the project's classes, such as 'src'")
     for key in CLASSES:
         if config[key] is None:
-            yield Problem(key, f"is missing: the class by module and name, such as {_EXAMPLES[key]!r}")
+            yield Problem(key, f"missing; name the class by its module, such as {_EXAMPLES[key]!r}")
     if config.project_name is None:
-        yield Problem("project_name", "is missing: what the project is called, and its experiment on MLflow")
+        yield Problem("project_name", "missing; say what the project is called, and its experiment on MLflow")
     for key in ("do_train_augmentation", "do_validation_augmentation"):
         if config[key] is True and config.augmentor_class is None:
-            yield Problem("augmentor_class", f"is missing, but {key} is true: name the class, or leave {key} out")
+            yield Problem("augmentor_class", f"missing, but {key} is true: name the class, or leave {key} out")
             return
 
 

@@ -15,7 +15,7 @@ from everstep.data.mapped import MappedStream
 from everstep.data.stream import Stream
 from everstep.data.tf_data import TFDataStream
 from everstep.data.tf_pipeline import has_no_end
-from everstep.errors import UsageError
+from everstep.errors import UsageError, kind_of
 
 Split = Literal["training", "validation", "test"]
 
@@ -198,7 +198,7 @@ def augmented(components: Components, split: Split, samples: Any) -> Any:
 
 def _pair(returned: Any, who: str, wanted: str) -> tuple[Any, int]:
     if not isinstance(returned, tuple | list) or len(returned) != 2:
-        raise UsageError(f"{who} returned {type(returned).__name__}, expected {wanted}")
+        raise UsageError(f"{who} returned {kind_of(returned)}, expected {wanted}")
     values, count = returned
     try:
         number = int(count)

@@ -10,7 +10,7 @@ from everstep.components.exporting import write_export
 from everstep.components.flows import Flow
 from everstep.components.model_builder import GenericModelBuilderBase
 from everstep.components.run_folder import RunFolder
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import TrainingError, UsageError, kind_of
 
 
 class GenericTrainer:
@@ -40,7 +40,7 @@ class GenericTrainer:
             estimator = builder.fit(_endless(train), train.n_iter, _endless(validation), validation.n_iter)
         if not callable(getattr(estimator, "predict", None)):
             name = self._components.config.model_builder_class
-            raise TrainingError(f"{name}.fit() returned {type(estimator).__name__}, which has no predict(x)")
+            raise TrainingError(f"{name}.fit() returned {kind_of(estimator)}, which has no predict(x)")
         return estimator
 
     def export(self, estimator: Any) -> None:

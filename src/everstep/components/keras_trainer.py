@@ -23,7 +23,7 @@ from everstep.components.training_config import experiment_config
 from everstep.config import load_file
 from everstep.data.mapped import MappedStream, class_weighted
 from everstep.data.stream import Stream
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import TrainingError, UsageError, kind_of
 from everstep.experiment import run_experiment
 from everstep.loop.epochs import EpochController
 from everstep.loop.keras_callbacks import KerasCallbacks
@@ -165,7 +165,7 @@ def compiled_model(components: Components) -> keras.Model:
         model = _builder(components).get_compiled_model()
         if not isinstance(model, keras.Model):
             raise UsageError(
-                f"{components.config.model_builder_class}.get_compiled_model() returned {type(model).__name__}, "
+                f"{components.config.model_builder_class}.get_compiled_model() returned {kind_of(model)}, "
                 f"expected a compiled keras.Model (from {components.config.place('model_builder_class')})"
             )
         require_compiled(model)

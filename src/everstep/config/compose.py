@@ -8,15 +8,16 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from everstep.config import interpolation, sources
+from everstep.config.alternatives import given_way
 from everstep.config.base import Config
 from everstep.config.dropping import drop
 from everstep.config.layer import Layer, last_setter, walk
 from everstep.config.merge import Plan
-from everstep.config.problem import ConfigError, Problem
+from everstep.config.problem import ConfigError, Problem, join
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ def apply(
       UsageError: Everything wrong in all layers, each with key path, value and origin.
     """
     found = sources.read(files, overrides, config_dir)
+    refuse_rivals(config, found.overrides)
     return apply_layers(config, [*found.files, *found.overrides])
 
 
@@ -57,6 +59,37 @@ def apply_layers(config: AnyConfig, layers: Iterable[Layer]) -> AnyConfig:
         return _applied(config, layers)
     constant = _applied(config, interpolation.constants(layers))
     return _applied(config, interpolation.resolve(layers, constant.as_dict()))
+
+
+def refuse_rivals(config: Config, overrides: Iterable[Layer]) -> None:
+    """Refuses overrides of which two give alternatives a value, such as `trainer.epochs` and `trainer.train_steps`.
+
+    They were given at once: which of them comes last means nothing. A config file among them is a layer of its own.
+
+    Raises:
+      UsageError: There are such; names both, and where the second came from.
+    """
+    given = {path: (value, layer) for layer in overrides if not layer.lines for path, value in walk(layer.tree)}
+    problems = []
+    for path, node in [("", config), *_below(config)]:
+        for group in node._alternative_groups():
+            paths = {name: join(path, name) for name in group}
+            values = {name: given[where][0] for name, where in paths.items() if where in given}
+            try:
+                given_way([tuple(values)], values)
+            except ConfigError as error:
+                found = [problem.under(path) for problem in error.problems]
+                problems += [dataclasses.replace(p, origin=given[p.path][1].origin_of(p.path)) for p in found]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _below(config: Config, path: str = "") -> Iterator[tuple[str, Config]]:
+    """Yields the configs inside of one, with their key paths."""
+    for name, child in config._children(config._names()):
+        where = join(path, name)
+        yield where, child
+        yield from _below(child, where)
 
 
 def validate(config: Config, layers: Sequence[Layer]) -> None:

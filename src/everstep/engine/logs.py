@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.errors import UsageError, nearest
+from everstep.errors import UsageError, kind_of, nearest
 from everstep.grad import as_scalar
 from everstep.task.task import Task
 from everstep.types import Logs
@@ -111,7 +111,7 @@ def checked_logs(logs: Any, task: Task, step: str) -> dict[str, Any]:
     """
     if logs is not None and not isinstance(logs, Mapping):
         raise UsageError(
-            f"{type(task).__name__}.{step} returned {type(logs).__name__}, not a dict: return {{self.loss: loss}}"
+            f"{type(task).__name__}.{step} returned {kind_of(logs)}, not a dict: return {{self.loss: loss}}"
         )
     checked = dict(logs or {})
     return {**checked, task.loss: as_scalar(checked[task.loss])} if task.loss in checked else checked

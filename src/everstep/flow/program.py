@@ -15,6 +15,12 @@ from everstep.flow.running import run_flow
 from everstep.run.ending import exit_code, without_option
 from everstep.run.signals import Interrupted
 
+NO_MULTIRUN = (
+    "-m: a sweep over several values (key=1,2) is not offered yet: call it once per value, as in "
+    "`for n in 1 2; do everstep flow TASK TASK.key=$n; done`; each has a run directory of its own"
+)
+"""What somebody is told who wants Hydra's multirun."""
+
 
 def main(arguments: Sequence[str] | None = None, default: str | None = None) -> NoReturn:
     """Runs the task that the command line names, and ends the process with its exit code.
@@ -85,4 +91,8 @@ def _parsed(words: Sequence[str]) -> Any:
         "--allow-change", metavar="KEY", action="append", default=[], help="resume although this key has changed"
     )
     parser.add_argument("--traceback", action="store_true", help="of errors, show every frame")
-    return parser.parse_intermixed_args(list(words))
+    parser.add_argument("-m", "--multirun", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_intermixed_args(list(words))
+    if asked.multirun:
+        raise UsageError(NO_MULTIRUN)
+    return asked

@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import importlib.util
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from everstep.flow.settings import FlowSettings
 from everstep.run.record import read
 from everstep.tracking.mlflow import MlflowTracker
 from everstep.tracking.mlflow_run import spool_of
-from everstep.tracking.mlflow_target import checked_uri
+from everstep.tracking.mlflow_target import checked_uri, folder_uri
 from everstep.tracking.tracker import NoopTracker, Tracker
 
 logger = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ def tracking_uri(root: Path) -> str | None:
     if importlib.util.find_spec("mlflow") is None:
         logger.warning("MLflow is not installed, so the run is not tracked there: pip install 'everstep[mlflow]'")
         return None
-    return checked_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}")
+    return checked_uri(folder_uri(root))
 
 
 class FlowTracking:

@@ -14,7 +14,7 @@ from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.config import RuntimeConfig
-from everstep.errors import UsageError
+from everstep.errors import UsageError, kind_of
 from everstep.experiment import run_experiment
 from everstep.experiment_config import ExperimentConfig
 from everstep.flow.controller import FlowController, FlowWatcher
@@ -91,7 +91,7 @@ def _built(task: Any, context: Any) -> keras.Model:
 
 def _model(returned: Any, task: Any, hook: str) -> keras.Model:
     if not isinstance(returned, keras.Model):
-        raise UsageError(f"{type(task).__name__}.{hook}() returned {type(returned).__name__}, expected a keras.Model")
+        raise UsageError(f"{type(task).__name__}.{hook}() returned {kind_of(returned)}, expected a keras.Model")
     return returned
 
 

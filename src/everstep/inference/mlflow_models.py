@@ -36,7 +36,7 @@ class Kept(NamedTuple):
 def stores(start: storage.PathLike = ".") -> list[str]:
     """Returns where a run can be known: `MLFLOW_TRACKING_URI`, else the databases around a folder, the nearest first.
 
-    A project of flows has its `mlflow.db` at its top, other runs have it beside them.
+    A folder with `runs` has it at its top; earlier versions made it in `runs`.
     """
     given = os.environ.get("MLFLOW_TRACKING_URI")
     if given:

@@ -72,7 +72,7 @@ def any_command(command: Sequence[str], model_dir: str | None, data_dir: str | N
       UsageError: No directory is named, or there is no such program or data.
     """
     if not model_dir:
-        raise UsageError("--model-dir: is missing; name the directory that the command after -- trains in")
+        raise UsageError("--model-dir: missing; name the directory that the command after -- trains in")
     program = shutil.which(command[0])
     if program is None:
         raise UsageError(f"there is no program {command[0]!r}: check the command after --")

@@ -19,7 +19,7 @@ class TrackingConfig(Config):
     mlflow: bool = False
     """Whether to track on MLflow: one run there for the whole run, over all its attempts."""
     mlflow_uri: str = ""
-    """The tracking server or store. Empty: MLFLOW_TRACKING_URI, else `mlflow.db` beside the run directory."""
+    """The tracking server or store. Empty: MLFLOW_TRACKING_URI, else `mlflow.db` in the folder of `runs`."""
     mlflow_experiment: str = ""
     """The experiment's name on MLflow. Empty: the name of the experiment here."""
     wandb: bool = False

@@ -35,7 +35,8 @@ class MlflowTracker(SpooledTracker):
       model_dir: The run directory.
       run_id: The run's id, the same in all attempts.
       experiment: The MLflow experiment; created if it is missing.
-      uri: The server or database; by default `MLFLOW_TRACKING_URI`, else `mlflow.db` beside the run directory.
+      uri: The server or database; by default `MLFLOW_TRACKING_URI`, else `mlflow.db` beside the run
+        directory, or, where that is in `runs`, beside `runs`.
       params: The configuration, nested or flat, without secrets. MLflow keeps a parameter for ever: one that a later
         attempt changes becomes the tag `everstep.changed.<name>`.
       tags: What else to know about the run and the attempt; a later attempt's values replace earlier ones.

@@ -71,9 +71,24 @@ def _with_credentials(recorded: str) -> str:
 
 
 def default_uri(model_dir: storage.PathLike) -> str:
-    """Returns `MLFLOW_TRACKING_URI` where it is set, else the database beside the run, which `mlflow ui` shows."""
-    beside = Path(model_dir).resolve().parent / "mlflow.db"
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{beside}"
+    """Returns `MLFLOW_TRACKING_URI` where it is set, else the database of the folder that the run belongs to."""
+    beside = Path(model_dir).resolve().parent
+    return folder_uri(beside.parent if beside.name == "runs" else beside)
+
+
+def folder_uri(folder: Path) -> str:
+    """Returns `MLFLOW_TRACKING_URI` where it is set, else the database of a folder with runs."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{local_store(folder)}"
+
+
+def local_store(folder: Path) -> Path:
+    """Returns the database of a folder with runs in it, or in its `runs`: `mlflow.db`, as for plain `mlflow ui` there.
+
+    Where only `runs/mlflow.db` is there, as earlier versions made it, it is that one. Whether it exists is another
+    matter: who tracks a run makes it, who looks does not.
+    """
+    former = folder / "runs" / "mlflow.db"
+    return former if former.is_file() and not (folder / "mlflow.db").is_file() else folder / "mlflow.db"
 
 
 def checked_uri(uri: str) -> str:
@@ -98,6 +113,11 @@ def checked_uri(uri: str) -> str:
 def is_local(uri: str) -> bool:
     """Returns whether it is a database in a file: nothing that a network can keep from us."""
     return uri.startswith(_SQLITE)
+
+
+def is_there(uri: str) -> bool:
+    """Returns whether there is something to look at: a database in a file may not have been made yet."""
+    return not is_local(uri) or _database(uri).is_file()
 
 
 def local_artifacts(uri: str) -> str | None:

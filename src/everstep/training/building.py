@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from everstep.errors import UsageError
+from everstep.errors import UsageError, kind_of
 
 _BY_OUTPUT = ("accuracy", "acc", "crossentropy", "ce")
 """Names that Keras makes a metric of when it sees what the model returns."""
@@ -27,7 +27,7 @@ def build_model(build: Callable[[], Any], custom_class: Any, optimizer: Any, los
     """
     model = build()
     if not isinstance(model, keras.Model):
-        raise UsageError(f"build_model_func returned {type(model).__name__}, expected a keras.Model")
+        raise UsageError(f"build_model_func returned {kind_of(model)}, expected a keras.Model")
     model = _as_class(model, custom_class)
     _check_loss(loss)
     _check_metrics(metrics)

@@ -25,7 +25,7 @@ def run_component(main: Callable[[], Any]) -> int:
         main()
     except (UsageError, TrainingError) as error:
         kind = type(error)
-        return exit_code(kind(" ".join(str(error).split("\n"))).with_traceback(error.__traceback__), name="")
+        return exit_code(kind(" ".join(str(error).split("\n"))).with_traceback(error.__traceback__))
     except (KeyboardInterrupt, Interrupted) as error:
-        return exit_code(error, name="")
+        return exit_code(error)
     return 0

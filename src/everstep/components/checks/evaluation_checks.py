@@ -14,7 +14,7 @@ from everstep.components.estimator_file import load_estimator, save_estimator
 from everstep.components.evaluating import evaluated_as
 from everstep.components.flows import Flow, make_flow
 from everstep.components.preflight import check_functions
-from everstep.errors import UsageError
+from everstep.errors import UsageError, kind_of
 from everstep.evaluation import sample_metrics
 from everstep.evaluation.outcome import outcome_of
 from everstep.evaluation.scoring import scores
@@ -84,7 +84,7 @@ def estimator(subject: Subject) -> str:
             _again(train, n_train), n_train, _again(validation, n_validation), n_validation
         )
     if not callable(getattr(fitted, "predict", None)):
-        raise UsageError(f"fit() returned {type(fitted).__name__}, which has no predict(x)")
+        raise UsageError(f"fit() returned {kind_of(fitted)}, which has no predict(x)")
     subject.y_pred = _stored(fitted, subject).predict(subject.few("validation")[0])
     return f"{type(fitted).__name__} is fitted to {n_train} of {train.n_iter} batches, stored and loaded, and predicts"
 

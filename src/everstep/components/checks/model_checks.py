@@ -15,7 +15,7 @@ from everstep.components.keras_trainer import compiled_model
 from everstep.components.redirected import redirected
 from everstep.components.run_folder import RunFolder
 from everstep.components.served import SAVED_MODEL, open_served, write_served
-from everstep.errors import UsageError, nearest
+from everstep.errors import UsageError, kind_of, nearest
 
 
 def model(subject: Subject) -> str:
@@ -98,7 +98,7 @@ def class_weight(subject: Subject) -> str:
     if given is None:
         raise NotNeeded("get_class_weight() returns None")
     if not isinstance(given, Mapping):
-        raise UsageError(f"get_class_weight() returned {type(given).__name__}, expected a dict from class to weight")
+        raise UsageError(f"get_class_weight() returned {kind_of(given)}, expected a dict from class to weight")
     if len(keras.tree.flatten(subject.y_pred)) > 1:
         fitting.check_class_weight(given, subject.batches["training"])
     classes = _array(keras.tree.flatten(subject.y_pred)[0]).shape[-1]
