@@ -161,6 +161,8 @@ def run_experiment(
         if attempt:
             controller.saver.parts += [*_parts(controller, trainer, attempt), configured]
         _start(controller, trainer, mode, init_fn or task.initialize, run, say)
+        if training and (changed := run.changed_code()):
+            say(f"the code has changed since the last attempt: {changed}")
         _tell(controller, trainer, changes, say)
         if attempt and evaluating and checkpointer.latest() is None:
             _try_evaluation(controller, params.trainer.sanity_validation_steps, say)

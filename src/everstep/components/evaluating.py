@@ -10,12 +10,13 @@ from everstep import storage
 from everstep.components.building import Components
 from everstep.components.columns import with_columns
 from everstep.components.evaluator import EvaluatorBase
+from everstep.components.export_check import ExportCheck
 from everstep.components.flows import Flow, make_flow
 from everstep.components.own_metrics import Overall
 from everstep.components.run_folder import RunFolder
 from everstep.components.tracking import Tracking
-from everstep.errors import UsageError
-from everstep.evaluation import Evaluator, predictions, sample_metrics
+from everstep.errors import TrainingError, UsageError
+from everstep.evaluation import Evaluator, SampleBatch, predictions, sample_metrics
 from everstep.evaluation.kinds import Kind
 
 logger = logging.getLogger(__name__)
@@ -39,24 +40,27 @@ class Artefact:
         self.predict, self.overall = predict, overall
 
 
-def evaluate_all(components: Components, folder: RunFolder, artefact: Artefact, tracking: Tracking) -> Results:
+def evaluate_all(
+    components: Components, folder: RunFolder, artefact: Artefact, tracking: Tracking, check: ExportCheck
+) -> Results:
     """Evaluates validation and test data, and writes what was found.
 
     `reports/` has the rows, a summary and what a page is made of; the run's folder has copies of the rows under the
-    names that users know; `reports/metrics.json` has all means.
+    names that users know; `reports/metrics.json` has all means, and notes of what is not as it was in training.
 
     Returns:
       The means.
 
     Raises:
       UsageError: Data, model and evaluation functions do not fit together.
+      TrainingError: Validation data comes in several orders, or its value contradicts training; nothing was written.
     """
     splits: tuple[Split, ...] = ("validation", "test")
     tracking.start()
-    results: Results = {split: _evaluated(components, folder, artefact, split) for split in splits}
+    results: Results = {split: _evaluated(components, folder, artefact, split, check) for split in splits}
     _copy(folder, str(components.config.project_name))
     number = _number(folder, results)
-    storage.write_json(folder.reports / "metrics.json", {"evaluation": number, **results})
+    storage.write_json(folder.reports / "metrics.json", {"evaluation": number, **results, "notes": check.notes})
     tracking.evaluation(number, named(results))
     return results
 
@@ -74,6 +78,11 @@ def check_evaluation(components: Components, validation: Flow) -> None:
         place = config.place("evaluator_class")
         raise UsageError(f"evaluator_class: {config.evaluator_class}: {error} (from {place})") from error
     _ids(components, validation)
+    if functions is not None:
+        for _ in range(2):
+            next(validation.batches())
+        if trouble := components.validation_order.trouble:
+            raise UsageError(trouble)
     make_flow(components, "test")
 
 
@@ -86,18 +95,41 @@ def named(results: Results) -> dict[str, float]:
     return flat
 
 
-def _evaluated(components: Components, folder: RunFolder, artefact: Artefact, split: Split) -> dict[str, Any]:
+def _evaluated(
+    components: Components, folder: RunFolder, artefact: Artefact, split: Split, check: ExportCheck
+) -> dict[str, Any]:
     flow = make_flow(components, split)
     evaluator = evaluator_of(components)
     answers = _Answers(artefact, flow, _ids(components, flow))
+    if split == "validation" and not components.validation_order.is_known:
+        next(flow.batches())  # something to compare the order of the others with
+    checked = _checked(components, answers, split, check, has_rows=evaluator is not None)
     if evaluator is None:
-        _remove(folder, split)
-        for _ in answers:
+        for _ in checked:
             pass
+        _remove(folder, split)
         return {"model.evaluate": answers.overall(), "eval_funcs": {}}
-    batches = with_columns(components, iter(answers))
-    evaluation = evaluator.run(batches, folder.reports, split, overall=answers.filled)
+    evaluation = evaluator.run(with_columns(components, checked), folder.reports, split, overall=answers.filled)
     return {"model.evaluate": answers.overall(), "eval_funcs": evaluation.means}
+
+
+def _checked(
+    components: Components, answers: "_Answers", split: Split, check: ExportCheck, has_rows: bool
+) -> Iterator[SampleBatch]:
+    """Yields batches, and fails after the last one, before anything is written, where that would not be right.
+
+    Raises:
+      TrainingError: Rows would have wrong ids, or the numbers contradict training.
+    """
+    yield from answers
+    if split != "validation":
+        return
+    if has_rows and (trouble := components.validation_order.trouble):
+        raise TrainingError(
+            f"no row is written: {trouble} (data_loader_class: {components.config.data_loader_class}, from "
+            f"{components.config.place('data_loader_class')}); what is exported is complete: run again to evaluate it"
+        )
+    check.compare(answers.overall())
 
 
 def evaluator_of(components: Components) -> Evaluator | None:
@@ -206,7 +238,7 @@ def _number(folder: RunFolder, results: Results) -> int:
     """Returns the number of this evaluation: that of the last one, unless it found something else."""
     try:
         last = storage.read_json(folder.reports / "metrics.json")
-        number, before = int(last.pop("evaluation")), last
+        number, before = int(last["evaluation"]), {split: last.get(split) for split in results}
     except (UsageError, KeyError, TypeError, ValueError):
         return 0
     return number if before == _as_stored(results) else number + 1

@@ -57,10 +57,14 @@ def make_flow(components: Components, split: Split) -> Flow:
     def one_epoch() -> Iterator[tuple[Any, ...]]:
         again = _make(components, split)
         with components.calling("data_loader", f"create_{split}_generator"):
-            yield from exactly(again.batches, again.count, again.n_iter, what)
+            yield from _watched(components, split, exactly(again.batches, again.count, again.n_iter, what))
 
     stream = GeneratedStream(one_epoch, made.n_iter, repeat=split == "training", seed=components.config.seed)
     return Flow(split, made.count, made.n_iter, one_epoch, stream)
+
+
+def _watched(components: Components, split: Split, batches: Iterator[Any]) -> Iterator[Any]:
+    return components.validation_order.watch(batches) if split == "validation" else batches
 
 
 class GeneratedStream(IterableStream):
@@ -147,7 +151,8 @@ def _of_dataset(components: Components, split: Split, made: _Made) -> Flow:
 
     def batches() -> Iterator[tuple[Any, ...]]:
         with components.calling("data_loader", f"create_{split}_generator"):
-            yield from exactly(dataset.as_numpy_iterator(), made.count, made.n_iter, what)
+            found = exactly(dataset.as_numpy_iterator(), made.count, made.n_iter, what)
+            yield from _watched(components, split, found)
 
     stream: Stream
     if split == "training":

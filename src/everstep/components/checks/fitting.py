@@ -68,7 +68,7 @@ def check_loss(model: keras.Model, batch: tuple[Any, Any, Any], y_pred: Any) -> 
     """
     if not compiled_step.has_loss(model):
         return None
-    tensors = with_axes(model, keras.tree.map_structure(keras.ops.convert_to_tensor, batch))
+    tensors = with_axes(model, nest.map_leaves(keras.ops.convert_to_tensor, batch))
     try:
         loss = compiled_step.compiled_loss(tensors, y_pred, model, training=False)
         return float(keras.ops.convert_to_numpy(loss))
