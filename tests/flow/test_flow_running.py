@@ -53,6 +53,20 @@ def test_the_saved_model_has_the_accuracy_that_was_logged(finished):
     assert finished.metrics["test acc"] == pytest.approx(accuracy, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("metrics", "names"),
+    [
+        (["accuracy", "sparse_top_k_categorical_accuracy"], ["test acc", "test sparse_top_k_categorical_accuracy"]),
+        (["sparse_top_k_categorical_accuracy"], ["test sparse_top_k_categorical_accuracy"]),
+    ],
+)
+def test_another_accuracy_has_its_own_name(metrics, names):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(9, activation="softmax")])
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=metrics)
+    test = np.ones((4, 4), "float32"), np.arange(4)
+    assert sorted(_tested(model, test, 2)) == sorted([*names, "test loss"])
+
+
 def test_a_failure_in_the_second_epoch_keeps_the_first_and_the_next_run_goes_on(finished, project):
     failing = (*SAME, "Numbers_B.fails_in=2")
     with pytest.raises(RuntimeError, match="on fire"):
