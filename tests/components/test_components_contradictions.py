@@ -1,7 +1,6 @@
 """Numbers that contradict training, and rows whose ids nobody can trust, are not published without a word."""
 
 import json
-import logging
 
 import pytest
 from odd_project import run, write
@@ -98,6 +97,13 @@ def test_an_evaluation_with_other_settings_does_not_replace_what_contradicts_it(
     assert json.loads(files[0].read_text())["notes"] == []
 
 
+OTHER_SAMPLES = """
+    class Loader(Loader):
+        def sample(self, row):
+            return np.full(4, row), row % 2
+"""
+
+
 def test_edited_code_is_said_and_does_not_replace_what_contradicts_it(tmp_path, quiet, caplog):
     folder = write(tmp_path)
     published = run(tmp_path)
@@ -107,7 +113,10 @@ def test_edited_code_is_said_and_does_not_replace_what_contradicts_it(tmp_path, 
     assert line.startswith("the code has changed since the export: sources ")
     caplog.clear()
 
-    write(tmp_path, "    class Loader(Loader):\n        def sample(self, row):\n            return np.full(4, row), row % 2")
+    write(
+        tmp_path,
+        "    class Loader(Loader):\n        def sample(self, row):\n            return np.full(4, row), row % 2",
+    )
     with pytest.raises(TrainingError, match=r"val_loss .*the code has changed \(sources .*--allow-change code"):
         run(tmp_path)
     assert json.loads((folder / "reports" / "metrics.json").read_text())["validation"] == published["validation"]

@@ -261,3 +261,26 @@ def test_labels_that_look_like_classes_at_first_are_found_by_the_check(tmp_path)
     write(tmp_path, LATE + "\n    class Evaluator(Evaluator):\n        kind = 'regression'\n", run="b")
     (line,) = checked(tmp_path, None, "functions", "validation batches", "test batches", run="b")["functions"]
     assert line.startswith("ok "), line
+
+
+FLOATS = """
+    import tensorflow as tf
+
+    class Loader(Loader):
+        def create_training_generator(self):
+            x, y, weights = np.ones((10, 4), "float32"), np.arange(10) % 2, np.ones(10, "float32")
+            return tf.data.Dataset.from_tensor_slices((x, y, weights)), float(10)
+
+    class Preprocessor(Preprocessor):
+        def batchify(self, generator, n):
+            return (generator.batch(4) if hasattr(generator, "batch") else self.batches(generator)), np.ceil(n / 4)
+"""
+
+
+def test_whole_numbers_as_floats_are_numbers_of_samples_and_batches(tmp_path):
+    pytest.importorskip("tensorflow")
+    write(tmp_path, FLOATS)
+    found = checked(tmp_path, None, "training samples", "training batches")
+    assert [found[name][0][:4] for name in ("training samples", "training batches")] == ["ok  ", "ok  "], found
+    flow = make_flow(built(tmp_path, FLOATS), "training")
+    assert (flow.count, flow.n_iter) == (10, 3)

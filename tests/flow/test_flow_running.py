@@ -9,6 +9,7 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.flow import FlowProject, create_task, run_flow
+from everstep.flow.ending import _tested
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
