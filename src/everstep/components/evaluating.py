@@ -2,9 +2,11 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from everstep import storage
 from everstep.components.building import Components
@@ -15,8 +17,10 @@ from everstep.components.flows import Flow, make_flow
 from everstep.components.own_metrics import Overall
 from everstep.components.run_folder import RunFolder
 from everstep.components.tracking import Tracking
+from everstep.data import nest
 from everstep.errors import TrainingError, UsageError
 from everstep.evaluation import Evaluator, SampleBatch, predictions, sample_metrics
+from everstep.evaluation.display import picture
 from everstep.evaluation.kinds import Kind
 
 logger = logging.getLogger(__name__)
@@ -100,7 +104,8 @@ def _evaluated(
 ) -> dict[str, Any]:
     flow = make_flow(components, split)
     evaluator = evaluator_of(components)
-    answers = _Answers(artefact, flow, _ids(components, flow))
+    with_samples = evaluator is not None and _show(components.evaluator) is None
+    answers = _Answers(artefact, flow, _ids(components, flow), with_samples)
     if split == "validation" and not components.validation_order.is_known:
         next(flow.batches())  # something to compare the order of the others with
     checked = _checked(components, answers, split, check, has_rows=evaluator is not None)
@@ -109,7 +114,8 @@ def _evaluated(
             pass
         _remove(folder, split)
         return {"model.evaluate": answers.overall(), "eval_funcs": {}}
-    evaluation = evaluator.run(with_columns(components, checked), folder.reports, split, overall=answers.filled)
+    batches = answers.pictured(with_columns(components, checked))
+    evaluation = evaluator.run(batches, folder.reports, split, overall=answers.filled)
     return {"model.evaluate": answers.overall(), "eval_funcs": evaluation.means}
 
 
@@ -161,8 +167,10 @@ def _class_names(components: Components) -> Any:
 class _Answers:
     """The batches of a split with the artefact's answers; passed over once, it knows the model's own metrics."""
 
-    def __init__(self, artefact: Artefact, flow: Flow, index: Any) -> None:
+    def __init__(self, artefact: Artefact, flow: Flow, index: Any, with_samples: bool) -> None:
         self._artefact, self._flow, self._index = artefact, flow, index
+        self._with_samples = with_samples
+        self._samples: list[Any] | None = None
         self._overall = artefact.overall()
         self._now: tuple[Any, Any] = (None, None)
         self.filled: dict[str, float] = {}
@@ -177,17 +185,44 @@ class _Answers:
 
     def _items(self) -> Iterator[tuple[Any, ...]]:
         """Yields batches; the weights of validation data are no ids, and the ids of test data no weights."""
-        for batch in self._flow.batches():
+        for batch, samples in self._read():
+            self._samples = samples
             x, y, third = (*batch, None)[:3]
             is_test = self._flow.split == "test"
             self._now = (y, None if is_test else third)
             yield (x, y, third) if is_test else (x, y)
+
+    def _read(self) -> Iterator[tuple[tuple[Any, ...], list[Any] | None]]:
+        return self._flow.with_samples() if self._with_samples else ((batch, None) for batch in self._flow.batches())
+
+    def pictured(self, batches: Iterable[SampleBatch]) -> Iterator[SampleBatch]:
+        """Yields the batches of `self`; of a model that gets pictures as plain numbers, with the loader's pictures."""
+        for batch in batches:
+            shown = _pictures(self._samples) if self._samples and not _is_picture(batch.inputs) else None
+            yield batch if shown is None else batch._replace(inputs=shown)
 
     def _answer(self, x: Any) -> Any:
         y, weight = self._now
         y_pred = self._artefact.predict(x)
         self._overall.add(x, y, weight, y_pred)
         return y_pred
+
+
+def _is_picture(inputs: Any) -> bool:
+    """Tells whether a batch of inputs can be shown as they are: pictures, or texts."""
+    first = nest.flatten(inputs)[0][0]
+    return np.asarray(first).dtype.kind in "OSU" or picture(np.asarray(first)) is not None
+
+
+def _pictures(samples: list[Any]) -> np.ndarray | None:
+    """Returns the pictures, which may be of several sizes; None where samples are none."""
+    first = [np.asarray(nest.flatten(sample)[0]) for sample in samples]
+    if any(each.dtype.kind not in "biuf" or picture(each) is None for each in first):
+        return None
+    shown = np.empty(len(first), object)
+    for row, each in enumerate(first):
+        shown[row] = each
+    return shown
 
 
 def _ids(components: Components, flow: Flow) -> Any:
