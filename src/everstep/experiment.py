@@ -177,6 +177,8 @@ def run_experiment(
         if _start(controller, trainer, mode, init_fn or task.initialize, run, say) and training:
             controller.refuse_fewer(params.trainer.train_steps or 0, _asked(stored.trainer))
             say(f"resumed at step {controller.step}, attempt {len(run.record['attempts']) + 1}")
+        if training and (changed := run.changed_code()):
+            say(f"the code has changed since the last attempt: {changed}")
         if verbose:
             evaluations = "at intervals" if mode == "train_and_eval" else "at the end" if evaluating else "never"
             _tell(controller, trainer, evaluations, changes, say)

@@ -1,11 +1,15 @@
 """Data that are unusual, or wrong in a way that shows late: weights of masks, datasets of unknown size, labels."""
 
+import base64
+import io
 import itertools
+import json
 
 import keras
 import numpy as np
 import pytest
 from odd_project import built, preflight, run, trained_by_itself, write
+from PIL import Image
 from test_components_check import checked
 
 from everstep.components import orchestrator
@@ -261,3 +265,73 @@ def test_labels_that_look_like_classes_at_first_are_found_by_the_check(tmp_path)
     write(tmp_path, LATE + "\n    class Evaluator(Evaluator):\n        kind = 'regression'\n", run="b")
     (line,) = checked(tmp_path, None, "functions", "validation batches", "test batches", run="b")["functions"]
     assert line.startswith("ok "), line
+
+
+FLOATS = """
+    import tensorflow as tf
+
+    class Loader(Loader):
+        def create_training_generator(self):
+            x, y, weights = np.ones((10, 4), "float32"), np.arange(10) % 2, np.ones(10, "float32")
+            return tf.data.Dataset.from_tensor_slices((x, y, weights)), float(10)
+
+    class Preprocessor(Preprocessor):
+        def batchify(self, generator, n):
+            return (generator.batch(4) if hasattr(generator, "batch") else self.batches(generator)), np.ceil(n / 4)
+"""
+
+
+def test_whole_numbers_as_floats_are_numbers_of_samples_and_batches(tmp_path):
+    pytest.importorskip("tensorflow")
+    write(tmp_path, FLOATS)
+    found = checked(tmp_path, None, "training samples", "training batches")
+    assert [found[name][0][:4] for name in ("training samples", "training batches")] == ["ok  ", "ok  "], found
+    flow = make_flow(built(tmp_path, FLOATS), "training")
+    assert (flow.count, flow.n_iter) == (10, 3)
+
+
+FLAT = """
+    import tensorflow as tf
+
+    class Loader(Loader):
+        def sample(self, row):
+            return np.full((9, 9 + row), 20 * row, np.uint8), row % 2
+
+    class Preprocessor(Preprocessor):
+        def add_image_preprocess(self, generator):
+            return ((x[:, :9].reshape(-1) / 255, y, third) for x, y, third in generator)
+
+    class Builder(Builder):
+        def model(self):
+            return keras.Sequential([keras.Input((81,)), keras.layers.Dense(2, activation="softmax")])
+"""
+
+FLAT_DATASET = """
+    class Loader(Loader):
+        def create_test_generator(self):
+            x = np.repeat(np.arange(10, dtype=np.uint8) * 20, 81).reshape(10, 9, 9)
+            return tf.data.Dataset.from_tensor_slices((x, np.arange(10) % 2, [f"id_{row}" for row in range(10)])), 10
+
+    class Preprocessor(Preprocessor):
+        def add_image_preprocess(self, generator):
+            if not isinstance(generator, tf.data.Dataset):
+                return super().add_image_preprocess(generator)
+            return generator.map(lambda x, y, third: (tf.reshape(tf.cast(x, tf.float32), (-1,)) / 255, y, third))
+
+        def batchify(self, generator, n):
+            return (generator.batch(4), 3) if isinstance(generator, tf.data.Dataset) else super().batchify(generator, n)
+"""
+
+
+@pytest.mark.parametrize("more", ["", FLAT_DATASET], ids=["generator", "dataset"])
+def test_a_flat_input_is_shown_as_the_picture_that_the_loader_gave(tmp_path, quiet, more):
+    pytest.importorskip("tensorflow")
+    folder = write(tmp_path, FLAT + more)
+    run(tmp_path)
+    for split in ("validation", "test"):
+        samples = json.loads((folder / "reports" / f"{split}.json").read_text())["samples"]
+        assert len(samples) == 10
+        for sample in samples:
+            image = Image.open(io.BytesIO(base64.b64decode(sample["input"]["image"].partition(",")[2])))
+            assert image.getpixel((0, 0)) == 20 * sample["row"]
+            assert image.height == 9

@@ -12,6 +12,7 @@ import pytest
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.flow import FlowProject, create_task, run_flow
+from everstep.flow.ending import _tested
 from everstep.run.alive import is_held
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -55,6 +56,20 @@ def test_the_saved_model_has_the_accuracy_that_was_logged(finished):
         answers = keras.ops.convert_to_numpy(model(arrays["x"][96:])).argmax(axis=1)
         accuracy = np.mean(answers == arrays["y"][96:])
     assert finished.metrics["test acc"] == pytest.approx(accuracy, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "names"),
+    [
+        (["accuracy", "sparse_top_k_categorical_accuracy"], ["test acc", "test sparse_top_k_categorical_accuracy"]),
+        (["sparse_top_k_categorical_accuracy"], ["test sparse_top_k_categorical_accuracy"]),
+    ],
+)
+def test_another_accuracy_has_its_own_name(metrics, names):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(9, activation="softmax")])
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=metrics)
+    test = np.ones((4, 4), "float32"), np.arange(4)
+    assert sorted(_tested(model, test, 2)) == sorted([*names, "test loss"])
 
 
 def test_a_failure_in_the_second_epoch_keeps_the_first_and_the_next_run_goes_on(finished, project):

@@ -1,6 +1,7 @@
 """Run directories to report on, written by the parts that write real ones."""
 
 import datetime
+import json
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,21 @@ def trained(path: Path, steps: int = 40, lag: float = 0.0, config: str = "traine
     run.update(steps, 1, {"train": train, "validation": {"validation_loss": 0.3, "accuracy": 0.8, "score": 20.0}})
     run.record["cost"] = {"parameters": 1_318_922, "trainable_parameters": 1_318_922, "samples_per_second": 81234.5}
     run.finish("finished", "done")
+    return path
+
+
+def exported(path: Path, epochs: int = 4, best: int = 3) -> Path:
+    """A run that logs at the end of each epoch of 5 steps, and exported one of them."""
+    run = Run.open(path, "mnist", "jax", clock=lambda: START)
+    run.begin(0, "epochs: 4\n", code={"commit": None, "sources": "5" * 64})
+    lines = ["step,training_loss,validation_loss"]
+    lines += [f"{5 * epoch},{1 / epoch!r},{abs(epoch - best) / 8 + 0.5!r}" for epoch in range(1, epochs + 1)]
+    (path / "history.csv").write_text("\n".join(lines) + "\n")
+    run.update(5 * epochs, epochs, {"train": {"training_loss": 0.2}})
+    run.finish("finished", "done")
+    facts = {"metric": "val_loss", "mode": "min", "val_loss": 0.5, "epoch": best - 1.0, "code": run.record["code"]}
+    (path / "exported").mkdir()
+    (path / "exported" / "export.json").write_text(json.dumps({**facts, "best_ckpt_global_step": 5 * best}))
     return path
 
 

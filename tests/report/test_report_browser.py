@@ -9,7 +9,7 @@ from everstep.evaluation import Evaluator, SampleBatch
 from everstep.report import write
 
 from .conftest import NARROW, WIDE
-from .report_runs import HOSTILE, classified, regressed, segmented, trained
+from .report_runs import HOSTILE, classified, exported, regressed, segmented, trained
 
 
 def texts(driver, selector):
@@ -66,6 +66,25 @@ def test_every_section_is_there(page, report):
     assert len(texts(driver, "#curves .mark")) == 3  # one later attempt, in each chart that is open
     assert texts(driver, "pre") == ["trainer:\n  seed: 1\n"]
     assert len(texts(driver, ".gallery img")) == len(texts(driver, ".gallery .sample")) == 24
+
+
+def test_epochs_what_was_exported_and_one_card_for_each_metric(page, tmp_path):
+    folder = exported(classified(tmp_path / "run", split="validation"))
+    classified(folder, split="test")
+    driver = page(write([folder]))
+    assert texts(driver, "header .origin span") == [
+        "date 2026-05-01",
+        "code sources 555555555555",
+        "exported epoch 3, chosen by the lowest val_loss: 0.5",
+    ]
+    assert texts(driver, ".figures li")[0] == "loss0.5 test0.5 validation"
+    assert texts(driver, ".figures .name") == ["loss", "cross entropy", "accuracy"]
+    assert texts(driver, "#curves .exported title") == [
+        "epoch 3: exported: epoch 3, chosen by the lowest val_loss: 0.5"
+    ]
+    assert set(texts(driver, "#curves svg .axis")) >= {"1", "2", "3", "4", "epoch"}
+    key(driver, "#curves svg", "ArrowRight")
+    assert "epoch 1" in texts(driver, "#curves .legend")[0]
 
 
 def test_headings_names_and_labels_for_those_who_do_not_see(page, report):

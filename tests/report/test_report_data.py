@@ -14,7 +14,7 @@ from everstep.report import write
 from everstep.report.comparison import join
 from everstep.report.rows import choose
 
-from .report_runs import HOSTILE, classified, regressed, segmented, trained
+from .report_runs import HOSTILE, classified, exported, regressed, segmented, trained
 
 
 def data_of(path: Path) -> dict:
@@ -155,6 +155,33 @@ def test_facts_and_figures(classes):
         ("loss", "test"), ("cross_entropy", "test"), ("accuracy", "test")
     ]  # fmt: skip
     assert [figure["better"] for figure in run["headline"]] == ["lower", "lower", "higher"]
+
+
+def test_what_was_exported_stands_at_the_top_and_epochs_are_counted(tmp_path):
+    folder = exported(classified(tmp_path / "run", split="validation"))
+    classified(folder, split="test")
+    (folder / "reports" / "metrics.json").write_text(json.dumps({"notes": ["val_loss is another one"]}))
+    run = data_of(write([folder]))["runs"][0]
+    assert {fact["name"]: fact["value"] for fact in run["origin"]} == {
+        "date": "2026-05-01",
+        "code": "sources 555555555555",
+        "exported": "epoch 3, chosen by the lowest val_loss: 0.5",
+    }
+    assert run["exported"]["step"] == 15
+    assert run["steps_per_epoch"] == 5
+    assert run["notes"] == ["val_loss is another one"]
+    assert [(figure["name"], figure["split"]) for figure in run["headline"]] == [
+        (name, split) for name in ("loss", "cross_entropy", "accuracy") for split in ("test", "validation")
+    ]
+    export = json.loads((folder / "exported" / "export.json").read_text())
+    (folder / "exported" / "export.json").write_text(json.dumps({**export, "metric": "val_accuracy", "mode": "max"}))
+    assert data_of(write([folder]))["runs"][0]["headline"][0]["name"] == "accuracy"
+
+
+def test_a_run_that_logs_between_epochs_counts_steps(classes):
+    run = data_of(write([classes]))["runs"][0]
+    assert run["steps_per_epoch"] is None
+    assert run["exported"] is None
 
 
 def test_without_evaluations_the_last_logs_are_the_headline(tmp_path):

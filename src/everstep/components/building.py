@@ -15,6 +15,7 @@ from everstep.components.evaluator import EvaluatorBase
 from everstep.components.model_builder import GenericModelBuilderBase, ModelBuilderBase
 from everstep.components.preprocessor import PreprocessorBase
 from everstep.components.project import Project
+from everstep.components.validation_order import ValidationOrder
 from everstep.errors import UsageError
 
 
@@ -26,6 +27,7 @@ class Components:
       config: The configuration that they were built with.
       project: Whose they are.
       augmentor: None where nothing is augmented.
+      validation_order: Whether all passes over the validation data were in one order.
     """
 
     config: ConfigStruct
@@ -35,6 +37,7 @@ class Components:
     preprocessor: PreprocessorBase
     model_builder: ModelBuilderBase | GenericModelBuilderBase
     evaluator: EvaluatorBase
+    validation_order: ValidationOrder = dataclasses.field(default_factory=ValidationOrder)
 
     @contextlib.contextmanager
     def calling(self, component: str, method: str) -> Iterator[None]:

@@ -2,20 +2,25 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from everstep import storage
 from everstep.components.building import Components
 from everstep.components.columns import with_columns
 from everstep.components.evaluator import EvaluatorBase
+from everstep.components.export_check import ExportCheck
 from everstep.components.flows import Flow, make_flow
 from everstep.components.own_metrics import Overall
 from everstep.components.run_folder import RunFolder
 from everstep.components.tracking import Tracking
-from everstep.errors import UsageError
-from everstep.evaluation import Evaluator, predictions, sample_metrics
+from everstep.data import nest
+from everstep.errors import TrainingError, UsageError
+from everstep.evaluation import Evaluator, SampleBatch, predictions, sample_metrics
+from everstep.evaluation.display import picture
 from everstep.evaluation.kinds import Kind
 
 logger = logging.getLogger(__name__)
@@ -39,24 +44,27 @@ class Artefact:
         self.predict, self.overall = predict, overall
 
 
-def evaluate_all(components: Components, folder: RunFolder, artefact: Artefact, tracking: Tracking) -> Results:
+def evaluate_all(
+    components: Components, folder: RunFolder, artefact: Artefact, tracking: Tracking, check: ExportCheck
+) -> Results:
     """Evaluates validation and test data, and writes what was found.
 
     `reports/` has the rows, a summary and what a page is made of; the run's folder has copies of the rows under the
-    names that users know; `reports/metrics.json` has all means.
+    names that users know; `reports/metrics.json` has all means, and notes of what is not as it was in training.
 
     Returns:
       The means.
 
     Raises:
       UsageError: Data, model and evaluation functions do not fit together.
+      TrainingError: Validation data comes in several orders, or its value contradicts training; nothing was written.
     """
     splits: tuple[Split, ...] = ("validation", "test")
     tracking.start()
-    results: Results = {split: _evaluated(components, folder, artefact, split) for split in splits}
+    results: Results = {split: _evaluated(components, folder, artefact, split, check) for split in splits}
     _copy(folder, str(components.config.project_name))
     number = _number(folder, results)
-    storage.write_json(folder.reports / "metrics.json", {"evaluation": number, **results})
+    storage.write_json(folder.reports / "metrics.json", {"evaluation": number, **results, "notes": check.notes})
     tracking.evaluation(number, named(results))
     return results
 
@@ -74,6 +82,11 @@ def check_evaluation(components: Components, validation: Flow) -> None:
         place = config.place("evaluator_class")
         raise UsageError(f"evaluator_class: {config.evaluator_class}: {error} (from {place})") from error
     _ids(components, validation)
+    if functions is not None:
+        for _ in range(2):
+            next(validation.batches())
+        if trouble := components.validation_order.trouble:
+            raise UsageError(trouble)
     make_flow(components, "test")
 
 
@@ -86,18 +99,43 @@ def named(results: Results) -> dict[str, float]:
     return flat
 
 
-def _evaluated(components: Components, folder: RunFolder, artefact: Artefact, split: Split) -> dict[str, Any]:
+def _evaluated(
+    components: Components, folder: RunFolder, artefact: Artefact, split: Split, check: ExportCheck
+) -> dict[str, Any]:
     flow = make_flow(components, split)
     evaluator = evaluator_of(components)
-    answers = _Answers(artefact, flow, _ids(components, flow))
+    with_samples = evaluator is not None and _show(components.evaluator) is None
+    answers = _Answers(artefact, flow, _ids(components, flow), with_samples)
+    if split == "validation" and not components.validation_order.is_known:
+        next(flow.batches())  # something to compare the order of the others with
+    checked = _checked(components, answers, split, check, has_rows=evaluator is not None)
     if evaluator is None:
-        _remove(folder, split)
-        for _ in answers:
+        for _ in checked:
             pass
+        _remove(folder, split)
         return {"model.evaluate": answers.overall(), "eval_funcs": {}}
-    batches = with_columns(components, iter(answers))
+    batches = answers.pictured(with_columns(components, checked))
     evaluation = evaluator.run(batches, folder.reports, split, overall=answers.filled)
     return {"model.evaluate": answers.overall(), "eval_funcs": evaluation.means}
+
+
+def _checked(
+    components: Components, answers: "_Answers", split: Split, check: ExportCheck, has_rows: bool
+) -> Iterator[SampleBatch]:
+    """Yields batches, and fails after the last one, before anything is written, where that would not be right.
+
+    Raises:
+      TrainingError: Rows would have wrong ids, or the numbers contradict training.
+    """
+    yield from answers
+    if split != "validation":
+        return
+    if has_rows and (trouble := components.validation_order.trouble):
+        raise TrainingError(
+            f"no row is written: {trouble} (data_loader_class: {components.config.data_loader_class}, from "
+            f"{components.config.place('data_loader_class')}); what is exported is complete: run again to evaluate it"
+        )
+    check.compare(answers.overall())
 
 
 def evaluator_of(components: Components) -> Evaluator | None:
@@ -129,8 +167,10 @@ def _class_names(components: Components) -> Any:
 class _Answers:
     """The batches of a split with the artefact's answers; passed over once, it knows the model's own metrics."""
 
-    def __init__(self, artefact: Artefact, flow: Flow, index: Any) -> None:
+    def __init__(self, artefact: Artefact, flow: Flow, index: Any, with_samples: bool) -> None:
         self._artefact, self._flow, self._index = artefact, flow, index
+        self._with_samples = with_samples
+        self._samples: list[Any] | None = None
         self._overall = artefact.overall()
         self._now: tuple[Any, Any] = (None, None)
         self.filled: dict[str, float] = {}
@@ -145,17 +185,44 @@ class _Answers:
 
     def _items(self) -> Iterator[tuple[Any, ...]]:
         """Yields batches; the weights of validation data are no ids, and the ids of test data no weights."""
-        for batch in self._flow.batches():
+        for batch, samples in self._read():
+            self._samples = samples
             x, y, third = (*batch, None)[:3]
             is_test = self._flow.split == "test"
             self._now = (y, None if is_test else third)
             yield (x, y, third) if is_test else (x, y)
+
+    def _read(self) -> Iterator[tuple[tuple[Any, ...], list[Any] | None]]:
+        return self._flow.with_samples() if self._with_samples else ((batch, None) for batch in self._flow.batches())
+
+    def pictured(self, batches: Iterable[SampleBatch]) -> Iterator[SampleBatch]:
+        """Yields the batches of `self`; of a model that gets pictures as plain numbers, with the loader's pictures."""
+        for batch in batches:
+            shown = _pictures(self._samples) if self._samples and not _is_picture(batch.inputs) else None
+            yield batch if shown is None else batch._replace(inputs=shown)
 
     def _answer(self, x: Any) -> Any:
         y, weight = self._now
         y_pred = self._artefact.predict(x)
         self._overall.add(x, y, weight, y_pred)
         return y_pred
+
+
+def _is_picture(inputs: Any) -> bool:
+    """Tells whether a batch of inputs can be shown as they are: pictures, or texts."""
+    first = nest.flatten(inputs)[0][0]
+    return np.asarray(first).dtype.kind in "OSU" or picture(np.asarray(first)) is not None
+
+
+def _pictures(samples: list[Any]) -> np.ndarray | None:
+    """Returns the pictures, which may be of several sizes; None where samples are none."""
+    first = [np.asarray(nest.flatten(sample)[0]) for sample in samples]
+    if any(each.dtype.kind not in "biuf" or picture(each) is None for each in first):
+        return None
+    shown = np.empty(len(first), object)
+    for row, each in enumerate(first):
+        shown[row] = each
+    return shown
 
 
 def _ids(components: Components, flow: Flow) -> Any:
@@ -206,7 +273,7 @@ def _number(folder: RunFolder, results: Results) -> int:
     """Returns the number of this evaluation: that of the last one, unless it found something else."""
     try:
         last = storage.read_json(folder.reports / "metrics.json")
-        number, before = int(last.pop("evaluation")), last
+        number, before = int(last["evaluation"]), {split: last.get(split) for split in results}
     except (UsageError, KeyError, TypeError, ValueError):
         return 0
     return number if before == _as_stored(results) else number + 1

@@ -16,7 +16,7 @@ import keras
 
 from everstep import redaction, storage
 from everstep.actions.best_checkpoint import STEP
-from everstep.components.blame import in_a_line
+from everstep.components.blame import in_a_line, reason
 from everstep.components.building import Components
 from everstep.components.config_struct import ConfigStruct
 from everstep.components.run_folder import RunFolder
@@ -90,7 +90,7 @@ def _failing_in_a_line(folder: RunFolder) -> Iterator[None]:
     except Exception as error:
         text = in_a_line(error)
         if not isinstance(error, TrainingError):
-            text = f"{str(folder.exported)!r} cannot be written: {type(error).__name__}: {text[:300]}"
+            text = f"{str(folder.exported)!r} cannot be written: {reason(error)}"
         raise TrainingError(f"{_HALF_MADE.sub(_named, text)}{_left(folder)}") from error
 
 

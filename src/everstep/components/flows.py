@@ -1,8 +1,10 @@
 """The data of a run: loader, augmentor and preprocessor joined, for training and for evaluation."""
 
+import collections
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -30,6 +32,8 @@ class Flow:
       n_iter: How many batches that are.
       batches: Yields them once, `(x, y)` or `(x, y, weights or ids)` in NumPy arrays, every sample once.
       stream: The same with a position, for training and the evaluations in it.
+      with_samples: Yields the same batches, each with the inputs of its samples as the loader gave them; with None
+        where they cannot be had.
       doubt: What may not be meant that way, in words; empty for nothing.
     """
 
@@ -38,6 +42,7 @@ class Flow:
     n_iter: int
     batches: Callable[[], Iterator[tuple[Any, ...]]]
     stream: Stream
+    with_samples: Callable[[], Iterator[tuple[tuple[Any, ...], list[Any] | None]]]
     doubt: str = ""
 
 
@@ -54,13 +59,44 @@ def make_flow(components: Components, split: Split) -> Flow:
         return _of_dataset(components, split, made)
     what = described(components, split)
 
-    def one_epoch() -> Iterator[tuple[Any, ...]]:
-        again = _make(components, split)
+    def read(again: _Made) -> Iterator[tuple[Any, ...]]:
         with components.calling("data_loader", f"create_{split}_generator"):
-            yield from exactly(again.batches, again.count, again.n_iter, what)
+            yield from _watched(components, split, exactly(again.batches, again.count, again.n_iter, what))
+
+    def one_epoch() -> Iterator[tuple[Any, ...]]:
+        return read(_make(components, split))
+
+    def with_samples() -> Iterator[tuple[tuple[Any, ...], list[Any] | None]]:
+        again = _make(components, split, keep=True)
+        return _joined(read(again), again.loaded)
 
     stream = GeneratedStream(one_epoch, made.n_iter, repeat=split == "training", seed=components.config.seed)
-    return Flow(split, made.count, made.n_iter, one_epoch, stream)
+    return Flow(split, made.count, made.n_iter, one_epoch, stream, with_samples)
+
+
+def _watched(components: Components, split: Split, batches: Iterator[Any]) -> Iterator[Any]:
+    return components.validation_order.watch(batches) if split == "validation" else batches
+
+
+def _joined(batches: Iterator[Any], loaded: Iterator[Any] | None) -> Iterator[tuple[Any, list[Any] | None]]:
+    """Yields batches with the inputs of as many samples; none from where a preprocessor has taken fewer or more."""
+    for batch in batches:
+        size = len(nest.flatten(batch[1])[0])
+        samples = [] if loaded is None else [sample[0] for sample in itertools.islice(loaded, size)]
+        loaded = loaded if len(samples) == size else None
+        yield batch, samples if loaded is not None else None
+
+
+def _passing(samples: Iterator[Any], passed: collections.deque[Any]) -> Iterator[Any]:
+    """Yields samples, and notes those that have passed."""
+    for sample in samples:
+        passed.append(sample)
+        yield sample
+
+
+def _taken(passed: collections.deque[Any]) -> Iterator[Any]:
+    while passed:
+        yield passed.popleft()
 
 
 class GeneratedStream(IterableStream):
@@ -135,6 +171,8 @@ class _Made:
     batches: Any
     count: int
     n_iter: int
+    samples: Any
+    loaded: Iterator[Any] | None = None
 
 
 def _of_dataset(components: Components, split: Split, made: _Made) -> Flow:
@@ -147,7 +185,8 @@ def _of_dataset(components: Components, split: Split, made: _Made) -> Flow:
 
     def batches() -> Iterator[tuple[Any, ...]]:
         with components.calling("data_loader", f"create_{split}_generator"):
-            yield from exactly(dataset.as_numpy_iterator(), made.count, made.n_iter, what)
+            found = exactly(dataset.as_numpy_iterator(), made.count, made.n_iter, what)
+            yield from _watched(components, split, found)
 
     stream: Stream
     if split == "training":
@@ -157,8 +196,12 @@ def _of_dataset(components: Components, split: Split, made: _Made) -> Flow:
         stream = BlamedStream(read, calling, counted, what)
     else:
         stream = GeneratedStream(batches, made.n_iter, repeat=False, seed=components.config.seed)
+
+    def with_samples() -> Iterator[tuple[tuple[Any, ...], list[Any] | None]]:
+        return _joined(batches(), made.samples.as_numpy_iterator() if is_dataset(made.samples) else None)
+
     doubt = f"{what}: {RUNS_OVER}" if split == "training" and runs_over(dataset, made.count) else ""
-    return Flow(split, made.count, made.n_iter, batches, stream, doubt)
+    return Flow(split, made.count, made.n_iter, batches, stream, with_samples, doubt)
 
 
 def load_samples(components: Components, split: Split) -> tuple[Any, int]:
@@ -172,9 +215,13 @@ def load_samples(components: Components, split: Split) -> tuple[Any, int]:
         return _pair(getattr(components.data_loader, method)(), f"{method}()", "(samples, how many)")
 
 
-def _make(components: Components, split: Split) -> _Made:
-    """Calls loader, augmentor and preprocessor once."""
+def _make(components: Components, split: Split, keep: bool = False) -> _Made:
+    """Calls loader, augmentor and preprocessor once; `keep` is for samples as they come from the loader."""
     samples, count = load_samples(components, split)
+    given, loaded = samples, None
+    if keep and is_one_shot(samples):
+        passed = collections.deque[Any]()
+        samples, loaded = _passing(samples, passed), _taken(passed)
     if is_one_shot(samples):
         samples = without_end(samples, count, described(components, split), components.config.get("batch_size"))
     with components.calling("augmentor" if components.augmentor else "preprocessor", "add_augmentation"):
@@ -183,7 +230,7 @@ def _make(components: Components, split: Split) -> _Made:
     with components.calling("preprocessor", method), components.naming("preprocessor"):
         made = getattr(components.preprocessor, method)(samples, count)
         batches, n_iter = _pair(made, f"{method}()", "(batches, how many)")
-    return _Made(batches, count, n_iter)
+    return _Made(batches, count, n_iter, given, loaded)
 
 
 def augmented(components: Components, split: Split, samples: Any) -> Any:

@@ -10,6 +10,7 @@ from everstep.components import exporting
 from everstep.components.building import Components, build_components
 from everstep.components.config_checks import require_epochs
 from everstep.components.evaluating import Artefact, Results, check_evaluation, evaluate_all
+from everstep.components.export_check import ExportCheck
 from everstep.components.flows import Flow, make_flow
 from everstep.components.generic_trainer import GenericTrainer
 from everstep.components.keras_trainer import KerasTrainer, compiled_model
@@ -36,7 +37,8 @@ class Orchestrator:
       run_name: The folder in `runs/` with the run's config file.
       project_root: The project.
       data_dir: Where the data is, in place of what the config file says.
-      allow_change: Keys that a resumed run may change although they alter what it computes; the refusal names them.
+      allow_change: Keys that a resumed run may change although they alter what it computes, or that may contradict
+        training in an evaluation; the refusal names them.
       verbose: Whether to print progress.
 
     Attributes:
@@ -81,6 +83,7 @@ class Orchestrator:
 
         Raises:
           UsageError: There is no export, or it is damaged.
+          TrainingError: With other settings or other code, its validation value is not that of training.
         """
         exporting.read_export(self.folder)
         with self._begun() as (components, tracking):
@@ -112,16 +115,19 @@ class Orchestrator:
 
     def _fit(self, components: Components) -> None:
         trainer = GenericTrainer(components, self.folder)
-        trainer.export(trainer.train(*_flows(components)))
+        train, validation = _flows(components)
+        backend.prepare(self.config.seed)  # as if nothing had been tried
+        trainer.export(trainer.train(train, validation))
 
     def _evaluate(self, components: Components, tracking: Tracking) -> Results:
         record = exporting.read_export(self.folder)
+        check = ExportCheck(self.folder, self.config, record, self._allow_change)
         if isinstance(components.model_builder, GenericModelBuilderBase):
             estimator = GenericTrainer(components, self.folder).load()
             artefact = Artefact(estimator.predict, lambda: MeanScore(estimator))
         else:
             artefact = self._exported(components, record)
-        results = evaluate_all(components, self.folder, artefact, tracking)
+        results = evaluate_all(components, self.folder, artefact, tracking, check)
         write_pages(self.folder, self.config, tracking)
         return results
 

@@ -10,7 +10,6 @@ import keras
 import numpy as np
 
 from everstep.components.sample_weights import with_axes
-from everstep.task import compiled_step
 
 
 class Overall(Protocol):
@@ -24,45 +23,37 @@ class Overall(Protocol):
 
 
 class CompiledMetrics:
-    """The loss and the metrics that a model was compiled with.
+    """The loss and the metrics that a model was compiled with, as `model.evaluate` computes them.
+
+    The model answers every batch itself: Keras's losses look at more than the values of an answer, such as the logits
+    behind a softmax and the mask of a sequence, and what `add_loss` adds depends on the batch.
 
     Args:
-      model: The model; it has the weights that made the predictions, on which its own losses depend.
+      model: The model, with the weights that are evaluated.
     """
 
     def __init__(self, model: keras.Model) -> None:
-        self._model, self._total, self._rows = model, 0.0, 0
-        self._means = StepMeans(model) if has_own_test_step(model) else None
+        self._model, self._means = model, StepMeans(model)
         model.reset_metrics()
 
     def add(self, x: Any, y: Any, weight: Any, y_pred: Any) -> None:
-        """Takes a batch; a model with a `test_step` of its own is asked itself."""
+        """Takes a batch; the exported model's predictions for it are not looked at."""
         rows = len(keras.tree.flatten(y)[0])
         x, y, weight = with_axes(self._model, (x, y, weight))
-        if self._means is not None:
-            with _metrics_going_on(self._model):
-                logs = self._model.test_on_batch(x, y, sample_weight=weight, return_dict=True)
-            self._means.add(logs, rows)
-            return
-        y, y_pred, weight = (_tensors(part) for part in (y, y_pred, weight))
-        loss = compiled_step.compiled_loss((x, y, weight), y_pred, self._model, training=False)
-        self._total += float(keras.ops.convert_to_numpy(loss)) * rows
-        self._rows += rows
-        self._model.compute_metrics(x, y, y_pred, sample_weight=weight)
+        with _metrics_going_on(self._model):
+            logs = self._model.test_on_batch(x, y, sample_weight=weight, return_dict=True)
+        self._means.add(logs, rows)
 
     def result(self) -> dict[str, float]:
         """Returns the mean loss, every sample counted once, and the metrics."""
-        if self._means is not None:
-            return self._means.result()
-        others = {name: value for name, value in self._model.get_metrics_result().items() if name != "loss"}
-        return {"loss": self._total / max(self._rows, 1), **{name: float(value) for name, value in others.items()}}
+        return self._means.result()
 
 
 class StepMeans:
-    """What a `test_step` of a model's own returns, over all batches.
+    """What `test_step` returns, over all batches.
 
-    What one of the model's metrics has come to is taken as it is. Anything else is the batch's alone, and its mean is
-    taken, every sample counted once.
+    What one of the model's metrics has come to is taken as it is. Anything else that a `test_step` of the model's own
+    returns is the batch's alone, and its mean is taken, every sample counted once.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -73,16 +64,18 @@ class StepMeans:
 
     def add(self, logs: Mapping[str, Any], rows: int) -> None:
         """Takes what the step returned for a batch of so many samples; call it before another step."""
-        self._last = {name: float(value) for name, value in logs.items()}
-        self._alone |= of_one_batch(self._model, self._last)
+        self._last = dict(_numbers(logs))
+        if has_own_test_step(self._model):
+            self._alone |= of_one_batch(self._model, self._last)
         self._rows += rows
         for name, value in self._last.items():
             self._totals[name] = self._totals.get(name, 0.0) + value * rows
 
     def result(self) -> dict[str, float]:
-        """Returns the numbers by name."""
+        """Returns the numbers by name, the loss first."""
         means = {name: self._totals[name] / self._rows for name in self._last if name in self._alone}
-        return {**self._last, **means}
+        found = {**self._last, **means}
+        return {name: found[name] for name in sorted(found, key=lambda name: name != "loss")}
 
 
 def has_own_test_step(model: keras.Model) -> bool:
@@ -96,8 +89,18 @@ def of_one_batch(model: keras.Model, logs: Mapping[str, float]) -> set[str]:
     for metric in model.metrics:
         if getattr(metric, "built", True):  # compiled metrics that the step leaves out have no result
             result = metric.result()
-            kept.update(result if isinstance(result, Mapping) else {metric.name: result})
-    return {name for name, value in logs.items() if name not in kept or not _same(value, float(kept[name]))}
+            kept.update(_numbers(result if isinstance(result, Mapping) else {metric.name: result}))
+    return {name for name, value in logs.items() if name not in kept or not _same(value, kept[name])}
+
+
+def _numbers(logs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yields logs as numbers; those of a metric with several values, such as one for each class, are counted."""
+    for name, value in logs.items():
+        values = np.asarray(keras.ops.convert_to_numpy(value)).reshape(-1)
+        if len(values) == 1:
+            yield name, float(values[0])
+        else:
+            yield from ((f"{name}/{number}", float(one)) for number, one in enumerate(values))
 
 
 @contextlib.contextmanager
@@ -172,7 +175,3 @@ def _scores_r2(estimator: Any) -> bool:
     if hasattr(estimator, "named_steps"):
         return _scores_r2(estimator.steps[-1][1])
     return getattr(type(estimator), "score", None) is base.RegressorMixin.score
-
-
-def _tensors(part: Any) -> Any:
-    return None if part is None else keras.tree.map_structure(keras.ops.convert_to_tensor, part)

@@ -16,6 +16,9 @@ from everstep.task.description import Description
 _MAY_CHANGE = ("epochs", "project_name", "data_dir", "evaluator_class", "evaluator", "seed", *DESCRIPTIONS)
 """Keys of a project's configuration that alter nothing in its training; the seed is the runtime's."""
 
+TASK_PATH = "task.project"
+"""Where the loop's configuration has the project's."""
+
 
 @dataclasses.dataclass
 class ComponentsConfig(TaskConfig):

@@ -46,7 +46,12 @@ def differences(old: Config, new: Config) -> list[Change]:
     absent here and the other there, each a single change. Values that a file spells the same are the same: a list
     and a tuple, a path and its text.
     """
-    return list(_changes(old.as_dict(), new.as_dict(), ""))
+    return tree_differences(old.as_dict(), new.as_dict())
+
+
+def tree_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """Returns what differs between two nested mappings, key by key."""
+    return list(_changes(old, new, ""))
 
 
 def in_line(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from everstep.flow.surroundings import write_surroundings
 from everstep.flow.tracking import FlowTracking
 from everstep.run.record import LOGGED, Run, Status
 from everstep.tracking.tracker import plain
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -100,6 +103,8 @@ class FlowContext:
         """Begins an attempt in `run.json`, and to track it, where it is not the loop that does so."""
         self.own = run = Run.open(self.directory, self.settings.task, self.backend)
         run.code_root = self.root
+        if changed := run.changed_code():
+            logger.warning("the code has changed since the last attempt: %s", changed)
         told = self.record()
         run.begin(0, self.settings.as_yaml(), data=told["data"])
         (self.directory / LOGGED).unlink(missing_ok=True)  # it does all of it anew

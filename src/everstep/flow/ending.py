@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ from everstep.optim.ema import find_average
 from everstep.run.record import Run
 
 logger = logging.getLogger(__name__)
-
-_ACCURACIES = ("acc", "accuracy")
 
 
 def finish(task: Any, context: FlowContext, splits: Splits, serving: keras.Model, run: Run) -> dict[str, float]:
@@ -72,13 +70,12 @@ def _tested(model: keras.Model, test: Any, batch_size: int) -> dict[str, float]:
         return {}
     inputs = {"x": test[0], "y": test[1], "batch_size": batch_size} if isinstance(test, tuple) else {"x": test}
     logs = model.evaluate(**inputs, verbose=0, return_dict=True)
-    return {metric_name(name, logs): float(value) for name, value in logs.items()}
+    return {metric_name(name): float(value) for name, value in logs.items()}
 
 
-def metric_name(name: str, logs: Mapping[str, Any]) -> str:
-    """Returns `test acc` for the accuracy, if there is one, and `test <name>` for everything else."""
-    accuracies = [other for other in logs if other in _ACCURACIES or other.endswith("_accuracy")]
-    return "test acc" if accuracies and name == accuracies[0] else f"test {name}"
+def metric_name(name: str) -> str:
+    """Returns `test acc` for the accuracy, and `test <name>` for everything else, such as a top-5 accuracy."""
+    return "test acc" if name == "accuracy" else f"test {name}"
 
 
 def _save(model: keras.Model, sample: Any, context: FlowContext) -> None:

@@ -3,7 +3,7 @@
 import csv
 import dataclasses
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,15 @@ def read_points(path: Path, record: Mapping[str, Any] | None) -> dict[tuple[str,
         if points:
             found.setdefault(named(column, validation), points)
     return found
+
+
+def steps_per_epoch(curves: Sequence[Curve], record: Mapping[str, Any] | None) -> int | None:
+    """Returns how many steps an epoch has, where a run logs at the end of each; None where it counts steps."""
+    steps = sorted({step for curve in curves for series in curve.series for step in series.steps})
+    length = steps[0] if steps else 0
+    if record is None or not length or not record["epoch"] or any(step % length for step in steps):
+        return None
+    return length if record["step"] // length == record["epoch"] else None
 
 
 def named(column: str, validation: set[str]) -> tuple[str, str]:

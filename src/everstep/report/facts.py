@@ -2,10 +2,15 @@
 
 import datetime
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from everstep.report.numbers import finite
+from everstep import storage
+from everstep.report.numbers import finite, shown
 from everstep.run.goodput import goodput
+
+STEP = "best_ckpt_global_step"
+"""Under which name `export.json` has the step."""
 
 Fact = dict[str, str]
 """`name` and `value`, and `detail` where there is more to say."""
@@ -19,6 +24,68 @@ def facts(record: Mapping[str, Any] | None) -> list[Fact]:
     return [each for each in found if each["value"]]
 
 
+def read_export(directory: Path) -> dict[str, Any]:
+    """Returns what `exported/export.json` says; nothing where there is none.
+
+    Raises:
+      UsageError: It is damaged.
+    """
+    path = directory / "exported" / "export.json"
+    found = storage.read_json(path) if path.is_file() else {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_notes(directory: Path) -> list[str]:
+    """Returns what of an evaluation is not as it was in training, a line each.
+
+    Raises:
+      UsageError: `reports/metrics.json` is damaged.
+    """
+    path = directory / "reports" / "metrics.json"
+    found = storage.read_json(path) if path.is_file() else {}
+    notes = found.get("notes") if isinstance(found, dict) else None
+    return [str(note) for note in notes] if isinstance(notes, list) else []
+
+
+def origin(record: Mapping[str, Any] | None, export: Mapping[str, Any]) -> list[Fact]:
+    """Returns what stands below the title: when, from which code, and which epoch was exported and why.
+
+    Args:
+      record: `run.json`.
+      export: `exported/export.json`; empty where nothing was exported, or nothing is said of it.
+    """
+    attempts, code = (record or {}).get("attempts") or [{}], (record or {}).get("code") or {}
+    found = [
+        fact("date", str(attempts[0].get("started") or "")[:10]),
+        fact("code", code_name(export.get("code") or code), code.get("commit") or code.get("sources")),
+        fact("exported", _exported(export), chosen_by(export)),
+    ]
+    return [each for each in found if each["value"]]
+
+
+def code_name(code: Mapping[str, Any]) -> str:
+    """Returns which code it is, short: a commit, or a digest of the sources."""
+    if code.get("commit"):
+        return f"{code['commit'][:12]}{' with changes' if code.get('dirty') else ''}"
+    return f"sources {code['sources'][:12]}" if code.get("sources") else ""
+
+
+def chosen_by(export: Mapping[str, Any]) -> str:
+    """Returns by what the exported epoch was chosen: `the lowest val_loss: 0.1234`; nothing where it was not."""
+    metric, mode = export.get("metric"), {"min": "lowest", "max": "highest"}.get(export.get("mode", ""), "best")
+    value = finite(export.get(metric)) if metric else None
+    if not metric or "estimator" in export:
+        return ""
+    return f"the {mode} {metric}{'' if value is None else f': {shown(value)}'}"
+
+
+def _exported(export: Mapping[str, Any]) -> str:
+    if export.get("epoch") is None:
+        return ""
+    by = chosen_by(export)
+    return f"epoch {int(export['epoch']) + 1}{f', chosen by {by}' if by else ''}"
+
+
 def marks(record: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """Returns where attempts after the first began: `step`, and `text` that says why."""
     attempts = (record or {}).get("attempts", [])
@@ -26,6 +93,13 @@ def marks(record: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         {"step": later["from_step"], "text": f"attempt {number}, after: {before['reason'] or 'killed'}"}
         for number, (before, later) in enumerate(zip(attempts, attempts[1:], strict=False), start=2)
     ]
+
+
+def exported(export: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns which step was exported, for the curves: `step`, and `text` that says why; None where nobody knows."""
+    step = finite(export.get(STEP))
+    by = chosen_by(export)
+    return None if step is None else {"step": int(step), "text": f"exported{f', chosen by {by}' if by else ''}"}
 
 
 def _course(record: Mapping[str, Any]) -> list[Fact]:
@@ -42,12 +116,7 @@ def _course(record: Mapping[str, Any]) -> list[Fact]:
 
 
 def _place(record: Mapping[str, Any]) -> list[Fact]:
-    commit = record["code"].get("commit") or ""
-    return [
-        fact("experiment", record["experiment"]),
-        fact("backend", record["backend"]),
-        fact("code", commit[:10], f"{commit}{', with changes' if record['code'].get('dirty') else ''}"),
-    ]
+    return [fact("experiment", record["experiment"]), fact("backend", record["backend"])]
 
 
 def _cost(cost: Mapping[str, Any]) -> list[Fact]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from everstep.errors import UsageError
 from everstep.report import configuration
-from everstep.report.curves import Curve, read_curves
-from everstep.report.facts import facts, marks
+from everstep.report.curves import Curve, read_curves, steps_per_epoch
+from everstep.report.facts import exported, facts, marks, origin, read_export, read_notes
 from everstep.report.headline import Figure, headline
 from everstep.report.splits import Split, read_splits
 from everstep.run import record
@@ -26,6 +26,8 @@ class Run:
       curves: The learning curves.
       splits: The data it was evaluated on, sample by sample.
       config: The text of its configuration, "" where there is none.
+      export: What is known of its export: the step, and by what it was chosen; empty where that is not known.
+      notes: What of its evaluation is not as it was in training, a line each.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Run:
     curves: list[Curve]
     splits: list[Split]
     config: str
+    export: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    notes: Sequence[str] = ()
 
     def split(self, name: str) -> Split | None:
         """Returns the evaluation on the data of this name, if there is one."""
@@ -43,17 +47,24 @@ class Run:
         return {
             "name": self.name,
             "status": (self.record or {}).get("status"),
+            "origin": origin(self.record, self.export),
+            "notes": list(self.notes),
             "facts": facts(self.record),
             "headline": [dataclasses.asdict(figure) for figure in self.figures()],
             "marks": marks(self.record),
+            "exported": exported(self.export),
+            "steps_per_epoch": steps_per_epoch(self.curves, self.record),
             "curves": [dataclasses.asdict(curve) for curve in self.curves],
             "splits": [split.as_data() for split in self.splits],
             "config": self.config,
         }
 
     def figures(self) -> list[Figure]:
-        """Returns the numbers that stand at the top."""
-        return headline(self.record, [split.page for split in self.splits])
+        """Returns the numbers that stand at the top: what the export was chosen by first, metric by metric."""
+        found = headline(self.record, [split.page for split in self.splits])
+        chosen = str(self.export.get("metric", "")).removeprefix("val_")
+        names = [chosen, *(figure.name for figure in found)]
+        return sorted(found, key=lambda figure: names.index(figure.name))
 
 
 def read_runs(directories: Sequence[Path]) -> list[Run]:
@@ -90,7 +101,7 @@ def _read(directory: Path, name: str) -> Run:
     curves = read_curves(directory / "history.csv", known)
     if known is None and not splits and not curves:
         raise UsageError(f"{str(directory)!r} is not a run directory: there is no run.json in it, and no evaluation")
-    run = Run(name, known, curves, splits, configuration.read(directory))
+    run = Run(name, known, curves, splits, configuration.read(directory), read_export(directory), read_notes(directory))
     if not curves and not splits and not run.figures():
         raise UsageError(f"the run in {str(directory)!r} has nothing to show yet: no logged step, and no evaluation")
     return run

@@ -56,6 +56,23 @@ def code_version(path: storage.PathLike) -> dict[str, Any]:
     return {"commit": commit, "dirty": dirty, "changes": code_diff.digest(path) if dirty else None, "sources": None}
 
 
+def code_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Returns how what `code_version` returned has changed, as `commit 1f2e3d4c5b -> commit 0a1b2c3d4e`.
+
+    Empty where it has not, or where nothing is known of before.
+    """
+    keys = ("commit", "dirty", "changes", "sources")
+    same = not before or all(before.get(key) == now.get(key) for key in keys)
+    return "" if same else f"{_code_words(before)} -> {_code_words(now)}"
+
+
+def _code_words(code: Mapping[str, Any]) -> str:
+    if not code.get("commit"):
+        return f"sources {str(code.get('sources'))[:10]}"
+    changes = f" with changes {(code.get('changes') or '')[:10]}".rstrip() if code.get("dirty") else ""
+    return f"commit {code['commit'][:10]}{changes}"
+
+
 def fingerprint(arrays: Any) -> dict[str, dict[str, Any]]:
     """Returns shape, dtype and sha256 of every array in a nested structure, by its path in it.
 

@@ -16,7 +16,7 @@ from everstep import redaction, storage
 from everstep.errors import UsageError
 from everstep.run import code_diff, surroundings
 from everstep.run.digest import weights_digest
-from everstep.run.environment import code_version, environment
+from everstep.run.environment import code_change, code_version, environment
 from everstep.types import State
 
 logger = logging.getLogger(__name__)
@@ -100,6 +100,7 @@ class Run:
         self._clock = clock
         self._opened = self._time()
         self.newest_save: tuple[int, float] | None = None  # the step, and when, on the clock that only goes forward
+        self._code: dict[str, Any] | None = None
         self._unwritten = False  # whether the disk has not taken the record, and that was told
         self._created = [path for path in (directory, *directory.parents) if not path.exists()]
 
@@ -136,6 +137,16 @@ class Run:
         """Steps done, as far as recorded."""
         return int(self.record["step"])
 
+    def code(self) -> dict[str, Any]:
+        """Returns which code is at `code_root`; looked at once."""
+        if self._code is None:
+            self._code = code_version(self.code_root)
+        return self._code
+
+    def changed_code(self) -> str:
+        """Returns how the code differs from that of the last attempt, for a line; empty where it does not."""
+        return code_change(self.record["code"], self.code()) if self.record["attempts"] else ""
+
     def begin(
         self,
         step: int,
@@ -161,14 +172,17 @@ class Run:
         """
         refuse_foreign(self.directory, OWN_FILES)
         storage.prepare_directory(self.directory)
+        if code is None:
+            code = self.code() if self.is_kept else {}
         for attempt in self.record["attempts"]:
             if attempt["ended"] is None:
                 self._bury(attempt, beat)
-        self.record["attempts"].append(self._attempt(step) | {"changes": [dict(change) for change in changes]})
+        begun = self._attempt(step) | {"changes": [dict(change) for change in changes], "code": dict(code)}
+        self.record["attempts"].append(begun)
         self.record |= {"status": "running", "step": step, "digest": None, "weights_digest": None}
         if not self.is_kept:
             return
-        self.record["code"] = dict(code_version(self.code_root) if code is None else code)
+        self.record["code"] = dict(code)
         self.record["environment"] = environment()
         self.record |= {} if data is None else {"data": dict(data)}
         self._forget_states(step + 1)

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.components.blame import in_a_line
+from everstep.components.blame import reason
 from everstep.components.checks.losses import LossFacts, loss_facts
 from everstep.components.sample_weights import with_axes
 from everstep.data import nest
@@ -25,8 +25,7 @@ def answers(model: keras.Model, x: Any) -> Any:
     try:
         return model(keras.tree.map_structure(keras.ops.convert_to_tensor, x), training=False)
     except Exception as error:
-        text = in_a_line(error)[:300]
-        raise UsageError(f"the model fails on x of shape {shapes(x)}: {type(error).__name__}: {text}") from error
+        raise UsageError(f"the model fails on x of shape {shapes(x)}: {reason(error)}") from error
 
 
 def check_labels(model: keras.Model, y: Any, y_pred: Any) -> str:
@@ -68,14 +67,13 @@ def check_loss(model: keras.Model, batch: tuple[Any, Any, Any], y_pred: Any) -> 
     """
     if not compiled_step.has_loss(model):
         return None
-    tensors = with_axes(model, keras.tree.map_structure(keras.ops.convert_to_tensor, batch))
+    tensors = with_axes(model, nest.map_leaves(keras.ops.convert_to_tensor, batch))
     try:
         loss = compiled_step.compiled_loss(tensors, y_pred, model, training=False)
         return float(keras.ops.convert_to_numpy(loss))
     except Exception as error:
-        text = in_a_line(error)[:300]
         found = f"labels of shape {shapes(batch[1])} and outputs of shape {shapes(y_pred)}"
-        raise UsageError(f"the loss fails on {found}: {type(error).__name__}: {text}") from error
+        raise UsageError(f"the loss fails on {found}: {reason(error)}") from error
 
 
 def check_short(model: keras.Model, batch: tuple[Any, Any, Any], size: int) -> None:

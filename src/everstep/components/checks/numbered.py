@@ -39,7 +39,8 @@ def lost_and_doubled(thirds: np.ndarray, count: int) -> tuple[list[int], list[in
     return np.flatnonzero(times == 0).tolist(), np.flatnonzero(times > 1).tolist()
 
 
-def _numbered(samples: Any, count: int) -> tuple[Any, int]:
+def _numbered(samples: Any, count: float) -> tuple[Any, int]:
+    count = int(count)  # a loader may return a whole number as float
     if is_dataset(samples):
         tf = load_tensorflow("reading a tf.data.Dataset")
         return samples.enumerate().map(lambda row, one: (one[0], one[1], tf.cast(row % count, tf.float32))), count

@@ -10,7 +10,7 @@ from everstep.report.card.described import Entry, Section, sections
 from everstep.report.card.loading import Loading, loading
 from everstep.report.card.measured import Measured, measured
 from everstep.report.card.trained import trained
-from everstep.report.facts import Fact
+from everstep.report.facts import Fact, read_notes
 
 _LINKS = {
     "reports/report.html": "The report: curves, errors, the worst samples",
@@ -33,6 +33,7 @@ class Card:
       details: What else people wrote about the model: one section, or none.
       sections: What they wrote about its parameters, and what is to be considered.
       measured: The numbers by set of data.
+      notes: What of them is not as it was in training.
       training: How it was trained.
       loading: Where it is and how it is loaded; None where nothing is exported.
       links: Files in the run's folder, with what they are.
@@ -45,6 +46,7 @@ class Card:
     details: list[Section]
     sections: list[Section]
     measured: list[Measured]
+    notes: list[str]
     training: list[Fact]
     loading: Loading | None
     links: dict[str, str]
@@ -70,6 +72,7 @@ def read_card(run_dir: Path, config: Mapping[str, Any]) -> Card:
         details=[section for section in known[:1] if section.entries],
         sections=[section for section in known[1:] if section.entries],
         measured=measured(run_dir / "reports"),
+        notes=read_notes(run_dir),
         training=trained(run_dir, used),
         loading=loading(run_dir, used),
         links={path: text for path, text in _LINKS.items() if (run_dir / path).is_file()},

@@ -36,7 +36,8 @@ def _content(card: Card, drawings: Sequence[Drawing]) -> Iterator[str]:
         yield f'<section class="overview">{"".join(map(_paragraph, card.overview))}</section>'
     yield from map(_written, card.details)
     if card.measured:
-        yield _section("Metrics", _means(card) + _histograms(drawings))
+        notes = "".join(f'<p class="note warn">{_safe(note)}</p>' for note in card.notes)
+        yield _section("Metrics", notes + _means(card) + _histograms(drawings))
     yield from map(_written, card.sections)
     if card.training:
         yield _section("Training", _facts(card.training))

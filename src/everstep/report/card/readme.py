@@ -42,7 +42,8 @@ def _blocks(card: Card, drawings: Sequence[Drawing]) -> Iterator[str]:
     for section in card.details:
         yield from [f"## {section.title}", *map(_entry, section.entries)]
     if card.measured:
-        yield from ["## Metrics", _means(card), *_histograms(card, drawings)]
+        notes = [f"> **Note:** {escaped(note)}" for note in card.notes]
+        yield from ["## Metrics", *notes, _means(card), *_histograms(card, drawings)]
     for section in card.sections:
         yield from [f"## {section.title}", *map(_entry, section.entries)]
     yield from _rest(card)

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from everstep import storage
-from everstep.report.facts import Fact, fact, short
-from everstep.report.numbers import finite, shown
+from everstep.report.facts import Fact, chosen_by, code_name, fact, read_export, short
 from everstep.run import record
 
 
@@ -25,7 +23,7 @@ def trained(run_dir: Path, config: Mapping[str, Any]) -> list[Fact]:
       UsageError: `run.json` or `export.json` is damaged.
     """
     run = record.read(run_dir) if (run_dir / "run.json").is_file() else {}
-    export = _export(run_dir)
+    export = read_export(run_dir)
     found = [*_course(export, config), *_means(run, export, config), *_origin(run, export)]
     return [each for each in found if each["value"]]
 
@@ -38,10 +36,7 @@ def _course(export: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Fa
     yield fact("epochs", epochs)
     if best is not None:
         yield fact("best epoch", f"{int(best) + 1} of {epochs}" if epochs else int(best) + 1)
-    metric, mode = export.get("metric"), {"min": "lowest", "max": "highest"}.get(export.get("mode", ""), "best")
-    if metric:
-        value = finite(export.get(metric))
-        yield fact("chosen by", f"the {mode} {metric}{'' if value is None else f': {shown(value)}'}")
+    yield fact("chosen by", chosen_by(export))
 
 
 def _means(run: Mapping[str, Any], export: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Fact]:
@@ -56,24 +51,13 @@ def _means(run: Mapping[str, Any], export: Mapping[str, Any], config: Mapping[st
 
 
 def _origin(run: Mapping[str, Any], export: Mapping[str, Any]) -> Iterator[Fact]:
-    yield fact("code", _code(export.get("code") or run.get("code") or {}))
+    yield fact("code", code_name(export.get("code") or run.get("code") or {}))
     yield fact("data", _data(run.get("data", {})))
     attempts = run.get("attempts") or [{}]
     yield fact("date", str(attempts[0].get("started") or "")[:10])
-
-
-def _code(code: Mapping[str, Any]) -> str:
-    if code.get("commit"):
-        return f"{code['commit'][:12]}{' with changes' if code.get('dirty') else ''}"
-    return f"sources {code['sources'][:12]}" if code.get("sources") else ""
 
 
 def _data(data: Mapping[str, Any]) -> str:
     """Returns a digest of the data's digests; nothing where the data itself was not looked at."""
     text = json.dumps(data, sort_keys=True)
     return f"sha256 {hashlib.sha256(text.encode('utf-8')).hexdigest()[:16]}" if '"sha256"' in text else ""
-
-
-def _export(run_dir: Path) -> dict[str, Any]:
-    path = run_dir / "exported" / "export.json"
-    return storage.read_json(path) if path.is_file() else {}

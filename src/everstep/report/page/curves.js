@@ -4,7 +4,8 @@ function curvesSection() {
   const names = [...new Map(data.runs.flatMap((run) => run.curves.map((curve) => [curve.name, curve.side]))).entries()];
   if (!names.length) return null;
   const attempts = data.runs.reduce((sum, run) => sum + run.marks.length, 0);
-  const note = attempts ? "Dotted lines: where a later attempt went on." : null;
+  const said = [attempts ? "Dotted lines: where a later attempt began." : "", data.runs.some((run) => run.exported) ? "Line with a flag: the epoch that was exported." : ""];
+  const note = said.filter(Boolean).join(" ");
   const grid = element("div", { class: "charts" }), side = element("div", { class: "charts" });
   const draw = (logarithmic) => {
     grid.replaceChildren(...names.filter(([, isSide]) => !isSide).map(([name]) => curveChart(name, logarithmic)));
@@ -24,9 +25,18 @@ function curveChart(name, logarithmic) {
       name: several ? `${run.name}, ${one.kind}` : one.kind,
       colour: `run${several ? place % 6 : one.kind === "train" ? 1 : 0}`,
       dashed: several && one.kind === "train",
-      steps: one.steps, values: one.values,
+      steps: one.steps.map((step) => inUnit(run, step)), values: one.values,
     }));
   });
-  const marks = data.runs.flatMap((run) => run.marks.map((mark) => (several ? { ...mark, text: `${run.name}, ${mark.text}` } : mark)));
-  return lineChart(name, series, marks, logarithmic);
+  const marks = data.runs.flatMap((run, place) => [
+    ...run.marks, ...(run.exported ? [{ ...run.exported, colour: several ? `run${place % 6}` : "", flag: true }] : []),
+  ].map((mark) => ({ ...mark, step: inUnit(run, mark.step), text: several ? `${run.name}, ${mark.text}` : mark.text })));
+  return lineChart(name, series, marks, logarithmic, UNIT);
+}
+
+// Runs that all log at the ends of epochs are shown over epochs, others over steps.
+const UNIT = data.runs.every((run) => run.steps_per_epoch || !run.curves.length) ? "epoch" : "step";
+
+function inUnit(run, step) {
+  return UNIT === "epoch" ? step / run.steps_per_epoch : step;
 }

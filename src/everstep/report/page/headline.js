@@ -2,16 +2,21 @@
 
 function headlineSection() {
   const several = data.runs.length > 1;
-  return section("summary", several ? "Side by side" : "Summary", several ? figuresCompared() : figures(data.runs[0]), several ? factsCompared() : facts(data.runs[0]));
+  const notes = data.runs.flatMap((run) => run.notes.map((note) => element("p", { class: "note warn" }, several ? `${run.name}: ${note}` : note)));
+  return section("summary", several ? "Side by side" : "Summary", notes, several ? figuresCompared() : figures(data.runs[0]), several ? factsCompared() : facts(data.runs[0]));
 }
 
+// One card for each metric: the first set of data large, the others below it.
 function figures(run) {
   if (!run.headline.length) return element("p", { class: "note" }, "Nothing was measured yet.");
-  return element("ul", { class: "figures" }, run.headline.map((figure) =>
-    element("li", { class: "card", title: figure.source },
-      element("span", { class: "big" }, number(figure.value)),
-      element("span", { class: "name" }, spaced(figure.name)),
-      element("span", { class: "muted" }, figure.split))));
+  const names = [...new Set(run.headline.map((figure) => figure.name))];
+  return element("ul", { class: "figures" }, names.map((name) => {
+    const [first, ...others] = run.headline.filter((figure) => figure.name === name);
+    return element("li", { class: "card", title: first.source },
+      element("span", { class: "name" }, spaced(name)),
+      element("span", {}, element("b", { class: "big" }, number(first.value)), " ", element("span", { class: "muted" }, first.split)),
+      others.map((figure) => element("span", { title: figure.source }, element("b", {}, number(figure.value)), " ", element("span", { class: "muted" }, figure.split))));
+  }));
 }
 
 function facts(run) {
@@ -50,13 +55,13 @@ function difference(value, base, better) {
 }
 
 function factsCompared() {
-  const names = [...new Set(data.runs.flatMap((run) => run.facts.map((fact) => fact.name)))];
+  const names = [...new Set(data.runs.flatMap((run) => [...run.origin, ...run.facts].map((fact) => fact.name)))];
   if (!names.length) return null;
   return element("details", { class: "card more" }, element("summary", {}, "How the runs went"),
     element("div", { class: "scroller" }, element("table", { class: "plain-table" },
       element("thead", {}, element("tr", {}, element("th", {}, ""), data.runs.map((run, place) => element("th", { scope: "col" }, runName(place))))),
       element("tbody", {}, names.map((name) => element("tr", {}, element("th", { scope: "row" }, name), data.runs.map((run) => {
-        const fact = run.facts.find((one) => one.name === name);
+        const fact = [...run.origin, ...run.facts].find((one) => one.name === name);
         return element("td", { title: fact ? fact.detail : null }, fact ? fact.value : MISSING);
       })))))));
 }

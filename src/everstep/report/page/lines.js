@@ -1,7 +1,7 @@
-// Curves over steps.
-//   series: [{ name, colour (a class), dashed, steps, values }]   marks: [{ step, text }]
+// Curves over steps or epochs.
+//   series: [{ name, colour (a class), dashed, steps, values }]   marks: [{ step, text, flag, colour }]
 
-function lineChart(title, series, marks, logarithmic) {
+function lineChart(title, series, marks, logarithmic, unit) {
   const steps = [...new Set(series.flatMap((one) => one.steps))].sort((a, b) => a - b);
   const legend = element("div", { class: "legend" });
   const where = element("span", { class: "where" });
@@ -10,10 +10,10 @@ function lineChart(title, series, marks, logarithmic) {
     element("i", { class: `swatch ${one.colour}${one.dashed ? " dashed" : ""}`, "aria-hidden": "true" }), `${one.name} `, value)), where);
   const read = (step) => {
     for (const { one, value } of entries) value.textContent = number(valueAt(one, step));
-    where.textContent = step === null ? "" : `step ${number(step)}`;
+    where.textContent = step === null ? "" : `${unit} ${number(step)}`;
   };
   read(null);
-  const frame = chart(190, (width, height) => linesDrawn(title, series, marks, logarithmic, steps, width, height, read));
+  const frame = chart(190, (width, height) => linesDrawn(title, series, marks, logarithmic, unit, steps, width, height, read));
   return element("figure", { class: "card" }, element("figcaption", {}, spaced(title)), frame, legend);
 }
 
@@ -25,21 +25,21 @@ function valueAt(one, step) {
   return low ? one.values[low - 1] : null;
 }
 
-function linesDrawn(title, series, marks, logarithmic, steps, width, height, read) {
+function linesDrawn(title, series, marks, logarithmic, unit, steps, width, height, read) {
   const usable = (value) => value !== null && (!logarithmic || value > 0);
   const values = series.flatMap((one) => one.values).filter(usable);
   if (!values.length) return element("p", { class: "note" }, "No finite numbers.");
   const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
-  const box = { left: 0, right: width - 8, top: 8, bottom: height - 24 };
+  const box = { left: 0, right: width - 8, top: 8, bottom: height - 36 };
   const y = scale(low, high, box.bottom - 4, box.top + 4, logarithmic, 4);
   box.left = leftMargin(y);
   const x = scale(steps[0], steps[steps.length - 1], box.left + 4, box.right - 4, false, width / 90);
+  x.ticks = x.ticks.filter(Number.isInteger);
   const inside = marks.filter((mark) => mark.step >= x.low && mark.step <= x.high);
   const pointer = drawn("line", { class: "pointer", y1: box.top, y2: box.bottom, visibility: "hidden" });
-  const svg = canvas(width, height, chartLabel(title, series, marks),
-    axes(box, x, y),
-    inside.map((mark) => drawn("line", { class: "mark", x1: x.at(mark.step), x2: x.at(mark.step), y1: box.top, y2: box.bottom },
-      drawn("title", {}, `step ${mark.step}: ${mark.text}`))),
+  const svg = canvas(width, height, chartLabel(title, series, marks, unit),
+    axes(box, x, y), drawn("text", { class: "axis", x: (box.left + box.right) / 2, y: height - 4, "text-anchor": "middle" }, unit),
+    inside.map((mark) => marked(mark, x.at(mark.step), box, unit)),
     series.flatMap((one) => onePath(one, x, y, usable)), pointer);
   cursor(svg, steps.length, (at) => nearestStep(steps, x, at), (place) => {
     pointer.setAttribute("visibility", place === null ? "hidden" : "visible");
@@ -47,6 +47,15 @@ function linesDrawn(title, series, marks, logarithmic, steps, width, height, rea
     read(place === null ? null : steps[place]);
   });
   return svg;
+}
+
+// A dotted line; a whole one with a flag for what was exported.
+function marked(mark, at, box, unit) {
+  const said = drawn("title", {}, `${unit} ${number(mark.step)}: ${mark.text}`);
+  if (!mark.flag) return drawn("line", { class: "mark", x1: at, x2: at, y1: box.top, y2: box.bottom }, said);
+  const end = at > box.right - 10 ? -9 : 9;
+  return drawn("g", { class: `exported ${mark.colour}` }, said, drawn("line", { x1: at, x2: at, y1: box.top, y2: box.bottom }),
+    drawn("path", { d: `M${at} ${box.top}l${end} 4l${-end} 4z` }));
 }
 
 function onePath(one, x, y, usable) {
@@ -74,7 +83,9 @@ function nearestStep(steps, x, at) {
   return best;
 }
 
-function chartLabel(title, series, marks) {
+function chartLabel(title, series, marks, unit) {
   const last = series.map((one) => `${one.name} ends at ${number(valueAt(one, null))}`).join(", ");
-  return `${spaced(title)} over steps: ${last}${marks.length ? `; ${count(marks.length, "later attempt")}` : ""}. Arrow keys read values.`;
+  const attempts = marks.filter((mark) => !mark.flag).length, exported = marks.filter((mark) => mark.flag);
+  const said = [...(attempts ? [count(attempts, "later attempt")] : []), ...exported.map((mark) => mark.text)].map((text) => `; ${text}`).join("");
+  return `${spaced(title)} over ${unit}s: ${last}${said}. Arrow keys read values.`;
 }

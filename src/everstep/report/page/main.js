@@ -6,6 +6,7 @@ const ABOUT_A_SPLIT = [confusionSection, classesSection, regressionSection, dist
 function pageHead() {
   const title = data.runs.map((run) => run.name).join(" and ");
   return element("header", {}, element("h1", {}, title),
+    data.runs.length === 1 && data.runs[0].origin.length ? element("p", { class: "origin muted" }, data.runs[0].origin.map((fact) => element("span", { title: fact.detail }, `${fact.name} `, element("b", {}, fact.value)))) : null,
     data.runs.length > 1 ? element("p", { class: "muted" }, "Differences are against ", ...runName(0), ".") : null);
 }
 
