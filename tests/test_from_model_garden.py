@@ -1,14 +1,18 @@
 """People who move over: every item of Model Garden's is answered, and a configuration it wrote can be read."""
 
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 
 from everstep.cli.declined_flags import DECLINED
-from everstep.config import Config, get_exp_config, load_entry_points
+from everstep.config import Config, dialect, get_exp_config, load_entry_points
 from everstep.config.declined import declined_by
 from everstep.errors import UsageError
+from everstep.experiment_config import ExperimentConfig
+from everstep.optim import registry as optimizers
+from everstep.optim.optimizer_config import ClippingConfig
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "from-model-garden.md").read_text("utf-8")
@@ -132,3 +136,118 @@ def test_every_field_of_theirs_is_here_or_declined():
     for section, config in sections(experiment()).items():
         known = {*config._names(), *declined_by(type(config)), "train_data"}
         assert set(found[section]) <= known
+
+
+# -- experiment files in the shapes that people write there --------------------------------------------------------------
+
+FILES = {
+    "everything has a name": """
+runtime: {distribution_strategy: 'tpu', mixed_precision_dtype: 'bfloat16', tpu_enable_xla_dynamic_padder: false}
+trainer:
+  optimizer_config:
+    ema: {average_decay: 0.9999, trainable_weights_only: false, name: ExponentialMovingAverage}
+    learning_rate:
+      cosine: {alpha: 0.0, decay_steps: 93600, initial_learning_rate: 0.003, name: CosineDecay, offset: 0}
+      type: cosine
+    optimizer:
+      adamw:
+        {amsgrad: false, beta_1: 0.9, beta_2: 0.999, epsilon: 1.0e-07, gradient_clip_norm: 1.0, name: AdamWeightDecay,
+         include_in_weight_decay: .*(kernel|weight):0$, exclude_from_weight_decay: null, weight_decay_rate: 0.3}
+      type: adamw
+    warmup:
+      linear: {name: linear, warmup_learning_rate: 0, warmup_steps: 10000}
+      type: linear
+  checkpoint_interval: 312
+  steps_per_loop: 312
+  summary_interval: 312
+  train_steps: 93600
+  validation_interval: 312
+  validation_steps: 12
+""",
+    "polynomial, and no experiment of one machine": """
+runtime:
+  distribution_strategy: multi_worker_mirrored
+  all_reduce_alg: nccl
+  num_gpus: 8
+  mixed_precision_dtype: float16
+  loss_scale: dynamic
+trainer:
+  optimizer_config:
+    learning_rate:
+      polynomial: {cycle: false, decay_steps: 500000, end_learning_rate: 0.0, initial_learning_rate: 1.0e-3,
+                   name: PolynomialDecay, power: 1.0}
+      type: polynomial
+    optimizer: {lamb: {name: LAMB, exclude_from_weight_decay: [LayerNorm, layer_norm, bias]}, type: lamb}
+    warmup: {polynomial: {name: polynomial, power: 1, warmup_steps: 10000}, type: polynomial}
+  max_to_keep: 10
+  recovery_max_trials: 3
+  train_tf_function: true
+  train_tf_while_loop: true
+""",
+    "tuples": """
+trainer:
+  optimizer_config:
+    learning_rate:
+      type: step_cosine_with_offset
+      step_cosine_with_offset: {values: !!python/tuple [0.0001, 0.00005], boundaries: !!python/tuple [0, 500000]}
+    optimizer: {type: sgd, sgd: {momentum: 0.9, name: SGD}}
+""",
+    "stepwise": """
+trainer:
+  best_checkpoint_eval_metric: AP
+  best_checkpoint_export_subdir: best_ckpt
+  best_checkpoint_metric_comp: higher
+  optimizer_config:
+    learning_rate: {stepwise: {boundaries: [5, 9], name: PiecewiseConstantDecay, values: [.3, .03, .003]}, type: stepwise}
+    optimizer: {rmsprop: {name: RMSprop, rho: 0.9, momentum: 0.9, epsilon: 0.002}, type: rmsprop}
+""",
+}
+
+
+@pytest.mark.parametrize("text", FILES.values(), ids=FILES)
+def test_sections_of_experiment_files_are_accepted(text):
+    config = ExperimentConfig()
+    config.override(dialect.load(text))
+    config.validate()
+    assert "name:" not in config.to_yaml().partition("trainer:")[2].partition("early_stopping:")[0]
+
+
+def test_what_such_files_say_is_what_holds():
+    config = ExperimentConfig()
+    config.override(dialect.load(FILES["everything has a name"]))
+    assert config.trainer.optimizer_config.optimizer.get().include_in_weight_decay == [".*(kernel|weight):0$"]
+    config.override(dialect.load(FILES["tuples"]))
+    assert config.trainer.optimizer_config.learning_rate.get().boundaries == [0, 500000]
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"optimizer": {"sgd": {"name": 3}}}, "optimizer.sgd.name: received 3, but it is a label"),
+        ({"optimizer": {"sgd": {"nmae": "SGD"}}}, "optimizer.sgd.nmae: unknown key"),
+        ({"name": "mine"}, "optimizer_config.name: unknown key"),
+        ({"optimizer": {"adamw": {"include_in_weight_decay": 3}}}, r"received 3 .*expected list\[str\] \| None"),
+        ({"optimizer": {"type": "sgd_torch"}}, "unknown type 'sgd_torch'.*one of your own is known once"),
+    ],
+)
+def test_what_is_wrong_in_such_files_stays_an_error(tree, message):
+    with pytest.raises(UsageError, match=message):
+        ExperimentConfig().override({"trainer": {"optimizer_config": tree}})
+
+
+def test_an_optimizer_that_a_project_brings_along_is_registered_here_too(monkeypatch):
+    """As YOLO's files have it, whose project registers it there."""
+    monkeypatch.setattr(optimizers, "_registered", {})
+    optimizers._extended.cache_clear()
+
+    @dataclasses.dataclass
+    class TorchConfig(ClippingConfig):
+        momentum: float = 0.937
+        warmup_steps: int = 1000
+
+    optimizers.register_optimizer("sgd_torch", TorchConfig)(lambda learning_rate, **fields: None)
+    config = ExperimentConfig()
+    torch = {"warmup_steps": 5544, "global_clipnorm": 10, "name": "SGD"}
+    config.override({"trainer": {"optimizer_config": {"optimizer": {"type": "sgd_torch", "sgd_torch": torch}}}})
+    assert config.trainer.optimizer_config.optimizer.get().warmup_steps == 5544
+    optimizers._extended.cache_clear()

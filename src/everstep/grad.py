@@ -174,6 +174,8 @@ def losses_divided_by_keras(divided: bool = True) -> Iterator[None]:
 
 # Optimizers that had a loss scaled for them since `forget_scaled`: a loss-scaling `apply` checks it.
 _scaled: set[int] = set()
+# Those whose gradients the step has scaled back itself since then, as Model Garden's steps do.
+_unscaled: set[int] = set()
 
 
 def mark_scaled(optimizer: Any) -> None:
@@ -186,6 +188,7 @@ def mark_scaled(optimizer: Any) -> None:
 def forget_scaled() -> None:
     """Called by an engine before it traces a step."""
     _scaled.clear()
+    _unscaled.clear()
 
 
 def adapt_loss_scaling(optimizer: Any) -> None:
@@ -193,6 +196,7 @@ def adapt_loss_scaling(optimizer: Any) -> None:
 
     Keras applies it under `ops.cond`, whose branches may not assign on JAX: there it becomes `stateless_apply`
     and plain assignments. Unscaled gradients do not learn on TensorFlow and fail obscurely on JAX: an error here.
+    Steps that were written for Keras 2 find its `get_scaled_loss` and `get_unscaled_gradients`.
     """
     if isinstance(optimizer, keras.optimizers.Optimizer):  # one that averages may be around it
         adapt_loss_scaling(getattr(optimizer, "inner_optimizer", None))
@@ -206,6 +210,8 @@ def adapt_loss_scaling(optimizer: Any) -> None:
                 f"optimizer {optimizer.name!r} scales the loss, but these gradients are of an unscaled one: "
                 "call everstep.value_and_grad(loss_fn, variables, optimizer=optimizer)"
             )
+        if id(optimizer) in _unscaled:  # scaled again, exactly: a scale is a power of two, and `apply` divides by it
+            grads = [None if grad is None else keras.ops.multiply(grad, _scale_of(optimizer, grad)) for grad in grads]
         if keras.backend.backend() != "jax":
             keras_apply(grads, trainable_variables)
             return
@@ -218,7 +224,21 @@ def adapt_loss_scaling(optimizer: Any) -> None:
         for variable, value in zip([*variables, *held], [*new, *slots], strict=True):
             variable.assign(value)
 
-    object.__setattr__(optimizer, "apply", apply)
+    def get_scaled_loss(loss: Any) -> Any:
+        mark_scaled(optimizer)
+        return optimizer.scale_loss(loss)
+
+    def get_unscaled_gradients(grads: Sequence[Any]) -> list[Any]:
+        _unscaled.add(id(optimizer))
+        return [None if grad is None else keras.ops.divide(grad, _scale_of(optimizer, grad)) for grad in grads]
+
+    for method in (apply, get_scaled_loss, get_unscaled_gradients):
+        object.__setattr__(optimizer, method.__name__, method)
+
+
+def _scale_of(optimizer: keras.optimizers.LossScaleOptimizer, grad: Any) -> Any:
+    scale = optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
+    return keras.ops.cast(scale, grad.dtype)
 
 
 def as_scalar(loss: Any) -> Any:

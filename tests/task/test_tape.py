@@ -102,10 +102,42 @@ class WrongElsewhere(Line):
         raise RuntimeError("something else")
 
 
-def train(task, directory):
-    params = everstep.ExperimentConfig()
+class ScalingTape(Line):
+    """Scales the loss, and the gradients back, by the methods that Keras 2 had for it."""
+
+    def train_step(self, inputs, model, optimizer, metrics):
+        import tensorflow as tf
+
+        features, labels = inputs
+        with tf.GradientTape() as tape:
+            outputs = tf.cast(model(features, training=True), tf.float32)
+            loss = self.build_losses(labels, outputs)
+            scaled_loss = optimizer.get_scaled_loss(loss)
+        grads = tape.gradient(scaled_loss, model.trainable_variables)
+        grads = optimizer.get_unscaled_gradients(grads)
+        norm = tf.linalg.global_norm(grads)  # infinite while the scale is still too large
+        self.largest.assign(tf.where(tf.math.is_finite(norm), tf.maximum(self.largest, norm), self.largest))
+        optimizer.apply_gradients(zip(grads, model.trainable_variables, strict=True))
+        return {self.loss: loss}
+
+
+class ScalingLine(Line):
+    def train_step(self, inputs, model, optimizer, metrics):
+        features, labels = inputs
+
+        def loss_fn():
+            return self.build_losses(labels, ops.cast(model(features, training=True), "float32"))
+
+        loss, grads = everstep.value_and_grad(loss_fn, model.trainable_variables, optimizer=optimizer)
+        optimizer.apply(grads, model.trainable_variables)
+        return {self.loss: loss}
+
+
+def train(task, directory, optimizer="adam", **runtime):
+    params = everstep.ExperimentConfig(runtime=everstep.RuntimeConfig(**runtime))
     rate = {"learning_rate": {"type": "constant", "constant": {"learning_rate": 0.05}}}
     params.override({"trainer": {"train_steps": 60, "steps_per_loop": 20, "optimizer_config": rate}})
+    params.trainer.optimizer_config.optimizer.type = optimizer
     logs = []
     everstep.run_experiment(
         None, task, "train", params, directory, train_actions=[logs.append], export=False, verbose=False
@@ -117,6 +149,17 @@ def train(task, directory):
 def test_a_tape_runs_on_tensorflow(tmp_path):
     losses = train(TapeLine(), tmp_path / "tape")
     assert losses == pytest.approx(train(Line(), tmp_path / "plain"), rel=1e-4)
+    assert losses[-1] < losses[0] / 5
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a tape is TensorFlow's")
+def test_a_tape_whose_gradients_are_scaled_back_by_the_step_learns_in_float16(tmp_path):
+    task = ScalingTape()
+    task.largest = keras.Variable(0.0, name="largest")
+    losses = train(task, tmp_path / "tape", "sgd", mixed_precision_dtype="float16")
+    assert 0 < float(task.largest.numpy()) < 100  # of a loss that is not scaled
+    plain = train(ScalingLine(), tmp_path / "plain", "sgd", mixed_precision_dtype="float16")
+    assert losses == pytest.approx(plain, rel=1e-3)
     assert losses[-1] < losses[0] / 5
 
 
