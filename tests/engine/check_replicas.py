@@ -308,14 +308,14 @@ def exported_under_a_strategy():
         config.override({"runtime": {} if given else {"distribution_strategy": name}})
         with tempfile.TemporaryDirectory() as directory:
             task, exported = Convolutional(), pathlib.Path(directory, "exported")
-
-            def export(logs, exported=exported):
-                module = everstep.export.ExportModule(None, trainer.model)
-                everstep.export.export(module, ["serve"], exported, timestamped=False)
-
             run = pathlib.Path(directory, "run")
             with given.scope() if given else entered(configured_strategy(config.runtime)):
                 trainer = create_trainer(config, task, train=True, evaluate=True)
+
+            def export(logs, trainer=trainer, exported=exported):
+                module = everstep.export.ExportModule(None, trainer.model)
+                everstep.export.export(module, ["serve"], exported, timestamped=False)
+
             everstep.run_experiment(
                 given, task, "train_and_eval", config, run, trainer=trainer, verbose=False, eval_actions=[export]
             )

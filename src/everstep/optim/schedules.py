@@ -120,7 +120,7 @@ class PolynomialWarmup(_Wrapper):
 
 @keras.saving.register_keras_serializable(package="everstep")
 class Polynomial(keras.optimizers.schedules.PolynomialDecay):
-    """Keras's, which ends exactly at `end_learning_rate` and stays there, for every power and however it is compiled."""
+    """Keras's, but it ends exactly at `end_learning_rate` and stays there, for every power and when compiled by XLA."""
 
     def __call__(self, step: Any) -> Any:
         """Returns the learning rate at `step`."""
