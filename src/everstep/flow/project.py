@@ -75,16 +75,20 @@ class FlowProject:
             raise UsageError(f"importing {train} fails{self._place(error)}: {type(error).__name__}: {text}") from error
 
     def _import(self) -> types.ModuleType:
+        self.make_importable()
+        return importlib.import_module("train" if self.package is None else f"{self.package}.train")
+
+    def make_importable(self) -> None:
+        """Lets Python import the project's code from its folder, installed or not."""
         package = self.package
         if package is None:
             sys.path.insert(0, str(self.root))
-            return importlib.import_module("train")
+            return
         held = sys.modules.get(package)
         if held is None or not self._holds(held.__file__ or ""):
             for name in [name for name in sys.modules if name.partition(".")[0] == package]:
                 del sys.modules[name]  # of another project with the same name
             _make_package(package, self.root)
-        return importlib.import_module(f"{package}.train")
 
     @property
     def package(self) -> str | None:
