@@ -177,14 +177,11 @@ class Task(abc.ABC):
         """Tells whether a method is the task's own."""
         return getattr(type(self), hook) is not getattr(Task, hook)
 
-    def validation_step(
-        self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric] | None = None
-    ) -> Mapping[str, Any]:
-        """Evaluates one batch; a loss is optional here. Metrics that it is not given are not updated.
+    def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]) -> Mapping[str, Any]:
+        """Evaluates one batch; a loss is optional here.
 
         Its loss is that of `build_losses`, alone; of a compiled model whose task writes none, the compiled one.
         """
-        metrics = metrics or []
         features, labels, weight = unpack(inputs)
         if model.compiled:
             return {self.loss: compiled_step.validate(self, (features, labels, weight), model, metrics)}
