@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "from-model-garden.md").read_text("utf-8")
 GROUPS = {"T": 18, "R": 6, "C": 19, "M": 12, "TR": 8, "O": 16, "K": 10, "B": 5, "A": 6, "V": 3, "E": 2, "S": 5}
 GROUPS |= {"P": 12, "D": 7, "G": 5, "X": 5}
 ITEMS = {f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)} | {"M9b"}
-WEAKNESSES = {f"W{number}" for number in range(1, 43)}
+WEAKNESSES = {f"W{number}" for number in range(1, 45)}
 
 WRITTEN = {
     "runtime": {

@@ -283,3 +283,13 @@ def test_a_folder_without_a_metric_is_a_mistake():
     params.override({"trainer": {"best_checkpoint_export_subdir": "best"}})
     with pytest.raises(UsageError, match=r"^trainer.best_checkpoint_eval_metric: is empty, but .* is 'best': name the"):
         params.validate()
+
+
+def test_what_is_no_number_is_not_in_the_file(tmp_path):
+    """A task may show an action an image among its metrics."""
+    exporter = BestCheckpointExporter(tmp_path, "scores|accuracy")
+    logs = {"scores": {"accuracy": 0.5, "image": np.zeros((4, 4)), "none": None}, "text": "good"}
+    trainer = Trainer()
+    trainer.global_step = 1
+    assert exporter.maybe_export_checkpoint(trainer, logs, 1)
+    assert stored(tmp_path) == {"scores": {"accuracy": 0.5}, "best_ckpt_global_step": 1}

@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -194,3 +195,18 @@ def test_numbers_of_ones_own(tmp_path):
 
 def test_whole_numbers_stay_whole():
     assert repr(scalars({"epoch": 2, "loss": np.float32(1.0)})) == "{'epoch': 2, 'loss': 1.0}"
+
+
+def test_of_names_with_a_subdirectory_only_that_is_removed(tmp_path):
+    """What somebody else has put beside it stays."""
+    steps = iter([30, 200, 1000, 2000])
+    files = ExportFileManager(tmp_path / "model", max_to_keep=2, next_id_fn=lambda: next(steps), subdirectory="served")
+    for _ in range(3):
+        Path(files.next_name()).mkdir(parents=True)
+    (tmp_path / "model-30" / "notes.txt").write_text("mine")
+    files.clean_up()
+    assert files.managed_files == [str(tmp_path / f"model-{step}" / "served") for step in (200, 1000)]
+    assert [path.name for path in (tmp_path / "model-30").iterdir()] == ["notes.txt"]
+    Path(files.next_name()).mkdir(parents=True)
+    files.clean_up()
+    assert files.managed_files == [str(tmp_path / f"model-{step}" / "served") for step in (1000, 2000)]

@@ -6,8 +6,11 @@ import gin
 import pytest
 from absl import flags as absl_flags
 
+import everstep as es
 from everstep.cli import program
 from everstep.cli.declined_flags import DECLINED
+from everstep.cli.options import Request
+from everstep.cli.request import resolve
 from everstep.config import dialect
 from everstep.errors import UsageError
 
@@ -105,3 +108,27 @@ def test_keys_that_the_experiment_does_not_have_are_left_out_where_that_is_asked
     assert f"override 'trainer.other=2': {left_out}: trainer.other" in caplog.text
     with pytest.raises(UsageError, match="trainer.train_steps: received 'x'"):
         program.parse_configuration(options(params_override="trainer.train_steps=x", strict_override=False))
+
+
+def test_an_experiment_that_declares_no_fields(tmp_path):
+    """A program that reads its values by itself; everstep's own commands need an ExperimentConfig."""
+
+    @es.register_experiment("plain/values")
+    def values():
+        return es.Config({"runtime": {"tpu": "fake"}, "task": {"model": {"id": "bar"}}, "trainer": {"train_steps": -1}})
+
+    (tmp_path / "more.yaml").write_text("task: {extra: 5}\n")
+    options = program.ParseConfigOptions(
+        "plain/values",
+        tpu="mine",
+        params_override="task.model.id=new,trainer.train_steps=10,task.another=6",
+        config_file=[str(tmp_path / "more.yaml")],
+        strict_override=False,
+    )
+    params = program.parse_configuration(options)
+    assert (params.runtime.tpu, params.task.model.id, params.trainer.train_steps) == ("mine", "new", 10)
+    assert (params.task.extra, params.task.another) == (5, 6)
+    with pytest.raises(UsageError, match="unknown key"):
+        program.parse_configuration(program.ParseConfigOptions("plain/values", params_override="task.another=6"))
+    with pytest.raises(UsageError, match="must return an ExperimentConfig"):
+        resolve(Request(experiment="plain/values"))

@@ -92,7 +92,7 @@ def test_unknown_keys_are_added_to_an_open_config_only():
 
 
 def test_reserved_names_are_refused():
-    for name in ("_locked", "_restrictions", "override", "validate"):
+    for name in ("_locked", "_restrictions", "override", "validate", "BUILDER"):
         with pytest.raises(UsageError, match="reserved"):
             Config({name: 1})
         with pytest.raises(UsageError, match="reserved"):

@@ -59,7 +59,13 @@ class SizedKey(ImageKey):
     height: str = "image/height"
 
 
+@dataclasses.dataclass
+class PlainKey(ImageKey):
+    width: str = "image/width"
+
+
 def test_keys_with_a_prefix():
+    assert (PlainKey().encoded, PlainKey("left").width) == ("image/encoded", "left/image/width")
     assert (SizedKey().encoded, SizedKey("").height) == ("image/encoded", "image/height")
     left, right = SizedKey("left"), SizedKey("right")
     assert (left.encoded, right.height) == ("left/image/encoded", "right/image/height")

@@ -22,7 +22,8 @@ class ExportFileManager:
       base_name: Folder and beginning of the names.
       max_to_keep: How many of those with the highest numbers stay; a negative number keeps all.
       next_id_fn: Returns the number of the next name; by default they are counted up from what is there.
-      subdirectory: A folder inside each of them that `next_name` names.
+      subdirectory: A folder inside each of them that `next_name` names. Only these are removed: what else is beside
+        them stays.
 
     Raises:
       UsageError: `max_to_keep` is 0: what is written would be gone at once.
@@ -55,7 +56,9 @@ class ExportFileManager:
         """Removes those with the lowest numbers, and what a killed process left half done."""
         if self._max_to_keep > 0:
             for _, path in self._found()[: -self._max_to_keep]:
-                _remove(path)
+                _remove(path / self._subdirectory)
+                if path.is_dir() and not any(path.iterdir()):
+                    path.rmdir()
         for path in self._base.parent.glob(f".everstep-*-{_literal(self._base.name)}-*"):
             _remove(path)
 
@@ -67,7 +70,8 @@ class ExportFileManager:
     def _found(self) -> list[tuple[int, Path]]:
         name = re.compile(rf"{re.escape(self._base.name)}-([0-9]+)")
         entries = self._base.parent.iterdir() if self._base.parent.is_dir() else ()
-        return sorted((int(found[1]), path) for path in entries if (found := name.fullmatch(path.name)))
+        there = [(int(found[1]), path) for path in entries if (found := name.fullmatch(path.name))]
+        return sorted((number, path) for number, path in there if (path / self._subdirectory).exists())
 
 
 def _remove(path: Path) -> None:

@@ -50,9 +50,13 @@ def names(logs: Mapping[str, Any]) -> list[str]:
 
 
 def scalars(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the metrics in JSON's terms, nested as they are; those that are not finite as text that `float` reads."""
+    """Returns the metrics in JSON's terms, nested as they are; those that are not finite as text that `float` reads.
+
+    What is not one number, such as an image, is left out.
+    """
     kept = {name: value for name, value in logs.items() if name not in TIMES}
-    return {name: scalars(value) if isinstance(value, Mapping) else _number(value) for name, value in kept.items()}
+    found = {name: scalars(value) if isinstance(value, Mapping) else _number(value) for name, value in kept.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def is_better(value: float, best: float | None, higher: bool, by: float = 0.0) -> bool:
@@ -107,10 +111,13 @@ def _leaves(logs: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
             yield f"{above}{name}", value
 
 
-def _number(value: Any) -> int | float | str:
+def _number(value: Any) -> int | float | str | None:
     if isinstance(value, int):  # the number of an epoch, say
         return value
-    number = float(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"

@@ -66,7 +66,8 @@ class ParseConfigOptions:
       tpu: The TPU's name or address: sets `runtime.tpu`.
       tf_data_service: Not offered; must be empty.
       params_override: Values that win over all: `a.b=1,c=2`, or YAML, or a file.
-      strict_override: Whether keys that the experiment does not have are errors; else they are left out, and named.
+      strict_override: Whether keys that the experiment does not have are errors; else they are left out, with a
+        warning, and a `Config` that declares no fields takes them.
     """
 
     experiment: str
@@ -88,7 +89,8 @@ def parse_configuration(flags: Any, lock_return: bool = True) -> ExperimentConfi
 
     Args:
       flags: What has the attributes `define_flags` names, as far as they are used: absl's FLAGS, `ParseConfigOptions`,
-        or any object. With `strict_override=False` keys that the experiment does not have are left out, with a warning.
+        or any object. With `strict_override=False` keys that the experiment does not have are left out, with a warning;
+        a `Config` that declares no fields takes them.
       lock_return: Whether nothing can be changed in it afterwards.
 
     Raises:
@@ -104,7 +106,7 @@ def parse_configuration(flags: Any, lock_return: bool = True) -> ExperimentConfi
         gin_params=getattr(flags, "gin_params", None),
         params_override=[*([f"runtime.tpu={tpu}"] if tpu else []), *([override] if override else [])],
     )
-    params = resolve(request, strict=getattr(flags, "strict_override", True)).params
+    params = resolve(request, strict=getattr(flags, "strict_override", True), plain=True).params
     if lock_return:
         params.lock()
     return params

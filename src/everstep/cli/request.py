@@ -12,7 +12,7 @@ from typing import Any
 
 from everstep.cli.options import Request
 from everstep.cli.user_modules import import_all
-from everstep.config import Layer, apply_layers, dialect, get_exp_config, sources
+from everstep.config import Config, Layer, apply_layers, dialect, get_exp_config, sources
 from everstep.config.compose import refuse_rivals, validate
 from everstep.config.gin import bindings as gin_bindings
 from everstep.config.layer import walk
@@ -57,12 +57,14 @@ class Resolved:
         return [path for layer in self.layers if layer.edit == edit for path, _ in walk(layer.tree)]
 
 
-def resolve(request: Request, strict: bool = True) -> Resolved:
+def resolve(request: Request, strict: bool = True, plain: bool = False) -> Resolved:
     """Chooses the backend and composes the configuration.
 
     Args:
       request: What is asked for.
-      strict: Whether keys that the experiment does not have are errors; else they are left out, with a warning.
+      strict: Whether keys that the experiment does not have are errors; else they are left out, with a warning, and a
+        config that declares no fields takes them.
+      plain: Whether the experiment may be a `Config` that declares no fields, for a program that reads it by itself.
 
     Raises:
       UsageError: Something in the request cannot be; nothing was done but to import modules.
@@ -76,7 +78,11 @@ def resolve(request: Request, strict: bool = True) -> Resolved:
     ambient, chosen = _choose_backend([*found.files, *_gin_backend(gin), *flags, *found.overrides])
     imports = import_all(request.imports or (), found.header["imports"])
     gin.import_modules()
-    factory = _factory(name)
+    factory = get_exp_config(name)
+    if plain and type(factory) is Config:
+        ambient = []  # it need not have a section that says on which backend it was
+    else:
+        factory = as_experiment(name, factory)
     if ambient:
         _require_backend(name, factory, chosen)
     if not strict:
@@ -175,10 +181,6 @@ def _backend_in(layers: Iterable[Layer]) -> str | None:
         if isinstance(runtime, Mapping) and "backend" in runtime:
             found = runtime["backend"]
     return found if isinstance(found, str) else None
-
-
-def _factory(name: str) -> ExperimentConfig:
-    return as_experiment(name, get_exp_config(name))
 
 
 def _require_backend(name: str, factory: ExperimentConfig, chosen: str) -> None:

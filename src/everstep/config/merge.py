@@ -62,8 +62,10 @@ class Plan:
         name = indexed[1] if indexed else key
         if node._passes_over(key, value):
             return
-        if name not in node._names() and self._leave_out_unknown:
+        if name not in node._names() and self._leave_out_unknown and not node._is_open():
             self.left_out.append(join(path, key))
+        elif name not in node._names() and self._leave_out_unknown:
+            self._edit(node, key, node._convert(key, value))
         elif name not in node._names():
             self._add(node, key, value)
         elif indexed:

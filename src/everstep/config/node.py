@@ -127,7 +127,7 @@ class Node:
         return _opened(type(self), value)
 
     def _require_free(self, name: str, value: Any) -> None:
-        if _is_private(name) or hasattr(type(self), name):
+        if _is_private(name) or hasattr(type(self), name) or name == "BUILDER":  # of `bind`
             raise ConfigError([Problem(name, "is a reserved name")])
         if not self._is_open():
             raise ConfigError([self._unknown(name, value)])

@@ -1,6 +1,7 @@
 """Writing TFRecord files of `tf.train.Example`s, and names for the features in them."""
 
 import contextlib
+import dataclasses
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -82,6 +83,7 @@ class TfExampleBuilder:
             raise UsageError(f"feature {key!r} cannot hold {_shown(value)}: {error}") from error
 
 
+@dataclasses.dataclass
 class TfExampleFeatureKeyBase:
     """Names of features that belong together, with a prefix where an example has several such groups.
 
@@ -92,18 +94,20 @@ class TfExampleFeatureKeyBase:
         ImageKey().encoded         # 'image/encoded'
         ImageKey("left").encoded   # 'left/image/encoded'
 
+    A subclass may be a dataclass, too, and need not.
+
     Args:
       prefix: Put before every name, with a slash; None or empty for none.
     """
 
-    def __init__(self, prefix: str | None = None):
-        for name, key in self._keys().items():
-            setattr(self, name, f"{prefix}/{key}" if prefix else key)
+    prefix: dataclasses.InitVar[str | None] = None
 
-    @classmethod
-    def _keys(cls) -> dict[str, str]:
-        names = [name for base in reversed(cls.__mro__) for name in base.__dict__.get("__annotations__", {})]
-        return {name: getattr(cls, name) for name in names}
+    def __post_init__(self, prefix: str | None) -> None:
+        names = [name for base in reversed(type(self).__mro__) for name in base.__dict__.get("__annotations__", {})]
+        for name in names:
+            if name != "prefix":
+                key = getattr(self, name)
+                setattr(self, name, f"{prefix}/{key}" if prefix else key)
 
 
 def write_tfrecords(
