@@ -198,8 +198,7 @@ def _labels(jaxpr: Any, batch: Batch) -> Any:
     features, labels, _ = unpack(batch)
     if not isinstance(labels, np.ndarray):
         return None
-    given = isinstance(batch, tuple | list) and len(batch) > 1  # else the features are their own labels
-    return jaxpr.invars[len(jax.tree.leaves(features)) if given else 0]
+    return jaxpr.invars[len(jax.tree.leaves(features))]
 
 
 def _source(jaxpr: Any, variable: Any) -> Any:

@@ -111,7 +111,7 @@ def fit(
     validated, watching = validated_epochs(validation_freq), accepted(callbacks, keeps=bool(model_dir))
     require_compiled(model)
     data = training_data(x, y, sample_weight, _inputs(model), needs_labels(model))
-    data, held_out = _parts(data, validation_data, validation_split)
+    data, held_out = _parts(data, validation_data, validation_split, needs_labels(model, "test_step"))
     backend.prepare(whole("seed", seed, least=0))
     train = _train_stream(data, counts, shuffle, weights, seed)
     validation = None if held_out is None else _validation_stream(held_out, counts, seed)
@@ -159,10 +159,10 @@ def _inputs(model: keras.Model) -> int | None:
     return len(getattr(model, "inputs", None) or ()) or None
 
 
-def _parts(data: Any, validation_data: Any, validation_split: Any) -> tuple[Any, Any]:
+def _parts(data: Any, validation_data: Any, validation_split: Any, labelled: bool) -> tuple[Any, Any]:
     """Returns what is trained on, and what is evaluated, None for nothing."""
     if validation_data is not None or not validation_split:
-        return data, evaluation_data(validation_data)
+        return data, evaluation_data(validation_data, labelled)
     return split(data, validation_split)
 
 

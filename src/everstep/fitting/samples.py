@@ -43,10 +43,19 @@ def training_data(x: Any, y: Any, sample_weight: Any, inputs: int | None = None,
     return _packed(x, y, sample_weight)
 
 
-def evaluation_data(data: Any) -> Any:
-    """Returns the same for an evaluation: `(x, y)`, `(x, y, sample_weight)`, or another source."""
+def evaluation_data(data: Any, needs_labels: bool = False) -> Any:
+    """Returns the same for an evaluation: `(x, y)`, `(x, y, sample_weight)`, or another source.
+
+    Raises:
+      UsageError: It is arrays without labels, and the model's loss compares with labels.
+    """
     if isinstance(data, list | tuple) and len(data) in (2, 3) and is_arrays(data):
         return _packed(*data)
+    if needs_labels and is_arrays(data):
+        raise UsageError(
+            "validation_data: has inputs but no labels, and the model's loss needs them: pass (x_test, y_test), or "
+            "(x_test, x_test) for a model that reproduces its inputs"
+        )
     return data
 
 
@@ -117,7 +126,9 @@ def _unlabelled(x: Any, sample_weight: Any, needs_labels: bool) -> Any:
     if sample_weight is not None:
         raise UsageError("sample_weight: there are no labels, y, whose loss could be weighted")
     if needs_labels:
-        raise UsageError("y: missing, and the model's loss needs it: pass y, or y=x for a model of its own inputs")
+        raise UsageError(
+            "y: missing, and the model's loss needs it: pass y, or y=x for a model that reproduces its inputs"
+        )
     x = nest.map_leaves(_as_keras, x)
     return (x,) if isinstance(x, list) else x  # several inputs; a tuple would be inputs and labels
 
