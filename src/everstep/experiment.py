@@ -261,7 +261,7 @@ def _plan(mode: str, params: ExperimentConfig, task: Task, trainer: Trainer) -> 
     if config.overfit_batches is not None:
         return in_steps(config, config.overfit_batches)
     stream = _training_data(params, task) if trainer.train_stream is None else trainer.train_stream
-    return in_steps(config, stream.batches_per_epoch)
+    return in_steps(config, stream.batches_per_epoch, stream.counting)
 
 
 def _training_data(params: ExperimentConfig, task: Task) -> Stream:

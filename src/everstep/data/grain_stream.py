@@ -57,6 +57,11 @@ class GrainStream(Stream):
         super().__init__(repeat=repeat, batches_per_epoch=self._indexed.batches if self._indexed else None)
 
     @property
+    def infinite(self) -> bool:
+        """Whether the pipeline repeats itself."""
+        return self._infinite
+
+    @property
     def endless(self) -> bool:
         """Whether the pipeline repeats itself, or is repeated here."""
         return self._infinite or super().endless

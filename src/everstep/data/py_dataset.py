@@ -49,6 +49,11 @@ class PyDatasetStream(Stream):
         super().__init__(repeat=repeat, batches_per_epoch=self._count)
 
     @property
+    def infinite(self) -> bool:
+        """Whether the dataset has no end."""
+        return self._count is None
+
+    @property
     def endless(self) -> bool:
         """Whether the dataset has no end, or is repeated here."""
         return self._count is None or super().endless

@@ -63,6 +63,11 @@ class TFDataStream(Stream):
         self._live: _Pass | None = None
 
     @property
+    def infinite(self) -> bool:
+        """Whether the dataset repeats itself, or filters one that does."""
+        return tf_pipeline.has_no_end(self._dataset)
+
+    @property
     def endless(self) -> bool:
         """Whether the dataset repeats itself, or is repeated here."""
         return self._infinite or super().endless

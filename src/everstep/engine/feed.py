@@ -149,6 +149,16 @@ class Feed:
         self.samples += piece.samples
         return piece
 
+    def at_end(self) -> bool:
+        """Whether there is nothing more to take; waits for the source, and moves nowhere."""
+        if self._rest is None and not self._closed.is_set() and self._grace:
+            self._resting = False
+            self._start()
+            with contextlib.suppress(NobodyWaits):
+                piece = self._next()
+                self._rest = None if piece is None else piece.block
+        return self._ended and self._rest is None
+
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Inside the block nothing is read: a source may use the global random generators, and so may the caller.

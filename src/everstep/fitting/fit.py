@@ -4,13 +4,14 @@ import contextlib
 import functools
 import inspect
 import tempfile
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from everstep.data.arrays import ArrayStream
+from everstep.data.iterables import is_one_shot
 from everstep.data.mapped import MappedStream, class_weighted
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
@@ -30,6 +31,7 @@ from everstep.fitting.arguments import (
 )
 from everstep.fitting.config import data_params, task_params, trainer_params
 from everstep.fitting.epoch_lines import EpochLines
+from everstep.fitting.lengths import counted, read_once_for_evaluations
 from everstep.fitting.samples import evaluation_data, samples_in, split, training_data
 from everstep.loop.epochs import EpochController
 from everstep.loop.given_callbacks import accepted
@@ -114,8 +116,8 @@ def fit(
     data, held_out = _parts(data, validation_data, validation_split, needs_labels(model, "test_step"))
     backend.prepare(whole("seed", seed, least=0))
     train = _train_stream(data, counts, shuffle, weights, seed)
-    validation = None if held_out is None else _validation_stream(held_out, counts, seed)
-    steps = counts.steps_per_epoch or _length(train, data)
+    validation = None if held_out is None else _validation_stream(held_out, counts, seed, validated)
+    train, steps = counted(train, data, counts.steps_per_epoch)
     told = describe(model)
     params = ExperimentConfig(
         task=task_params(told, counts, data, held_out, shuffle, weights),
@@ -173,22 +175,23 @@ def _train_stream(
     return MappedStream(stream, class_weighted(class_weight)) if class_weight else stream
 
 
-def _validation_stream(data: Any, counts: Counts, seed: int) -> Stream:
-    return _stream(data, counts.validation_size(samples_in(data)), False, False, seed)
-
-
-def _stream(data: Any, batch_size: int, training: bool, shuffle: bool, seed: int) -> Stream:
-    stream = make_stream(data, data_params(batch_size, training), training=training, seed=seed, shuffle=shuffle)
-    if isinstance(stream, ArrayStream) and stream is not data:
-        return ArrayStream(stream.arrays, batch_size, shuffle=shuffle, seed=seed, repeat=training)
+def _validation_stream(data: Any, counts: Counts, seed: int, validated: Callable[[int], bool]) -> Stream:
+    if is_one_shot(data):
+        often = sum(map(validated, range(counts.initial_epoch, counts.epochs)))
+        return read_once_for_evaluations(data, counts.validation_steps, often)
+    stream = _stream(data, counts.validation_size(samples_in(data)), False, False, seed)
+    if counts.validation_steps is None and stream.infinite:
+        raise UsageError(
+            "validation_steps: the validation data has no end: pass validation_steps=…, batches to evaluate"
+        )
     return stream
 
 
-def _length(stream: Stream, data: Any) -> int:
-    """Returns how many batches an epoch has, as the stream knows, or as data says that is read as it comes."""
-    steps = stream.batches_per_epoch
-    if steps is None and isinstance(data, Sized):
-        steps = len(data)  # a PyTorch DataLoader
-    if not steps:
-        raise UsageError("steps_per_epoch: the data does not say how many batches an epoch has; pass steps_per_epoch=…")
-    return steps
+def _stream(data: Any, batch_size: int, training: bool, shuffle: bool, seed: int) -> Stream:
+    params = data_params(batch_size, training)
+    if is_one_shot(data):
+        params = params.replace(repeat=False)
+    stream = make_stream(data, params, training=training, seed=seed, shuffle=shuffle)
+    if isinstance(stream, ArrayStream) and stream is not data:
+        return ArrayStream(stream.arrays, batch_size, shuffle=shuffle, seed=seed, repeat=training)
+    return stream

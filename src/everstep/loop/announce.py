@@ -24,6 +24,9 @@ def announce(trainer: Trainer, say: Callable[[str], None], resumes: bool) -> Non
                 say(f"the {kind} data does not resume exactly: {weaker}")
     if trainer.train_stream is not None:
         config = trainer.config.trainer
+        if config.train_steps is None:
+            say(f"plan: {config.epochs:g} epochs; the first tells how many steps each has")
+            return
         if trainer.global_step >= config.train_steps:
             say(f"nothing left to train: the run is at step {trainer.global_step} of {config.train_steps}")
             return

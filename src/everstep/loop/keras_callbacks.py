@@ -17,6 +17,7 @@ from typing import Any
 import keras
 
 from everstep.loop.callback_state import CallbackState
+from everstep.loop.epoch_lengths import OPEN, EpochLengths
 from everstep.loop.given_callbacks import accepted, looks_at_batches
 from everstep.loop.plain_values import decode, encode
 from everstep.optim.loss_scale import UPDATES
@@ -37,7 +38,7 @@ class KerasCallbacks:
       callbacks: The user's callbacks, in any form that `fit` takes; a History is added.
       model: The model they look at.
       epochs: How many there will be.
-      steps: Steps per epoch.
+      steps: Steps per epoch; or where epochs begin and end, for those that differ, or that nobody knows yet.
       validates: Whether each epoch ends with an evaluation; or a function that tells of each epoch, counted from 0.
       first_epoch: The epoch that a run begins with which does not go on from a checkpoint.
       verbose: What callbacks are told of how much to say.
@@ -49,18 +50,24 @@ class KerasCallbacks:
         callbacks: Any,
         model: keras.Model,
         epochs: int,
-        steps: int,
+        steps: int | EpochLengths,
         validates: bool | Callable[[int], bool],
         *,
         first_epoch: int = 0,
         verbose: Any = 0,
         told: Callable[[int, Logs], None] = lambda epoch, logs: None,
     ) -> None:
-        self.model, self.epochs, self.steps, self.first_epoch = model, epochs, steps, first_epoch
+        self.model, self.epochs, self.first_epoch = model, epochs, first_epoch
+        self.lengths = steps if isinstance(steps, EpochLengths) else EpochLengths(steps)
         self._validates = validates if callable(validates) else lambda epoch: bool(validates)
         self._told = told
         self.list = keras.callbacks.CallbackList(
-            accepted(callbacks), add_history=True, model=model, epochs=epochs, steps=steps, verbose=verbose
+            accepted(callbacks),
+            add_history=True,
+            model=model,
+            epochs=epochs,
+            steps=self.lengths.steps or self.lengths.batches,
+            verbose=verbose,
         )
         self._state = CallbackState(self.list.callbacks)
         self.history.on_train_begin()  # it has its list of epochs also where there is nothing left to train
@@ -71,6 +78,11 @@ class KerasCallbacks:
     def history(self) -> keras.callbacks.History:
         """What `fit` returns."""
         return self.model.history
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch that is not cut short, where they are known."""
+        return self.lengths.length or OPEN
 
     @property
     def single_steps(self) -> list[str]:
@@ -94,6 +106,7 @@ class KerasCallbacks:
         arrays, each = self._state.get()
         stop = bool(self.model.stop_training) and self.phase != BETWEEN  # then it has been obeyed
         place = {"phase": self.phase, "epoch": self._epoch, "stop": stop}
+        place |= {"batches": self.lengths.batches, "first_epoch": self.lengths.first_epoch}
         return arrays, {**place, "logs": encode(self._logs, "", {}), "each": each}
 
     def prepare(self, meta: dict[str, Any]) -> None:
@@ -104,6 +117,8 @@ class KerasCallbacks:
         """
         self._state.prepare(meta["each"])
         self.phase, self._epoch = meta["phase"], meta["epoch"]
+        self.lengths.batches = self.lengths.batches or meta.get("batches")
+        self.lengths.first_epoch = meta.get("first_epoch", 0)
 
     def set(self, arrays: State, meta: dict[str, Any]) -> None:
         """Goes on from what `get` returned."""
@@ -123,13 +138,14 @@ class KerasCallbacks:
         if self.phase != BETWEEN:
             self.list.on_epoch_begin(self._epoch)
         if self.phase == TRAINING and not self.trained(step):
-            self.begin_batch(step % self.steps)
+            self.begin_batch(step - self.lengths.first(step))
         if self.phase == TESTING:
             self.list.on_test_begin()
 
     def trained(self, step: int) -> bool:
         """Whether the epoch that has begun has all its steps."""
-        return step >= (self._epoch + 1) * self.steps
+        end = self.lengths.begin(self._epoch + 1)
+        return end is not None and step >= end
 
     def evaluation_due(self, step: int, stopped: bool) -> bool:
         """Whether the epoch is to be evaluated now: it is trained, or as far as it will be, and one that is."""
@@ -138,9 +154,9 @@ class KerasCallbacks:
 
     def begin_epoch(self, step: int) -> None:
         """Before an epoch's first step, or the first one after a stop inside it."""
-        self._epoch, self.phase = step // self.steps, TRAINING
+        self._epoch, self.phase = self.lengths.number(step), TRAINING
         self.list.on_epoch_begin(self._epoch)
-        self.begin_batch(step % self.steps)
+        self.begin_batch(step - self.lengths.first(step))
 
     def begin_batch(self, index: int) -> None:
         """Before a single training step."""
@@ -158,11 +174,12 @@ class KerasCallbacks:
         """After a single validation step."""
         self._call(_TEST_HOOKS[1], index, _renamed(logs, "validation_loss"), own=False)
 
-    def after_training(self, logs: Mapping[str, Any]) -> None:
-        """After an epoch's training: a train action."""
+    def after_training(self, step: int, logs: Mapping[str, Any]) -> None:
+        """After an epoch's training, which ended with so many steps: a train action."""
         self._logs = _training(logs)
-        self._call(_TRAIN_HOOKS[0], self.steps - 1, {}, own=True)
-        self._call(_TRAIN_HOOKS[1], self.steps - 1, self._logs, own=True)
+        last = self.lengths.done(step) - 1
+        self._call(_TRAIN_HOOKS[0], last, {}, own=True)
+        self._call(_TRAIN_HOOKS[1], last, self._logs, own=True)
         if not self._validates(self._epoch):
             self._end_epoch()
             return

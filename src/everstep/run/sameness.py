@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from everstep.data.arrays import ArrayStream
+from everstep.data.counted import CountedStream
 from everstep.data.stream import Stream
 from everstep.errors import UsageError
 from everstep.run.environment import environment, fingerprint
@@ -37,6 +38,8 @@ def fingerprints(trainer: Any) -> dict[str, Any]:
 def _fingerprint(stream: Stream) -> dict[str, Any]:
     if isinstance(stream, ArrayStream):
         return fingerprint(stream.arrays)
+    if isinstance(stream, CountedStream):  # a way to read the other one
+        return _fingerprint(stream.made_of[""])
     parts = {name: _fingerprint(part) for name, part in stream.made_of.items()}
     inside = {f"{name}/{key}".strip("/"): value for name, part in parts.items() for key, value in part.items()}
     files = {FILES: of_files(stream.files)} if stream.files else {}

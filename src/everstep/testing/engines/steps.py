@@ -134,7 +134,7 @@ def check_sample_weights(make: Make) -> None:
 
 
 def check_inputs_without_labels(make: Make) -> None:
-    """`x` alone never is its own label: refused before training; `(x, x)` says so. A dict goes to the task's own loss."""
+    """`x` alone is never its own label, `(x, x)` says so; a dict goes whole to the task's own loss."""
 
     class Own(Regression):
         def build_losses(
