@@ -16,10 +16,11 @@ def announce(trainer: Trainer, say: Callable[[str], None], resumes: bool) -> Non
       resumes: Whether anything is kept from which the run could go on.
     """
     trainer.model.summary(print_fn=lambda line, line_break=True: say(line), line_length=78)
-    for kind, stream in (("train", trainer.train_stream), ("validation", trainer.validation_stream)):
+    train, validation = (trainer.train_stream, trainer.train_example), (trainer.validation_stream, trainer.example)
+    for kind, (stream, batch) in (("train", train), ("validation", validation)):
         if stream is not None:
             per_epoch = f", {stream.batches_per_epoch} batches an epoch" if stream.batches_per_epoch else ""
-            say(f"{kind} batch: {_shapes(stream.peek())}{per_epoch}")
+            say(f"{kind} batch: {_shapes(batch)}{per_epoch}")
             if resumes and trainer.train_stream is not None and (weaker := stream.guarantee):
                 say(f"the {kind} data does not resume exactly: {weaker}")
     if trainer.train_stream is not None:
