@@ -20,6 +20,7 @@ from everstep.config import dialect
 from everstep.config.difference import Change
 from everstep.data import nest
 from everstep.data.source import make_stream
+from everstep.data.special import first_samples
 from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.precision import precision
@@ -379,7 +380,7 @@ def _text(params: ExperimentConfig, header: Mapping[str, Any]) -> str:
 
 def _export(trainer: Trainer, directory: Path) -> None:
     """Exports the model as it was evaluated: with its averaged weights, where there are such."""
-    sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(trainer.example)[0])
+    sample = first_samples(unpack(trainer.example)[0], 8)
     with trainer.averaged():
         trainer.engine.push()
         export_all(trainer.model, directory / "export", sample)

@@ -19,9 +19,9 @@ from everstep.errors import TrainingError, UsageError
 from everstep.loop.epoch_lengths import OPEN, EpochLengths
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from fit_program import X as SAMPLES  # noqa: E402
-from fit_program import Y as LABELS  # noqa: E402
-from fit_program import Cut, cutting, trained  # noqa: E402
+from fit_program import Cut, cutting, trained
+from fit_program import X as SAMPLES
+from fit_program import Y as LABELS
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)

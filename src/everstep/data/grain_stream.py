@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from everstep.data import grain_graph, nest
+from everstep.data import grain_graph, nest, special
 from everstep.data.stream import Stream, skip
 from everstep.errors import UsageError
 from everstep.types import Batch
@@ -209,7 +209,7 @@ def _is_sample(element: Any) -> bool:
 
 
 def _arrays(element: Any) -> Batch:
-    return nest.map_leaves(np.asarray, element)
+    return nest.map_leaves(special.on_host, element)
 
 
 def _without_address(text: Any) -> Any:

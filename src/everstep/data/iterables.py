@@ -5,9 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import numpy as np
-
-from everstep.data import nest
+from everstep.data import nest, special
 from everstep.data.randomness import BorrowedRandomness
 from everstep.data.stream import Stream, skip
 from everstep.errors import UsageError
@@ -133,7 +131,7 @@ def _stacked(samples: Iterator[Any], batch_size: int) -> Iterator[Batch]:
 
 
 def _as_batch(item: Any) -> Batch:
-    batch = nest.map_leaves(np.asarray, item)
+    batch = nest.map_leaves(special.on_host, item)
     for path, leaf in nest.walk(batch):
         if leaf.ndim == 0:
             raise UsageError(

@@ -24,14 +24,17 @@ import keras
 import numpy as np
 
 from everstep.data import nest
+from everstep.data.special import RaggedArray, SparseArray
 from everstep.data.stream import Stream
 from everstep.engine import state as states
-from everstep.engine.feed import Feed, NobodyWaits, Piece
+from everstep.engine.faults import explained_data
+from everstep.engine.feed import Feed, NobodyWaits, Piece, check_leaves
 from everstep.engine.logs import checked_logs, scalar_names
 from everstep.engine.norms import measure
 from everstep.engine.pace import Pace
 from everstep.engine.probe import explain, no_new_variables, watch_variables
 from everstep.engine.window import Window, size_of
+from everstep.errors import UsageError
 from everstep.grad import adapt_loss_scaling, forget_scaled
 from everstep.optim.loss_scale import updates
 from everstep.task import compiled_step
@@ -73,7 +76,10 @@ class Engine(abc.ABC):
         """
         batch = validation_batch if train_batch is None else train_batch
         own = {kind: self.task.build_metrics(training=kind == "train") for kind in ("train", "validation")}
-        with explain(self.task), watch_variables() as watched:
+        for given in (train_batch, validation_batch):
+            check_leaves(given)
+        faults = explained_data(self.model, (train_batch, validation_batch))
+        with explain(self.task), faults, watch_variables() as watched:
             self._build_model(batch)
             self._build_optimizers()
             norms = {"train": measure(self.task, self.model, self.optimizer, self.measures_norms)}
@@ -99,7 +105,7 @@ class Engine(abc.ABC):
     def _build_model(self, batch: Batch) -> None:
         if not self.model.built and type(self.model).call is not keras.Model.call:
             features = unpack(batch)[0]
-            self._trace(lambda x: {"y": self.task.inference_step(x, self.model)}, features)
+            self._trace(lambda x: {"y": self.task.inference_step(self.composed(x), self.model)}, features)
 
     def _build_optimizers(self) -> None:
         if self.optimizer is not None and not self.optimizer.built and self.model.built:
@@ -133,9 +139,11 @@ class Engine(abc.ABC):
 
     def _user_step(self, batch: Batch, metrics: Sequence[keras.Metric]) -> dict[str, Any]:
         forget_scaled()
+        batch = self.composed(batch)
         return checked_logs(self.task.train_step(batch, self.model, self.optimizer, metrics), self.task, "train_step")
 
     def _user_validation(self, batch: Batch, metrics: Sequence[keras.Metric]) -> dict[str, Any]:
+        batch = self.composed(batch)
         return checked_logs(self.task.validation_step(batch, self.model, metrics), self.task, "validation_step")
 
     def _train_step(self, batch: Batch) -> None:
@@ -352,6 +360,30 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def _compile(self) -> None:
         """Prepares the compiled calls for the captured state."""
+
+    def composed(self, batch: Batch) -> Batch:
+        """Returns a batch on the device with sparse and ragged tensors put together of their parts."""
+        if isinstance(batch, SparseArray):
+            return self._sparse(batch)
+        if isinstance(batch, RaggedArray):
+            return self._ragged(batch)
+        if isinstance(batch, dict):
+            return {key: self.composed(part) for key, part in batch.items()}
+        if isinstance(batch, list | tuple):
+            parts = [self.composed(part) for part in batch]
+            return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+        return batch
+
+    @abc.abstractmethod
+    def _sparse(self, parts: SparseArray) -> Any:
+        """Returns a sparse tensor; where the backend has none, a dense one."""
+
+    def _ragged(self, parts: RaggedArray) -> Any:
+        """Returns a ragged tensor."""
+        raise UsageError(
+            f"a batch holds a ragged tensor, which the backend {keras.backend.backend()!r} does not have: pad it to "
+            "one shape, as x.to_tensor() does, or train on TensorFlow"
+        )
 
     @abc.abstractmethod
     def place(self, data: Any) -> Any:

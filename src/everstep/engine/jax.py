@@ -11,8 +11,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental.sparse import BCOO
 
 from everstep.data import nest
+from everstep.data.special import SparseArray
 from everstep.engine import mesh
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece, on_host
@@ -110,6 +112,9 @@ class JaxEngine(Engine):
         """Puts a block's data on the device."""
         on_hosts = nest.map_leaves(on_host, data)
         return jax.device_put(on_hosts) if self._mesh is None else self._mesh.share(on_hosts)
+
+    def _sparse(self, parts: SparseArray) -> Any:
+        return BCOO((parts.values, parts.indices), shape=parts.like.shape[1:], indices_sorted=True)
 
     def _train(self, piece: Piece) -> None:
         self._values, logs, _ = self._train_many(self._values, piece.placed)

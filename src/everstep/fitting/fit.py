@@ -4,6 +4,7 @@ import contextlib
 import functools
 import inspect
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import keras
 from everstep.data.arrays import ArrayStream
 from everstep.data.iterables import is_one_shot
 from everstep.data.mapped import MappedStream, class_weighted
-from everstep.data.source import make_stream
+from everstep.data.source import make_stream, makes_batches
 from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.config import RuntimeConfig
@@ -172,6 +173,10 @@ def _train_stream(
     data: Any, counts: Counts, shuffle: bool, class_weight: Mapping[int, float] | None, seed: int
 ) -> Stream:
     stream = _stream(data, counts.size(samples_in(data)), True, shuffle, seed)
+    if counts.batch_size is not None and makes_batches(data):
+        warnings.warn(
+            f"batch_size={counts.batch_size} is not used: a {type(data).__name__} makes its own batches", stacklevel=3
+        )
     return MappedStream(stream, class_weighted(class_weight)) if class_weight else stream
 
 

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from everstep.data.special import RaggedArray, SparseArray
 from everstep.errors import UsageError
 from everstep.types import Batch
 
@@ -14,7 +15,8 @@ def unpack(inputs: Batch) -> tuple[Any, Any, Any]:
     Labels and weights that the batch does not have are None: inputs never serve as labels. A model that learns to
     reproduce its inputs is given `(x, x)`.
     """
-    if isinstance(inputs, list | tuple) and 1 <= len(inputs) <= 3:
+    alone = isinstance(inputs, SparseArray | RaggedArray)
+    if isinstance(inputs, list | tuple) and 1 <= len(inputs) <= 3 and not alone:
         x, y, weight = (*inputs, None, None)[:3]
         return x, y, weight
     return inputs, None, None
