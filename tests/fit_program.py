@@ -123,7 +123,7 @@ def made():
     return model
 
 
-def trained(model_dir, at="", every_batch=False, more=(), validation_data=TEST, **kwargs):
+def trained(model_dir, at="", every_batch=False, more=(), validation_data=TEST, data=DATA, **kwargs):
     """Trains to the end, and returns everything that a resumed run could get wrong."""
     model, monitor = made(), "loss" if validation_data is None else "val_loss"
     watching = [
@@ -135,9 +135,10 @@ def trained(model_dir, at="", every_batch=False, more=(), validation_data=TEST, 
         Deadly(at),
         *more,
     ]
-    given = {"epochs": EPOCHS, "batch_size": 8, "model_dir": model_dir, "verbose": False, **kwargs}
+    given = {"epochs": EPOCHS, "model_dir": model_dir, "verbose": False, **kwargs}
+    given |= {"batch_size": 8} if data is DATA else {}
     try:
-        history = es.fit(model, DATA, validation_data=validation_data, callbacks=watching, **given)
+        history = es.fit(model, data, validation_data=validation_data, callbacks=watching, **given)
     finally:
         if watching[0].csv_file:  # it is there when anything was left to train
             watching[0].csv_file.close()

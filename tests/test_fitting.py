@@ -362,17 +362,11 @@ def test_order_of_samples_follows_the_seed():
 
 
 def test_bad_requests():
-    def endless():
-        while True:
-            yield X[:8], Y[:8]
-
     plain = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
     for message, call in {
         "epochs: received 0": lambda: es.fit(made(), (X, Y), epochs=0),
         "is not compiled": lambda: es.fit(plain, (X, Y)),
-        "pass steps_per_epoch": lambda: es.fit(made(), endless),
         "steps_per_epoch: received 0": lambda: es.fit(made(), (X, Y), steps_per_epoch=0),
-        "one-shot": lambda: es.fit(made(), endless(), steps_per_epoch=2),
         "the labels": lambda: es.fit(made(), (X, Y + 3), verbose=False),
     }.items():
         with pytest.raises(UsageError, match=message):

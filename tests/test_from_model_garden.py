@@ -76,7 +76,7 @@ def rows(heading: str = "") -> list[list[str]]:
     return [row for row in cells if not row[0].startswith("---")]
 
 
-# -- the page --------------------------------------------------------------------------------------------------------
+# -- the page ------------------------------------------------------------------------------------------------------
 
 
 def test_every_item_has_a_row_of_its_own():
@@ -111,7 +111,7 @@ def test_flags_are_all_on_the_page():
     assert answered == {f"--{name}" for name in own | set(DECLINED)}
 
 
-# -- a configuration that was written there ----------------------------------------------------------------------------
+# -- a configuration that was written there --------------------------------------------------------------------------
 
 
 def test_what_it_writes_can_be_read():
@@ -138,7 +138,7 @@ def test_every_field_of_theirs_is_here_or_declined():
         assert set(found[section]) <= known
 
 
-# -- experiment files in the shapes that people write there --------------------------------------------------------------
+# -- experiment files in the shapes that people write there ------------------------------------------------------------
 
 FILES = {
     "everything has a name": """
@@ -198,7 +198,9 @@ trainer:
   best_checkpoint_export_subdir: best_ckpt
   best_checkpoint_metric_comp: higher
   optimizer_config:
-    learning_rate: {stepwise: {boundaries: [5, 9], name: PiecewiseConstantDecay, values: [.3, .03, .003]}, type: stepwise}
+    learning_rate:
+      stepwise: {boundaries: [5, 9], name: PiecewiseConstantDecay, values: [.3, .03, .003]}
+      type: stepwise
     optimizer: {rmsprop: {name: RMSprop, rho: 0.9, momentum: 0.9, epsilon: 0.002}, type: rmsprop}
 """,
 }

@@ -29,7 +29,7 @@ def run(params, directory, steps=6, **trainer):
     return logs
 
 
-# -- a loss that the model adds, a task that is bound, steps whose outputs are summed ----------------------------------
+# -- a loss that the model adds, a task that is bound, steps whose outputs are summed --------------------------------
 
 
 class AddsLoss(keras.Model):
@@ -99,7 +99,7 @@ def test_the_mock_task(tmp_path):
     assert logs["loss"] == pytest.approx(3 * logs["validation_loss"], rel=1e-5)
 
 
-# -- features and labels in one dict, metrics on the host ----------------------------------------------------------------
+# -- features and labels in one dict, metrics on the host --------------------------------------------------------------
 
 
 @dataclasses.dataclass

@@ -21,6 +21,7 @@ from everstep.config import dialect
 from everstep.config.difference import Change
 from everstep.data import nest
 from everstep.data.source import make_stream
+from everstep.data.special import first_samples
 from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.precision import precision
@@ -296,7 +297,7 @@ def _plan(mode: str, params: ExperimentConfig, task: Task, trainer: Trainer) -> 
     if config.overfit_batches is not None:
         return in_steps(config, config.overfit_batches)
     stream = _training_data(params, task) if trainer.train_stream is None else trainer.train_stream
-    return in_steps(config, stream.batches_per_epoch)
+    return in_steps(config, stream.batches_per_epoch, stream.counting)
 
 
 def _training_data(params: ExperimentConfig, task: Task) -> Stream:
@@ -440,7 +441,7 @@ def _text(params: ExperimentConfig, header: Mapping[str, Any]) -> str:
 
 def _export(trainer: Trainer, directory: Path) -> None:
     """Exports the model as it was evaluated: with its averaged weights, where there are such."""
-    sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(trainer.example)[0])
+    sample = first_samples(unpack(trainer.example)[0], 8)
     with trainer.averaged(), random_state.untouched():
         trainer.engine.push()
         written = export_all(trainer.model, directory / "export", sample)

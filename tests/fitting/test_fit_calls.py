@@ -408,9 +408,14 @@ def test_what_was_trained_before_an_error_is_known(tmp_path):
             X[:, :3],
             Y,
             "sparse_categorical_crossentropy",
-            r"x: the model takes inputs of shape \(None, 4\), and a batch is",
+            r"x: the samples have the shape \(3,\), but the model was built for \(4,\)",
         ),
-        (X, np.eye(3)[Y], "sparse_categorical_crossentropy", r"y: the loss takes the numbers of classes"),
+        (
+            X,
+            np.eye(3)[Y],
+            "sparse_categorical_crossentropy",
+            "y: the labels have 3 numbers for each sample, as one-hot ones have",
+        ),
         (X, np.zeros((50, 7)), "mse", "model and data do not fit together: .* outputs .None, 3."),
     ],
 )

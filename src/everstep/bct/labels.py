@@ -38,8 +38,10 @@ def parts(labels: Any) -> tuple[Any, Any]:
     """Returns class labels and dataset ids, whatever their shape: of `y`, or of `{"label": y, "dataset_id": ids}`.
 
     Raises:
-      UsageError: A dict without labels.
+      UsageError: There are none, or a dict without them.
     """
+    if labels is None:
+        raise UsageError("the batches have no labels: make them (x, y), or (x, {'label': y, 'dataset_id': ids})")
     if not isinstance(labels, Mapping):
         return labels, None
     if LABEL not in labels:

@@ -131,7 +131,7 @@ class BCTTask(Task):
         self, inputs: Batch, model: keras.Model, optimizer: keras.Optimizer, metrics: Sequence[keras.Metric]
     ) -> Mapping[str, Any]:
         """Learns from one batch: the new loss, and the influence loss times its weight."""
-        features, labels, weight = unpack(inputs)
+        features, labels, weight = self.unpack(inputs)
         weighted = self._weighted(weight)
 
         def loss_fn() -> tuple[Any, Any, Any]:
@@ -146,7 +146,7 @@ class BCTTask(Task):
 
     def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]) -> Mapping[str, Any]:
         """Evaluates one batch with the same losses."""
-        features, labels, weight = unpack(inputs)
+        features, labels, weight = self.unpack(inputs)
         weighted = self._weighted(weight)
         answers = self.inference_step(features, model)
         own = self.build_losses(labels, answers, aux_losses=model.losses, **weighted)

@@ -10,7 +10,7 @@ import numpy as np
 from everstep.cli.request import Resolved
 from everstep.cli.trained import experiment_of
 from everstep.config import get_task
-from everstep.data import nest
+from everstep.data.special import first_samples
 from everstep.engine import backend
 from everstep.errors import UsageError
 from everstep.export.folder import export_all
@@ -87,4 +87,4 @@ def _built(resolved: Resolved) -> tuple[keras.Model, Any]:
     backend.prepare(params.runtime.seed)
     trainer = create_trainer(params, get_task(params.task), train=False, evaluate=True)
     trainer.close()
-    return trainer.model, nest.map_leaves(lambda leaf: leaf[:8], unpack(trainer.example)[0])
+    return trainer.model, first_samples(unpack(trainer.example)[0], 8)

@@ -111,6 +111,8 @@ class ArrayStream(Stream):
 
 def _take(leaf: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """Returns those rows, in memory that begins where devices want it: a CPU backend then takes it without a copy."""
+    if leaf.dtype == object:  # text: what lies in memory are Python's own strings
+        return np.take(leaf, indices, axis=0)
     shape = (len(indices), *leaf.shape[1:])
     size = leaf.itemsize * math.prod(shape)
     room = np.empty(size + _ALIGNMENT, np.uint8)
@@ -140,11 +142,18 @@ def _check_leaf(path: str, leaf: np.ndarray) -> None:
     name = f"array {path}".strip()
     if leaf.ndim == 0:
         raise UsageError(f"{name} is the single value {leaf.item()!r}: arrays need the samples along their first axis")
-    if leaf.dtype == object:
+    if leaf.dtype == object and not is_text(leaf):
         raise UsageError(
             f"{name} holds Python objects (dtype object), often rows of different lengths: pad them, or "
             "convert them with astype to numbers or strings"
         )
+
+
+def is_text(array: np.ndarray) -> bool:
+    """Whether an array holds nothing but strings or bytes."""
+    if array.dtype != object:
+        return array.dtype.kind in "USO"
+    return array.size > 0 and all(isinstance(value, str | bytes) for value in array.reshape(-1))
 
 
 def check_batch_size(batch_size: int, size: int, drop_remainder: bool) -> None:

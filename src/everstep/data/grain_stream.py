@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from everstep.data import grain_graph, nest
+from everstep.data import grain_graph, nest, special
 from everstep.data.stream import Stream, skip
 from everstep.errors import UsageError
 from everstep.types import Batch
@@ -55,6 +55,11 @@ class GrainStream(Stream):
         self._indexed = _Indexed.of(source, batch_size, drop_remainder)
         self._pass: _Pass | None = None
         super().__init__(repeat=repeat, batches_per_epoch=self._indexed.batches if self._indexed else None)
+
+    @property
+    def infinite(self) -> bool:
+        """Whether the pipeline repeats itself."""
+        return self._infinite
 
     @property
     def endless(self) -> bool:
@@ -204,7 +209,7 @@ def _is_sample(element: Any) -> bool:
 
 
 def _arrays(element: Any) -> Batch:
-    return nest.map_leaves(np.asarray, element)
+    return nest.map_leaves(special.on_host, element)
 
 
 def _without_address(text: Any) -> Any:

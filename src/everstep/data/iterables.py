@@ -5,9 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import numpy as np
-
-from everstep.data import nest
+from everstep.data import nest, special
 from everstep.data.randomness import BorrowedRandomness
 from everstep.data.stream import Stream, skip
 from everstep.errors import UsageError
@@ -40,17 +38,27 @@ class IterableStream(Stream):
       batch_size: None: the source yields batches. Otherwise it yields samples, stacked to batches of this
         size, the last one of an epoch as short as it comes.
       seed: With the epoch, sets the global random generators for the source; None leaves them alone.
+      reads_on: Whether a one-shot iterator that is opened again at its beginning, as for another evaluation, is read
+        on from where it is.
 
     Raises:
       UsageError: A one-shot iterator is to repeat, or the batch size is not positive.
     """
 
-    def __init__(self, source: Source, *, repeat: bool = False, batch_size: int | None = None, seed: int | None = None):
+    def __init__(
+        self,
+        source: Source,
+        *,
+        repeat: bool = False,
+        batch_size: int | None = None,
+        seed: int | None = None,
+        reads_on: bool = False,
+    ):
         if batch_size is not None and batch_size < 1:
             raise UsageError(f"batch_size is {batch_size}; it must be at least 1")
         self._source, self._batch_size, self._seed = source, batch_size, seed
         self._one_shot = is_one_shot(source)
-        self._started = False
+        self._started, self._reads_on = False, reads_on
         if self._one_shot and repeat:
             raise self._cannot("repeat")
         super().__init__(repeat=repeat, batches_per_epoch=_count(source, batch_size))
@@ -69,7 +77,7 @@ class IterableStream(Stream):
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Returns the epoch's batches from that batch on, reading and dropping those before it."""
-        if self._one_shot and (self._started or (epoch, batch) != (0, 0)):
+        if self._one_shot and ((self._started and not self._reads_on) or (epoch, batch) != (0, 0)):
             raise self._cannot("go back or resume")
         self._started = True
         batches = self._draw(epoch)
@@ -123,7 +131,7 @@ def _stacked(samples: Iterator[Any], batch_size: int) -> Iterator[Batch]:
 
 
 def _as_batch(item: Any) -> Batch:
-    batch = nest.map_leaves(np.asarray, item)
+    batch = nest.map_leaves(special.on_host, item)
     for path, leaf in nest.walk(batch):
         if leaf.ndim == 0:
             raise UsageError(

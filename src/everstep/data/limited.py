@@ -29,6 +29,11 @@ class LimitedStream(WrappingStream):
         super().__init__(stream, repeat=stream.repeat, batches_per_epoch=batches if known else None)
         self._limit = batches
 
+    @property
+    def infinite(self) -> bool:
+        """A limit is an end."""
+        return False
+
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Returns the other stream's batches, up to the limit."""
         return itertools.islice(self._stream.open(epoch, batch), self._limit - batch)
@@ -54,6 +59,11 @@ class HeldStream(WrappingStream):
     def __init__(self, stream: Stream, batches: Sequence[Batch], *, repeat: bool) -> None:
         super().__init__(stream, repeat=repeat, batches_per_epoch=len(batches))
         self._held = batches
+
+    @property
+    def infinite(self) -> bool:
+        """They are in memory."""
+        return False
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Returns them, from that one on."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from everstep.data import drawing, nest, order
+from everstep.data import drawing, nest, order, special
 from everstep.data.parallel import Processes, Threads, Workers
 from everstep.data.stream import Stream
 from everstep.errors import UsageError
@@ -47,6 +47,11 @@ class PyDatasetStream(Stream):
         self._in_turn = dataset.workers < 1 or (dataset.workers < 2 and not dataset.use_multiprocessing)
         self._processes: Processes | None = None
         super().__init__(repeat=repeat, batches_per_epoch=self._count)
+
+    @property
+    def infinite(self) -> bool:
+        """Whether the dataset has no end."""
+        return self._count is None
 
     @property
     def endless(self) -> bool:
@@ -205,7 +210,7 @@ def _num_batches(dataset: Any) -> int | None:
 
 def _as_batch(value: Any) -> Batch:
     """Returns a copy of a batch: it may be a view of arrays that the dataset shuffles at the epoch's end, in place."""
-    batch = nest.map_leaves(np.array, tuple(value) if isinstance(value, list) else value)
+    batch = nest.map_leaves(_copied, tuple(value) if isinstance(value, list) else value)
     for path, leaf in nest.walk(batch):
         if leaf.ndim == 0:
             raise UsageError(
@@ -213,3 +218,7 @@ def _as_batch(value: Any) -> Batch:
                 "__getitem__ returns whole batches"
             )
     return batch
+
+
+def _copied(leaf: Any) -> Any:
+    return special.on_host(leaf) if special.is_special(leaf) else np.array(leaf)

@@ -16,6 +16,8 @@ from everstep.data.iterables import IterableStream
 from everstep.data.limited import limited
 from everstep.data.map_dataset import MapDatasetStream, no_length
 from everstep.data.py_dataset import PyDatasetStream
+from everstep.data.rows import RowsStream
+from everstep.data.special import Rows, is_special
 from everstep.data.stream import Stream
 from everstep.data.tf_data import TFDataStream, is_unbatched
 from everstep.errors import UsageError
@@ -113,6 +115,17 @@ def _array_stream(arrays: Any, batch_size: int, reading: _Reading) -> Stream:
     )
 
 
+def _rows_stream(arrays: Any, batch_size: int, reading: _Reading) -> Stream:
+    return RowsStream(
+        arrays,
+        batch_size,
+        shuffle=reading.shuffle,
+        seed=reading.seed,
+        repeat=reading.repeat,
+        drop_remainder=reading.drop_remainder,
+    )
+
+
 def _map_dataset_stream(dataset: Any, batch_size: int, reading: _Reading) -> Stream:
     return MapDatasetStream(
         dataset,
@@ -178,9 +191,26 @@ def _is_one_of(source: Any, module: str, *names: str) -> bool:
 
 
 def is_arrays(source: Any) -> bool:
-    """Whether it is nothing but arrays, in any nesting."""
+    """Whether it is nothing but arrays, in any nesting; sparse matrices and ragged tensors are such."""
     leaves = nest.flatten(source)
-    return bool(leaves) and all(hasattr(leaf, "__array__") and hasattr(leaf, "shape") for leaf in leaves)
+    return bool(leaves) and all(map(_is_array, leaves))
+
+
+def _is_array(leaf: Any) -> bool:
+    return (hasattr(leaf, "__array__") and hasattr(leaf, "shape")) or isinstance(leaf, Rows) or is_special(leaf)
+
+
+def _has_special(source: Any) -> bool:
+    return is_arrays(source) and any(isinstance(leaf, Rows) or is_special(leaf) for leaf in nest.flatten(source))
+
+
+def makes_batches(source: Any) -> bool:
+    """Whether a source decides itself how many samples a batch has."""
+    if _is_dataset(source):
+        return not is_unbatched(source)
+    if _is_grain(source):
+        return False  # its first element tells whether it is a batch
+    return _is_py_dataset(source) or not (is_arrays(source) or _is_map_dataset(source))
 
 
 def _is_map_dataset(source: Any) -> bool:
@@ -201,6 +231,7 @@ _KINDS: list[tuple[Callable[[Any], bool], Callable[[Any, int, _Reading], Stream]
     (_is_grain, _grain_stream),
     (_is_py_dataset, _py_dataset_stream),
     (_is_splits, _refuse_splits),
+    (_has_special, _rows_stream),
     (is_arrays, _array_stream),
     (_is_map_dataset, _map_dataset_stream),
     (_is_iterable, _iterable_stream),

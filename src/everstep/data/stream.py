@@ -77,6 +77,16 @@ class Stream(abc.ABC):
         return self._repeat
 
     @property
+    def infinite(self) -> bool:
+        """Whether one pass over the data, without repeating it here, has no end."""
+        return False
+
+    @property
+    def counting(self) -> bool:
+        """Whether the first pass is read to learn how many batches it has; see `CountedStream`."""
+        return False
+
+    @property
     def batches_per_epoch(self) -> int | None:
         """The number of batches in an epoch, None if it is not known beforehand."""
         return self._batches_per_epoch

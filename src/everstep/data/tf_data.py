@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from everstep.data import tf_pipeline
+from everstep.data import nest, special, tf_pipeline
 from everstep.data.stream import Stream, skip
 from everstep.errors import UsageError, missing_extra
 from everstep.types import Batch
@@ -63,6 +63,11 @@ class TFDataStream(Stream):
         self._live: _Pass | None = None
 
     @property
+    def infinite(self) -> bool:
+        """Whether the dataset repeats itself, or filters one that does."""
+        return tf_pipeline.has_no_end(self._dataset)
+
+    @property
     def endless(self) -> bool:
         """Whether the dataset repeats itself, or is repeated here."""
         return self._infinite or super().endless
@@ -88,7 +93,8 @@ class TFDataStream(Stream):
             self._wind(epoch, batch)
         # One batch less is skipped in the pipeline: reading it proves that the position exists.
         skipped = max(batch - 1, 0)
-        live = _Pass(epoch, skipped, self._dataset.skip(skipped).as_numpy_iterator())
+        rest = self._dataset.skip(skipped)
+        live = _Pass(epoch, skipped, iter(rest) if _has_special(rest) else rest.as_numpy_iterator())
         self._passes += 1
         skip(live, batch - skipped, batch)
         return live
@@ -132,7 +138,13 @@ class _Pass(Iterator[Batch]):
             self.broken = True  # TensorFlow would go on behind the batch that failed
             raise
         self.batch += 1
-        return value
+        return nest.map_leaves(special.on_host, value)
+
+
+def _has_special(dataset: Any) -> bool:
+    """Whether elements hold sparse or ragged tensors, which TensorFlow would take apart otherwise than we do."""
+    tf = load_tensorflow("reading a tf.data.Dataset")
+    return any(not isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(dataset.element_spec))
 
 
 def is_unbatched(dataset: Any) -> bool:

@@ -24,6 +24,11 @@ class WrappingStream(Stream):
         return {"": self._stream}
 
     @property
+    def infinite(self) -> bool:
+        """The other stream's."""
+        return self._stream.infinite
+
+    @property
     def guarantee(self) -> str:
         """The other stream's."""
         return self._stream.guarantee

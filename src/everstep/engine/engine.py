@@ -24,9 +24,10 @@ import keras
 import numpy as np
 
 from everstep.data import nest
+from everstep.data.special import RaggedArray, SparseArray
 from everstep.data.stream import Stream
 from everstep.engine import state as states
-from everstep.engine.feed import Feed, NobodyWaits, Piece
+from everstep.engine.feed import Feed, NobodyWaits, Piece, check_leaves
 from everstep.engine.logs import (
     checked_logs,
     host_outputs,
@@ -41,6 +42,7 @@ from everstep.engine.norms import measure
 from everstep.engine.pace import Pace
 from everstep.engine.probe import explain, no_new_variables, watch_variables
 from everstep.engine.window import FINITE_STEPS, Window, size_of
+from everstep.errors import UsageError
 from everstep.grad import adapt_loss_scaling, forget_scaled
 from everstep.optim.loss_scale import updates
 from everstep.task import compiled_step
@@ -86,7 +88,10 @@ class Engine(abc.ABC):
         """
         batch = validation_batch if train_batch is None else train_batch
         own = {kind: self.task.build_metrics(training=kind == "train") for kind in ("train", "validation")}
-        with misfits_explained(self.model, batch), explain(self.task), watch_variables() as watched:
+        for given in (train_batch, validation_batch):
+            check_leaves(given)
+        explained = misfits_explained(self.model, (train_batch, validation_batch))
+        with explained, explain(self.task), watch_variables() as watched:
             self._build_model(batch)
             self._build_optimizers()
             norms = {"train": measure(self.task, self.model, self.optimizer, self.measures_norms)}
@@ -138,7 +143,7 @@ class Engine(abc.ABC):
         if not self.model.built and type(self.model).call is not keras.Model.call:
 
             def call(features: Any) -> dict[str, Any]:
-                self.task.inference_step(features, self.model)
+                self.task.inference_step(self.composed(features), self.model)
                 return {}  # what a model returns may be nested in any way, and nobody asks for it
 
             self._trace(call, unpack(batch)[0])
@@ -176,9 +181,11 @@ class Engine(abc.ABC):
 
     def _user_step(self, batch: Batch, metrics: Sequence[keras.Metric]) -> dict[str, Any]:
         forget_scaled()
+        batch = self.composed(batch)
         return checked_logs(self.task.train_step(batch, self.model, self.optimizer, metrics), self.task, "train_step")
 
     def _user_validation(self, batch: Batch, metrics: Sequence[keras.Metric]) -> dict[str, Any]:
+        batch = self.composed(batch)
         return checked_logs(self.task.call_validation_step(batch, self.model, metrics), self.task, "validation_step")
 
     def _train_step(self, batch: Batch) -> None:
@@ -416,6 +423,30 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def _compile(self) -> None:
         """Prepares the compiled calls for the captured state."""
+
+    def composed(self, batch: Batch) -> Batch:
+        """Returns a batch on the device with sparse and ragged tensors put together of their parts."""
+        if isinstance(batch, SparseArray):
+            return self._sparse(batch)
+        if isinstance(batch, RaggedArray):
+            return self._ragged(batch)
+        if isinstance(batch, dict):
+            return {key: self.composed(part) for key, part in batch.items()}
+        if isinstance(batch, list | tuple):
+            parts = [self.composed(part) for part in batch]
+            return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+        return batch
+
+    @abc.abstractmethod
+    def _sparse(self, parts: SparseArray) -> Any:
+        """Returns a sparse tensor; where the backend has none, a dense one."""
+
+    def _ragged(self, parts: RaggedArray) -> Any:
+        """Returns a ragged tensor."""
+        raise UsageError(
+            f"a batch holds a ragged tensor, which the backend {keras.backend.backend()!r} does not have: pad it to "
+            "one shape, as x.to_tensor() does, or train on TensorFlow"
+        )
 
     @abc.abstractmethod
     def place(self, data: Any) -> Any:

@@ -17,8 +17,10 @@ import keras
 import numpy as np
 
 from everstep.data import nest, randomness
+from everstep.data.arrays import is_text
 from everstep.data.stream import Block, Stream
 from everstep.errors import TrainingError, UsageError
+from everstep.task.unpack import unpack
 from everstep.types import StreamState
 
 AHEAD = 3  # pieces read ahead of the device
@@ -50,8 +52,49 @@ def on_host(leaf: Any) -> np.ndarray:
     """Returns an array in the form in which it goes to a device: float64 becomes Keras's float type."""
     array = np.asarray(leaf)
     if array.dtype.kind not in "fiub" and "float" not in array.dtype.name:
+        if is_text(array) and keras.backend.backend() == "tensorflow":
+            return array
         raise UsageError(f"a batch holds an array of dtype {array.dtype}, which cannot go to the device")
     return array.astype(keras.config.floatx()) if array.dtype == np.float64 else array
+
+
+def check_leaves(batch: Any) -> None:
+    """Refuses text and Python objects that no device computes with; TensorFlow may have text as features.
+
+    Raises:
+      UsageError: There are such; says where, and what to do.
+    """
+    if batch is None:
+        return
+    for part, name in zip(unpack(batch), ("x", "y", "sample_weight"), strict=True):
+        for path, leaf in nest.walk(part):
+            array = np.asarray(leaf)
+            if is_text(array):
+                _refuse_text(f"{name}{path}", array, name)
+            elif array.dtype == object:
+                raise UsageError(
+                    f"{name}{path}: holds Python objects, such as {_example(array)}: pass numbers; pad rows of "
+                    "different lengths, as keras.utils.pad_sequences does"
+                )
+
+
+def _refuse_text(where: str, array: np.ndarray, name: str) -> None:
+    text = f"{where}: holds text, such as {_example(array)}"
+    if name != "x":
+        raise UsageError(
+            f"{text}: labels have to be numbers; number the classes first, names, y = np.unique(y, return_inverse=True)"
+        )
+    if keras.backend.backend() != "tensorflow":
+        raise UsageError(
+            f"{text}, which the backend {keras.backend.backend()!r} cannot compute with: turn it into numbers before "
+            "it reaches the model, with keras.layers.TextVectorization or StringLookup called on the data, as in "
+            "dataset.map; inside the model they work on TensorFlow alone"
+        )
+
+
+def _example(array: np.ndarray) -> str:
+    shown = repr(array.reshape(-1)[:1].tolist()[0])
+    return shown if len(shown) < 40 else f"{shown[:37]}..."
 
 
 class Feed:
@@ -148,6 +191,16 @@ class Feed:
         self._state = piece.block.states[-1]
         self.samples += piece.samples
         return piece
+
+    def at_end(self) -> bool:
+        """Whether there is nothing more to take; waits for the source, and moves nowhere."""
+        if self._rest is None and not self._closed.is_set() and self._grace:
+            self._resting = False
+            self._start()
+            with contextlib.suppress(NobodyWaits):
+                piece = self._next()
+                self._rest = None if piece is None else piece.block
+        return self._ended and self._rest is None
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

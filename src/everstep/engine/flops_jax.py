@@ -34,7 +34,7 @@ def train_step(engine: Any, batch: Batch | None) -> float | None:
 
 def inference_step(engine: Any, batch: Batch) -> float | None:
     """Returns the operations of the inference step; traces it."""
-    step = engine._pure(lambda features: engine.task.inference_step(features, engine.model))
+    step = engine._pure(lambda features: engine.task.inference_step(engine.composed(features), engine.model))
     features = nest.map_leaves(_abstract, unpack(batch)[0])
     return _operations(jax.jit(step).trace(engine._values, features))
 

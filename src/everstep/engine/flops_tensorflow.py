@@ -22,8 +22,10 @@ def train_step(engine: Any, batch: Batch | None) -> float | None:
 
 def inference_step(engine: Any, batch: Batch) -> float | None:
     """Returns the operations of the inference step; traces it."""
-    specs = nest.map_leaves(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), unpack(batch)[0])
-    step = tf.function(lambda features: engine.task.inference_step(features, engine.model), autograph=False)
+    specs = nest.map_leaves(lambda leaf: tf.TensorSpec(leaf.shape, tf.as_dtype(leaf.dtype)), unpack(batch)[0])
+    step = tf.function(
+        lambda features: engine.task.inference_step(engine.composed(features), engine.model), autograph=False
+    )
     function = step.get_concrete_function(specs)
     return _operations(function, function.graph, loops=0)
 

@@ -25,7 +25,7 @@ def train_step(engine: Any, batch: Batch | None) -> float | None:
 
 def inference_step(engine: Any, batch: Batch) -> float | None:
     """Returns the operations of the inference step."""
-    return _counted(lambda: engine.task.inference_step(engine.place(unpack(batch)[0]), engine.model))
+    return _counted(lambda: engine.task.inference_step(engine.composed(engine.place(unpack(batch)[0])), engine.model))
 
 
 def device_kind() -> str:

@@ -12,8 +12,10 @@ from typing import Any
 import jax
 import keras
 import numpy as np
+from jax.experimental.sparse import BCOO
 
 from everstep.data import nest
+from everstep.data.special import SparseArray
 from everstep.engine import mesh
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece, on_host
@@ -123,6 +125,9 @@ class JaxEngine(Engine):
         on_hosts = nest.map_leaves(on_host, data)
         return jax.device_put(on_hosts) if self._mesh is None else self._mesh.share(on_hosts)
 
+    def _sparse(self, parts: SparseArray) -> Any:
+        return BCOO((parts.values, parts.indices), shape=parts.like.shape[1:], indices_sorted=True)
+
     def _train(self, piece: Piece) -> None:
         self._values, logs, _ = self._train_many(self._values, piece.placed)
         self._logs = {"train": logs}
@@ -222,8 +227,7 @@ def _labels(jaxpr: Any, batch: Batch) -> Any:
     features, labels, _ = unpack(batch)
     if not isinstance(labels, np.ndarray):
         return None
-    given = isinstance(batch, tuple | list) and len(batch) > 1  # else the features are their own labels
-    return jaxpr.invars[len(jax.tree.leaves(features)) if given else 0]
+    return jaxpr.invars[len(jax.tree.leaves(features))]
 
 
 def _source(jaxpr: Any, variable: Any) -> Any:

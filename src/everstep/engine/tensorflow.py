@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from everstep.data import nest
+from everstep.data.special import RaggedArray, SparseArray
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece, on_host
 from everstep.engine.labels import watch_sparse_labels
@@ -62,7 +63,7 @@ class TensorFlowEngine(Engine):
 
     def _loop(self, kind: str, data: Any) -> Any:
         """Returns the compiled loop for batches of these shapes; the number of batches is left open."""
-        spec = nest.map_leaves(lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype), data)
+        spec = _spec(data)
         key = (kind, *((tuple(s.shape[1:]), s.dtype) for s in nest.flatten(spec)))
         if key not in self._loops:
             step = self._train_step if kind == "train" else self._validation_step
@@ -97,6 +98,12 @@ class TensorFlowEngine(Engine):
     def place(self, data: Any) -> Any:
         """Puts a block's data on the device."""
         return nest.map_leaves(lambda leaf: tf.convert_to_tensor(on_host(leaf)), data)
+
+    def _sparse(self, parts: SparseArray) -> Any:
+        return tf.SparseTensor(tf.cast(parts.indices, tf.int64), parts.values, parts.like.shape[1:])
+
+    def _ragged(self, parts: RaggedArray) -> Any:
+        return tf.RaggedTensor.from_nested_row_lengths(parts.values, parts.lengths, validate=False)
 
     def _train(self, piece: Piece) -> None:
         self._call("train", piece)
@@ -168,6 +175,25 @@ def _source(tensor: Any) -> Any:
     while isinstance(tensor, tf.Tensor) and tensor.op.type in unchanging:
         tensor = tensor.op.inputs[0]
     return tensor
+
+
+def _spec(data: Any) -> Any:
+    """Returns the spec of blocks like this one, of any number of batches, and any number of sparse or ragged values."""
+    if isinstance(data, SparseArray):
+        rank = data.indices.shape[-1]
+        open_ended = {"indices": [None, None, rank], "values": [None, None]}
+        shapes = {name: open_ended.get(name, [None, *part.shape[1:]]) for name, part in data._asdict().items()}
+        return SparseArray(**{name: tf.TensorSpec(shapes[name], part.dtype) for name, part in data._asdict().items()})
+    if isinstance(data, RaggedArray):
+        first, *others = data.lengths
+        lengths = (_spec(first), *(tf.TensorSpec([None, None], part.dtype) for part in others))
+        return RaggedArray(lengths, tf.TensorSpec([None, None, *data.values.shape[2:]], data.values.dtype))
+    if isinstance(data, dict):
+        return {key: _spec(part) for key, part in data.items()}
+    if isinstance(data, list | tuple):
+        parts = [_spec(part) for part in data]
+        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
+    return None if data is None else tf.TensorSpec([None, *data.shape[1:]], data.dtype)
 
 
 def _placeholder(leaf: Any) -> tf.Tensor:

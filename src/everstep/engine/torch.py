@@ -10,6 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from everstep.data import nest
+from everstep.data.special import SparseArray
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece, on_host
 from everstep.engine.labels import watch_sparse_labels
@@ -56,6 +57,10 @@ class TorchEngine(Engine):
     def place(self, data: Any) -> Any:
         """Puts a block's data on the device."""
         return nest.map_leaves(lambda leaf: keras.ops.convert_to_tensor(on_host(leaf)), data)
+
+    def _sparse(self, parts: SparseArray) -> Any:
+        dense = torch.zeros(tuple(parts.like.shape[1:]), dtype=parts.values.dtype, device=parts.values.device)
+        return dense.index_put_(tuple(torch.as_tensor(parts.indices).long().T), parts.values, accumulate=True)
 
     def _train(self, piece: Piece) -> None:
         with seeded_dropout():

@@ -7,6 +7,7 @@ from everstep.data.config import DataConfig
 from everstep.fitting.arguments import Counts
 from everstep.fitting.samples import samples_in
 from everstep.loop.config import TrainerConfig
+from everstep.loop.epoch_lengths import EpochLengths
 from everstep.loop.per_epoch import per_epoch
 from everstep.task.config import TaskConfig
 from everstep.task.description import Description
@@ -50,13 +51,13 @@ def data_params(batch_size: int, training: bool) -> DataConfig:
     return DataConfig(global_batch_size=batch_size, is_training=training, drop_remainder=False)
 
 
-def trainer_params(counts: Counts, steps: int, validation_freq: Any, keep: bool) -> TrainerConfig:
+def trainer_params(counts: Counts, lengths: EpochLengths, validation_freq: Any, keep: bool) -> TrainerConfig:
     """Returns the trainer's section: windows, evaluations and checkpoints at the ends of epochs."""
     every = 1 if isinstance(validation_freq, list | tuple) else int(validation_freq)
-    return per_epoch(
-        counts.epochs,
-        steps,
-        validation_interval=steps * every,
-        validation_steps=-1 if counts.evaluation_steps is None else counts.evaluation_steps,
-        checkpoint_interval=steps if keep else 0,
-    )
+    others: dict[str, Any] = {"validation_steps": -1 if counts.evaluation_steps is None else counts.evaluation_steps}
+    steps = lengths.length
+    if steps is None:  # the first epoch will tell
+        others |= {"validation_interval": f"{every} epochs", "checkpoint_interval": "1 epoch" if keep else 0}
+        return per_epoch(counts.epochs, None, **others)
+    others |= {"validation_interval": steps * every, "checkpoint_interval": steps if keep else 0}
+    return per_epoch(counts.epochs, steps, train_steps=lengths.begin(counts.epochs), **others)

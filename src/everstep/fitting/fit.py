@@ -5,15 +5,17 @@ import functools
 import inspect
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence, Sized
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from everstep.data.arrays import ArrayStream
+from everstep.data.iterables import is_one_shot
 from everstep.data.mapped import MappedStream, class_weighted
-from everstep.data.source import make_stream
+from everstep.data.source import make_stream, makes_batches
 from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.config import RuntimeConfig
@@ -32,6 +34,7 @@ from everstep.fitting.arguments import (
 from everstep.fitting.config import data_params, task_params, trainer_params
 from everstep.fitting.epoch_lines import EpochLines
 from everstep.fitting.kept_engine import FitTrainer
+from everstep.fitting.lengths import counted, read_once_for_evaluations
 from everstep.fitting.samples import evaluation_data, samples_in, split, training_data
 from everstep.fitting.seed import choose_seed
 from everstep.loop.epochs import EpochController
@@ -123,7 +126,7 @@ def fit(
     loud, shuffle, weights = verbosity(verbose), shuffling(shuffle), class_weights(class_weight)
     validated, watching = validated_epochs(validation_freq), accepted(callbacks, keeps=bool(model_dir))
     data = training_data(x, y, sample_weight, _inputs(model), needs_labels(model))
-    data, held_out = _parts(data, validation_data, validation_split)
+    data, held_out = _parts(data, validation_data, validation_split, needs_labels(model, "test_step"))
     seed = None if seed is None else whole("seed", seed, least=0)
     with contextlib.ExitStack() as stack:
         stack.enter_context(as_python_interrupts())
@@ -132,17 +135,17 @@ def fit(
         seed = choose_seed(directory) if seed is None else seed
         stack.enter_context(backend.prepared(seed))
         train = _train_stream(data, counts, shuffle, weights, seed)
-        validation = None if held_out is None else _validation_stream(held_out, counts, seed)
-        steps = counts.epoch_steps or _length(train, data)
+        validation = None if held_out is None else _validation_stream(held_out, counts, seed, validated)
+        train, lengths = counted(train, data, counts.epoch_steps)
         spec = describe(model)
         params = ExperimentConfig(
             task=task_params(spec, counts, data, held_out, shuffle, weights),
-            trainer=trainer_params(counts, steps, validation_freq, bool(model_dir)),
+            trainer=trainer_params(counts, lengths, validation_freq, bool(model_dir)),
             runtime=RuntimeConfig(seed=seed),
         )
         task = CompiledTask(model, train, validation, params.task, watch=watch)
         callback_list = KerasCallbacks(
-            *(watching, model, counts.epochs, steps, validated if validation is not None else False),
+            *(watching, model, counts.epochs, lengths, validated if validation is not None else False),
             first_epoch=counts.initial_epoch,
             verbose=verbose,
             told=EpochLines(counts.epochs) if loud == 2 else lambda epoch, logs: None,
@@ -206,10 +209,10 @@ def _inputs(model: keras.Model) -> int | None:
     return len(getattr(model, "inputs", None) or ()) or None
 
 
-def _parts(data: Any, validation_data: Any, validation_split: Any) -> tuple[Any, Any]:
+def _parts(data: Any, validation_data: Any, validation_split: Any, labelled: bool) -> tuple[Any, Any]:
     """Returns what is trained on, and what is evaluated, None for nothing."""
     if validation_data is not None or not validation_split:
-        return data, evaluation_data(validation_data)
+        return data, evaluation_data(validation_data, labelled)
     return split(data, validation_split)
 
 
@@ -217,25 +220,30 @@ def _train_stream(
     data: Any, counts: Counts, shuffle: bool, class_weight: Mapping[int, float] | None, seed: int
 ) -> Stream:
     stream = _stream(data, counts.size(samples_in(data)), True, shuffle, seed)
+    if counts.batch_size is not None and makes_batches(data):
+        warnings.warn(
+            f"batch_size={counts.batch_size} is not used: a {type(data).__name__} makes its own batches", stacklevel=3
+        )
     return MappedStream(stream, class_weighted(class_weight)) if class_weight else stream
 
 
-def _validation_stream(data: Any, counts: Counts, seed: int) -> Stream:
-    return _stream(data, counts.validation_size(samples_in(data)), False, False, seed)
-
-
-def _stream(data: Any, batch_size: int, training: bool, shuffle: bool, seed: int) -> Stream:
-    stream = make_stream(data, data_params(batch_size, training), training=training, seed=seed, shuffle=shuffle)
-    if isinstance(stream, ArrayStream) and stream is not data:
-        return ArrayStream(stream.arrays, batch_size, shuffle=shuffle, seed=seed, repeat=training)
+def _validation_stream(data: Any, counts: Counts, seed: int, validated: Callable[[int], bool]) -> Stream:
+    if is_one_shot(data):
+        often = sum(map(validated, range(counts.initial_epoch, counts.epochs)))
+        return read_once_for_evaluations(data, counts.validation_steps, often)
+    stream = _stream(data, counts.validation_size(samples_in(data)), False, False, seed)
+    if counts.validation_steps is None and stream.infinite:
+        raise UsageError(
+            "validation_steps: the validation data has no end: pass validation_steps=…, batches to evaluate"
+        )
     return stream
 
 
-def _length(stream: Stream, data: Any) -> int:
-    """Returns how many batches an epoch has, as the stream knows, or as data says that is read as it comes."""
-    steps = stream.batches_per_epoch
-    if steps is None and isinstance(data, Sized):
-        steps = len(data)  # a PyTorch DataLoader
-    if not steps:
-        raise UsageError("steps_per_epoch: the data does not say how many batches an epoch has; pass steps_per_epoch=…")
-    return steps
+def _stream(data: Any, batch_size: int, training: bool, shuffle: bool, seed: int) -> Stream:
+    params = data_params(batch_size, training)
+    if is_one_shot(data):
+        params = params.replace(repeat=False)
+    stream = make_stream(data, params, training=training, seed=seed, shuffle=shuffle)
+    if isinstance(stream, ArrayStream) and stream is not data:
+        return ArrayStream(stream.arrays, batch_size, shuffle=shuffle, seed=seed, repeat=training)
+    return stream

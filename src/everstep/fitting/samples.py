@@ -11,7 +11,10 @@ import numpy as np
 
 from everstep.data import nest
 from everstep.data.arrays import ArrayStream
+from everstep.data.rows import rows_of, samples
 from everstep.data.source import is_arrays
+from everstep.data.special import Rows, is_special
+from everstep.engine.feed import check_leaves
 from everstep.errors import UsageError
 
 _APART = "validation data goes in as validation_data=(x_test, y_test)"
@@ -43,10 +46,19 @@ def training_data(x: Any, y: Any, sample_weight: Any, inputs: int | None = None,
     return _packed(x, y, sample_weight)
 
 
-def evaluation_data(data: Any) -> Any:
-    """Returns the same for an evaluation: `(x, y)`, `(x, y, sample_weight)`, or another source."""
+def evaluation_data(data: Any, needs_labels: bool = False) -> Any:
+    """Returns the same for an evaluation: `(x, y)`, `(x, y, sample_weight)`, or another source.
+
+    Raises:
+      UsageError: It is arrays without labels, and the model's loss compares with labels.
+    """
     if isinstance(data, list | tuple) and len(data) in (2, 3) and is_arrays(data):
         return _packed(*data)
+    if needs_labels and is_arrays(data):
+        raise UsageError(
+            "validation_data: has inputs but no labels, and the model's loss needs them: pass (x_test, y_test), or "
+            "(x_test, x_test) for a model that reproduces its inputs"
+        )
     return data
 
 
@@ -74,7 +86,7 @@ def split(source: Any, fraction: Any) -> tuple[Any, Any]:
     at = math.floor(count * (1.0 - float(fraction)))
     if at in (0, count):
         raise UsageError(f"validation_split: received {fraction}, which leaves one part of {count} samples empty")
-    arrays = ArrayStream(source, 1).arrays
+    arrays = nest.map_leaves(rows_of, source)
     return nest.map_leaves(lambda leaf: leaf[:at], arrays), nest.map_leaves(lambda leaf: leaf[at:], arrays)
 
 
@@ -84,7 +96,12 @@ def samples_in(source: Any) -> int | None:
     Raises:
       UsageError: The arrays do not agree on it, or are none that can be read.
     """
-    return ArrayStream(source, 1).batches_per_epoch if is_arrays(source) else None
+    if not is_arrays(source):
+        return None
+    arrays = nest.map_leaves(rows_of, source)
+    if any(isinstance(leaf, Rows) for leaf in nest.flatten(arrays)):
+        return samples(arrays)
+    return ArrayStream(source, 1).batches_per_epoch
 
 
 def _require_alone(x: Any, y: Any, sample_weight: Any) -> None:
@@ -92,13 +109,16 @@ def _require_alone(x: Any, y: Any, sample_weight: Any) -> None:
     for name, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
             tip = f"; {_APART}" if name == "y" else ""
-            tip = "; if x is numbers: np.array(x)" if isinstance(x, list) else tip
+            if isinstance(x, list):
+                raise UsageError("x: received a list of Python numbers or lists: make an array of it, np.array(x)")
             raise UsageError(f"{name}: x is a {type(x).__name__}, which has to bring it: yield (x, y, weight){tip}")
 
 
 def _require_labels(x: Any, y: Any, inputs: int | None) -> None:
     """Refuses what is no labels: above all validation data in their place."""
     if not is_arrays(y):
+        if isinstance(y, list):
+            raise UsageError("y: received a list of Python numbers or lists: make an array of it, np.array(y)")
         raise UsageError(f"y: received a {type(y).__name__}, expected arrays; {_APART}")
     pairs = isinstance(x, tuple) and isinstance(y, tuple)
     if pairs and (inputs == 1 or len(x[0]) != len(y[0])):
@@ -117,19 +137,58 @@ def _unlabelled(x: Any, sample_weight: Any, needs_labels: bool) -> Any:
     if sample_weight is not None:
         raise UsageError("sample_weight: there are no labels, y, whose loss could be weighted")
     if needs_labels:
-        raise UsageError("y: missing, and the model's loss needs it: pass y, or y=x for a model of its own inputs")
+        raise UsageError(
+            "y: missing, and the model's loss needs it: pass y, or y=x for a model that reproduces its inputs"
+        )
     x = nest.map_leaves(_as_keras, x)
     return (x,) if isinstance(x, list) else x  # several inputs; a tuple would be inputs and labels
 
 
 def _packed(x: Any, y: Any, sample_weight: Any = None) -> Any:
     x, y, weight = (nest.map_leaves(_as_keras, part) for part in (x, y, sample_weight))
-    return (x, y) if weight is None else (x, y, _of_each_output(y, weight))
+    data = (x, y) if weight is None else (x, y, _of_each_output(y, weight))
+    check_leaves(nest.map_leaves(_checkable, data))
+    counts = {name: {len(leaf) for leaf in leaves} for name, leaves in _named_leaves(data).items()}
+    if len(set().union(*counts.values())) > 1:
+        listed = ", ".join(f"{name} has {' and '.join(map(str, sorted(count)))}" for name, count in counts.items())
+        raise UsageError(f"x and y have different numbers of samples: {listed}; pass as many of each")
+    return data
+
+
+def _named_leaves(data: tuple[Any, ...]) -> dict[str, list[Any]]:
+    parts = zip(("x", "y", "sample_weight"), data, strict=False)
+    return {name: nest.flatten(nest.map_leaves(rows_of, part)) for name, part in parts}
+
+
+def _checkable(leaf: Any) -> Any:
+    """Returns what is looked at of an array: of a sparse or ragged one, nothing."""
+    return np.zeros(1) if isinstance(leaf, Rows) or is_special(leaf) else leaf
 
 
 def _as_keras(leaf: Any) -> Any:
-    """Returns a pandas Series as a table of one column, as Keras reads it; others as they are."""
-    return leaf.to_frame() if hasattr(leaf, "to_frame") else leaf
+    """Returns a pandas Series as a table of one column, as Keras reads it; others as they are.
+
+    Raises:
+      UsageError: A table has columns of numbers and of text, or of Python objects.
+    """
+    if hasattr(leaf, "to_frame"):
+        leaf = leaf.to_frame()
+    if hasattr(leaf, "dtypes") and hasattr(leaf, "columns"):
+        odd = [name for name in leaf.columns if not _is_numbers(leaf[name])]
+        if odd and len(leaf.columns) > 1:
+            example = leaf[odd[0]].iloc[0]
+            raise UsageError(
+                f"x: the column {odd[0]!r} of the DataFrame holds no numbers, but {example!r}: make numbers of it, as "
+                f"pd.get_dummies(df, columns=[{odd[0]!r}]) or df[{odd[0]!r}].astype('category').cat.codes do"
+            )
+    return leaf
+
+
+def _is_numbers(column: Any) -> bool:
+    try:
+        return np.asarray(column).dtype.kind in "fiub"
+    except (TypeError, ValueError):
+        return False
 
 
 def _of_each_output(y: Any, weight: Any) -> Any:

@@ -61,12 +61,14 @@ class FlowController(EpochController):
         self.saver.parts.append(LearningRate(self.trainer, rate))
         self._context = context
 
-    def train(self, steps: int, checkpoint_at_completion: bool = True) -> Logs:
+    def train(self, steps: int | None, checkpoint_at_completion: bool = True) -> Logs:
         """Trains until `steps` steps are done in all; returns the last window's logs."""
         with self._recorded():
             return super().train(steps, checkpoint_at_completion)
 
-    def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None) -> Logs:
+    def train_and_evaluate(
+        self, train_steps: int | None, eval_steps: int = -1, eval_interval: int | None = None
+    ) -> Logs:
         """Trains until `train_steps`, evaluating at each epoch's end; returns the logs of the last evaluation."""
         with self._recorded():
             return super().train_and_evaluate(train_steps, eval_steps, eval_interval)

@@ -17,14 +17,18 @@ def announce(trainer: Trainer, say: Callable[[str], None], evaluations: str, res
       resumes: Whether anything is kept from which the run could go on.
     """
     trainer.model.summary(print_fn=lambda line, line_break=True: say(line), line_length=78)
-    for kind, stream in (("train", trainer.train_stream), ("validation", trainer.validation_stream)):
+    train, validation = (trainer.train_stream, trainer.train_example), (trainer.validation_stream, trainer.example)
+    for kind, (stream, batch) in (("train", train), ("validation", validation)):
         if stream is not None:
             per_epoch = f", {stream.batches_per_epoch} batches an epoch" if stream.batches_per_epoch else ""
-            say(f"{kind} batch: {_shapes(stream.peek())}{per_epoch}")
+            say(f"{kind} batch: {_shapes(batch)}{per_epoch}")
             if resumes and trainer.train_stream is not None and (weaker := stream.guarantee):
                 say(f"the {kind} data does not resume exactly: {weaker}")
     if trainer.train_stream is not None:
         config = trainer.config.trainer
+        if config.train_steps is None:
+            say(f"plan: {config.epochs:g} epochs; the first tells how many steps each has")
+            return
         if trainer.global_step >= config.train_steps:
             say(f"nothing left to train: the run is at step {trainer.global_step} of {config.train_steps}")
             return

@@ -303,8 +303,8 @@ class Controller:
         self._begin()
         try:
             logs = self._finish_earlier(plan, over)
-            while not self._is_done(plan.target):
-                logs = self._train_window(plan.windows, min(plan.windows.end(self.step), plan.target))
+            while not self._is_done():
+                logs = self._train_window(plan.windows, min(plan.windows.end(self.step), self._target))
                 self._leave_if_asked()
                 self._close(plan, logs)
             self._pending.settle()
@@ -342,14 +342,14 @@ class Controller:
                 self.save_checkpoint()
         return {}
 
-    def _is_done(self, target: int) -> bool:
+    def _is_done(self) -> bool:
         """Whether nothing is left to train; goes back first where something has gone wrong."""
         self._leave_if_asked()
-        if self.step >= target or self.stopped:
+        if self.step >= self._target or self.stopped:
             self._pending.settle()
         if self.recovery.alarm and self.recovery.max_trials >= 0:
             self._go_back()
-        return self.step >= target or bool(self.stopped)
+        return self.step >= self._target or bool(self.stopped)
 
     def _close(self, plan: Plan, logs: Mapping[str, float]) -> None:
         """Does what belongs to the end of a window: looks, acts, evaluates, saves; no more if something is wrong."""
@@ -376,7 +376,7 @@ class Controller:
 
     def _due(self, plan: Plan) -> tuple[bool, bool, bool]:
         """Returns whether training ends with this window, whether it is evaluated, and whether it is saved."""
-        ending = self.step >= plan.target or bool(self.stopped)
+        ending = self.step >= self._target or bool(self.stopped)
         saving = self.saver.is_due(self.step) or (plan.save_at_end and ending) or self._early_step == self.step
         return ending, plan.evaluation_due(), saving
 
@@ -450,10 +450,15 @@ class Controller:
         self.trainer.window_open = not windows.ends_at(first)
         self._unclosed = False
         trained = self.trainer.train(end - first)
+        end = self._end_of_window(end)
         self._unclosed = self.step == end
         if self.step != end and not self.stopped and self._asked() is None:
             logger.warning("trainer.train(%d) moved the step from %d to %d", end - first, first, self.step)
         return self._pending.add(self.step, trained, self.step - first, begin, time.perf_counter() - begin)
+
+    def _end_of_window(self, end: int) -> int:
+        """Returns where the window that was trained ends: as planned, unless the data has said otherwise."""
+        return end
 
     def _require(self, attribute: str, method: str) -> None:
         if getattr(self, attribute) is None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import keras
 
 from everstep.errors import TrainingError, UsageError
 from everstep.loop.controller import Controller
+from everstep.loop.epoch_lengths import OPEN, EpochLengths, EpochWindows
 from everstep.loop.keras_callbacks import BETWEEN, KerasCallbacks
 from everstep.loop.plan import Plan
 from everstep.loop.saver import undisturbed
@@ -47,8 +49,20 @@ class EpochController(Controller):
         self.train_actions.append(self._after_training)
         self.eval_actions.append(self._after_evaluation)
 
-    def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None) -> Logs:
-        """Trains until `train_steps`, evaluating at the ends of the epochs that are to be.
+    @property
+    def lengths(self) -> EpochLengths:
+        """Where epochs begin and end."""
+        return self.callbacks.lengths
+
+    def train(self, steps: int | None, checkpoint_at_completion: bool = True) -> Logs:
+        """Trains all epochs, but no more than `steps` steps in all; returns the last epoch's logs."""
+        plan = Plan(self._total(steps), EpochWindows(self.lengths), save_at_end=checkpoint_at_completion)
+        return self._carry_out(plan)
+
+    def train_and_evaluate(
+        self, train_steps: int | None, eval_steps: int = -1, eval_interval: int | None = None
+    ) -> Logs:
+        """Trains all epochs, but no more than `train_steps` steps, evaluating at the ends of those that are to be.
 
         Returns:
           The logs of the last evaluation.
@@ -58,14 +72,24 @@ class EpochController(Controller):
         def due() -> bool:
             return self.callbacks.evaluation_due(self.step, bool(self.stopped))
 
-        self._carry_out(Plan(train_steps, Windows(self.steps_per_loop), due, eval_steps))
+        self._carry_out(Plan(self._total(train_steps), EpochWindows(self.lengths), due, eval_steps))
         return self.last_evaluation
+
+    def _total(self, steps: int | None) -> int:
+        """Returns at which step training ends; `OPEN` while the first epoch has not told how long it is."""
+        total = self.lengths.begin(self.callbacks.epochs)
+        return min(OPEN if steps is None else steps, OPEN if total is None else total)
 
     def restore_checkpoint(self, step: int | None = None) -> int | None:
         """Restores a checkpoint; a run that has none begins with the first epoch it was told, as if after others."""
         found = super().restore_checkpoint(step)
-        if found is None and self.callbacks.first_epoch:
-            self._start_at(self.callbacks.first_epoch * self.callbacks.steps)
+        first, stream = self.callbacks.first_epoch, self.trainer.train_stream
+        if found is None and first and stream.counting:
+            self.lengths.first_epoch = first
+        elif found is None and first:
+            self._start_at(self.lengths.begin(first) or 0)
+        if stream.counting and self.lengths.batches:
+            stream.count(self.lengths.batches)
         return found
 
     def refuse_fewer(self, train_steps: int, asked: str) -> None:
@@ -74,8 +98,8 @@ class EpochController(Controller):
         Raises:
           UsageError: It has trained more, or is inside a later one.
         """
-        whole, begun = divmod(self.step, self.callbacks.steps)
-        if self.step > train_steps:
+        whole, begun = self.lengths.number(self.step), self.step - self.lengths.first(self.step)
+        if self.step > self._total(train_steps or None):
             trained = f"epoch {whole + 1} has begun" if begun else f"{whole} are trained"
             origin = f" (from {self._epochs_origin})" if self._epochs_origin else ""
             raise UsageError(
@@ -105,6 +129,31 @@ class EpochController(Controller):
         if variables is not None:
             self.trainer.engine.load(variables)
         super()._begin()
+
+    def _is_done(self) -> bool:
+        if self.step and self.callbacks.phase == BETWEEN and not self.stopped and self.trainer.at_pass_end():
+            self._pass_was_counted()
+        return super()._is_done()
+
+    def _end_of_window(self, end: int) -> int:
+        if self.lengths.batches is None and self.trainer.train_stream.batches_per_epoch is not None:
+            self._pass_was_counted()
+            return self.step
+        return end
+
+    def _pass_was_counted(self) -> None:
+        """The first pass has told how many batches there are, and with it how many steps there will be."""
+        stream = self.trainer.train_stream
+        self.lengths.counted(stream.batches_per_epoch)
+        self._target = min(self._target, self._total(None))
+        if not stream.repeat and self.step < self._target:
+            _warn_of_end()
+            self.stop("the data ran out: it can be read only once")
+
+    def _due(self, plan: Plan) -> tuple[bool, bool, bool]:
+        ending, evaluating, saving = super()._due(plan)
+        # Where epochs differ in length, multiples of an interval would miss the ends of some.
+        return ending, evaluating, saving or (bool(self.saver.interval) and not self.lengths.is_regular)
 
     def _train_window(self, windows: Windows, end: int) -> Mapping[str, float]:
         if self.callbacks.phase == BETWEEN:
@@ -173,13 +222,12 @@ class EpochController(Controller):
 
     def _after_step(self, step: int) -> bool:
         """Shows one step to the callbacks; False ends the epoch here, as Keras would."""
-        steps = self.callbacks.steps
-        done = (step - 1) % steps + 1
-        if not self.callbacks.due(done):
+        done, last = self.lengths.done(step), self.lengths.end(step - 1) == step
+        if not last and not self.callbacks.due(done):
             return True
         with self._shown():
             self.callbacks.end_batch(done, self.trainer.engine.read("train"))
-            if done < steps and not self.callbacks.model.stop_training:
+            if not last and not self.callbacks.model.stop_training:
                 self.callbacks.begin_batch(done)
         return self._after_call(step)
 
@@ -197,7 +245,9 @@ class EpochController(Controller):
             raise
 
     def _after_training(self, logs: Any) -> None:
-        self.callbacks.after_training(logs)
+        if not self.stopped and self.lengths.is_cut(self.step):
+            _warn_of_end()
+        self.callbacks.after_training(self.step, logs)
         self._stop_if_told()
 
     def _after_evaluation(self, logs: Any) -> None:
@@ -210,3 +260,12 @@ class EpochController(Controller):
     def _stop_if_told(self) -> None:
         if self.callbacks.model.stop_training:
             self.stop("model.stop_training was set")
+
+
+def _warn_of_end() -> None:
+    """Says what Keras says where an epoch gets fewer batches than it was to have."""
+    warnings.warn(
+        "Your input ran out of data; interrupting training. An epoch ends where a pass over the data does: make "
+        "steps_per_epoch a divisor of its number of batches, or let it repeat itself, as dataset.repeat() does.",
+        stacklevel=2,
+    )

@@ -9,7 +9,7 @@ from everstep.loop.config import INTERVALS, TrainerConfig, epochs_in, wrong_mult
 AnyTrainerConfig = TypeVar("AnyTrainerConfig", bound=TrainerConfig)
 
 
-def in_steps(config: AnyTrainerConfig, batches_per_epoch: int | None) -> AnyTrainerConfig:
+def in_steps(config: AnyTrainerConfig, batches_per_epoch: int | None, counting: bool = False) -> AnyTrainerConfig:
     """Returns the same settings with plain steps everywhere.
 
         in_steps(TrainerConfig(epochs=3, validation_interval="0.5 epochs"), batches_per_epoch=10)
@@ -18,11 +18,15 @@ def in_steps(config: AnyTrainerConfig, batches_per_epoch: int | None) -> AnyTrai
     Args:
       config: The trainer's section; left as it is.
       batches_per_epoch: How many steps an epoch has; None if the training data does not say.
+      counting: Whether the first epoch will tell. `epochs` stays then, and what happens once an epoch happens at the
+        end of every window, which is one.
 
     Raises:
       UsageError: Something is given in epochs and their length is not known, or the steps do not fit each other.
     """
     given = _in_epochs(config)
+    if batches_per_epoch is None and given and counting:
+        return config.replace(**dict.fromkeys(set(given) - {"epochs"}, 1))
     if batches_per_epoch is None and given:
         raise ConfigError([_length_unknown(name, getattr(config, name)) for name in given])
     steps = {name: max(1, round(epochs * (batches_per_epoch or 0))) for name, epochs in given.items()}

@@ -20,6 +20,7 @@ import keras
 from everstep.engine.logs import floats, whole
 from everstep.errors import UsageError, nearest, own_frames, wants_traceback
 from everstep.loop.callback_state import CallbackState
+from everstep.loop.epoch_lengths import OPEN, EpochLengths
 from everstep.loop.given_callbacks import accepted, looks_at_batches
 from everstep.loop.plain_values import decode, encode
 from everstep.optim.loss_scale import UPDATES
@@ -40,7 +41,7 @@ class KerasCallbacks:
       callbacks: The user's callbacks, in any form that `fit` takes; a History is added.
       model: The model they look at.
       epochs: How many there will be.
-      steps: Steps per epoch.
+      steps: Steps per epoch; or where epochs begin and end, for those that differ, or that nobody knows yet.
       validates: Whether each epoch ends with an evaluation; or a function that tells of each epoch, counted from 0.
       first_epoch: The epoch that a run begins with which does not go on from a checkpoint.
       verbose: What callbacks are told of how much to say.
@@ -52,18 +53,24 @@ class KerasCallbacks:
         callbacks: Any,
         model: keras.Model,
         epochs: int,
-        steps: int,
+        steps: int | EpochLengths,
         validates: bool | Callable[[int], bool],
         *,
         first_epoch: int = 0,
         verbose: Any = 0,
         told: Callable[[int, Logs], None] = lambda epoch, logs: None,
     ) -> None:
-        self.model, self.epochs, self.steps, self.first_epoch = model, epochs, steps, first_epoch
+        self.model, self.epochs, self.first_epoch = model, epochs, first_epoch
+        self.lengths = steps if isinstance(steps, EpochLengths) else EpochLengths(steps)
         self._validates = validates if callable(validates) else lambda epoch: bool(validates)
         self._told = told
         self.list = keras.callbacks.CallbackList(
-            accepted(callbacks), add_history=True, model=model, epochs=epochs, steps=steps, verbose=verbose
+            accepted(callbacks),
+            add_history=True,
+            model=model,
+            epochs=epochs,
+            steps=self.lengths.steps or self.lengths.batches,
+            verbose=verbose,
         )
         self._state = CallbackState(self.list.callbacks)
         self.per_call = int(getattr(model, "steps_per_execution", None) or 1)
@@ -75,6 +82,11 @@ class KerasCallbacks:
     def history(self) -> keras.callbacks.History:
         """What `fit` returns."""
         return self.model.history
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch that is not cut short, where they are known."""
+        return self.lengths.length or OPEN
 
     @property
     def single_steps(self) -> list[str]:
@@ -98,6 +110,7 @@ class KerasCallbacks:
         arrays, each = self._state.get()
         stop = bool(self.model.stop_training) and self.phase != BETWEEN  # then it has been obeyed
         place = {"phase": self.phase, "epoch": self._epoch, "stop": stop}
+        place |= {"batches": self.lengths.batches, "first_epoch": self.lengths.first_epoch}
         return arrays, {**place, "logs": encode(floats(self._logs), "", {}), "each": each}
 
     def prepare(self, meta: dict[str, Any]) -> None:
@@ -108,6 +121,8 @@ class KerasCallbacks:
         """
         self._state.prepare(meta["each"])
         self.phase, self._epoch = meta["phase"], meta["epoch"]
+        self.lengths.batches = self.lengths.batches or meta.get("batches")
+        self.lengths.first_epoch = meta.get("first_epoch", 0)
 
     def set(self, arrays: State, meta: dict[str, Any]) -> None:
         """Goes on from what `get` returned."""
@@ -127,13 +142,14 @@ class KerasCallbacks:
         if self.phase != BETWEEN:
             self.list.on_epoch_begin(self._epoch)
         if self.phase == TRAINING and not self.trained(step):
-            self.begin_batch(step % self.steps)
+            self.begin_batch(step - self.lengths.first(step))
         if self.phase == TESTING:
             self.list.on_test_begin()
 
     def trained(self, step: int) -> bool:
         """Whether the epoch that has begun has all its steps."""
-        return step >= (self._epoch + 1) * self.steps
+        end = self.lengths.begin(self._epoch + 1)
+        return end is not None and step >= end
 
     def evaluation_due(self, step: int, stopped: bool) -> bool:
         """Whether the epoch is to be evaluated now: it is trained, or as far as it will be, and one that is."""
@@ -142,16 +158,16 @@ class KerasCallbacks:
 
     def begin_epoch(self, step: int) -> None:
         """Before an epoch's first step, or the first one after a stop inside it."""
-        self._epoch, self.phase = step // self.steps, TRAINING
+        self._epoch, self.phase = self.lengths.number(step), TRAINING
         self.list.on_epoch_begin(self._epoch)
-        self.begin_batch(step % self.steps)
+        self.begin_batch(step - self.lengths.first(step))
 
     # Keras calls the hooks of a batch once for `steps_per_execution` of them: at the first one with its index, and
     # after the last with the index that this one has, or would have in an epoch that is longer.
 
     def due(self, done: int) -> bool:
-        """Whether the hooks of batches are called when so many steps of an epoch, or of an evaluation, are done."""
-        return done % self.per_call == 0 or (self.phase == TRAINING and done == self.steps)
+        """Whether the hooks of batches are called when so many steps, which are not the last ones, are done."""
+        return done % self.per_call == 0
 
     def begin_batch(self, done: int) -> None:
         """Before a training step, when so many of the epoch are done."""
@@ -173,11 +189,12 @@ class KerasCallbacks:
     def _last_index(self, done: int) -> int:
         return -(-done // self.per_call) * self.per_call - 1
 
-    def after_training(self, logs: Mapping[str, Any]) -> None:
-        """After an epoch's training: a train action."""
+    def after_training(self, step: int, logs: Mapping[str, Any]) -> None:
+        """After an epoch's training, which ended with so many steps: a train action."""
         self._logs = _training(logs)
-        self._call(_TRAIN_HOOKS[0], self.steps - 1, {}, own=True)
-        self._call(_TRAIN_HOOKS[1], self.steps - 1, self._logs, own=True)
+        last = self.lengths.done(step) - 1
+        self._call(_TRAIN_HOOKS[0], last, {}, own=True)
+        self._call(_TRAIN_HOOKS[1], last, self._logs, own=True)
         if not self._validates(self._epoch):
             self._end_epoch()
             return

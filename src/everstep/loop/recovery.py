@@ -63,8 +63,16 @@ class Recovery:
         return f"{new[0]}{more} is not finite after step {step}" if new else ""
 
     def watch(self, step: int, logs: Mapping[str, float]) -> None:
-        """Raises the alarm if a window's logs are bad."""
-        self.alarm = self.alarm or self.judge(step, logs)
+        """Raises the alarm if a window's logs are bad; says so, once, where training goes on all the same."""
+        if self.alarm:
+            return
+        self.alarm = self.judge(step, logs)
+        if self.alarm and self.max_trials < 0:
+            logger.warning(
+                "%s: training continues, but nothing of it is worth keeping: look for NaN or infinity in the data, or "
+                "lower the learning rate",
+                self.alarm,
+            )
 
     def watch_state(self, step: int, state: State) -> None:
         """Raises the alarm if a state is not finite."""

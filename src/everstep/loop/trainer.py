@@ -12,6 +12,7 @@ import keras
 
 from everstep.config.problem import ConfigError, problems_under
 from everstep.data.arrays import ArrayStream
+from everstep.data.counted import CountedStream
 from everstep.data.limited import hold
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
@@ -106,6 +107,8 @@ class Trainer:
 
         The device may still be at work when it returns; looking at the logs waits for it.
 
+        They are fewer where the first pass over the data ends, which was to tell how many batches there are.
+
         Raises:
           TrainingError: The training data ended before, or something in it is wrong.
         """
@@ -121,13 +124,29 @@ class Trainer:
             if self.global_step == 0:
                 raise
             raise TrainingError(f"after step {self.global_step}: {error}") from error
-        self.window_open = done < num_steps
-        if done < num_steps and not self._stopped and self.may_wait():
+        ended = done < num_steps and not self._stopped and self.may_wait()
+        if ended and not self._count_pass():
             raise TrainingError(
                 f"the training data ended after step {self.global_step} of {self.config.trainer.train_steps}: repeat "
                 "it (dataset.repeat(), or task.train_data.repeat=true) or lower trainer.train_steps"
             )
-        return self._logs(self._skipped.watch if done == num_steps else None)
+        self.window_open = done < num_steps and not ended
+        return self._logs(self._skipped.watch if done == num_steps or ended else None)
+
+    def _count_pass(self) -> bool:
+        """Where the first pass was to tell how many batches there are, it has; returns whether it was."""
+        stream, feed = self.train_stream, self._train_feed
+        if not isinstance(stream, CountedStream) or not stream.counting or feed is None:
+            return False
+        stream.count(int(feed.state()["batch"]))
+        if stream.repeat:
+            feed.restore(feed.state())
+        return True
+
+    def at_pass_end(self) -> bool:
+        """Whether the first pass, which counts the batches, has just ended; waits for the next batch to find out."""
+        counting = self.train_stream is not None and self.train_stream.counting and self._train_feed is not None
+        return counting and self._train_feed.at_end() and self._count_pass()  # type: ignore[union-attr]
 
     @property
     def watched_log(self) -> str:

@@ -10,7 +10,8 @@ from everstep.data import nest
 from everstep.errors import UsageError
 from everstep.grad import value_and_grad
 from everstep.multitask.metrics import MultiTaskMetrics
-from everstep.task.task import Task, unpack
+from everstep.task.task import Task
+from everstep.task.unpack import labels_explained
 from everstep.types import Batch
 
 
@@ -43,7 +44,7 @@ def train_jointly(
 
     A task's loss is what it would be by itself, the losses of its model's layers included.
     """
-    parts = {name: unpack(batches[name]) for name in tasks}
+    parts = {name: task.unpack(batches[name]) for name, task in tasks.items()}
     weighted = {name: task._weighted(parts[name][2]) for name, task in tasks.items()}
 
     def loss_fn() -> tuple[Any, tuple[dict, dict]]:
@@ -52,7 +53,8 @@ def train_jointly(
             features, labels, _ = parts[name]
             outputs[name] = models[name](features, training=True)
             own = models[name].losses
-            losses[name] = task.build_losses(labels, outputs[name], aux_losses=own, **weighted[name])
+            with labels_explained(features, labels):
+                losses[name] = task.build_losses(labels, outputs[name], aux_losses=own, **weighted[name])
         total = sum(ops.cast(loss, "float32") * weights[name] for name, loss in losses.items())
         return total, (losses, outputs)
 
@@ -60,7 +62,8 @@ def train_jointly(
     (total, (losses, outputs)), grads = value_and_grad(loss_fn, variables, optimizer=optimizer)
     optimizer.apply(grads, variables)
     for name, task in tasks.items():
-        task.process_metrics(metrics.own[name], parts[name][1], outputs[name], **weighted[name])
+        with labels_explained(*parts[name][:2]):
+            task.process_metrics(metrics.own[name], parts[name][1], outputs[name], **weighted[name])
         metrics.add(name, {task.loss: losses[name]}, task.loss, size(batches[name]))
     return total
 

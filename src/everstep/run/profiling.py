@@ -85,6 +85,8 @@ def _range(config: Any, step: int) -> tuple[int, int]:
         return 0, 0
     if (asked := profiled_steps(config.profile)) is not None:
         return asked
+    if config.train_steps is None:  # nobody knows yet how many there will be
+        return step + _STEPS, step + 2 * _STEPS
     left = config.train_steps - step
     first = step + min(config.steps_per_loop, left // 2)  # by then what has to be compiled is
     return first, min(first + _STEPS, config.train_steps)

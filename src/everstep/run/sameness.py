@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from everstep.data.arrays import ArrayStream
+from everstep.data.counted import CountedStream
+from everstep.data.rows import RowsStream
 from everstep.data.stream import Stream
 from everstep.errors import UsageError
 from everstep.run.environment import environment, fingerprint
@@ -37,6 +39,10 @@ def fingerprints(trainer: Any) -> dict[str, Any]:
 def _fingerprint(stream: Stream) -> dict[str, Any]:
     if isinstance(stream, ArrayStream):
         return fingerprint(stream.arrays)
+    if isinstance(stream, RowsStream):
+        return fingerprint(stream.parts)
+    if isinstance(stream, CountedStream):  # a way to read the other one
+        return _fingerprint(stream.made_of[""])
     parts = {name: _fingerprint(part) for name, part in stream.made_of.items()}
     inside = {f"{name}/{key}".strip("/"): value for name, part in parts.items() for key, value in part.items()}
     files = {FILES: of_files(stream.files)} if stream.files else {}
@@ -47,7 +53,7 @@ def _is_opaque(stream: Stream) -> bool:
     """Tells whether nothing is known of the content of a stream but what it yields."""
     if stream.made_of:
         return all(map(_is_opaque, stream.made_of.values()))
-    return not (isinstance(stream, ArrayStream) or stream.files)
+    return not (isinstance(stream, ArrayStream | RowsStream) or stream.files)
 
 
 def packages() -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everstep.data import nest
+from everstep.data.special import first_samples
 from everstep.engine.looking import looking, weights
 from everstep.evaluation.arrays import host_array
 from everstep.evaluation.display import picture
@@ -64,7 +65,7 @@ class ShowingTracker(Tracker):
     def _shown(self) -> Mapping[str, Any]:
         """Returns what the task shows of its first validation samples, with the weights that are evaluated."""
         trainer, task = self._trainer, self._trainer.task
-        inputs = nest.map_leaves(lambda leaf: host_array(leaf)[: self._num_samples], trainer.example)
+        inputs = nest.map_leaves(host_array, first_samples(trainer.example, self._num_samples))
         drawn = random_state.get()
         try:
             with trainer.undisturbed(), trainer.averaged(), looking(trainer.engine) as model:

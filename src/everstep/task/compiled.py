@@ -90,9 +90,9 @@ def require_compiled(model: keras.Model) -> None:
         raise UsageError(f"model {model.name!r} has no optimizer: pass one to model.compile(optimizer=…)")
 
 
-def needs_labels(model: keras.Model) -> bool:
-    """Returns whether a model learns by comparing its outputs with labels, as Keras's own step does."""
-    own = any(getattr(type(model), name) is not getattr(keras.Model, name) for name in ("train_step", "compute_loss"))
+def needs_labels(model: keras.Model, step: str = "train_step") -> bool:
+    """Returns whether a model's step compares its outputs with labels, as Keras's own `train_step`, `test_step` do."""
+    own = any(getattr(type(model), name) is not getattr(keras.Model, name) for name in (step, "compute_loss"))
     return model.loss is not None and not own
 
 

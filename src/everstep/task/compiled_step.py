@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from everstep.grad import value_and_grad
+from everstep.task.unpack import labels_explained
 
 
 def train(task: Any, batch: tuple[Any, Any, Any], model: keras.Model, optimizer: Any, metrics: Sequence[Any]) -> Any:
@@ -22,17 +23,19 @@ def train(task: Any, batch: tuple[Any, Any, Any], model: keras.Model, optimizer:
 
     def loss_fn() -> tuple[Any, Any]:
         y_pred = call(model, x, training=True)
-        if not task._writes("build_losses"):
-            return compiled_loss(batch, y_pred, model, training=True), y_pred
-        if not has_loss(model):
-            return task.build_losses(y, y_pred, aux_losses=model.losses, **weighted), y_pred
-        own = task.build_losses(y, y_pred, aux_losses=None, **weighted)
-        compiled = compiled_loss(batch, y_pred, model, training=True)
-        return compiled + keras.ops.cast(own, compiled.dtype), y_pred
+        with labels_explained(x, y):
+            if not task._writes("build_losses"):
+                return compiled_loss(batch, y_pred, model, training=True), y_pred
+            if not has_loss(model):
+                return task.build_losses(y, y_pred, aux_losses=model.losses, **weighted), y_pred
+            own = task.build_losses(y, y_pred, aux_losses=None, **weighted)
+            compiled = compiled_loss(batch, y_pred, model, training=True)
+            return compiled + keras.ops.cast(own, compiled.dtype), y_pred
 
     (loss, y_pred), grads = value_and_grad(loss_fn, model.trainable_variables, optimizer=optimizer)
     optimizer.apply(grads, model.trainable_variables)
-    update_metrics(task, batch, y_pred, model, metrics)
+    with labels_explained(x, y):
+        update_metrics(task, batch, y_pred, model, metrics)
     return loss
 
 
@@ -40,11 +43,12 @@ def validate(task: Any, batch: tuple[Any, Any, Any], model: keras.Model, metrics
     """Evaluates one batch; returns the loss."""
     x, y, weight = batch
     y_pred = task.inference_step(x, model)
-    if task._writes("build_losses"):
-        loss = task.build_losses(y, y_pred, aux_losses=model.losses, **task._weighted(weight))
-    else:
-        loss = compiled_loss(batch, y_pred, model, training=False)
-    update_metrics(task, batch, y_pred, model, metrics)
+    with labels_explained(x, y):
+        if task._writes("build_losses"):
+            loss = task.build_losses(y, y_pred, aux_losses=model.losses, **task._weighted(weight))
+        else:
+            loss = compiled_loss(batch, y_pred, model, training=False)
+        update_metrics(task, batch, y_pred, model, metrics)
     return loss
 
 

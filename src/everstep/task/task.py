@@ -17,18 +17,9 @@ from everstep.task import compiled_step
 from everstep.task.initial.load import load as load_weights
 from everstep.task.initial.report import Report
 from everstep.task.showing import classified
+from everstep.task.unpack import labels_explained
+from everstep.task.unpack import unpack as unpack
 from everstep.types import Batch
-
-
-def unpack(inputs: Batch) -> tuple[Any, Any, Any]:
-    """Returns features, labels and sample weights of `x`, `(x, y)` or `(x, y, weight)`.
-
-    Inputs without labels are their own labels, as an autoencoder wants it.
-    """
-    if isinstance(inputs, list | tuple) and 1 <= len(inputs) <= 3:
-        x, y, weight = (*inputs, None, None)[:3]
-        return (x, x, None) if len(inputs) == 1 else (x, y, weight)
-    return inputs, inputs, None
 
 
 def _takes(method: Callable[..., Any], position: int, name: str) -> bool:
@@ -143,10 +134,13 @@ class Task(abc.ABC):
     ) -> Mapping[str, Any]:
         """Learns from one batch; returns `{self.loss: loss}` and any further scalars, averaged per window.
 
+        Batches are `x`, `(x, y)` or `(x, y, weight)`; labels that a batch does not have are None. A task that learns to
+        reproduce its inputs yields `(x, x)`, or calls `super().train_step((x, x), …)`.
+
         A compiled model learns from the loss it was compiled with and, if the task writes `build_losses`, from that
         as well.
         """
-        features, labels, weight = unpack(inputs)
+        features, labels, weight = self.unpack(inputs)
         if model.compiled:
             batch = features, labels, weight
             return {self.loss: compiled_step.train(self, batch, model, optimizer, metrics)}
@@ -154,12 +148,25 @@ class Task(abc.ABC):
 
         def loss_fn() -> tuple[Any, Any]:
             outputs = model(features, training=True)
-            return self.build_losses(labels, outputs, aux_losses=model.losses, **weighted), outputs
+            with labels_explained(features, labels):
+                return self.build_losses(labels, outputs, aux_losses=model.losses, **weighted), outputs
 
         (loss, outputs), grads = value_and_grad(loss_fn, model.trainable_variables, optimizer=optimizer)
         optimizer.apply(grads, model.trainable_variables)
-        self.process_metrics(metrics, labels, outputs, **weighted)
+        with labels_explained(features, labels):
+            self.process_metrics(metrics, labels, outputs, **weighted)
         return {self.loss: loss}
+
+    def unpack(self, inputs: Batch) -> tuple[Any, Any, Any]:
+        """Returns features, labels and sample weights of a batch, None for those that it does not have.
+
+        A dict by itself is handed as labels, too, to the `build_losses` of a task that writes one: it takes what it
+        compares with by name, as `labels["next_word"]`. Nothing else serves as its own labels.
+        """
+        features, labels, weight = unpack(inputs)
+        if labels is None and isinstance(features, Mapping) and self._writes("build_losses"):
+            labels = features
+        return features, labels, weight
 
     def _weighted(self, weight: Any, hook: str = "build_losses") -> dict[str, Any]:
         """Returns the keyword argument for sample weights, where there are any, that a method is called with."""
@@ -182,13 +189,14 @@ class Task(abc.ABC):
 
         Its loss is that of `build_losses`, alone; of a compiled model whose task writes none, the compiled one.
         """
-        features, labels, weight = unpack(inputs)
+        features, labels, weight = self.unpack(inputs)
         if model.compiled:
             return {self.loss: compiled_step.validate(self, (features, labels, weight), model, metrics)}
         weighted = self._weighted(weight)
         outputs = self.inference_step(features, model)
-        loss = self.build_losses(labels, outputs, aux_losses=model.losses, **weighted)
-        self.process_metrics(metrics, labels, outputs, **weighted)
+        with labels_explained(features, labels):
+            loss = self.build_losses(labels, outputs, aux_losses=model.losses, **weighted)
+            self.process_metrics(metrics, labels, outputs, **weighted)
         return {self.loss: loss}
 
     def call_validation_step(

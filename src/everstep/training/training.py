@@ -12,10 +12,10 @@ from typing import Any
 import keras
 
 from everstep import storage
-from everstep.data import nest
 from everstep.data.config import DataConfig
 from everstep.data.record_arguments import whole_number
 from everstep.data.source import make_stream
+from everstep.data.special import first_samples
 from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.strategy import entered
@@ -289,7 +289,7 @@ class Training:
 
     def _save_as_evaluated(self, trainer: Any) -> None:
         """Saves the model with the weights that it was evaluated with: their averages, where there are such."""
-        sample = nest.map_leaves(lambda leaf: leaf[:8], unpack(trainer.example)[0])
+        sample = first_samples(unpack(trainer.example)[0], 8)
         with trainer.averaged():
             trainer.engine.push()
             self.save_model(sample)

@@ -4,9 +4,11 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 from keras import layers, ops
 
 import everstep
+from everstep.errors import UsageError
 from everstep.testing import models
 from everstep.testing.tasks import Make, Regression, Rig, Scripted, running, seeded
 
@@ -169,7 +171,7 @@ def check_sample_weights(make: Make) -> None:
 
 
 def check_inputs_without_labels(make: Make) -> None:
-    """`x` alone is its own label, as an autoencoder wants it; so is a dict of arrays to its own losses."""
+    """`x` alone is never its own label, `(x, x)` says so; a dict goes whole to the task's own loss."""
 
     class Own(Regression):
         def build_losses(
@@ -186,8 +188,11 @@ def check_inputs_without_labels(make: Make) -> None:
     with running(make, Own(), model, data=data) as rig:
         rig.run(2)
         assert rig.engine.read("train")["loss"] > 2
-    autoencoder = seeded(lambda: keras.Sequential([keras.Input((4,)), layers.Dense(4)]))
-    with running(make, Regression(), autoencoder, data=data["x"]) as rig:
+    for alone in (data["x"], (data["x"],)):
+        autoencoder = seeded(lambda: keras.Sequential([keras.Input((4,)), layers.Dense(4)]))
+        with pytest.raises(UsageError, match="without labels"), running(make, Regression(), autoencoder, data=alone):
+            pass
+    with running(make, Regression(), autoencoder, data=(data["x"], data["x"])) as rig:
         rig.run(2)
 
 

@@ -1,0 +1,111 @@
+"""Data without labels is never compared with its own inputs: refused before the first step, wherever it comes from."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import everstep as es
+from everstep.errors import UsageError
+
+pytestmark = pytest.mark.backend
+
+X = np.random.default_rng(0).normal(size=(16, 4)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
+
+def compiled(outputs=1, **options):
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(outputs, kernel_regularizer="l2")])
+    model.compile("sgd", **{"loss": "mse", **options})
+    return model
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return X[8 * index : 8 * index + 8]
+
+
+class Samples:
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        return X[index]
+
+
+def generated():
+    yield X[:8]
+    yield (X[8:],)
+
+
+def of_tensorflow():
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(X).batch(8)
+
+
+SOURCES = {
+    "array": lambda: X,
+    "tuple": lambda: (X,),
+    "list": lambda: [X],
+    "PyDataset": Batches,
+    "by index": Samples,
+    "generator function": lambda: generated,
+    "tf.data": of_tensorflow,
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_training_data_without_labels_is_refused(kind, tmp_path):
+    model = compiled()
+    before = [weight.copy() for weight in model.get_weights()]
+    with pytest.raises(UsageError, match="label|y: missing"):
+        es.fit(model, SOURCES[kind](), steps_per_epoch=2, verbose=0, model_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    for was, now in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(was, now)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_validation_data_without_labels_is_refused(kind):
+    with pytest.raises(UsageError, match="labels"):
+        es.fit(compiled(), X, Y, validation_data=SOURCES[kind](), verbose=0)
+
+
+@pytest.mark.parametrize("outputs", [1, 4])  # shapes that broadcast, and those that are equal
+@pytest.mark.parametrize("options", [{}, {"loss": None, "metrics": ["mae"]}])
+def test_a_metric_and_a_loss_of_any_shape_are_refused(outputs, options):
+    with pytest.raises(UsageError, match="labels"):
+        es.fit(compiled(outputs, **options), Batches(), verbose=0)
+
+
+def test_a_loss_that_needs_none_trains():
+    history = es.fit(compiled(loss=None), Batches(), validation_data=X, verbose=0)
+    assert history.history["loss"]
+    assert history.history["val_loss"]
+
+
+def test_inputs_are_labels_where_the_data_says_so():
+    history = es.fit(compiled(4), X, X, validation_data=(X, X), verbose=0)
+    assert history.history["val_loss"]
+
+
+def test_a_step_of_the_models_own_gets_inputs_alone():
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(4)
+
+        def call(self, x):
+            return self.dense(x)
+
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            assert y is None
+            return keras.ops.mean(keras.ops.square(y_pred - x))
+
+    model = Own()
+    model.compile("sgd")
+    assert es.fit(model, X, validation_data=X, verbose=0).history["val_loss"]
