@@ -97,6 +97,15 @@ def test_an_evaluation_with_other_settings_does_not_replace_what_contradicts_it(
     assert json.loads(files[0].read_text())["notes"] == []
 
 
+def test_the_keys_that_an_evaluation_names_are_known_to_training(tmp_path, quiet):
+    write(tmp_path, SCALED, preprocessor={"scale": 1})
+    run(tmp_path, allow_change=["code"])
+    write(tmp_path, SCALED, preprocessor={"scale": 2}, epochs=2)
+    with pytest.raises(UsageError, match="task.project.preprocessor.scale: 1 -> 2"):
+        run(tmp_path)
+    run(tmp_path, allow_change=["preprocessor.scale", "code"])
+
+
 OTHER_SAMPLES = """
     class Loader(Loader):
         def sample(self, row):

@@ -10,7 +10,7 @@ from everstep.components import exporting
 from everstep.components.building import Components, build_components
 from everstep.components.config_checks import require_epochs
 from everstep.components.evaluating import Artefact, Results, check_evaluation, evaluate_all
-from everstep.components.export_check import ExportCheck
+from everstep.components.export_check import CODE, ExportCheck
 from everstep.components.flows import Flow, make_flow
 from everstep.components.generic_trainer import GenericTrainer
 from everstep.components.keras_trainer import KerasTrainer, compiled_model
@@ -21,6 +21,7 @@ from everstep.components.pages import write_pages
 from everstep.components.preflight import check_first_batches
 from everstep.components.served import SAVED_MODEL, open_served
 from everstep.components.tracking import Tracking, make_tracking
+from everstep.components.training_config import loop_keys
 from everstep.engine import backend
 from everstep.errors import UsageError
 from everstep.run.lock import RunLock
@@ -104,7 +105,8 @@ class Orchestrator:
                 print(line, file=sys.stderr)
 
     def _train(self, components: Components, tracking: Tracking) -> None:
-        trainer = KerasTrainer(components, self.folder, tracking, self._allow_change, self._verbose)
+        allowed = loop_keys(self.config, [key for key in self._allow_change if key != CODE])
+        trainer = KerasTrainer(components, self.folder, tracking, allowed, self._verbose)
         require_epochs(self.config)
         train, validation = _flows(components)
         check_first_batches(components, train, validation)

@@ -1,7 +1,7 @@
 """What a run tells the loop of itself: a run that goes on has to be told the same."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from everstep.components.config_file import DESCRIPTIONS
@@ -39,6 +39,12 @@ class ComponentsConfig(TaskConfig):
 def training_values(config: ConfigStruct) -> dict[str, Any]:
     """Returns the values that may alter what training leaves behind; keys that are not set are left out."""
     return _set_only({key: value for key, value in config.as_dict().items() if key not in _MAY_CHANGE})
+
+
+def loop_keys(config: ConfigStruct, keys: Iterable[str]) -> list[str]:
+    """Returns keys of the project's configuration as the loop has them; the loop's own stay as they are."""
+    own = training_values(config)
+    return [f"{TASK_PATH}.{key}" if key.partition(".")[0] in own else key for key in keys]
 
 
 def _set_only(values: Mapping[str, Any]) -> dict[str, Any]:
