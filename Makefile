@@ -12,7 +12,7 @@ PIP    := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-
 help:
 	@echo "make demo       train, evaluate and export mnist/mlp in runs/demo"
 	@echo "make test       lint, types and tests"
-	@echo "make test-full  the same with the heavy versions of the tests"
+	@echo "make test-full  the same with the heavy versions of the tests, and Keras's own tests through fit"
 	@echo "make lint       ruff and mypy alone"
 	@echo "make format     put the code in order"
 	@echo "make bench      measure the loop"
@@ -35,6 +35,7 @@ test: lint $(VENV)/.torch
 
 test-full: lint $(VENV)/.torch
 	$(call run_tests,full or not full,)
+	$(BIN)/python -m tools.keras_tests
 
 # ---- the one place where tests are started: all of them on one backend, then again on the others what depends on it -
 # Bytecode is kept, whatever the environment says: tests start many processes, and each would compile everything anew.

@@ -1,8 +1,10 @@
 """`everstep.fit` as a call in somebody else's program: again and again, and leaving the process as it was."""
 
 import gc
+import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -28,6 +30,13 @@ def made(**settings):
     parts = [keras.Input((4,)), layers.Dense(3), layers.BatchNormalization(), layers.Dropout(0.2), layers.Softmax()]
     model = keras.Sequential(parts)
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], **settings)
+    return model
+
+
+def plain():
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3, "softmax")])
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
 
@@ -71,7 +80,7 @@ def test_calls_in_a_row_are_one_training():
 
 
 def test_keras_may_train_in_between():
-    one, two = made(), made()
+    one, two = plain(), plain()
     for model, twice in ((one, one.fit), (two, lambda *a, **k: es.fit(two, *a, **k))):
         fitted(model, shuffle=False)
         twice(X, Y, batch_size=8, shuffle=False, verbose=0)
@@ -324,6 +333,29 @@ def test_a_step_may_stop_it():
     model.last = model.steps + 3
     fitted(model)
     assert model.steps == model.last
+
+
+def ctrl_c(epoch, logs):
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("verbose", [0, 1])
+def test_ctrl_c_says_once_what_is_saved(tmp_path, capfd, verbose):
+    watch = keras.callbacks.LambdaCallback(on_epoch_end=ctrl_c)
+    with pytest.raises(KeyboardInterrupt) as ended:
+        fitted(made(), epochs=3, model_dir=tmp_path, verbose=verbose, callbacks=watch)
+    said = "SIGINT: the state is saved at step 7; the same command resumes from there"
+    printed = capfd.readouterr().err
+    assert (printed + str(ended.value)).count(said) == 1
+    assert bool(str(ended.value)) == (verbose == 0)  # with verbose=0 the exception alone says it
+    assert ended.value.__cause__ is None
+    assert ended.value.__suppress_context__
+    assert ended.value.history.epoch == [0]
+
+
+def test_ctrl_c_without_a_directory_says_that_nothing_is_kept():
+    with pytest.raises(KeyboardInterrupt, match="nothing is kept without model_dir"):
+        fitted(made(), epochs=3, callbacks=keras.callbacks.LambdaCallback(on_epoch_end=ctrl_c))
 
 
 # -- counts ----------------------------------------------------------------------------------------------------------

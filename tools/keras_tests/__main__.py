@@ -65,21 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(files: Sequence[Path], backend: str, how: str, named: str | None, loud: bool = False) -> dict[str, str]:
-    """Returns how each test ended, by `file::class::test`."""
-    outcomes: dict[str, str] = {}
-    for file in files:
-        result = file.with_suffix(".json")
-        result.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "tools.keras_tests.process", backend, how, str(file), str(result), named or ""]
-        subprocess.run(
-            [*command, *(["-v"] if loud else [])],
-            stdout=None if loud else subprocess.DEVNULL,
-            check=False,
-            stderr=None if loud else subprocess.DEVNULL,
-        )
-        lines = result.read_text("utf-8").splitlines() if result.is_file() else []
-        outcomes |= dict(map(json.loads, lines))
-    return outcomes
+    """Returns how each test ended, by `file::class::test`; all of them run in one process."""
+    result = files[0].with_name("outcomes.jsonl")
+    result.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "tools.keras_tests.process", backend, how, str(result), named or ""]
+    command += [*map(str, files), *(["-v"] if loud else [])]
+    output = None if loud else subprocess.DEVNULL
+    subprocess.run(command, stdout=output, stderr=output, check=False)
+    return dict(map(json.loads, result.read_text("utf-8").splitlines())) if result.is_file() else {}
 
 
 def _report(backend: str, how: str, passing: set[str], outcomes: Mapping[str, str]) -> int:

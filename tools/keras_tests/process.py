@@ -1,4 +1,4 @@
-"""One pytest on one of Keras's test files, in a process of its own: backend, whose `fit`, file, result, -k."""
+"""One pytest on Keras's test files, in a process of its own: backend, whose `fit`, result, -k, files."""
 
 import contextlib
 import itertools
@@ -49,7 +49,7 @@ def replace_fit(kept: Path | None) -> None:
 
 def main() -> int:
     """Runs pytest with what the command line says."""
-    backend, how, file, result, named, *loud = sys.argv[1:]
+    backend, how, result, named, *files = sys.argv[1:]
     os.environ |= {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     import pytest
 
@@ -57,8 +57,8 @@ def main() -> int:
         kept = Path(stack.enter_context(tempfile.TemporaryDirectory())) if "model_dir" in how else None
         if how != "keras":
             replace_fit(kept)
-        arguments = [file, "-c", os.devnull, "--rootdir", str(Path(file).parent), "-p", "no:cacheprovider"]
-        arguments += ["--timeout", str(SECONDS), "-q", "-W", "ignore", *(["-k", named] if named else []), *loud]
+        arguments = [*files, "-c", os.devnull, "--rootdir", str(Path(result).parent), "-p", "no:cacheprovider"]
+        arguments += ["--timeout", str(SECONDS), "-q", "-W", "ignore", *(["-k", named] if named else [])]
         return int(pytest.main(arguments, plugins=[Outcomes(Path(result))]))
 
 

@@ -62,6 +62,9 @@ class Engine(abc.ABC):
       enable_xla: Whether to compile with XLA where that is a choice.
     """
 
+    is_eager = False
+    """Whether the Python code of a step runs at every step, not only when it is compiled."""
+
     def __init__(
         self, task: Task, model: keras.Model, optimizer: keras.Optimizer | None = None, enable_xla: bool = False
     ) -> None:

@@ -27,6 +27,8 @@ from everstep.types import Batch, Logs
 class TorchEngine(Engine):
     """Runs steps on PyTorch."""
 
+    is_eager = True
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.pace = Pace(lengths=None)  # nothing is compiled, so a piece may have any length

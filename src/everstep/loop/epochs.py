@@ -183,17 +183,15 @@ class EpochController(Controller):
         """After each call of the engine, looks whether to stop; where callbacks watch batches, each step is a call."""
         if names := ", ".join(self.callbacks.single_steps):
             logger.warning("running single steps: %s wants to be called at every batch", names)
-        if names or self._steps_run_in_python():
+        if names or self._steps_may_stop():
             self.trainer.step_by_step()
         after, report = self._after_step if names else self._after_call, self.trainer.after_call
         # Both, always, and the report first: whatever a callback does now, the step is done.
         self.trainer.after_call = lambda step: all([report(step), after(step)])
 
-    def _steps_run_in_python(self) -> bool:
+    def _steps_may_stop(self) -> bool:
         """Whether a step of the model's own may set `model.stop_training` whenever it runs, not only when compiled."""
-        return (
-            keras.backend.backend() == "torch" and type(self.callbacks.model).train_step is not keras.Model.train_step
-        )
+        return self.trainer.engine.is_eager and type(self.callbacks.model).train_step is not keras.Model.train_step
 
     def _watch_evaluation(self) -> None:
         if not self.callbacks.single_evaluations:

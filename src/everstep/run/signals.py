@@ -61,7 +61,7 @@ def as_python_interrupts() -> Iterator[None]:
         if interrupted.exit_code != 128 + signal.SIGINT:
             raise
         ended = KeyboardInterrupt(*([] if interrupted.told else [interrupted.text]))
-        ended.told = interrupted.told  # type: ignore[attr-defined]
+        vars(ended).update(vars(interrupted))  # what is saved, and whether a person was told
         raise ended from None
 
 

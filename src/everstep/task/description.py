@@ -92,7 +92,7 @@ def settings(model: keras.Model) -> tuple[ModelDescription, dict[str, Any]]:
 def _without_importing_tensorflow() -> Iterator[None]:
     """Keras looks for TensorFlow's types in each configuration; where nobody has imported it, there can be none."""
     module, known = module_utils.tensorflow, module_utils.tensorflow._available
-    if known is None and "tensorflow" not in sys.modules:
+    if known is None and module.name not in sys.modules:
         module._available = False
     try:
         yield
