@@ -198,13 +198,18 @@ def adapt_loss_scaling(optimizer: Any) -> None:
         adapt_loss_scaling(getattr(optimizer, "inner_optimizer", None))
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or "apply" in vars(optimizer):
         return
-    keras_apply = optimizer.apply
+    keras_apply, keras_scale_loss = optimizer.apply, optimizer.scale_loss
+
+    def scale_loss(loss: Any) -> Any:
+        mark_scaled(optimizer)  # a step that records gradients by itself scales the loss by itself
+        return keras_scale_loss(loss)
 
     def apply(grads: Sequence[Any], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
         if id(optimizer) not in _scaled:
             raise UsageError(
                 f"optimizer {optimizer.name!r} scales the loss, but these gradients are of an unscaled one: "
-                "call everstep.value_and_grad(loss_fn, variables, optimizer=optimizer)"
+                "call everstep.value_and_grad(loss_fn, variables, optimizer=optimizer), or, around a tape of your own, "
+                "take the gradients of optimizer.scale_loss(loss)"
             )
         if keras.backend.backend() != "jax":
             keras_apply(grads, trainable_variables)
@@ -219,6 +224,7 @@ def adapt_loss_scaling(optimizer: Any) -> None:
             variable.assign(value)
 
     object.__setattr__(optimizer, "apply", apply)
+    object.__setattr__(optimizer, "scale_loss", scale_loss)
 
 
 def _split(value: Any) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ from everstep.types import Logs
 
 
 def floats(logs: Mapping[str, Any]) -> Logs:
-    """Returns host numbers; a metric with several results gives `name/0`, `name/1`, …, one with a table `name/0/0`, …"""
+    """Returns host numbers; a metric with several results gives `name/0`, `name/1`, …, a table of them `name/0/0`"""
     flat: Logs = {}
     for name, value in logs.items():
         array = np.asarray(value, dtype=np.float64)
@@ -42,7 +42,7 @@ def _array(parts: Mapping[tuple[int, ...], float]) -> np.ndarray:
 
 
 def checked_logs(logs: Any, task: Task, step: str) -> dict[str, Any]:
-    """Returns what a step returned as a dict.
+    """Returns what a step returned as a flat dict: `{m.name: m.result() for m in model.metrics}` has a dict inside.
 
     Raises:
       UsageError: It is something else.
@@ -51,7 +51,10 @@ def checked_logs(logs: Any, task: Task, step: str) -> dict[str, Any]:
         raise UsageError(
             f"{type(task).__name__}.{step} returned {type(logs).__name__}, not a dict: return {{self.loss: loss}}"
         )
-    return dict(logs or {})
+    flat: dict[str, Any] = {}
+    for name, value in (logs or {}).items():
+        flat |= checked_logs(value, task, step) if isinstance(value, Mapping) else {name: value}
+    return flat
 
 
 def train_logs(shapes: Mapping[str, tuple], task: Task) -> dict[str, tuple]:
@@ -90,7 +93,9 @@ def watched_log(names: Sequence[str], task: Task) -> str:
     """
     named = task.watch or (task.loss if task.loss in names else next(iter(names), ""))
     if task.watch and names and task.watch not in names:
-        raise UsageError(f"watch: received {task.watch!r}, which train_step does not return; {nearest(task.watch, names)}")
+        raise UsageError(
+            f"watch: received {task.watch!r}, which train_step does not return; {nearest(task.watch, names)}"
+        )
     return named
 
 
