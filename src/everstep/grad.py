@@ -202,13 +202,18 @@ def adapt_loss_scaling(optimizer: Any) -> None:
         adapt_loss_scaling(getattr(optimizer, "inner_optimizer", None))
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or "apply" in vars(optimizer):
         return
-    keras_apply = optimizer.apply
+    keras_apply, keras_scale_loss = optimizer.apply, optimizer.scale_loss
+
+    def scale_loss(loss: Any) -> Any:
+        mark_scaled(optimizer)  # a step that records gradients by itself scales the loss by itself
+        return keras_scale_loss(loss)
 
     def apply(grads: Sequence[Any], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
         if id(optimizer) not in _scaled:
             raise UsageError(
                 f"optimizer {optimizer.name!r} scales the loss, but these gradients are of an unscaled one: "
-                "call everstep.value_and_grad(loss_fn, variables, optimizer=optimizer)"
+                "call everstep.value_and_grad(loss_fn, variables, optimizer=optimizer), or, around a tape of your own, "
+                "take the gradients of optimizer.scale_loss(loss)"
             )
         if id(optimizer) in _unscaled:  # scaled again, exactly: a scale is a power of two, and `apply` divides by it
             grads = [None if grad is None else keras.ops.multiply(grad, _scale_of(optimizer, grad)) for grad in grads]
@@ -225,14 +230,13 @@ def adapt_loss_scaling(optimizer: Any) -> None:
             variable.assign(value)
 
     def get_scaled_loss(loss: Any) -> Any:
-        mark_scaled(optimizer)
         return optimizer.scale_loss(loss)
 
     def get_unscaled_gradients(grads: Sequence[Any]) -> list[Any]:
         _unscaled.add(id(optimizer))
         return [None if grad is None else keras.ops.divide(grad, _scale_of(optimizer, grad)) for grad in grads]
 
-    for method in (apply, get_scaled_loss, get_unscaled_gradients):
+    for method in (apply, scale_loss, get_scaled_loss, get_unscaled_gradients):
         object.__setattr__(optimizer, method.__name__, method)
 
 

@@ -44,6 +44,7 @@ from everstep.engine.probe import explain, no_new_variables, watch_variables
 from everstep.engine.window import FINITE_STEPS, Window, size_of
 from everstep.errors import UsageError
 from everstep.grad import adapt_loss_scaling, forget_scaled
+from everstep.optim.held import held_optimizers
 from everstep.optim.loss_scale import updates
 from everstep.task import compiled_step
 from everstep.task.task import Task, unpack
@@ -154,7 +155,7 @@ class Engine(abc.ABC):
     def _build_optimizers(self) -> None:
         if self.optimizer is not None and not self.optimizer.built and self.model.built:
             self.optimizer.build(self.model.trainable_variables)
-        for held in states.optimizers(self.task, self.model, self.optimizer):
+        for held in held_optimizers(self.optimizer, self.task, self.model):
             adapt_loss_scaling(held)
 
     def _probe_steps(

@@ -5,8 +5,9 @@ On a CPU a step with a convolution runs in single calls instead: inside a scan i
 other bits. That choice is a rule, not a timing, and is recorded with the run (`describe`).
 """
 
+import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from everstep.engine.feed import Piece, on_host
 from everstep.engine.labels import watch_sparse_labels
 from everstep.engine.logs import floats
 from everstep.engine.pace import Pace
+from everstep.errors import UsageError
 from everstep.grad import ChainedScope
 from everstep.task.task import unpack
 from everstep.types import Batch, Logs
@@ -129,14 +131,16 @@ class JaxEngine(Engine):
         return BCOO((parts.values, parts.indices), shape=parts.like.shape[1:], indices_sorted=True)
 
     def _train(self, piece: Piece) -> None:
-        self._values, logs, _ = self._train_many(self._values, piece.placed)
+        with _explained_lowering():
+            self._values, logs, _ = self._train_many(self._values, piece.placed)
         self._logs = {"train": logs}
         self._pending.append(logs)
         while len(self._pending) > IN_FLIGHT:
             jax.block_until_ready(self._pending.popleft())
 
     def _validate(self, piece: Piece) -> dict[str, Any]:
-        self._values, logs, outputs = self._validate_many(self._values, piece.placed)
+        with _explained_lowering():
+            self._values, logs, outputs = self._validate_many(self._values, piece.placed)
         self._logs = {"validation": logs}
         return {name: (np.asarray(value),) for name, value in (outputs or {}).items()}
 
@@ -220,6 +224,19 @@ class JaxEngine(Engine):
         for key in keys:
             self._values[self._positions[key]] = values[key]
         self._logs = {}
+
+
+@contextlib.contextmanager
+def _explained_lowering() -> Iterator[None]:
+    """Says what to do where JAX cannot compile a step for this device."""
+    try:
+        yield
+    except ValueError as error:
+        if "is not supported by dot_general on CPU" not in str(error):
+            raise
+        raise UsageError(
+            "attention in float16 does not run on JAX on a CPU: use bfloat16 or float32, a GPU, or another backend"
+        ) from error
 
 
 def _labels(jaxpr: Any, batch: Batch) -> Any:

@@ -104,7 +104,9 @@ def _array(parts: Mapping[tuple[int, ...], float]) -> np.ndarray:
 
 
 def checked_logs(logs: Any, task: Task, step: str) -> dict[str, Any]:
-    """Returns what a step returned as a dict, a loss of shape `[1]` as a scalar.
+    """Returns what a step returned as a flat dict, a loss of shape `[1]` as a scalar.
+
+    It may be nested: `{m.name: m.result() for m in model.metrics}` has a dict inside.
 
     Raises:
       UsageError: It is something else.
@@ -113,8 +115,10 @@ def checked_logs(logs: Any, task: Task, step: str) -> dict[str, Any]:
         raise UsageError(
             f"{type(task).__name__}.{step} returned {kind_of(logs)}, not a dict: return {{self.loss: loss}}"
         )
-    checked = dict(logs or {})
-    return {**checked, task.loss: as_scalar(checked[task.loss])} if task.loss in checked else checked
+    flat: dict[str, Any] = {}
+    for name, value in (logs or {}).items():
+        flat |= checked_logs(value, task, step) if isinstance(value, Mapping) else {name: value}
+    return {**flat, task.loss: as_scalar(flat[task.loss])} if task.loss in flat else flat
 
 
 def train_logs(shapes: Mapping[str, tuple], task: Task) -> dict[str, tuple]:

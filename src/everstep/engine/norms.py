@@ -12,8 +12,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from everstep.engine.state import optimizers
 from everstep.grad import ChainedScope
+from everstep.optim.held import held_optimizers
 from everstep.optim.loss_scale import find_scaling
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ def measure(task: Any, model: keras.Model, optimizer: Any, wanted: bool) -> Norm
 
     What an engine did that had the same optimizers before is undone.
     """
-    held = optimizers(task, model, optimizer)
+    held = held_optimizers(optimizer, task, model)
     for one in held:
         if (apply := getattr(one.apply, "unmeasured", None)) is not None:
             object.__setattr__(one, "apply", apply)

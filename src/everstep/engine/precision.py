@@ -20,7 +20,9 @@ def precision(dtype: str | None) -> Iterator[None]:
     before = keras.config.dtype_policy()
     policy = f"mixed_{dtype}" if dtype in ("float16", "bfloat16") else dtype
     if dtype == "float16" and policy != before.name and not has_accelerator():
-        logger.warning("runtime.mixed_precision_dtype=float16 on a CPU: it works, but slower than float32")
+        logger.warning(
+            "runtime.mixed_precision_dtype=float16 on a CPU: slower than float32, and without attention on JAX"
+        )
     if policy is not None:
         keras.config.set_dtype_policy(policy)
     try:

@@ -69,8 +69,25 @@ def no_new_variables() -> Iterator[None]:
 @contextlib.contextmanager
 def explain(task: Any) -> Iterator[None]:
     """Turns errors for what cannot be compiled into ones that say what to do in a task."""
-    with _explained_tape(task), _explained_keras(task):
+    with _explained_tape(task), _explained_keras(task), _compiled_metrics():
         yield
+
+
+@contextlib.contextmanager
+def _compiled_metrics() -> Iterator[None]:
+    """Inside the block `model.compiled_metrics` is what the model was compiled with, as it was in Keras 2; else None.
+
+    In Keras 3 it is always there on TensorFlow, and never elsewhere: `if model.compiled_metrics:` would tell nothing.
+    """
+    name = "compiled_metrics"
+    if name in vars(keras.Model):  # around another one
+        yield
+        return
+    setattr(keras.Model, name, property(lambda model: model._compile_metrics))
+    try:
+        yield
+    finally:
+        delattr(keras.Model, name)
 
 
 @contextlib.contextmanager

@@ -66,19 +66,13 @@ def model_owners(model: keras.Model, used: Iterable[keras.Variable] = ()) -> dic
       used: The variables that steps use.
     """
     ids = {id(variable) for variable in used}
-    found = {name: value for name, value in sorted(vars(model).items()) if holds_variables(value)}
-    return {
-        f"model.{name}": value
-        for name, value in found.items()
-        if not (name.startswith("_") or name == "optimizer")
-        or any(id(variable) in ids for variable in _all_variables(value))
-    }
 
+    def counts(name: str, value: Any) -> bool:
+        if name.startswith("_") or name == "optimizer":
+            return any(id(variable) in ids for variable in _all_variables(value))
+        return holds_variables(value)
 
-def optimizers(task: Any, model: keras.Model, optimizer: Any = None) -> list[keras.Optimizer]:
-    """Returns the optimizer, and those that the task and the model keep in their attributes, each once."""
-    held = nest.flatten([optimizer, *vars(task).values(), *vars(model).values()])
-    return list({id(one): one for one in held if isinstance(one, keras.optimizers.Optimizer)}.values())
+    return {f"model.{name}": value for name, value in sorted(vars(model).items()) if counts(name, value)}
 
 
 def canonical(value: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
@@ -109,10 +103,31 @@ def checked(expected: Mapping[str, keras.Variable], given: State) -> State:
     for key, variable in expected.items():
         if key in given:
             wrong += _mismatch(key, variable, given[key])
-    if wrong:
-        listed = "\n  ".join(wrong[:40]) + (f"\n  … and {len(wrong) - 40} more" if len(wrong) > 40 else "")
-        raise UsageError(f"the state does not fit this experiment ({len(wrong)} differences):\n  {listed}")
-    return given
+    if not wrong:
+        return given
+    listed = "\n  ".join(wrong[:40]) + (f"\n  … and {len(wrong) - 40} more" if len(wrong) > 40 else "")
+    metrics = _changed_metrics(expected, given)
+    if metrics:
+        raise UsageError(
+            f"the metrics are not those that the run was started with: {metrics}; their sums are part of what is "
+            f"saved: resume with the same metrics, or start a new run in another directory\n  {listed}"
+        )
+    raise UsageError(
+        f"the state does not fit this experiment ({len(wrong)} differences): resume with the model, optimizer and "
+        f"metrics that the run was started with, or start a new run in another directory\n  {listed}"
+    )
+
+
+def _changed_metrics(expected: Iterable[str], given: Iterable[str]) -> str:
+    """Returns which metrics are new and which are gone, where nothing but metrics and their means has changed."""
+    new, gone = sorted(set(expected) - set(given)), sorted(set(given) - set(expected))
+    if not new + gone or not all(key.startswith(("metrics.", "window.")) for key in new + gone):
+        return ""
+    parts = []
+    for word, keys in (("new", new), ("gone", gone)):
+        names = sorted({key.split("/")[1] for key in keys if key.startswith("metrics.")})
+        parts += [f"{word}: {', '.join(names)}"] if names else []
+    return "; ".join(parts)
 
 
 def check_held(keyed: Mapping[str, keras.Variable], used: Iterable[keras.Variable]) -> None:

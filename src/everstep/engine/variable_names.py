@@ -6,6 +6,7 @@ import keras
 
 from everstep.engine import state as states
 from everstep.optim import variable_names
+from everstep.optim.held import held_optimizers
 from everstep.task.task import Task
 
 
@@ -20,5 +21,5 @@ def name_variables(task: Task, model: keras.Model, optimizer: Any) -> None:
         keyed = states.collect({"model": model, **states.task_owners(task)})
         return {id(variable): key.removeprefix("model/") for key, variable in keyed.items()}
 
-    for holder in states.optimizers(task, model, optimizer):
+    for holder in held_optimizers(optimizer, task, model):
         variable_names.name_variables(holder, names)

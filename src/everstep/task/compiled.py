@@ -8,6 +8,7 @@ import keras
 
 from everstep.errors import UsageError
 from everstep.grad import losses_divided_by_keras, mark_scaled
+from everstep.optim.held import held_optimizers
 from everstep.task.task import Task
 from everstep.types import Batch
 
@@ -65,7 +66,8 @@ class CompiledTask(Task):
         """Learns from one batch as the model was compiled to."""
         if self._own_train is None:
             return super().train_step(inputs, model, optimizer, metrics)
-        mark_scaled(optimizer)
+        for held in held_optimizers(optimizer, model):
+            mark_scaled(held)  # scaling is the step's own business
         with losses_divided_by_keras():
             return self._own_train(inputs)
 
@@ -120,26 +122,18 @@ class _Override:
         own = any(getattr(type(model), hook) is not getattr(keras.Model, hook) for hook in changing)
         return cls(model, name) if own else None
 
-    def __call__(self, inputs: Batch) -> dict[str, Any]:
+    def __call__(self, inputs: Batch) -> Mapping[str, Any]:
         if not self._stateless:
-            return _flat(self._step(inputs))
+            return self._step(inputs)
         self._model._symbolic_build(data_batch=inputs)  # as Keras does: the lists below are to be whole
         groups = self._groups()
         logs, state = self._step(tuple([v.value for v in group] for group in groups), inputs)
         for group, values in zip(groups, state, strict=True):
             for variable, value in zip(group, values, strict=True):
                 variable.assign(value)
-        return _flat(logs)
+        return logs
 
     def _groups(self) -> list[list[keras.Variable]]:
         model = self._model
         optimizer = [model.optimizer.variables] if self._with_optimizer else []
         return [model.trainable_variables, model.non_trainable_variables, *optimizer, model.metrics_variables]
-
-
-def _flat(logs: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns logs without nesting, as Keras does: `{m.name: m.result() for m in self.metrics}` has a dict inside."""
-    flat: dict[str, Any] = {}
-    for name, value in (logs or {}).items():
-        flat.update(_flat(value) if isinstance(value, Mapping) else {name: value})
-    return flat
