@@ -40,7 +40,7 @@ from everstep.loop.learning_rate import LearningRate
 from everstep.loop.trainer import Trainer
 from everstep.optim.ema import find_average
 from everstep.remote.working import working_copy
-from everstep.run import cost
+from everstep.run import cost, key_path
 from everstep.run.attempt import Attempt
 from everstep.run.changes import accepted_changes, check_keys
 from everstep.run.digest import weights_digest
@@ -132,7 +132,6 @@ def run_experiment(
     say = _say if verbose else lambda line: None
     _check(mode, params, model_dir, distribution_strategy)
     training, evaluating = "train" in mode, "eval" in mode or run_post_eval
-    stored = params.replace(runtime={"backend": keras.backend.backend()})
     header = header or ({"experiment": experiment} if experiment else {})
     with contextlib.ExitStack() as stack:
         stack.push(functools.partial(_tell_of_interruption, say if verbose else None, keep))
@@ -144,6 +143,9 @@ def run_experiment(
         stack.enter_context(entered(distribution_strategy or configured_strategy(params.runtime)))
         stack.enter_context(precision(params.runtime.mixed_precision_dtype))
         checkpointer = stack.enter_context(_checkpoints(run, params.trainer, training))
+        if training and params.trainer.optimizer_config.open_length is not None:
+            params = params.replace(trainer=_with_schedule(params, task, checkpointer, say))
+        stored = params.replace(runtime={"backend": keras.backend.backend()})
         changes = _changes(checkpointer, run, stored, _listed(allow_change), header) if training else []
         if callable(trainer):
             trainer = trainer(params)
@@ -281,8 +283,43 @@ def _changes(
     if checkpointer.latest() is None:
         check_keys(run.directory, params, allow)
         return []
-    used = checkpointer.newest_meta().get("extra", {}).get(Attempt.name, {}).get("config", "")
+    used = _used_config(checkpointer)
     return accepted_changes(run.directory, params, allow, str(header.get("gin", "")), used)
+
+
+def _used_config(checkpointer: OrbaxCheckpointer) -> str:
+    """Returns the configuration that the newest checkpoint was trained with; empty where it does not say."""
+    return str(checkpointer.newest_meta().get("extra", {}).get(Attempt.name, {}).get("config", ""))
+
+
+def _with_schedule(
+    params: ExperimentConfig, task: Task, checkpointer: OrbaxCheckpointer, say: Callable[[str], None]
+) -> TrainerConfig:
+    """Returns the trainer's section with a learning rate as long as training: nobody has set its length.
+
+    A run that resumes keeps the length that it began with, however long it is trained now.
+    """
+    config = params.trainer
+    key = f"trainer.optimizer_config.{config.optimizer_config.open_length}"
+    kept: Any = None
+    if checkpointer.latest() is not None:
+        kept = key_path.find(dialect.load(_used_config(checkpointer)), key)
+    steps = _train_steps(params, task)
+    if not isinstance(kept, int):
+        return config.with_schedule(steps)
+    new = config.with_schedule(kept + config.optimizer_config.learning_rate.get().offset)
+    if config.with_schedule(steps) != new:
+        say(f"the learning rate keeps its length of {kept} steps, with which the run began; {key} changes it")
+    return new
+
+
+def _train_steps(params: ExperimentConfig, task: Task) -> int | None:
+    """Returns how long training is in steps; for epochs the data says it."""
+    config = params.trainer
+    if config.train_steps is not None:
+        return config.train_steps
+    batches = config.overfit_batches or _training_data(params, task).batches_per_epoch
+    return in_steps(config, batches).train_steps
 
 
 def _listed(keys: str | Sequence[str]) -> list[str]:

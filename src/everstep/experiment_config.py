@@ -59,6 +59,11 @@ class ExperimentConfig(Config):
         return config
 
 
+def with_schedule(params: ExperimentConfig) -> ExperimentConfig:
+    """Returns a configuration with the length of its learning rate, where that follows the number of steps."""
+    return params.replace(trainer=params.trainer.with_schedule())
+
+
 def read_experiment(path: str | os.PathLike[str], otherwise: Callable[[], ExperimentConfig]) -> ExperimentConfig:
     """Returns a file's values laid over the experiment that it names, as `ExperimentConfig.from_yaml` does.
 

@@ -277,3 +277,16 @@ def test_two_alternatives_on_one_command_line_are_refused(everstep):
     assert done.code == 2
     assert "trainer.epochs: received 1 beside train_steps=500, but they are alternatives: give one of them" in done.err
     assert "(from override 'trainer.epochs=1')" in done.err
+
+
+def test_a_schedule_follows_the_length_of_training(everstep):
+    shown = listing(everstep("config", "mnist/mlp", "trainer.train_steps=500"))
+    assert shown["        decay_steps"] == ("500", "follows trainer.train_steps")
+    key = "trainer.optimizer_config.learning_rate.cosine.decay_steps"
+    assert (
+        f"{key}: 4000 -> 500  # follows trainer.train_steps"
+        in everstep("config", "mnist/mlp", "trainer.train_steps=500", "--diff", "factory").out
+    )
+    shown = listing(everstep("config", "mnist/mlp", "trainer.train_steps=500", f"{key}=9"))
+    assert shown["        decay_steps"] == ("9", f"override '{key}=9'")
+    assert listing(everstep("config", "mnist/mlp", "trainer.epochs=2"))["        decay_steps"][0] == "null"

@@ -153,7 +153,7 @@ def test_what_an_editor_shows():
     assert (steps["description"], steps["default"]) == (field_docs(type(config.trainer))["train_steps"], 77)
     rate = schema["properties"]["trainer"]["properties"]["optimizer_config"]["properties"]["learning_rate"]
     assert rate["properties"]["type"]["default"] == "cosine"
-    assert rate["properties"]["cosine"]["properties"]["decay_steps"]["default"] == 4000
+    assert rate["properties"]["cosine"]["properties"]["decay_steps"]["default"] is None
     assert "offset" in field_docs(CosineLrConfig)
     assert rate["properties"]["cosine"]["properties"]["offset"]["description"] == field_docs(CosineLrConfig)["offset"]
     kinds = schema["properties"]["task"]["properties"]["model"]["properties"]["kind"]["anyOf"]

@@ -125,11 +125,11 @@ def test_other_names_are_answered(type_: str, answer: str):
 REQUIRED = {
     "stepwise": ["boundaries", "values"],
     "exponential": ["initial_learning_rate", "decay_steps", "decay_rate"],
-    "polynomial": ["initial_learning_rate", "decay_steps"],
-    "cosine": ["initial_learning_rate", "decay_steps"],
+    "polynomial": ["initial_learning_rate"],
+    "cosine": ["initial_learning_rate"],
     "cosine_restarts": ["initial_learning_rate", "first_decay_steps"],
     "power": ["initial_learning_rate"],
-    "power_linear": ["initial_learning_rate", "total_decay_steps"],
+    "power_linear": ["initial_learning_rate"],
     "power_with_offset": ["initial_learning_rate"],
     "step_cosine_with_offset": ["boundaries", "values"],
 }
@@ -250,3 +250,19 @@ def test_averages_that_never_move():
     lines = wrong(ema={"average_decay": 1, "dynamic_decay": False})
     assert lines == ["ema.average_decay: received 1.0, must be from 0 to less than 1"]
     OptimizationConfig({"ema": {"average_decay": 1}}).validate()  # a dynamic decay is less, as long as a run lasts
+
+
+@pytest.mark.parametrize(
+    ("type_", "field"),
+    [("cosine", "decay_steps"), ("polynomial", "decay_steps"), ("power_linear", "total_decay_steps")],
+)
+def test_a_schedule_is_as_long_as_training_unless_somebody_says_how_long(type_: str, field: str):
+    config = OptimizationConfig({"learning_rate": {"type": type_, type_: {"initial_learning_rate": 0.1, "offset": 20}}})
+    config.validate()
+    assert config.open_length == f"learning_rate.{type_}.{field}"
+    filled = config.with_length(100)
+    assert getattr(filled.learning_rate.get(), field) == 80, "it ends at step 100"
+    assert config.open_length is not None, "the former is as it was"
+    assert filled.open_length is None
+    assert filled.with_length(7) is filled
+    assert OptimizationConfig().open_length is None

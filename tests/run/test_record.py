@@ -209,3 +209,16 @@ def test_files_that_no_run_has_written_are_left_alone(tmp_path, name):
         Run.open(tmp_path, "mnist/mlp", "jax").begin(0, "a: 1")
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_directory_with_files_of_others_is_told(tmp_path, caplog):
+    """They stay; hidden files and what a submission leaves are nobody's concern; later attempts say nothing."""
+    for name in (".lock", "notes.txt", "thesis.tex"):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "submissions").mkdir()
+    with caplog.at_level("WARNING"):
+        Run.open(tmp_path, "line", "jax").begin(0, "")
+        Run.open(tmp_path, "line", "jax").begin(0, "")
+    [told] = [message for message in caplog.messages if "no run's" in message]
+    assert f"{str(tmp_path)!r} holds files that are no run's (notes.txt, thesis.tex): they stay as they are" in told
+    assert (tmp_path / "notes.txt").read_text() == "mine"

@@ -42,7 +42,8 @@ def test_experiments_are_complete(name):
     config = es.get_exp_config(name)
     config.validate()
     assert isinstance(config.task, mnist.MnistConfig)
-    assert config.trainer.optimizer_config.learning_rate.get().decay_steps == config.trainer.train_steps
+    rate = config.trainer.with_schedule().optimizer_config.learning_rate.get()
+    assert rate.decay_steps == config.trainer.train_steps
 
 
 @pytest.mark.backend

@@ -18,7 +18,7 @@ from everstep.config.difference import ABSENT, Change, differences
 from everstep.config.schema import json_schema
 from everstep.config.sources import HEADER
 from everstep.errors import UsageError
-from everstep.experiment_config import ExperimentConfig, read_experiment
+from everstep.experiment_config import ExperimentConfig, read_experiment, with_schedule
 from everstep.run.stored import changes_since
 
 app = new_app()
@@ -61,7 +61,7 @@ def config(request: options.Request, diff: Diff = None, schema: AsSchema = False
 
 def _listing(resolved: Resolved) -> str:
     origins = Origins(resolved)
-    values = annotated_yaml(redaction.tree(resolved.params.as_dict()), origins.of)
+    values = annotated_yaml(redaction.tree(resolved.shown.as_dict()), origins.of)
     header = redaction.tree(resolved.header())
     return f"{annotated_yaml(header, lambda path, value: '')}\n{values}"
 
@@ -85,14 +85,14 @@ def _changes(other: str, resolved: Resolved) -> list[Change]:
     """Returns what differs from the experiment itself, from a run, or from this experiment with a file laid over it."""
     path = Path(other)
     if other == "factory":
-        return _changes_from(resolved.factory, resolved.params)
+        return _changes_from(with_schedule(resolved.factory), resolved.shown)
     if path.is_file():
-        return _changes_from(read_experiment(path, lambda: resolved.factory), resolved.params)
+        return _changes_from(with_schedule(read_experiment(path, lambda: resolved.factory)), resolved.shown)
     if not (path / "config.yaml").is_file():
         what = "there is no config.yaml in it" if path.is_dir() else "no such file or directory"
         raise UsageError(f"--diff {other}: {what}; name a run directory, a config file, or factory")
     stored = load_file(path / "config.yaml")
-    return changes_since({key: value for key, value in stored.items() if key not in HEADER}, resolved.params)
+    return changes_since({key: value for key, value in stored.items() if key not in HEADER}, resolved.shown)
 
 
 def _changes_from(other: ExperimentConfig, params: ExperimentConfig) -> list[Change]:

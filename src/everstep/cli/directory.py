@@ -35,7 +35,7 @@ def default_directory(resolved: Resolved) -> Path:
     Secrets do not count: with a new password it is the same run still, and a digest must not help to guess one. Nor
     does whether a trace is taken.
     """
-    params = resolved.params.replace(trainer={"profile": ""})
+    params = resolved.shown.replace(trainer={"profile": ""})
     text = dialect.dump(redaction.tree(params.as_dict()))
     digest = hashlib.sha256(text.encode()).hexdigest()
     return Path("runs", f"{resolved.experiment.replace('/', '-')}-{digest[:10]}")

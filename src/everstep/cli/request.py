@@ -18,7 +18,7 @@ from everstep.config.gin import bindings as gin_bindings
 from everstep.config.layer import walk
 from everstep.engine import backend
 from everstep.errors import UsageError
-from everstep.experiment_config import ExperimentConfig, as_experiment
+from everstep.experiment_config import ExperimentConfig, as_experiment, with_schedule
 
 
 @dataclasses.dataclass
@@ -40,6 +40,11 @@ class Resolved:
     layers: list[Layer]
     imports: list[str]
     gin: gin_bindings.GinBindings
+
+    @property
+    def shown(self) -> ExperimentConfig:
+        """The configuration as it is printed: with the length of a learning rate that follows `trainer.train_steps`."""
+        return with_schedule(self.params)
 
     def header(self) -> dict[str, Any]:
         """Returns what a stored configuration says beside the values, so that it repeats the request."""

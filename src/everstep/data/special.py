@@ -146,7 +146,7 @@ def _as_csr(leaf: Any) -> Any:
         )
     if hasattr(leaf, "tocsr"):
         return leaf.tocsr()
-    from scipy import sparse  # type: ignore[import-untyped]  # Keras slices sparse tensors by it, too
+    from scipy import sparse  # Keras slices sparse tensors by it, too
 
     host = on_host(leaf)
     return sparse.coo_matrix((host.values, tuple(host.indices.T)), shape=host.like.shape[1:]).tocsr()

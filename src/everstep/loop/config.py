@@ -6,7 +6,7 @@ import numbers
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pydantic
 
@@ -128,6 +128,19 @@ class TrainerConfig(Config):
     """Where numbers go beside the console, `history.csv` and TensorBoard."""
     profile: str = ""
     """Of which steps to keep a trace in `profile/`, as `200..220`; `auto`: a few, once all is compiled. Empty: none."""
+
+    def with_schedule(self, train_steps: int | None = None) -> Self:
+        """Returns the settings with a learning rate that ends with training, where nobody has set its length.
+
+        Args:
+          train_steps: How long training is; by default as these settings say, if they say it in steps.
+        """
+        steps = self.train_steps if train_steps is None else train_steps
+        if steps is None or self.optimizer_config.open_length is None:
+            return self
+        new = self.replace()
+        new.optimizer_config = self.optimizer_config.with_length(steps)
+        return new
 
     def validate(self) -> None:
         """Checks the numbers.

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras.optimizers import schedules as keras_schedules
 
-from everstep.config import ConfigError, OneOfConfig
+from everstep.config import ConfigError, OneOfConfig, Problem
 from everstep.errors import UsageError
 from everstep.optim.adafactor import Adafactor
 from everstep.optim.config import OptimizationConfig
@@ -54,6 +54,8 @@ def build_learning_rate(config: OptimizationConfig, path: str = "trainer.optimiz
       UsageError: A required field is missing or a value is impossible, named by its key path.
     """
     _validate(config, path)
+    if config.open_length is not None:
+        raise ConfigError([Problem(f"{path}.{config.open_length}", "is required")])
     rate = _made(_SCHEDULES, config.learning_rate, f"{path}.learning_rate")
     if config.warmup.type is None:
         return rate

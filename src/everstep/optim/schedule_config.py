@@ -84,7 +84,7 @@ class PolynomialLrConfig(OffsetConfig):
     initial_learning_rate: float | None = None
     """The rate at step 0. Required."""
     decay_steps: int | None = None
-    """Steps until the end rate. Required."""
+    """Steps until the end rate. None: until training ends."""
     end_learning_rate: float = 1e-4
     """The rate at the end and after it."""
     power: float = 1.0
@@ -94,7 +94,7 @@ class PolynomialLrConfig(OffsetConfig):
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
-        yield from required(self, "initial_learning_rate", "decay_steps")
+        yield from required(self, "initial_learning_rate")
         yield from rates(self, "initial_learning_rate", "end_learning_rate")
         yield from not_negative(self, "power")
         yield from positive(self, "decay_steps")
@@ -107,13 +107,13 @@ class CosineLrConfig(OffsetConfig):
     initial_learning_rate: float | None = None
     """The rate at step 0. Required."""
     decay_steps: int | None = None
-    """Steps until the end rate. Required."""
+    """Steps until the end rate. None: until training ends."""
     alpha: float = 0.0
     """The end rate as a fraction of the initial one."""
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
-        yield from required(self, "initial_learning_rate", "decay_steps")
+        yield from required(self, "initial_learning_rate")
         yield from rates(self, "initial_learning_rate")
         yield from not_negative(self, "alpha")
         yield from positive(self, "decay_steps")
@@ -166,7 +166,7 @@ class PowerLinearLrConfig(OffsetConfig):
     initial_learning_rate: float | None = None
     """The rate at step 1. Required."""
     total_decay_steps: int | None = None
-    """Steps until the rate is 0, where it stays. Required."""
+    """Steps until the rate is 0, where it stays. None: until training ends."""
     power: float = -0.5
     """Less than 0 to decay: -0.5 is one over the square root."""
     linear_decay_fraction: float = 0.1
@@ -174,7 +174,7 @@ class PowerLinearLrConfig(OffsetConfig):
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
-        yield from required(self, "initial_learning_rate", "total_decay_steps")
+        yield from required(self, "initial_learning_rate")
         yield from rates(self, "initial_learning_rate")
         yield from positive(self, "total_decay_steps")
         if self.linear_decay_fraction <= 0:
@@ -253,6 +253,10 @@ class LrConfig(OneOfConfig):
     @classmethod
     def _from_number(cls, value: float) -> Self:
         return cls({"type": "constant", "constant": {"learning_rate": value}})
+
+
+LENGTHS = {"cosine": "decay_steps", "polynomial": "decay_steps", "power_linear": "total_decay_steps"}
+"""The schedules that have an end, and the field that says after how many steps: None where training ends."""
 
 
 @dataclasses.dataclass

@@ -60,6 +60,10 @@ OWN_FILES = ("config.yaml", surroundings.REQUIREMENTS, code_diff.FILE, "history.
 """What a run writes anew in its directory, beside `run.json`, which is the first."""
 
 
+_BEFORE_A_RUN = ("submissions", "checkpoints", "spool", "train", "validation", "logs", "run_id.txt")
+"""What may be in a run directory before its record is."""
+
+
 def refuse_foreign(directory: Path, names: Sequence[str]) -> None:
     """Refuses a directory with files that a run would write over and none has written.
 
@@ -102,6 +106,7 @@ class Run:
         self.newest_save: tuple[int, float] | None = None  # the step, and when, on the clock that only goes forward
         self._code: dict[str, Any] | None = None
         self._unwritten = False  # whether the disk has not taken the record, and that was told
+        self._strangers = _strangers(directory)
         self._created = [path for path in (directory, *directory.parents) if not path.exists()]
 
     @classmethod
@@ -171,6 +176,12 @@ class Run:
           UsageError: The directory cannot be created or written to.
         """
         refuse_foreign(self.directory, OWN_FILES)
+        if self._strangers:
+            logger.warning(
+                "%r holds files that are no run's (%s): they stay as they are, but share the directory with this run, "
+                "and go with it when it is removed; a directory of its own is better",
+                *(str(self.directory), ", ".join(self._strangers)),
+            )
         storage.prepare_directory(self.directory)
         if code is None:
             code = self.code() if self.is_kept else {}
@@ -305,6 +316,15 @@ class Run:
         if not self.is_kept:
             return
         storage.write_json(self.directory / "run.json", redaction.tree(self.record))
+
+
+def _strangers(directory: Path) -> list[str]:
+    """Returns what lies in a directory without a run; hidden files, and what a submission leaves, do not count."""
+    if not directory.is_dir() or (directory / "run.json").exists():
+        return []
+    names = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
+    strange = [name for name in names if name not in _BEFORE_A_RUN]
+    return strange if len(strange) <= 5 else [*strange[:5], f"and {len(strange) - 5} more"]
 
 
 def _spelled(moment: datetime.datetime) -> str:

@@ -95,7 +95,7 @@ def mlp() -> ExperimentConfig:
             validation_interval=1000,
             checkpoint_interval=1000,
             optimizer_config=OptimizationConfig(
-                {"learning_rate": {"type": "cosine", "cosine": {"initial_learning_rate": 1e-3, "decay_steps": 4000}}}
+                {"learning_rate": {"type": "cosine", "cosine": {"initial_learning_rate": 1e-3}}}
             ),
         ),
     )
@@ -107,7 +107,7 @@ def quick() -> ExperimentConfig:
     config = mlp()
     config.override({"task": {"model": {"units": 256, "dropout": 0.1}}})
     steps = {"train_steps": 1404, "steps_per_loop": 234, "validation_interval": 468, "checkpoint_interval": 468}
-    rate = {"cosine": {"initial_learning_rate": 3e-3, "decay_steps": 1404}}
+    rate = {"cosine": {"initial_learning_rate": 3e-3}}
     config.override({"trainer": {**steps, "optimizer_config": {"learning_rate": rate}}})
     return config
 
@@ -117,7 +117,6 @@ def cnn() -> ExperimentConfig:
     """A small convolutional network, 99 % accurate in a few minutes on two cores."""
     config = mlp()
     config.override({"task": {"model": {"kind": "cnn", "units": 64}}, "trainer": {"train_steps": 2000}})
-    config.override({"trainer": {"optimizer_config": {"learning_rate": {"cosine": {"decay_steps": 2000}}}}})
     return config
 
 
@@ -127,7 +126,6 @@ def augmented() -> ExperimentConfig:
     config = mlp()
     config.task = AugmentedMnistConfig()
     config.override({"task": {"model": {"dropout": 0.0}}, "trainer": {"train_steps": 2000}})
-    config.override({"trainer": {"optimizer_config": {"learning_rate": {"cosine": {"decay_steps": 2000}}}}})
     return config
 
 
@@ -138,5 +136,4 @@ def local() -> ExperimentConfig:
     config.override({"task": {"model": {"units": 16}, "num_samples": 2000, "train_data": {"global_batch_size": 32}}})
     steps = {"train_steps": 60, "steps_per_loop": 20, "validation_interval": 30, "checkpoint_interval": 30}
     config.override({"trainer": {**steps, "validation_steps": 2}})
-    config.override({"trainer": {"optimizer_config": {"learning_rate": {"cosine": {"decay_steps": 60}}}}})
     return config

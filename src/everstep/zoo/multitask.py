@@ -81,7 +81,7 @@ def digits_task(config: DigitsConfig, **kwargs: Any) -> Any:
 def digits() -> ExperimentConfig:
     """Two tasks, one model: which digit, and odd or even; 97 % and 98 % accurate in under a minute."""
     steps = 4000
-    rate = {"type": "cosine", "cosine": {"initial_learning_rate": 2e-3, "decay_steps": steps}}
+    rate = {"type": "cosine", "cosine": {"initial_learning_rate": 2e-3}}
     return ExperimentConfig(
         task=DigitsConfig(),
         trainer=TrainerConfig(

@@ -63,7 +63,7 @@ def sine_task(config: SineConfig, **kwargs: Any) -> Any:
 @register_experiment("regression/sine")
 def sine() -> ExperimentConfig:
     """A curve through noisy points, off by 0.02 on average, in seconds."""
-    rate = {"type": "cosine", "cosine": {"initial_learning_rate": 1e-2, "decay_steps": 2000}}
+    rate = {"type": "cosine", "cosine": {"initial_learning_rate": 1e-2}}
     return ExperimentConfig(
         task=SineConfig(),
         trainer=TrainerConfig(

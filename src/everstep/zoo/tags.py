@@ -42,7 +42,7 @@ def tags_task(config: TagsConfig, **kwargs: Any) -> Any:
 def tags() -> ExperimentConfig:
     """A small transformer that tells what the names in a sentence are of: 99 % of its words, in seconds."""
     steps = 400
-    rate = {"type": "cosine", "cosine": {"initial_learning_rate": 3e-3, "decay_steps": steps}}
+    rate = {"type": "cosine", "cosine": {"initial_learning_rate": 3e-3}}
     return ExperimentConfig(
         task=TagsConfig(),
         trainer=TrainerConfig(

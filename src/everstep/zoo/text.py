@@ -40,7 +40,7 @@ def sums_task(config: SumsConfig, **kwargs: Any) -> Any:
 def tiny() -> ExperimentConfig:
     """A two-layer transformer that learns to add, 99 % of the digits of sums it has not seen, in under a minute."""
     steps = 800
-    rate = {"type": "cosine", "cosine": {"initial_learning_rate": 3e-3, "decay_steps": steps}}
+    rate = {"type": "cosine", "cosine": {"initial_learning_rate": 3e-3}}
     warmup = {"type": "linear", "linear": {"warmup_steps": 100}}
     return ExperimentConfig(
         task=SumsConfig(),

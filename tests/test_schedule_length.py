@@ -1,0 +1,51 @@
+"""A learning rate without a length ends with training, and keeps that end when the run resumes."""
+
+import pytest
+
+import everstep as es
+from everstep.config import load_file
+from everstep.errors import UsageError
+from everstep.run.record import read
+
+pytestmark = pytest.mark.backend
+
+
+def run(directory, allow_change=(), verbose=False, **trainer):
+    params = es.get_exp_config("mnist/local")
+    every = {"steps_per_loop": 2, "checkpoint_interval": 2, "validation_interval": 100, "validation_steps": 1}
+    params.override({"task": {"num_samples": 320}, "trainer": {**every, **trainer}})
+    es.run_experiment(
+        None,
+        es.get_task(params.task),
+        "train",
+        params,
+        directory,
+        export=False,
+        verbose=verbose,
+        allow_change=allow_change,
+    )
+    stored = load_file(directory / "config.yaml")["trainer"]
+    return stored["optimizer_config"]["learning_rate"]["cosine"]["decay_steps"], read(directory)
+
+
+def test_in_steps_and_in_epochs(tmp_path):
+    steps, record = run(tmp_path / "steps", train_steps=4)
+    epochs, same = run(tmp_path / "epochs", epochs=0.4)
+    assert (steps, epochs, record["step"]) == (4, 4, 4)
+    rate = {"learning_rate": {"cosine": {"decay_steps": 4}}}
+    said = run(tmp_path / "said", train_steps=4, optimizer_config=rate)[1]
+    assert record["digest"] == same["digest"] == said["digest"]
+
+
+def test_a_run_that_resumes_keeps_the_length_it_began_with(tmp_path, capsys):
+    run(tmp_path, train_steps=4)
+    length, record = run(tmp_path, train_steps=6, verbose=True)
+    said = capsys.readouterr().err
+    assert "the learning rate keeps its length of 4 steps, with which the run began; trainer.optimizer_config" in said
+    assert "resumed at step 4, attempt 2\n" in said
+    assert (length, record["step"]) == (4, 6)
+    rate = {"learning_rate": {"cosine": {"decay_steps": 8}}}
+    with pytest.raises(UsageError, match=r"cosine\.decay_steps: 4 -> 8"):
+        run(tmp_path, train_steps=8, optimizer_config=rate)
+    with pytest.raises(UsageError, match="trainer.train_steps: received 4, but this run has trained 6 steps already"):
+        run(tmp_path, train_steps=4)
