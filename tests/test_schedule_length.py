@@ -15,7 +15,14 @@ def run(directory, allow_change=(), verbose=False, **trainer):
     every = {"steps_per_loop": 2, "checkpoint_interval": 2, "validation_interval": 100, "validation_steps": 1}
     params.override({"task": {"num_samples": 320}, "trainer": {**every, **trainer}})
     es.run_experiment(
-        None, es.get_task(params.task), "train", params, directory, export=False, verbose=verbose, allow_change=allow_change
+        None,
+        es.get_task(params.task),
+        "train",
+        params,
+        directory,
+        export=False,
+        verbose=verbose,
+        allow_change=allow_change,
     )
     stored = load_file(directory / "config.yaml")["trainer"]
     return stored["optimizer_config"]["learning_rate"]["cosine"]["decay_steps"], read(directory)

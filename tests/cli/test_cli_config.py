@@ -269,9 +269,10 @@ def test_a_schedule_follows_the_length_of_training(everstep):
     shown = listing(everstep("config", "mnist/mlp", "trainer.train_steps=500"))
     assert shown["        decay_steps"] == ("500", "follows trainer.train_steps")
     key = "trainer.optimizer_config.learning_rate.cosine.decay_steps"
-    assert f"{key}: 4000 -> 500  # follows trainer.train_steps" in everstep(
-        "config", "mnist/mlp", "trainer.train_steps=500", "--diff", "factory"
-    ).out
+    assert (
+        f"{key}: 4000 -> 500  # follows trainer.train_steps"
+        in everstep("config", "mnist/mlp", "trainer.train_steps=500", "--diff", "factory").out
+    )
     shown = listing(everstep("config", "mnist/mlp", "trainer.train_steps=500", f"{key}=9"))
     assert shown["        decay_steps"] == ("9", f"override '{key}=9'")
     assert listing(everstep("config", "mnist/mlp", "trainer.epochs=2"))["        decay_steps"][0] == "null"

@@ -93,6 +93,9 @@ def test_bad_input_is_one_line_and_nothing_is_written(everstep, tmp_path, words,
 def test_the_program_of_a_new_flow_runs_before_it_is_installed(everstep, tmp_path):
     assert everstep("new", str(tmp_path / "fresh-one")).code == 0
     program = str(tmp_path / "fresh-one" / "train.py")
-    for words, said in (("--task", "Nobody"), "there is no task 'Nobody'"), (("-m", "a=1,2"), "-m: a sweep over several"):
+    for words, said in (
+        (("--task", "Nobody"), "there is no task 'Nobody'"),
+        (("-m", "a=1,2"), "-m: a sweep over several"),
+    ):
         done = subprocess.run([sys.executable, program, *words], cwd=tmp_path, capture_output=True, text=True)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr

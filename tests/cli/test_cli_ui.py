@@ -91,12 +91,16 @@ def test_looking_makes_no_store(everstep, tmp_path, monkeypatch):
     monkeypatch.setattr(ui, "_Server", Server)
     (tmp_path / "plain" / "runs").mkdir(parents=True)
     for root in (project(tmp_path / "pages"), tmp_path / "plain"):
-        done = everstep("ui", "--project", str(root), "--port", str(free_port()), "--tensorboard-port", str(free_port()))
+        done = everstep(
+            "ui", "--project", str(root), "--port", str(free_port()), "--tensorboard-port", str(free_port())
+        )
         assert done.code == 0
         assert f"nothing is tracked yet: a run that is makes {root / 'mlflow.db'}" in done.out
         assert not list(root.rglob("*.db"))
         (root / "mlflow.db").touch()
-        done = everstep("ui", "--project", str(root), "--port", str(free_port()), "--tensorboard-port", str(free_port()))
+        done = everstep(
+            "ui", "--project", str(root), "--port", str(free_port()), "--tensorboard-port", str(free_port())
+        )
         assert done.code == 0
     assert opened == ["TensorBoard", "MLflow", "TensorBoard"] * 2
 

@@ -165,13 +165,17 @@ def test_another_default_may_be_the_alternative():
     assert set_in(Epochs(steps=5)) == {"steps": 5}
 
 
-@pytest.mark.parametrize("overrides", [["trainer.epochs=1", "trainer.train_steps=500"], ["trainer={epochs: 1}", "trainer.train_steps=500"]])
+@pytest.mark.parametrize(
+    "overrides", [["trainer.epochs=1", "trainer.train_steps=500"], ["trainer={epochs: 1}", "trainer.train_steps=500"]]
+)
 def test_two_overrides_of_one_request_are_given_at_once(overrides):
     """Whichever comes last: neither says that the other is taken back."""
     for order in (overrides, overrides[::-1]):
         with pytest.raises(UsageError) as error:
             apply(get_exp_config("mnist/local"), overrides=order)
-        assert re.search("trainer.(epochs|train_steps): received .* beside .*alternatives.*from override", str(error.value))
+        assert re.search(
+            "trainer.(epochs|train_steps): received .* beside .*alternatives.*from override", str(error.value)
+        )
 
 
 def test_overrides_that_take_one_back(tmp_path):

@@ -99,7 +99,9 @@ def test_bad_input(data, tmp_path):
     command = launched(words(data, tmp_path, "--model=small", "--size=32", "--global_batch_size=1000"))
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 2
-    assert re.search(r"^everstep: error: global_batch_size: received 1000, but there are 66 training records", done.stderr, re.M)
+    assert re.search(
+        r"^everstep: error: global_batch_size: received 1000, but there are 66 training records", done.stderr, re.M
+    )
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
 

@@ -252,7 +252,10 @@ def test_averages_that_never_move():
     OptimizationConfig({"ema": {"average_decay": 1}}).validate()  # a dynamic decay is less, as long as a run lasts
 
 
-@pytest.mark.parametrize(("type_", "field"), [("cosine", "decay_steps"), ("polynomial", "decay_steps"), ("power_linear", "total_decay_steps")])
+@pytest.mark.parametrize(
+    ("type_", "field"),
+    [("cosine", "decay_steps"), ("polynomial", "decay_steps"), ("power_linear", "total_decay_steps")],
+)
 def test_a_schedule_is_as_long_as_training_unless_somebody_says_how_long(type_: str, field: str):
     config = OptimizationConfig({"learning_rate": {"type": type_, type_: {"initial_learning_rate": 0.1, "offset": 20}}})
     config.validate()

@@ -14,8 +14,8 @@ from everstep.cli.project_options import Backend, choose_backend, wake_backend
 from everstep.cli.quiet import quiet
 from everstep.components.interruption import ends_when_asked
 from everstep.errors import UsageError
-from everstep.flow.project import FlowProject
 from everstep.flow.program import NO_MULTIRUN
+from everstep.flow.project import FlowProject
 from everstep.flow.running import create_task, execute
 from everstep.launch.progress import newest_checkpoint
 from everstep.launch.supervisor import supervise

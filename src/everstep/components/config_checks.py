@@ -31,9 +31,7 @@ def require_epochs(config: ConfigStruct) -> int:
       ConfigError: The key is not set.
     """
     if config.epochs is None:
-        raise ConfigError(
-            [Problem("epochs", "missing; how often is the training data gone through?", config.origin)]
-        )
+        raise ConfigError([Problem("epochs", "missing; how often is the training data gone through?", config.origin)])
     return int(config.epochs)
 
 

@@ -85,7 +85,9 @@ class KerasTrainer:
                 "train_and_eval",
                 params,
                 self._folder.training,
-                controller_cls=functools.partial(_controller, told, callbacks, watcher, epochs_origin=config.place("epochs")),
+                controller_cls=functools.partial(
+                    _controller, told, callbacks, watcher, epochs_origin=config.place("epochs")
+                ),
                 export=False,
                 verbose=self._verbose,
                 allow_change=self._allow_change,

@@ -15,7 +15,6 @@ from everstep.engine.norms import Norms, zero
 from everstep.errors import UsageError
 from everstep.types import Batch
 
-
 FINITE_STEPS = "finite_steps"
 """The key, among those of a window, of what is no part of the state."""
 

@@ -14,7 +14,6 @@ from everstep.flow.project import FlowProject
 from everstep.flow.running import run_flow
 from everstep.run.signals import Interrupted
 
-
 NO_MULTIRUN = (
     "-m: a sweep over several values (key=1,2) is not offered yet: call it once per value, as in "
     "`for n in 1 2; do everstep flow TASK TASK.key=$n; done`; each has a run directory of its own"

@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import importlib.util
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -468,7 +468,9 @@ def _orbit_checkpointer(checkpointer: Checkpointer | None, orbit: dict[str, Any]
     orbit.pop("enable_async_checkpointing", None)  # checkpoints are always written in the background
     for name in ("summary_manager", "eval_summary_manager"):
         if orbit.pop(name, None) is not None:
-            raise UsageError(f"Controller({name}=…) is not offered: pass summary_dir=…, or a tracker of your own, tracker=…")
+            raise UsageError(
+                f"Controller({name}=…) is not offered: pass summary_dir=…, or a tracker of your own, tracker=…"
+            )
     manager = orbit.pop("checkpoint_manager", None)
     if orbit:
         raise TypeError(f"Controller() got an unexpected keyword argument {next(iter(orbit))!r}")

@@ -30,7 +30,13 @@ class EpochController(Controller):
     """
 
     def __init__(
-        self, *, callbacks: KerasCallbacks, keep: bool, epochs_key: str = "epochs", epochs_origin: str = "", **kwargs: Any
+        self,
+        *,
+        callbacks: KerasCallbacks,
+        keep: bool,
+        epochs_key: str = "epochs",
+        epochs_origin: str = "",
+        **kwargs: Any,
     ) -> None:
         super().__init__(**(kwargs if keep else {**kwargs, "checkpointer": None}))
         self.callbacks = callbacks

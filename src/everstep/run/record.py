@@ -305,7 +305,7 @@ class Run:
 
 
 def _strangers(directory: Path) -> list[str]:
-    """Returns what lies in a directory that has no run yet; hidden files, and what a submission leaves, do not count."""
+    """Returns what lies in a directory that has no run yet; hidden files, and what precedes a run, do not count."""
     if not directory.is_dir() or (directory / "run.json").exists():
         return []
     names = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
