@@ -41,8 +41,8 @@ def ui(
 ) -> None:
     """Show a project's runs in MLflow and TensorBoard.
 
-    Prints both addresses once they answer; MLflow's, once a run is tracked there. Ctrl-C ends both. Only this machine
-    can reach them, unless --host says otherwise: whoever reaches them can read, change and delete the runs.
+    Prints both addresses once they answer; that of MLflow where runs are tracked already. Ctrl-C ends both. Only this
+    machine can reach them, unless --host says otherwise: whoever reaches them can read, change and delete the runs.
     """
     root = _root(project)
     uri = checked_uri(folder_uri(root))

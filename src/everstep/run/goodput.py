@@ -117,8 +117,15 @@ class _Attempt:
         if first is not None:
             first = first if ended is None else min(first, ended)
             ended = first if ended is None else ended
-        begin, end = int(record["from_step"]), int(record["to_step"])
-        return cls(begin, end, int(record.get("steps_again", 0)), started, first, ended, record["reason"] or "killed")
+        return cls(
+            from_step=int(record["from_step"]),
+            to_step=int(record["to_step"]),
+            rolled_back=int(record.get("steps_again", 0)),
+            started=started,
+            first_step=first,
+            ended=ended,
+            reason=record["reason"] or "killed",
+        )
 
     @property
     def computed(self) -> int:
