@@ -12,6 +12,7 @@ import pytest
 import everstep as es
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment import create_trainer
+from everstep.run.ending import exit_code
 from everstep.run.signals import Interrupted
 from everstep.types import CLOCKS
 
@@ -345,6 +346,24 @@ def test_asked_to_end_before_the_first_step(tmp_path):
     run("train", tmp_path / "run")
     again = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (again["id"], again["step"], len(again["attempts"])) == (record["id"], 12, 2)
+
+
+def test_a_program_that_is_asked_to_end_says_once_what_is_saved(tmp_path, capfd):
+    """Whoever catches it, a command line for example, knows that it is said."""
+
+    def ask(logs):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted) as interrupted:
+        run("train", tmp_path / "run", train_actions=[ask], verbose=True)
+    said = f"SIGINT: the state is saved at step {interrupted.value.saved}; the same command resumes from there"
+    assert exit_code(interrupted.value) == 130
+    assert capfd.readouterr().err.count(said) == 1
+    with pytest.raises(Interrupted) as interrupted:
+        run("train", tmp_path / "quiet", train_actions=[ask], verbose=False)
+    assert said not in capfd.readouterr().err
+    assert exit_code(interrupted.value) == 130
+    assert capfd.readouterr().err == f"everstep: {said}\n"
 
 
 class Reducing(TinyTask):

@@ -11,6 +11,7 @@ outside the list, or an entry that does not fail any more, is an error.
 """
 
 import argparse
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -25,6 +26,7 @@ BACKENDS = ("tensorflow", "jax", "torch")
 KERAS, PLAIN, KEPT = "keras", "everstep.fit", "everstep.fit(model_dir=…)"
 """Whose `fit` runs: Keras's, ours, ours with a directory."""
 
+KNOWN = Path(".pytest_cache", "keras_tests")
 REFUSALS = Path(__file__).with_name("refusals.toml")
 
 
@@ -43,6 +45,20 @@ def refused(backend: str, how: str) -> set[str]:
     }
 
 
+def table() -> str:
+    """Returns the refusals for people."""
+    rows = ["| refused | why | tests |", "|---|---|---|"]
+    for name, entry in refusals().items():
+        places = [
+            *entry.get("backends", ()),
+            *{True: ["with `model_dir`"], False: ["without `model_dir`"]}.get(entry.get("model_dir"), []),
+        ]
+        where = f" ({', '.join(places)})" if places else ""
+        tests = sorted({test.split("::")[-1] for test in entry["tests"]})
+        rows.append(f"| {name}{where} | {entry['reason']} | {', '.join(f'`{test}`' for test in tests)} |")
+    return "\n".join(rows)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the tests; returns 1 if one fails that is not in the list, or one of the list passes everywhere."""
     parser = argparse.ArgumentParser("python -m tools.keras_tests", description=(__doc__ or "").split("\n")[0])
@@ -50,18 +66,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model-dir", choices=["with", "without", "both"], default="both")
     parser.add_argument("-k", dest="named", help="only tests whose name contains this; pytest's -k")
     parser.add_argument("-v", dest="loud", action="store_true", help="show pytest's output of the tests run through us")
+    parser.add_argument(
+        "--table", action="store_true", help="print the refusals as docs/fit.md shows them, and no more"
+    )
+    parser.add_argument("--anew", action="store_true", help="run the tests with Keras's fit, too, though that is known")
     parser.add_argument("files", nargs="*", help="such as trainer_test.py; all by default")
     options = parser.parse_args(argv)
+    if options.table:
+        print(table())
+        return 0
     ways = {"with": [KEPT], "without": [PLAIN], "both": [PLAIN, KEPT]}[options.model_dir]
     wrong = 0
     for backend in options.backend or BACKENDS:
         with tempfile.TemporaryDirectory(prefix="keras_tests_") as folder:
             files = [file for file in sources.copy(Path(folder)) if not options.files or file.name in options.files]
-            passing = {test for test, how in _run(files, backend, KERAS, options.named).items() if how == "passed"}
+            passing = _passing(files, backend, options.named, options.anew)
             for how in ways:
                 outcomes = _run(files, backend, how, options.named, options.loud)
                 wrong += _report(backend, how, passing, outcomes)
     return 1 if wrong else 0
+
+
+def _passing(files: Sequence[Path], backend: str, named: str | None, anew: bool) -> set[str]:
+    """Returns the tests that pass with Keras's own `fit`; what was found out is kept for this version of Keras."""
+    known = KNOWN / f"{importlib.metadata.version('keras')}-{backend}.json"
+    outcomes = json.loads(known.read_text("utf-8")) if known.is_file() and not anew else {}
+    missing = [file for file in files if not any(test.startswith(f"{file.name}::") for test in outcomes)]
+    if named:
+        outcomes = _run(files, backend, KERAS, named)
+    elif missing:
+        outcomes |= _run(missing, backend, KERAS, None)
+        known.parent.mkdir(parents=True, exist_ok=True)
+        known.write_text(json.dumps(outcomes, indent=0), encoding="utf-8")
+    names = {file.name for file in files}
+    return {test for test, how in outcomes.items() if how == "passed" and test.split("::")[0] in names}
 
 
 def _run(files: Sequence[Path], backend: str, how: str, named: str | None, loud: bool = False) -> dict[str, str]:

@@ -51,6 +51,10 @@ def main() -> int:
     """Runs pytest with what the command line says."""
     backend, how, result, named, *files = sys.argv[1:]
     os.environ |= {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    # Most of the time on JAX goes into compiling the same small programs: XLA keeps them from run to run.
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(".pytest_cache", "compiled").absolute()))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
     import pytest
 
     with contextlib.ExitStack() as stack:
