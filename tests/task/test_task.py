@@ -55,8 +55,9 @@ def test_losses_of_the_model_are_the_default_loss():
 
 
 def test_unpack():
-    assert unpack({"a": 1}) == ({"a": 1}, {"a": 1}, None)
-    assert unpack(("x",)) == ("x", "x", None)
+    """Labels that a batch does not have are None; a task that finds them in a dict says so."""
+    assert unpack({"a": 1}) == ({"a": 1}, None, None)
+    assert unpack(("x",)) == ("x", None, None)
     assert unpack(("x", "y")) == ("x", "y", None)
     assert unpack(["x", "y", "w"]) == ("x", "y", "w")
 
