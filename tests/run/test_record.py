@@ -68,6 +68,7 @@ def test_a_run_from_begin_to_finish(directory):
             "steps_again": 0,
             "reason": "train_steps reached",
             "changes": [],
+            "code": record["code"],
         }
     ]
 
