@@ -12,11 +12,12 @@ import pytest
 from everstep.config import Config, apply, dialect, get_exp_config, register_experiment
 from everstep.config import registry as known
 from everstep.engine.config import RuntimeConfig
-from everstep.experiment_config import ExperimentConfig
+from everstep.experiment_config import ExperimentConfig, with_schedule
 from everstep.loop.config import TrainerConfig
 from everstep.task.config import TaskConfig
 
 OPTIMIZER = "trainer.optimizer_config.optimizer"
+LENGTH = "trainer.optimizer_config.learning_rate.cosine.decay_steps"
 
 
 def listing(outcome: Any) -> dict[str, tuple[str, str]]:
@@ -59,8 +60,8 @@ def stack(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_value_has_an_origin(everstep: Any, name: str) -> None:
     printed = everstep("config", name, "--backend=jax")
     own = {key: value for key, value in listing(printed).items() if key != "experiment"}
-    assert {origin for _, origin in own.values()} == {"default", name, "--backend jax"}
-    expected = apply(get_exp_config(name), overrides=["runtime.backend=jax"])
+    assert {origin for _, origin in own.values()} == {"default", name, "--backend jax", "follows trainer.train_steps"}
+    expected = with_schedule(apply(get_exp_config(name), overrides=["runtime.backend=jax"]))
     assert dialect.load(printed.out) == {"experiment": name, **expected.as_dict()}
 
 
@@ -193,15 +194,20 @@ def test_what_differs_from_the_experiment(everstep: Any) -> None:
     assert re.fullmatch(rf"{OPTIMIZER}\.adam: {{clipnorm: null, .*}} -> \(absent\)", found[1])
     assert found[2].startswith(f"{OPTIMIZER}.sgd: (absent) -> {{clipnorm: null")
     assert found[2].endswith(f"  # default, override '{OPTIMIZER}.sgd.momentum=0.5'")
-    assert found[3:] == ["trainer.train_steps: 4000 -> 5  # a.yaml:2", "runtime.seed: 0 -> 2  # --seed 2"]
+    assert found[3:] == [
+        f"{LENGTH}: 4000 -> 5  # follows trainer.train_steps",
+        "trainer.train_steps: 4000 -> 5  # a.yaml:2",
+        "runtime.seed: 0 -> 2  # --seed 2",
+    ]
 
 
 def test_what_differs_from_a_run(everstep: Any) -> None:
     Path("run").mkdir()
-    stored = apply(get_exp_config("mnist/mlp"), overrides=["runtime.backend=jax", "runtime.seed=3"])
+    stored = with_schedule(apply(get_exp_config("mnist/mlp"), overrides=["runtime.backend=jax", "runtime.seed=3"]))
     Path("run/config.yaml").write_text(f"experiment: mnist/mlp\nimports: [some.module]\n{stored.to_yaml()}")
     found = lines(everstep("config", "mnist/mlp", "--backend=jax", "trainer.train_steps=9", "--diff=run"))
     assert found == [
+        f"{LENGTH}: 4000 -> 9  # follows trainer.train_steps",
         "trainer.train_steps: 4000 -> 9  # override 'trainer.train_steps=9'",
         "runtime.seed: 3 -> 0  # default",
     ]
@@ -282,7 +288,7 @@ def test_two_alternatives_on_one_command_line_are_refused(everstep):
 def test_a_schedule_follows_the_length_of_training(everstep):
     shown = listing(everstep("config", "mnist/mlp", "trainer.train_steps=500"))
     assert shown["        decay_steps"] == ("500", "follows trainer.train_steps")
-    key = "trainer.optimizer_config.learning_rate.cosine.decay_steps"
+    key = LENGTH
     assert (
         f"{key}: 4000 -> 500  # follows trainer.train_steps"
         in everstep("config", "mnist/mlp", "trainer.train_steps=500", "--diff", "factory").out

@@ -54,8 +54,6 @@ def build_learning_rate(config: OptimizationConfig, path: str = "trainer.optimiz
       UsageError: A required field is missing or a value is impossible, named by its key path.
     """
     _validate(config, path)
-    if config.open_length is not None:
-        raise ConfigError([Problem(f"{path}.{config.open_length}", "is required")])
     rate = _made(_SCHEDULES, config.learning_rate, f"{path}.learning_rate")
     if config.warmup.type is None:
         return rate
@@ -63,10 +61,16 @@ def build_learning_rate(config: OptimizationConfig, path: str = "trainer.optimiz
 
 
 def _validate(config: OptimizationConfig, path: str) -> None:
+    """Checks a config; here the length of a learning rate has to be known, for nobody else can tell it any more."""
+    problems: list[Problem] = []
     try:
         config.validate()
     except ConfigError as error:
-        raise ConfigError([problem.under(path) for problem in error.problems]) from None
+        problems += error.problems
+    if config.open_length is not None:
+        problems.append(Problem(config.open_length, "is required"))
+    if problems:
+        raise ConfigError([problem.under(path) for problem in problems])
 
 
 def _made(table: Mapping[str, Callable[..., Any]], config: OneOfConfig, path: str, **arguments: Any) -> Any:
