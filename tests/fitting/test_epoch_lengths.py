@@ -175,6 +175,44 @@ def test_initial_epoch_of_unknown_length():
     assert steps == [10, 10]
 
 
+@pytest.mark.backend
+@pytest.mark.parametrize("steps", [3, 12])
+def test_validation_steps_that_do_not_fit(steps):
+    given = {
+        "batch_size": SIZE,
+        "validation_batch_size": SIZE,
+        "shuffle": False,
+        "epochs": 2,
+        "validation_steps": steps,
+    }
+    theirs, ours = ([], [])
+    for fit, seen in ((keras.Model.fit, theirs), (es.fit, ours)):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            history = fit(made(), X, Y, validation_data=(X, Y), verbose=0, **given)
+        seen += [history.history["val_loss"], sum("ran out of data" in str(one.message) for one in said)]
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-5)
+    assert ours[1] == theirs[1]
+
+
+@pytest.mark.backend
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="PyTorch has no steps_per_execution")
+def test_batch_hooks_of_several_steps_and_unknown_length():
+    def hooks(fit, data):
+        seen = []
+
+        class Sees(callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                seen.append(batch)
+
+        model = made()
+        model.compile("sgd", "mse", steps_per_execution=4)
+        fit(model, data, epochs=2, verbose=0, callbacks=[Sees()])
+        return seen
+
+    assert hooks(es.fit, generated) == hooks(es.fit, of_tensorflow()) == [3, 7, 11, 3, 7, 11]
+
+
 def endless():
     while True:
         yield X[:SIZE], Y[:SIZE]

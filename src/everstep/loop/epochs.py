@@ -138,8 +138,16 @@ class EpochController(Controller):
     def _end_of_window(self, end: int) -> int:
         if self.lengths.batches is None and self.trainer.train_stream.batches_per_epoch is not None:
             self._pass_was_counted()
+            self._show_last_step()
             return self.step
         return end
+
+    def _show_last_step(self) -> None:
+        """Shows callbacks the last steps of an epoch, of which nobody knew that they were: fewer than the others."""
+        done = self.lengths.done(self.step)
+        if self.callbacks.single_steps and not self.callbacks.due(done):
+            with self._shown():
+                self.callbacks.end_batch(done, self.trainer.engine.read("train"))
 
     def _pass_was_counted(self) -> None:
         """The first pass has told how many batches there are, and with it how many steps there will be."""
@@ -165,7 +173,10 @@ class EpochController(Controller):
         """Evaluates once; returns the logs."""
         if self.callbacks.single_evaluations:
             self._before_evaluation = super()._parts()
-        return super().evaluate(steps)
+        logs = super().evaluate(steps)
+        if self.trainer.evaluated_batches < steps and not getattr(self.callbacks.model, "stop_evaluating", False):
+            _warn_of_end("validation_steps")
+        return logs
 
     def _parts(self) -> tuple[State, dict[str, Any]]:
         # An evaluation that is cut short is done again from its first batch: what hooks learned in it does not count.
@@ -260,10 +271,11 @@ class EpochController(Controller):
             self.stop("model.stop_training was set")
 
 
-def _warn_of_end() -> None:
-    """Says what Keras says where an epoch gets fewer batches than it was to have."""
+def _warn_of_end(steps: str = "steps_per_epoch") -> None:
+    """Says what Keras says where an epoch or an evaluation gets fewer batches than it was to have."""
+    doing = "training" if steps == "steps_per_epoch" else "evaluation"
     warnings.warn(
-        "Your input ran out of data; interrupting training. An epoch ends where a pass over the data does: make "
-        "steps_per_epoch a divisor of its number of batches, or let it repeat itself, as dataset.repeat() does.",
+        f"Your input ran out of data; interrupting {doing}. It ends where a pass over the data does: make {steps} a "
+        "divisor of the number of batches, or let the data repeat itself, as dataset.repeat() does.",
         stacklevel=2,
     )
