@@ -254,7 +254,7 @@ def _jax_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: 
 
     assigned: list[keras.Variable] = []
 
-    def pure(values: list) -> tuple[Any, tuple[Any, list]]:
+    def pure(values: list) -> tuple[Any, tuple[Any, list, list]]:
         with ChainedScope(list(zip(variables, values, strict=True))) as scope:
             loss, value = _split(loss_fn())
             scaled = _scale(loss, optimizer)
