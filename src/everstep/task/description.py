@@ -30,6 +30,8 @@ class ModelDescription(Config):
     """Its class and, of a functional model, what it returns."""
     layers: dict[str, str] = dataclasses.field(default_factory=dict)
     """Each layer with its settings and, in a functional model, its inputs; of a large model only a digest."""
+    optimizers: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """The settings of each optimizer that it keeps in an attribute, beside the one it was compiled with."""
 
 
 @dataclasses.dataclass
@@ -116,7 +118,12 @@ def _as_compiled(owner: Any, now: Any) -> Any:
 
 
 def _model(model: keras.Model) -> ModelDescription:
-    return ModelDescription(type=of_model(model), layers=layer_lines(model))
+    held = {
+        name: _optimizer(value)[0]
+        for name, value in sorted(vars(model).items())
+        if isinstance(value, keras.optimizers.Optimizer) and name != "optimizer"
+    }
+    return ModelDescription(type=of_model(model), layers=layer_lines(model), optimizers=held)
 
 
 def _optimizer(optimizer: Any) -> tuple[dict[str, Any], float | None]:
