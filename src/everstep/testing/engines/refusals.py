@@ -97,7 +97,10 @@ def check_refuses_decisions_on_values(make: Make) -> None:
 def check_refuses_what_no_device_takes(make: Make) -> None:
     """Strings cannot go to a device."""
     data = (np.ones((8, 4), "float32"), np.array(["a"] * 8))
-    with pytest.raises(UsageError, match="y: holds text"), running(make, Regression(), seeded(models.linear), data=data):
+    with (
+        pytest.raises(UsageError, match="y: holds text"),
+        running(make, Regression(), seeded(models.linear), data=data),
+    ):
         pass
 
 
