@@ -211,6 +211,14 @@ def test_what_to_do_is_in_the_first_line(message, data, loss):
     assert "\n" not in str(refused.value)
 
 
+def test_wrong_shape_of_one_of_several_inputs():
+    inputs = [keras.Input((6,), name="b"), keras.Input((2,), name="a")]
+    model = keras.Model(inputs, layers.Dense(1)(layers.concatenate(inputs)))
+    model.compile("sgd", "mse")
+    with pytest.raises(UsageError, match=r"x: the samples have the shape \(3,\), but .* for \(2,\) at its input 'a'"):
+        es.fit(model, {"a": DENSE[:, :3], "b": DENSE}, Y, **GIVEN)
+
+
 def test_wrong_labels_of_batches():
     def batches():
         yield DENSE, np.eye(3)[CLASSES]

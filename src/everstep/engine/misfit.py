@@ -53,8 +53,12 @@ def misfits_explained(model: keras.Model, batches: Sequence[Batch | None]) -> It
 def _wrong_inputs(model: keras.Model, batch: Batch) -> str:
     """Returns which input of the model gets arrays of another shape than it has."""
     expected = getattr(model, "inputs", None) or []
-    given = _parts(unpack(batch)[0])
-    names = [getattr(tensor, "name", "") for tensor in expected]
+    features, names = unpack(batch)[0], [getattr(tensor, "name", "") for tensor in expected]
+    if isinstance(features, dict):
+        if not set(names) <= set(features):  # Keras finds them in an order of its own
+            return ""
+        features = [features[name] for name in names]
+    given = _parts(features)
     if len(expected) != len(given):
         if len(expected) > 1 or (expected and len(given) > 1):
             return f"x: received {len(given)} arrays, but the model has {len(expected)} inputs: {', '.join(names)}"
@@ -84,7 +88,7 @@ def _sample(shape: tuple) -> str:
 
 def _parts(tree: Any) -> list[Any]:
     """Returns the tensors of a nesting; a sparse or ragged one in parts has no shape to compare."""
-    if any(isinstance(part, SparseArray | RaggedArray) for part in (tree if isinstance(tree, tuple) else (tree,))):
+    if any(isinstance(part, SparseArray | RaggedArray) for part in (tree if type(tree) in (tuple, list) else (tree,))):
         return []
     return nest.flatten(tree)
 
