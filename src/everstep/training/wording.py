@@ -37,11 +37,10 @@ _PHRASES = (
     (r"\bdata \(--allow-change data\)", "--allow-change data"),
     (r" *\(in Python: allow_change=\[[^\]]*\]\)", ""),
     (r"^--allow-change: ", "allow_change: "),
+    (r"^[xy]: (the samples|the labels|received)", r"train_ds, valid_ds: \1"),
 )
 
 _MISFITS = {
-    "is incompatible with the layer": "train_ds, valid_ds: the model does not take this data",
-    "must have rank (ndim)": "train_ds, valid_ds: the loss does not take these targets",
     "No loss to compute": "loss: received None, and the model has none of its own",
 }
 """By these words of Keras one knows what does not fit."""
