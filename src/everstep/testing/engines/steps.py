@@ -107,7 +107,9 @@ def check_metrics_know_masks(make: Make) -> None:
         def build_metrics(self, training: bool = True) -> list[keras.Metric]:
             return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
-        def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None, **weighted: Any) -> Any:
+        def build_losses(
+            self, labels: Any, model_outputs: Any, aux_losses: Any = None, sample_weight: Any = None
+        ) -> Any:
             return keras.losses.SparseCategoricalCrossentropy()(labels, model_outputs)
 
     def build() -> keras.Model:
