@@ -123,3 +123,29 @@ def test_sample_weights_that_a_method_does_not_know_are_refused(data):
     weighted = (*data, np.ones(8, "float32"))
     with pytest.raises(UsageError, match=r"Counting.process_compiled_metrics\(.*knows no sample weights"):
         ran(Counting(), linear(metrics=["mae"]), weighted)
+
+
+class Ported(Bare):
+    """Asks the model for its metrics, as Model Garden's steps do."""
+
+    def build_metrics(self, training=True):
+        return [keras.metrics.MeanAbsoluteError(name="own")]
+
+    def train_step(self, inputs, model, optimizer, metrics):
+        x, y = inputs
+        outputs = model(x, training=True)
+        if model.compiled_metrics:
+            self.process_compiled_metrics(model.compiled_metrics, y, outputs)
+            return {"loss": ops.mean(outputs), **{m.name: m.result() for m in model.metrics if m.name != "loss"}}
+        self.process_metrics(metrics, y, outputs)
+        return {"loss": ops.mean(outputs)}
+
+
+def test_a_step_may_ask_for_compiled_metrics(data):
+    """They are there where the model was compiled with some, on every backend; else the task's own are used."""
+    outputs = data[0] @ np.full((4, 1), WEIGHT)
+    error = np.abs(outputs - data[1]).mean()
+    compiled = ran(Ported(), linear(metrics=["mae"]), data)[0]
+    assert compiled["mae"] == pytest.approx(error, rel=1e-5)
+    assert compiled["own"] == 0.0
+    assert ran(Ported(), linear(), data)[0]["own"] == pytest.approx(error, rel=1e-5)

@@ -107,6 +107,27 @@ def check_unscaled_gradients_are_refused(make: Make) -> None:
         pass
 
 
+def check_steps_may_scale_by_themselves(make: Make) -> None:
+    """A step that takes the gradients of `optimizer.scale_loss(loss)`, as under a tape of its own, learns."""
+
+    def step(task: Any, inputs: Any, model: Any, optimizer: Any, metrics: Any) -> Any:
+        def scaled() -> tuple[Any, Any]:
+            loss = task.build_losses(inputs[1], model(inputs[0]))
+            return optimizer.scale_loss(loss), loss
+
+        (_, loss), grads = everstep.value_and_grad(scaled, model.trainable_variables)
+        optimizer.apply(grads, model.trainable_variables)
+        return {"loss": loss}
+
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(1e-2), initial_scale=64.0)
+    with running(make, Scripted(step), seeded(half), optimizer) as rig:
+        rig.run(5)
+        first = rig.engine.read("train")["loss"]
+        rig.engine.reset("train")
+        rig.run(60)
+        assert rig.engine.read("train")["loss"] < first
+
+
 def check_scales_in_task_attributes(make: Make) -> None:
     """A loss-scaling optimizer that the task holds, built late, works as the main one does."""
 
@@ -154,6 +175,7 @@ CHECKS = [
     check_fixed_scale_stays,
     check_scaled_loss_is_logged_unscaled,
     check_unscaled_gradients_are_refused,
+    check_steps_may_scale_by_themselves,
     check_scales_in_task_attributes,
     check_bfloat16_learns,
 ]
