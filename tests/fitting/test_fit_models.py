@@ -17,7 +17,6 @@ from everstep.engine.backend import create_engine
 from everstep.errors import UsageError
 from everstep.loop.recovery import Recovery
 from everstep.task.compiled import CompiledTask
-from everstep.testing.tasks import running
 
 pytestmark = pytest.mark.backend
 
@@ -97,8 +96,9 @@ def test_a_changed_optimizer_of_the_model_is_refused(tmp_path):
 def test_the_first_log_or_the_named_one_is_watched(watch):
     model = gan_program.made()
     task = CompiledTask(model, watch="" if watch == "d_loss" else watch)
-    with running(create_engine, task, model, model.optimizer, gan_program.X) as rig:
-        assert rig.engine.watched_log == watch
+    engine = create_engine(task, model, model.optimizer)
+    engine.build(gan_program.X[:8])
+    assert engine.watched_log == watch
     judged = Recovery(watched=watch).judge(3, {"d_loss": 1.0, "g_loss": 1.0, watch: math.nan})
     assert judged == f"{watch} is nan at step 3"
 
