@@ -1,7 +1,8 @@
 """A run's `export/` folder: every form the model can be served in, or a word on why not."""
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,13 @@ def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
         )
         return []
     written = []
-    for name, write in (("model.keras", export_keras), serving_form()):
-        try:
-            write(model, directory / name, sample)
-            written.append(directory / name)
-        except (UsageError, TrainingError, NotImplementedError, TypeError, ValueError) as error:
-            logger.warning("not exported as %s: %s", name, error)
+    with _remembering(model):
+        for name, write in (("model.keras", export_keras), serving_form()):
+            try:
+                write(model, directory / name, sample)
+                written.append(directory / name)
+            except (UsageError, TrainingError, NotImplementedError, TypeError, ValueError) as error:
+                logger.warning("not exported as %s: %s", name, error)
     if not written and directory.is_dir() and not any(directory.iterdir()):
         directory.rmdir()  # nobody should look for a model there
     return written
@@ -49,3 +51,16 @@ def serving_form() -> tuple[str, Callable[[keras.Model, Path, Any], None]]:
     if keras.backend.backend() == "torch":
         return "model.pt2", export_torch_program
     return SAVED_MODEL, export_saved_model
+
+
+@contextlib.contextmanager
+def _remembering(model: keras.Model) -> Iterator[None]:
+    """After the block a stateful RNN has what it had before it: the comparison calls the model."""
+    layers = [layer for layer in model._flatten_layers() if getattr(layer, "stateful", False)]
+    kept = [variable for layer in layers for variable in keras.tree.flatten(getattr(layer, "states", None) or [])]
+    values = [keras.ops.convert_to_numpy(variable).copy() for variable in kept]
+    try:
+        yield
+    finally:
+        for variable, value in zip(kept, values, strict=True):
+            variable.assign(value)
