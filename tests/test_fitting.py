@@ -43,7 +43,9 @@ def keras_fit(model, data=(X, Y), validation_data=TEST, **kwargs):
 
 
 def our_fit(model, data=(X, Y), validation_data=TEST, **kwargs):
-    given = {"batch_size": 8, "shuffle": False, "verbose": 0, **kwargs}
+    given = {"shuffle": False, "verbose": 0, **kwargs}
+    if isinstance(data, tuple):
+        given |= {"batch_size": 8}
     history = es.fit(model, data, validation_data=validation_data, **given)
     return model, history
 

@@ -2,6 +2,7 @@ import random
 import threading
 import time
 
+import keras
 import numpy as np
 import pytest
 
@@ -294,7 +295,16 @@ def test_types_on_the_way_to_the_device(given, placed):
     assert on_host(np.zeros(3, given)).dtype == placed
 
 
-@pytest.mark.parametrize("array", [np.array(["a"]), np.array([None]), np.array(["2026-01-01"], "datetime64[D]")])
+@pytest.mark.parametrize("array", [np.array([None]), np.array(["2026-01-01"], "datetime64[D]")])
 def test_types_no_device_takes(array):
     with pytest.raises(UsageError, match="dtype"):
         on_host(array)
+
+
+def test_only_tensorflow_takes_text():
+    text = np.array(["a"])
+    if keras.backend.backend() == "tensorflow":
+        assert on_host(text) is text
+        return
+    with pytest.raises(UsageError, match="dtype"):
+        on_host(text)

@@ -41,7 +41,7 @@ REFUSED = {
     "y: missing, and the model's loss needs it": {"y": None},
     "seed: received -1, must be at least 0": {"seed": -1},
     "seed: received '1' .str., expected a whole number": {"seed": "1"},
-    "y: x is a list, which has to bring it: .*np.array.x.": {"x": X.tolist()},
+    "x: received a list of Python numbers or lists: make an array of it, np.array.x.": {"x": X.tolist()},
     "workers: fit.. has no such argument: set it on the data": {"workers": 4},
     "data: fit.. has no such argument: it is called x": {"data": X},
     "batchsize: fit.. has no such argument: did you mean 'batch_size'": {"batchsize": 4},

@@ -107,7 +107,7 @@ class IterableStream(Stream):
 
 def is_one_shot(source: Any) -> bool:
     """Whether the source is an iterator already, so that reading it uses it up."""
-    return isinstance(source, Iterator)
+    return isinstance(source, Iterator) and not isinstance(source, Stream)
 
 
 def _shuffles_unseen(source: Any) -> bool:

@@ -114,7 +114,8 @@ class _First(Controller):
         return logs
 
     def _save(self, early: bool) -> None:
-        self._stages.begin("save")
+        if not early:  # what is saved before an evaluation is saved again behind it
+            self._stages.begin("save")
         super()._save(early)
         self.checkpointer.wait()
         self._saved["state"] = self.trainer.engine.state()
