@@ -56,7 +56,7 @@ def test_what_the_best_epoch_is_cannot_change(trained, tmp_path, quiet, allowed)
 def test_a_flag_alone_refuses_nothing_and_fewer_epochs_are_refused(trained, tmp_path, quiet):
     root = shutil.copytree(trained, tmp_path / "copy", symlinks=True)
     write(root, epochs=1)
-    with pytest.raises(UsageError, match=r"epochs: received 1, but 2 are trained already, .*say 2 or more.*line \d+"):
+    with pytest.raises(UsageError, match=r"epochs: received 1, but 2 are trained already: ask for 2 or more.*line \d+"):
         run(root)
     assert not (root / "runs" / "a" / "exported").exists()
     write(root, epochs=3)
