@@ -268,9 +268,11 @@ def test_changed_metrics_are_named_when_a_run_resumes(tmp_path):
 def test_stateful_layers_remember_from_batch_to_batch(tmp_path):
     x = np.random.default_rng(0).normal(size=(24, 3, 2)).astype("float32")
 
+    def build():
+        return keras.Sequential([keras.Input(batch_shape=(8, 3, 2)), layers.GRU(4, stateful=True), layers.Dense(1)])
+
     def make():
-        parts = [keras.Input(batch_shape=(8, 3, 2)), layers.GRU(4, stateful=True), layers.Dense(1)]
-        return compiled(lambda: keras.Sequential(parts), "sgd", "mse")
+        return compiled(build, "sgd", "mse")
 
     if BACKEND == "tensorflow":  # on JAX `fit` forgets what the layer remembers
         assert_as_in_fit(make, x, Y, validation_data=(x, Y))
