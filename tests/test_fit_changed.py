@@ -223,6 +223,7 @@ def test_unnamed_parts(tmp_path):
             "gaussian_noise": "GaussianNoise(stddev=0.1)",
             "lambda": "Lambda(arguments={}, function=odd.<locals>.Odd.__init__.<locals>.<lambda>)",
         },
+        "optimizers": {},
     }
 
 
