@@ -7,16 +7,18 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-input install
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lint format bench docs clean
+.PHONY: help demo check test test-full lint format bench docs release clean
 
 help:
 	@echo "make demo       train, evaluate and export mnist/mlp in runs/demo"
+	@echo "make check      lint, types, and the tests that train nothing: about two minutes"
 	@echo "make test       lint, types and tests"
 	@echo "make test-full  the same with the heavy versions of the tests, and Keras's own tests through fit"
 	@echo "make lint       ruff and mypy alone"
 	@echo "make format     put the code in order"
 	@echo "make bench      measure the loop"
 	@echo "make docs       build the documentation as a site in site/"
+	@echo "make release    build wheel and sdist in dist/, and run the demo from the wheel; uploads nothing"
 	@echo "make clean      remove caches, builds and .venv; runs stay"
 
 demo: $(VENV)/.everstep
@@ -44,7 +46,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadscope
 # Steps on PyTorch are not compiled, and take longer: every day kills and resumes, other backends' checkpoints, two
 # examples, the export, the contract suite and the streams, the longest first; `make test-full` runs everything there.
 ON_TORCH := $(addprefix tests/examples/test_examples.py::,test_gan test_custom_step) tests/reliability \
-            tests/test_resume_changed.py tests/export tests/engine tests/data tests/test_grad.py
+            tests/test_resume_changed.py tests/export tests/engine tests/data tests/task/test_grad.py
 
 define run_tests
 	$(PYTEST) --backend tensorflow -m "$(1)" $(PYTEST_ARGS)
@@ -67,6 +69,16 @@ bench: $(VENV)/.dev
 docs: $(VENV)/.dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html, or look at it while you write: $(BIN)/mkdocs serve"
+
+# What is uploaded is what is tried: the demo runs from the wheel, in an empty environment, outside of this folder.
+RELEASE := build/release
+release: $(VENV)/.dev
+	rm -rf dist $(RELEASE) && mkdir -p $(RELEASE)
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv $(RELEASE)/venv
+	$(RELEASE)/venv/bin/python -m pip --quiet --disable-pip-version-check --no-input install "$$(ls dist/*.whl)[tensorflow]"
+	cd $(RELEASE) && venv/bin/everstep train mnist/mlp --model-dir demo && venv/bin/everstep eval demo && venv/bin/everstep runs show demo
+	@echo "dist/ is ready; nothing was uploaded. $(RELEASE)/demo is the run of the wheel."
 
 clean:
 	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

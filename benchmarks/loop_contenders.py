@@ -17,8 +17,8 @@ import numpy as np  # noqa: E402
 from everstep.experiment import create_trainer, run_experiment  # noqa: E402
 from everstep.experiment_config import ExperimentConfig  # noqa: E402
 from everstep.loop.trainer import Trainer  # noqa: E402
+from everstep.recipes.mnist_data import load_mnist  # noqa: E402
 from everstep.task.classification import ClassificationTask  # noqa: E402
-from everstep.zoo.mnist_data import load_mnist  # noqa: E402
 
 BATCH, BLOCK, STEPS, WARM = 32, 100, 3000, 600
 
@@ -68,8 +68,8 @@ class Timed(Trainer):
 
     marks: dict[int, float] = {}
 
-    def train(self, num_steps: int) -> Any:
-        logs = super().train(num_steps)
+    def train(self, num_steps: int, **call: Any) -> Any:
+        logs = super().train(num_steps, **call)
         if self.global_step in (WARM, STEPS):
             len(logs)
             self.marks[self.global_step] = time.perf_counter()
@@ -83,7 +83,7 @@ def ours() -> float:
     task = Task()
     trainer = create_trainer(params, task, train=True, evaluate=False, trainer_cls=Timed)
     with tempfile.TemporaryDirectory() as directory:
-        run_experiment(None, task, "train", params, directory, trainer=trainer, export=False)
+        run_experiment(task, params, directory, "train", trainer=trainer, export=False)
     return (STEPS - WARM) / (Timed.marks[STEPS] - Timed.marks[WARM])
 
 

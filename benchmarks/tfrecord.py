@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from everstep.data.record_dataset import SHUFFLE_BUFFER, get_train_ds
-from everstep.data.record_writing import write_arrays
+from everstep.data.tfrecord import SHUFFLE_BUFFER, get_train_ds
+from everstep.data.tfrecord_writing import write_arrays
 
 SIDE, BATCH, FILES = 112, 64, 8
 

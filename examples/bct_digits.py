@@ -27,9 +27,9 @@ name = backend.select(args.backend)  # before anything imports Keras
 model_dir = args.model_dir or f"runs/bct-{name}-{'choose' if args.choose else args.seed}"
 
 import everstep as es  # noqa: E402
-import everstep.bct.digits  # noqa: E402  registers the experiments
+import everstep.recipes.bct.digits  # noqa: E402  registers the experiments
 from everstep import bct  # noqa: E402
-from everstep.bct.digits_data import load_digits  # noqa: E402
+from everstep.recipes.bct.digits_data import load_digits  # noqa: E402
 
 DIGITS = [str(digit) for digit in range(10)]
 HELD_OUT = 300
@@ -41,7 +41,7 @@ def train(experiment, run, seed, old_model="", trainer=None, **task):
     compatible = {"old_model": old_model, "variant": args.variant}
     params.override({"task": {**task, "bct": compatible}, "runtime": {"seed": seed}, "trainer": trainer or {}})
     model, _ = es.run_experiment(
-        None, es.get_task(params.task), "train", params, f"{model_dir}/{run}", export=False, verbose=False
+        es.get_task(params.task), params, f"{model_dir}/{run}", "train", export=False, verbose=False
     )
     model.save(f"{model_dir}/{run}.keras")
     return model, f"{model_dir}/{run}.keras"

@@ -12,7 +12,7 @@ import numpy as np
 
 import everstep as es
 from everstep.engine import backend
-from everstep.zoo.mnist_data import load_mnist
+from everstep.recipes.mnist_data import load_mnist
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--backend", choices=backend.installed(), help="default: KERAS_BACKEND, else what is installed")
@@ -96,7 +96,5 @@ def report(logs):
 
 
 task = TeacherTask(params.task)
-_, logs = es.run_experiment(
-    None, task, "train_and_eval", params, model_dir, train_actions=[report], export=False, verbose=False
-)
+_, logs = es.run_experiment(task, params, model_dir, train_actions=[report], export=False, verbose=False)
 print(f"accuracy of the teacher: {logs['accuracy']:.4f}")

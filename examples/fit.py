@@ -13,7 +13,7 @@ import numpy as np
 
 import everstep as es
 from everstep.engine import backend
-from everstep.zoo.mnist_data import load_mnist
+from everstep.recipes.mnist_data import load_mnist
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--backend", choices=backend.installed(), help="default: KERAS_BACKEND, else what is installed")

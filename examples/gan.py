@@ -95,8 +95,6 @@ def report(logs):
 
 
 task = GanTask(params.task)
-generator, _ = es.run_experiment(
-    None, task, "train", params, model_dir, train_actions=[report], export=False, verbose=False
-)
+generator, _ = es.run_experiment(task, params, model_dir, "train", train_actions=[report], export=False, verbose=False)
 points = generator(keras.random.normal((4096, GanTask.latent), seed=2))
 print(f"final mean: {float(ops.mean(points)):.3f} (the data's is 2.0)")

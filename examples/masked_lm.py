@@ -17,7 +17,7 @@ from everstep.config import bind, get_exp_config, get_task
 from everstep.config import register_experiment as register_config_factory
 from everstep.config import register_task as register_task_cls
 from everstep.engine import backend
-from everstep.zoo.transformer_config import TransformerConfig
+from everstep.recipes.transformer_config import TransformerConfig
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--backend", choices=backend.installed())
@@ -29,7 +29,7 @@ model_dir = args.model_dir or f"runs/masked-lm-{name}"
 import keras  # noqa: E402
 from keras import ops  # noqa: E402
 
-from everstep.zoo.transformer import transformer  # noqa: E402
+from everstep.recipes.transformer import transformer  # noqa: E402
 
 MASK, VOCABULARY = 0, 21
 
@@ -116,5 +116,5 @@ def masked_lm_tiny() -> cfg.ExperimentConfig:
 
 
 params, mode = get_exp_config("masked_lm/tiny"), "train_and_eval"
-_, logs = cfg.run_experiment(None, get_task(params.task), mode, params, model_dir, export=False, verbose=False)
+_, logs = cfg.run_experiment(get_task(params.task), params, model_dir, mode, export=False, verbose=False)
 print(f"accuracy of masked tokens: {logs['masked_lm_accuracy']:.4f}")

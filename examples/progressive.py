@@ -26,9 +26,9 @@ import numpy as np  # noqa: E402
 from keras import layers  # noqa: E402
 
 import everstep as es  # noqa: E402
-from everstep.loop.progressive_config import ProgressiveTrainerConfig  # noqa: E402
+from everstep.loop.config import ProgressiveTrainerConfig  # noqa: E402
+from everstep.recipes.mnist_data import load_mnist  # noqa: E402
 from everstep.task.classification import ClassificationTask  # noqa: E402
-from everstep.zoo.mnist_data import load_mnist  # noqa: E402
 
 SIZES, DROPOUT = (20, 24, 28), (0.0, 0.05, 0.1)
 STEPS = [given.steps * part // 10 for part in (4, 3, 3)]  # of the stages
@@ -87,7 +87,7 @@ def train(task_cls: type, trainer: type, steps: int, directory: str) -> tuple[fl
     params.override({"trainer": {"validation_interval": steps, "checkpoint_interval": 500}})
     begin = time.perf_counter()
     task = task_cls(params.task)
-    _, logs = es.run_experiment(None, task, "train_and_eval", params, directory, export=False, verbose=False)
+    _, logs = es.run_experiment(task, params, directory, export=False, verbose=False)
     return logs["accuracy"], time.perf_counter() - begin
 
 

@@ -9,9 +9,9 @@ from everstep import experiment as train_lib
 from everstep.cli import program as app
 from everstep.cli import program as tfm_flags
 from everstep.cli import program as train_utils
+from everstep.config import gin
 from everstep.config import registry as task_factory
-from everstep.config.gin import in_code as gin
-from everstep.engine import performance
+from everstep.engine import precision as performance
 from everstep.engine import strategy as distribute_utils
 from everstep.engine.backend import prepare as init_random_seed
 

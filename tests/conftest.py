@@ -59,7 +59,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.fixture(autouse=True)
 def _registered_optimizers_go():
     """What a test registers is gone after it: the next one expects the optimizers that ship."""
-    from everstep.optim import registry
+    from everstep.task.optim import config as registry
 
     before = dict(registry._registered)
     yield

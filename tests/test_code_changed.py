@@ -60,7 +60,7 @@ def by_experiment(folder, epochs):
         task=everstep.TaskConfig(train_data=data),
         trainer=everstep.TrainerConfig(train_steps=2 * epochs, steps_per_loop=1, checkpoint_interval=1),
     )
-    everstep.run_experiment(None, LineTask(params=params.task), "train", params, folder / "run", export=False)
+    everstep.run_experiment(LineTask(params=params.task), params, folder / "run", "train", export=False)
     return folder / "run"
 
 
@@ -72,7 +72,7 @@ def by_flow(folder, epochs):
 @pytest.mark.parametrize("start", [by_experiment, by_fit, by_training, by_flow])
 def test_edited_code_is_said_once_and_every_attempt_keeps_its_own(tmp_path, monkeypatch, capfd, start):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("everstep.flow.tracking.tracking_uri", lambda root: None)
+    monkeypatch.setattr("everstep.frontends.flow.recording.tracking_uri", lambda root: None)
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "line"\n')
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "parameters.yaml").write_text("Line: {seed: 1}\n")

@@ -20,10 +20,10 @@ import yaml
 from everstep.cli.commands import COMMANDS, app, load
 from everstep.cli.main import main
 from everstep.cli.spelling import normalised
-from everstep.components.config_file import DEFAULTS, DESCRIPTIONS
 from everstep.config import apply, get_exp_config, load_entry_points
-from everstep.config.gin.syntax import statements
-from everstep.flow.composing import compose
+from everstep.config.gin.reading import statements
+from everstep.frontends.components.config import DESCRIPTIONS, ProjectConfig
+from everstep.frontends.flow.settings import compose
 from test_structure import LEVEL, edges, modules, part
 
 ROOT = Path(__file__).parent.parent
@@ -33,7 +33,7 @@ LINKED = [
     *PAGES,
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
-    SOURCE / "zoo" / "data" / "README.md",
+    SOURCE / "recipes" / "data" / "README.md",
     ROOT / "examples" / "mnist_components" / "README.md",
 ]
 
@@ -169,8 +169,8 @@ def test_nothing_hides_from_the_tests(page):
 PROJECT_FILES = {
     "yaml config/parameters.yaml": lambda settings: settings.params.epoch == 5,
     "yaml config/optimizer.yaml": lambda settings: settings.has_optimizer_file,
-    "yaml config/catalog.yaml": lambda settings: len(settings.catalog_files) == 1,
-    "yaml config/local/catalog.yaml": lambda settings: len(settings.catalog_files) == 1,
+    "yaml config/catalog.yaml": lambda settings: len(settings.catalog_layers) == 1,
+    "yaml config/local/catalog.yaml": lambda settings: len(settings.catalog_layers) == 1,
     "yaml runs/baseline/config.yaml": None,
 }
 FLOW = [(name_of(page), b) for page in PAGES for b in blocks(page) if b.kind.startswith("yaml config/")]
@@ -191,7 +191,8 @@ def test_files_of_a_flow_are_read(page, block, tmp_path):
 def test_descriptions_are_those_of_a_card(page, block):
     said = yaml.safe_load(block.text)
     assert set(said) == set(DESCRIPTIONS)
-    assert not [key for section in said for key in said[section] if key not in DEFAULTS[section]]
+    known = ProjectConfig().as_dict()
+    assert not [key for section in said for key in said[section] if key not in known[section]]
 
 
 @pytest.mark.parametrize(("page", "block"), GIN)
@@ -375,7 +376,7 @@ def test_parts_are_as_drawn():
 
 
 def _part(cell: str) -> str:
-    return cell.strip("`").removesuffix("/").removesuffix(".py")
+    return cell.strip("`").removesuffix("/").removesuffix(".py").replace("/", ".")
 
 
 def test_dependencies_are_explained():

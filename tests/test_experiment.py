@@ -10,11 +10,11 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import everstep as es
-import everstep.zoo
+import everstep.recipes
 from everstep.cli.request import Request, resolve
 from everstep.errors import UsageError
-from everstep.export.folder import serving_form
-from everstep.task.initial.report import Report
+from everstep.export.model_export import serving_format
+from everstep.task.initial.matching import Report
 from loop.samples import TinyTask, run, tiny_params
 
 pytestmark = pytest.mark.backend
@@ -27,7 +27,7 @@ def train(model_dir, params=None, **kwargs):
     params = params or es.get_exp_config("mnist/local")
     task = es.get_task(params.task)
     kwargs = {"experiment": "mnist/local", "export": False, "verbose": False, **kwargs}
-    return es.run_experiment(None, task, "train_and_eval", params, model_dir, **kwargs)
+    return es.run_experiment(task, params, model_dir, **kwargs)
 
 
 def record(model_dir):
@@ -37,7 +37,7 @@ def record(model_dir):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A whole run, export included: its directory, model and logs."""
-    assert everstep.zoo
+    assert everstep.recipes
     model_dir = tmp_path_factory.mktemp("finished") / "run"
     return model_dir, *train(model_dir, export=True)
 
@@ -86,7 +86,7 @@ def test_tensorboard_events(finished):
 
 def test_export(finished):
     model_dir, model, _ = finished
-    assert {path.name for path in (model_dir / "export").iterdir()} == {"model.keras", serving_form()[0]}
+    assert {path.name for path in (model_dir / "export").iterdir()} == {"model.keras", serving_format()[0]}
     images = np.zeros((3, 28, 28), "float32")
     loaded = keras.saving.load_model(model_dir / "export" / "model.keras")
     np.testing.assert_allclose(loaded.predict(images, verbose=0), model.predict(images, verbose=0), rtol=1e-5)

@@ -77,7 +77,7 @@ def attempt(directory, policy, action=lambda logs: None):
     params = es.ExperimentConfig({"trainer": trainer, "task": {"train_data": data, "validation_data": data}})
     try:
         es.run_experiment(
-            None, Wide(params.task), "train", params, directory, export=False, verbose=False, train_actions=[action]
+            Wide(params.task), params, directory, "train", export=False, verbose=False, train_actions=[action]
         )
     except TrainingError as error:
         return f"{type(error).__name__}: {error}"

@@ -25,7 +25,7 @@ def run(params, directory, steps=6, **trainer):
     every = {"steps_per_loop": 2, "validation_interval": 4, "checkpoint_interval": 4, "train_steps": steps}
     params.override({"trainer": {**every, **trainer}})
     task = get_task(params.task)
-    model, logs = cfg.run_experiment(None, task, "train_and_eval", params, directory, verbose=False)
+    model, logs = cfg.run_experiment(task, params, directory, verbose=False)
     return logs
 
 

@@ -15,11 +15,10 @@ def run(directory, allow_change=(), verbose=False, **trainer):
     every = {"steps_per_loop": 2, "checkpoint_interval": 2, "validation_interval": 100, "validation_steps": 1}
     params.override({"task": {"num_samples": 320}, "trainer": {**every, **trainer}})
     es.run_experiment(
-        None,
         es.get_task(params.task),
-        "train",
         params,
         directory,
+        "train",
         export=False,
         verbose=verbose,
         allow_change=allow_change,

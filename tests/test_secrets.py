@@ -22,10 +22,9 @@ import pytest
 
 from everstep import redaction
 from everstep.config import apply, dialect, load_file
-from everstep.loop.attribute_state import AttributeState
-from everstep.redaction import hiding
-from everstep.redaction.memory import Memory
-from everstep.run.changes import accepted_changes
+from everstep.loop.callback_state import AttributeState
+from everstep.redaction import Memory
+from everstep.run.resume_checks import accepted_changes
 from leaky_experiment import DEFAULT_KEY, DEFAULT_SOURCE, LeakyConfig
 from planted_secrets import ENVIRONMENT, GIN, JSON, KEY_BLOCK, REQUEST, SECRETS, YAML, leaks
 
@@ -260,11 +259,11 @@ def test_no_secret_is_in_a_printed_configuration(answers: dict[str, Run], name: 
 
 def test_answers_still_help(answers: dict[str, Run]) -> None:
     assert (
-        b"task.pasword: unknown key (received '***'); did you mean 'password'"
+        b"task.pasword: received '***', unknown key: did you mean 'password'"
         in answers["a typo in the name of a secret"].err
     )
-    assert b"task.password: received *** (int), expected str" in answers["a number for a secret"].err
-    assert b"trainer.train_stepz: unknown key (received 3)" in answers["a typo beside a secret"].err
+    assert b"task.password: received ***, expected str" in answers["a number for a secret"].err
+    assert b"trainer.train_stepz: received 3, unknown key" in answers["a typo beside a secret"].err
 
 
 # -- the test itself -------------------------------------------------------------------------------------------------
@@ -295,7 +294,7 @@ def test_a_callback_remembers_no_secret() -> None:
 
 def test_a_run_with_secrets_can_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Marks and references in the stored configuration are no changes; anything else still is."""
-    monkeypatch.setattr(hiding, "_memory", Memory())
+    monkeypatch.setattr(redaction, "_memory", Memory())
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     overrides = [json.dumps(YAML["task"])]

@@ -139,7 +139,9 @@ def headings(page: Path) -> set[str]:
 
 def public(area: str) -> list[str]:
     """The names that a package hands on, read and not imported: a list, or the keys of what it loads late."""
-    tree = ast.parse((ROOT / "src" / "everstep" / area / "__init__.py").read_text("utf-8"))
+    package = ROOT / "src" / "everstep"
+    file = package / f"{area}.py"
+    tree = ast.parse((file if file.is_file() else package / area / "__init__.py").read_text("utf-8"))
     held = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
     return list(ast.literal_eval(held.get("_WHERE", held["__all__"])))
 

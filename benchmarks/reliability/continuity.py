@@ -115,7 +115,7 @@ def mlflow(job: Job) -> Points:
     Raises:
       RuntimeError: There is not exactly one MLflow run.
     """
-    from everstep.testing.mlflow_server import points_of, runs_of
+    from tests.servers.mlflow_server import points_of, runs_of
 
     uri = f"sqlite:///{job.directory.parent / 'mlflow.db'}"
     runs = runs_of(uri, job.experiment)

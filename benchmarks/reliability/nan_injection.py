@@ -93,9 +93,7 @@ def run(directory: Path, kind: str, sample: int, trials: int, interval: int = 7)
     params = es.ExperimentConfig({"trainer": trainer, "task": {"train_data": data, "validation_data": data}})
     error = ""
     try:
-        es.run_experiment(
-            None, Spoiled(params.task, kind, sample), "train", params, directory, export=False, verbose=False
-        )
+        es.run_experiment(Spoiled(params.task, kind, sample), params, directory, "train", export=False, verbose=False)
     except TrainingError as failure:
         error = str(failure)
     record = json.loads((directory / "run.json").read_text())

@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from everstep.testing.mlflow_server import MlflowServer, Points, memory_folder, points_of, runs_of
-from everstep.testing.proxy import Proxy
+from tests.servers.mlflow_server import MlflowServer, Points, memory_folder, points_of, runs_of
+from tests.servers.proxy import Proxy
+
 from everstep.tracking.mlflow import MlflowTracker
 
 STEP_SECONDS = 0.005
@@ -169,22 +170,22 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="outages of a few seconds")
     times = SMALL if parser.parse_args().small else Times()
     logging.basicConfig(format="  %(message)s", level=logging.WARNING)
-    undisturbed = percentile([_empty_step() for _ in range(1000)], 0.99)
-    print(f"a step of {STEP_SECONDS * 1e3:.0f} ms without tracking: p99 {undisturbed * 1e3:.2f} ms", flush=True)
+    uninterrupted = percentile([_empty_step() for _ in range(1000)], 0.99)
+    print(f"a step of {STEP_SECONDS * 1e3:.0f} ms without tracking: p99 {uninterrupted * 1e3:.2f} ms", flush=True)
     figures = []
     with tempfile.TemporaryDirectory() as folder, memory_folder() as memory:
         for scenario in SCENARIOS:
-            figures.append(measure(scenario, undisturbed, Path(folder), memory, times))
+            figures.append(measure(scenario, uninterrupted, Path(folder), memory, times))
             print(figures[-1].line(), flush=True)
     return 0 if all(one.passed() for one in figures) else 1
 
 
-def measure(scenario: Scenario, undisturbed: float, folder: Path, memory: Path, times: Times) -> Figures:
+def measure(scenario: Scenario, uninterrupted: float, folder: Path, memory: Path, times: Times) -> Figures:
     """Runs one scenario on a server of its own.
 
     Args:
       scenario: What happens.
-      undisturbed: What a step without tracking takes.
+      uninterrupted: What a step without tracking takes.
       folder: Where the run is.
       memory: Where the server is.
       times: How long it takes.
@@ -196,13 +197,13 @@ def measure(scenario: Scenario, undisturbed: float, folder: Path, memory: Path, 
         server.wait()
     try:
         with Proxy(server.uri) as proxy:
-            return _measure(scenario, server, proxy, folder / scenario.__name__, undisturbed, times)
+            return _measure(scenario, server, proxy, folder / scenario.__name__, uninterrupted, times)
     finally:
         server.kill()
 
 
 def _measure(
-    scenario: Scenario, server: MlflowServer, proxy: Proxy, run: Path, undisturbed: float, times: Times
+    scenario: Scenario, server: MlflowServer, proxy: Proxy, run: Path, uninterrupted: float, times: Times
 ) -> Figures:
     uri = proxy.uri if scenario in (slow, fails) else server.uri
     tracker = MlflowTracker(run, scenario.__name__, "outage", uri)
@@ -217,7 +218,7 @@ def _measure(
         scenario.__name__.replace("_", " "),
         percentile(loop.log_seconds, 0.99),
         max(loop.log_seconds),
-        percentile(loop.step_seconds, 0.99) - undisturbed,
+        percentile(loop.step_seconds, 0.99) - uninterrupted,
         len(expected),
         len(expected & points.keys()),
         len(expected - points.keys()),

@@ -1,4 +1,4 @@
-"""Two blocks for `everstep.zoo.transformer`, brought in by a gin file:
+"""Two blocks for `everstep.recipes.transformer`, brought in by a gin file:
 
     cd examples/gin_blocks
     everstep train text/tiny --import blocks --gin-file talking_gated.gin
@@ -10,7 +10,7 @@ import gin
 import numpy as np
 from keras import layers, ops
 
-import everstep.zoo.transformer  # noqa: F401  (so that gin knows `transformer`)
+import everstep.recipes.transformer  # noqa: F401  (so that gin knows `transformer`)
 
 
 @gin.configurable

@@ -11,7 +11,7 @@ import pathlib
 import pandas as pd
 from PIL import Image
 
-from everstep.zoo.mnist_data import load_mnist
+from everstep.recipes.mnist_data import load_mnist
 
 
 def write_images(images, labels_list, img_dir, suffix="jpg"):

@@ -4,7 +4,7 @@ import argparse
 
 import numpy as np
 
-from everstep.data.record_writing import write_arrays
+from everstep.data import write_arrays
 
 LABELS = ("disc", "frame", "stripes")
 

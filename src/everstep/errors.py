@@ -1,28 +1,189 @@
-"""What can go wrong, in a person's words.
+"""What can go wrong, as data: which key, what was received, why it is wrong, what to do, where the value came from.
 
-`UsageError` is bad input: the command line prints its text in one line and exits with 2, and nothing is left
-behind. `TrainingError` is a run that had started and failed: exit code 1, and what the run had is kept.
-A message says what was wrong, the value received, and what to do.
+`UsageError` is bad input: the command line prints it and exits with 2, and nothing is left behind. `TrainingError` is a
+run that had started and failed: exit code 1, and what the run had is kept. Both hold `Problem`s, and `Problem.__str__`
+is the only place that makes a sentence of one:
+
+    raise UsageError("must be at least 1", key="trainer.epochs", received=0)
+    raise UsageError("the data ends too soon", key="train_ds", remedy="repeat it: dataset.repeat()")
+    # trainer.epochs: received 0, must be at least 1
+    # train_ds: the data ends too soon: repeat it: dataset.repeat()
+
+An entry point whose users know a key by another name renames keys; nobody looks for words in sentences:
+
+    with renamed_keys({"trainer.epochs": "epochs", "task.train_data": "train_ds"}):
+        run_experiment(…)
 """
 
+import contextlib
+import dataclasses
 import difflib
 import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from everstep import redaction
+
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_KEY = re.compile(r"(?<![\w.\[\]/-])[a-zA-Z_]\w*(?:\.\w+|\[\d+\])+")  # a dotted key in the middle of a sentence
 
 
-class UsageError(ValueError):
+class _Nothing:
+    """Stands for a value that nobody passed; None may be one that somebody did."""
+
+    def __repr__(self) -> str:
+        return "NOTHING"
+
+
+NOTHING = _Nothing()
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+      key: What the user would change: a dotted key such as `trainer.train_steps` or `layers[0].units`, an argument
+        such as `epochs`, an option such as `--mode`; empty where nothing has a name.
+      reason: What is wrong with it, or what would be right.
+      origin: The file and line, the override or the option that the value came from, where that is known.
+      received: The value; left out of the sentence where there is none.
+      remedy: What to do.
+    """
+
+    key: str
+    reason: str
+    origin: str = ""
+    received: Any = NOTHING
+    remedy: str = ""
+
+    def under(self, key: str) -> "Problem":
+        """Returns the same problem as seen from whatever holds this key at `key`."""
+        return dataclasses.replace(self, key=join(key, self.key))
+
+    def renamed(self, names: Mapping[str, str]) -> "Problem":
+        """Returns the same problem with the user's names for keys, in the sentence, too."""
+        return dataclasses.replace(
+            self,
+            key=renamed_key(self.key, names),
+            reason=_KEY.sub(lambda found: renamed_key(found[0], names), self.reason),
+            remedy=_KEY.sub(lambda found: renamed_key(found[0], names), self.remedy),
+        )
+
+    def __str__(self) -> str:
+        received = "" if self.received is NOTHING else f"received {show(self.received)}"
+        line = ", ".join(part for part in (received, self.reason) if part)
+        line = ": ".join(part for part in (self.key, line, self.remedy) if part)
+        return redaction.text(f"{line} (from {self.origin})" if self.origin else line)
+
+
+class _Reported(Exception):
+    """An error that holds problems; its text is theirs, one per line."""
+
+    def __init__(
+        self,
+        reason: str | Problem | Sequence[Problem] = "",
+        *,
+        key: str = "",
+        received: Any = NOTHING,
+        remedy: str = "",
+        origin: str = "",
+        owner: str = "",
+    ) -> None:
+        """Takes one problem in its parts, or one or several that are made already.
+
+        Args:
+          reason: See `Problem`, as for those below; or one, or several of them.
+          key: What the user would change.
+          received: The value.
+          remedy: What to do.
+          origin: Where the value came from.
+          owner: Shown before each key where nobody knows more of it: the class of a config that stands alone.
+        """
+        if isinstance(reason, str):
+            reason = Problem(key, reason, origin, received, remedy)
+        self.problems = (reason,) if isinstance(reason, Problem) else tuple(reason)
+        super().__init__("\n".join(str(problem.under(owner)) for problem in self.problems))
+
+    @property
+    def key(self) -> str:
+        """The key of the first problem; see `Problem`."""
+        return self.problems[0].key
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, of the first problem."""
+        return self.problems[0].reason
+
+    @property
+    def received(self) -> Any:
+        """The value of the first problem, `NOTHING` where there was none."""
+        return self.problems[0].received
+
+    @property
+    def remedy(self) -> str:
+        """What to do about the first problem."""
+        return self.problems[0].remedy
+
+    @property
+    def origin(self) -> str:
+        """Where the value of the first problem came from."""
+        return self.problems[0].origin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems,)
+
+
+class UsageError(_Reported, ValueError):
     """The request cannot be carried out as written; nothing was done."""
 
 
-class TrainingError(RuntimeError):
+class TrainingError(_Reported, RuntimeError):
     """The run started and cannot go on."""
+
+
+def problems_under(key: str, error: Exception) -> list[Problem]:
+    """Returns what an error found, as seen from whatever holds the failing part at `key`."""
+    if isinstance(error, UsageError):
+        return [problem.under(key) for problem in error.problems]
+    return [Problem(key, str(error))]
+
+
+@contextlib.contextmanager
+def renamed_keys(names: Mapping[str, str]) -> Iterator[None]:
+    """Inside the block errors call keys by the user's names: `{"task.train_data": "train_ds"}`."""
+    try:
+        yield
+    except (UsageError, TrainingError) as error:
+        problems = tuple(problem.renamed(names) for problem in error.problems)
+        if problems == error.problems:
+            raise
+        raise type(error)(problems) from error
+
+
+def renamed_key(key: str, names: Mapping[str, str]) -> str:
+    """Returns the user's name for a key: its own, or that of what it is a part of."""
+    for length in range(len(key), 0, -1):
+        if key[:length] in names and (length == len(key) or key[length] in ".["):
+            return join(names[key[:length]], key[length:].removeprefix("."))
+    return key
+
+
+def join(path: str, key: str) -> str:
+    """Returns `path.key`; an index such as `[0]` is attached without a dot."""
+    if not path or not key:
+        return path or key
+    return f"{path}{key}" if key.startswith("[") else f"{path}.{key}"
+
+
+def show(value: Any, limit: int = 120) -> str:
+    """Returns a value as an error shows it: its repr without secrets, cut when long."""
+    text = redaction.text(repr(redaction.tree(value)))
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> UsageError:
@@ -31,7 +192,7 @@ def missing_extra(package: str, extra: str, purpose: str) -> UsageError:
     Example: `raise missing_extra("tensorflow", "tensorflow", "backend 'tensorflow'")`.
     """
     return UsageError(
-        f"{purpose} needs the package {package!r}, which is not installed: pip install 'everstep[{extra}]'"
+        f"{purpose} needs the package {package!r}, which is not installed", remedy=f"pip install 'everstep[{extra}]'"
     )
 
 

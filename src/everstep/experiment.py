@@ -9,73 +9,92 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import keras
 
 from everstep import redaction
-from everstep.actions.from_config import ConfiguredActions
 from everstep.checkpoint.checkpointer import SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer
+from everstep.checkpoint.remote.working import working_copy
+from everstep.checkpoint.retention import Retention
 from everstep.config import dialect
 from everstep.config.difference import Change
 from everstep.data import nest
 from everstep.data.source import make_stream
-from everstep.data.special import first_samples
 from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.precision import precision
 from everstep.engine.strategy import configured_strategy, entered
 from everstep.errors import UsageError
-from everstep.experiment_config import ExperimentConfig, check_mode
-from everstep.export.folder import export_all
+from everstep.experiment_config import ExperimentConfig, Mode
+from everstep.export.model_export import evaluated_weights, export_all, sample_inputs
 from everstep.loop import random_state
-from everstep.loop.announce import announce
-from everstep.loop.config import TrainerConfig
+from everstep.loop.actions.from_config import ConfiguredActions
+from everstep.loop.config import TrainerConfig, in_steps
 from everstep.loop.controller import Action, Controller
 from everstep.loop.creation import create_trainer
-from everstep.loop.from_config import controller_settings, retention
-from everstep.loop.in_steps import in_steps
-from everstep.loop.learning_rate import LearningRate
+from everstep.loop.hooks import Hook, LearningRate
+from everstep.loop.recovery import Recovery
+from everstep.loop.schedule import EpochSchedule
 from everstep.loop.trainer import Trainer
-from everstep.optim.ema import find_average
-from everstep.remote.working import working_copy
-from everstep.run import cost, key_path
+from everstep.run import cost
 from everstep.run.attempt import Attempt
-from everstep.run.changes import accepted_changes, check_keys
+from everstep.run.cost import Throughput
 from everstep.run.digest import weights_digest
 from everstep.run.goodput import goodput
 from everstep.run.guard import Guard, NoGuard
-from everstep.run.live_facts import LiveFacts
 from everstep.run.profiling import Profile
 from everstep.run.record import Run
+from everstep.run.resume_checks import accepted_changes, check_keys, find_key
 from everstep.run.signals import Interrupted
-from everstep.run.throughput import Throughput
-from everstep.run.trackers import create_tracker, require_trackers
+from everstep.run.trackers import LiveFacts, create_tracker, require_trackers
 from everstep.task.description import constant_rate
-from everstep.task.initial.report import Report
+from everstep.task.initial.matching import Report
+from everstep.task.optim.ema import find_average
 from everstep.task.task import Task, unpack
 from everstep.tracking import system_metrics
 from everstep.tracking.console import ConsoleTracker
-from everstep.tracking.system_monitor import watched
-from everstep.tracking.terminals import wrapped
+from everstep.tracking.live_display import wrapped
+from everstep.tracking.system_metrics import watched
 from everstep.types import Logs
 
 logger = logging.getLogger(__name__)
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
+
+def _accepts_model_garden_order(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Accepts the positional order of TF Model Garden, too: `(strategy or None, task, mode, params, model_dir, …)`."""
+    order = ("distribution_strategy", "task", "mode", "params", "model_dir", "run_post_eval", "save_summary")
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if args and (args[0] is None or hasattr(args[0], "scope")):
+            named = dict(zip(order, args, strict=False))
+            return function(*args[len(order) :], **{**named, **kwargs})  # type: ignore[arg-type]
+        return function(*args, **kwargs)
+
+    return call
+
+
+@_accepts_model_garden_order
 def run_experiment(
-    distribution_strategy: Any,
     task: Task,
-    mode: str,
     params: ExperimentConfig,
     model_dir: str | Path,
+    mode: str = Mode.TRAIN_AND_EVAL,
+    *,
+    distribution_strategy: Any = None,
     run_post_eval: bool = False,
     save_summary: bool = True,
     train_actions: Iterable[Action] = (),
     eval_actions: Iterable[Action] = (),
     trainer: Trainer | Callable[[ExperimentConfig], Trainer] | None = None,
-    controller_cls: Callable[..., Controller] = Controller,
+    hooks: Iterable[Hook] = (),
+    schedule: EpochSchedule | None = None,
+    checkpoint: str | Path | None = None,
     init_fn: Callable[[keras.Model], None] | None = None,
     experiment: str = "",
     export: bool = True,
@@ -92,34 +111,37 @@ def run_experiment(
     Example:
         params = everstep.get_exp_config("mnist/mlp")
         task = everstep.get_task(params.task)
-        model, logs = everstep.run_experiment(None, task, "train_and_eval", params, "runs/mlp")
+        model, logs = everstep.run_experiment(task, params, "runs/mlp")
 
     Args:
-      distribution_strategy: What `get_distribution_strategy` returns, or any `tf.distribute` strategy; None for what
-        `params.runtime` says.
       task: The task.
-      mode: One of `train`, `eval`, `train_and_eval`, `train_and_post_eval`, `continuous_eval`.
       params: The experiment's configuration.
       model_dir: The run directory; or a URL such as `s3://bucket/run`, to which a local copy is uploaded.
+      mode: What to do, a `Mode` or its name.
+      distribution_strategy: What `get_distribution_strategy` returns, or any `tf.distribute` strategy; None for what
+        `params.runtime` says.
       run_post_eval: Evaluate once after whatever the mode does.
       save_summary: Whether to write TensorBoard events and `history.csv`.
       train_actions: Called with the logs after each training loop.
       eval_actions: Called with the logs after each evaluation.
-      trainer: A trainer made by the caller instead of the default one, or a function that makes it of `params`.
-      controller_cls: The outer loop.
+      trainer: A trainer created by the caller instead of the default one, or a function that creates it from `params`.
+      hooks: What else takes part in training, see `everstep.loop.hooks.Hook`.
+      schedule: Epochs, where windows, evaluations and saves follow them instead of the intervals in `params`.
+      checkpoint: The checkpoint to evaluate, a directory named by its step, in place of the newest one. Nothing in
+        the run changes: no actions are run.
       init_fn: Gives the model its initial weights instead of `task.initialize`; not called on resume.
       experiment: The experiment's registered name, for the record.
       export: Whether to export the model when training is done.
-      verbose: Whether to tell a person, on standard error, what is going on; 2 for all but the numbers.
+      verbose: Whether to print progress to standard error; 2 for all but the numbers.
       allow_change: Keys, such as `runtime.backend`, that a resumed run may change although they alter what it
         computes; one that holds others covers them.
-      header: What `config.yaml` says beside the values, so that it repeats the run: `experiment`, `imports`, `gin`.
-      record: What `run.json` says of the run beside what it finds out itself: under a name of the caller's own, or
-        `data` for further fingerprints.
-      code_root: Where the code is that the run is made of; by default the working directory.
-      keep: Whether the directory is looked at afterwards; where it is thrown away, no record is written.
-      at_end: Called with the run when training is done: what belongs to it beyond training, done while the directory
-        is still this process's alone. What it puts into the run's `record` is written with the end of the attempt.
+      header: What `config.yaml` holds beside the values, so that it repeats the run: `experiment`, `imports`, `gin`.
+      record: What `run.json` holds beside what is recorded anyway: under a name of the caller's own, or `data` for
+        further fingerprints.
+      code_root: The directory of the code to record; by default the working directory.
+      keep: Whether the directory is kept; where it is thrown away, no checkpoint and no record is written.
+      at_end: Called with the run when training is done, while the directory is still locked by this process. What it
+        puts into the run's `record` is written with the end of the attempt.
 
     Returns:
       The model, and the logs of the last evaluation (of the last loop in mode `train`).
@@ -129,107 +151,154 @@ def run_experiment(
       TrainingError: The run started and failed.
     """
     redaction.learn(params.as_dict())
-    say = _say if verbose else lambda line: None
-    _check(mode, params, model_dir, distribution_strategy)
-    training, evaluating = "train" in mode, "eval" in mode or run_post_eval
+    mode, say = Mode(mode), _say if verbose else _ignore
+    _check(params, model_dir, distribution_strategy)
+    training, evaluating = mode.trains, mode.evaluates or run_post_eval
     header = header or ({"experiment": experiment} if experiment else {})
+    allow_change = [allow_change] if isinstance(allow_change, str) else list(allow_change)
+
     with contextlib.ExitStack() as stack:
-        stack.push(functools.partial(_tell_of_interruption, say if verbose else None, keep))
-        directory = stack.enter_context(working_copy(model_dir, training, follow=mode == "continuous_eval"))
+        # Open the run: lock the directory, catch signals, open the checkpoints.
+        stack.push(functools.partial(_announce_interruption, say if verbose else None, keep))
+        directory = stack.enter_context(working_copy(model_dir, training, follow=mode is Mode.CONTINUOUS_EVAL))
         run = Run.open(directory, experiment or task.name, keras.backend.backend())
         run.is_kept = keep
         run.code_root = run.code_root if code_root is None else Path(code_root)
         guard: Any = stack.enter_context(_guarded(run, params)) if training else NoGuard()
         stack.enter_context(entered(distribution_strategy or configured_strategy(params.runtime)))
         stack.enter_context(precision(params.runtime.mixed_precision_dtype))
-        checkpointer = stack.enter_context(_checkpoints(run, params.trainer, training))
+        checkpointer = stack.enter_context(_checkpoints(run, params.trainer, training, checkpoint))
+
+        # Build: what was configured, compared with what the newest checkpoint was trained with; then the trainer.
         if training and params.trainer.optimizer_config.open_length is not None:
             params = params.replace(trainer=_with_schedule(params, task, checkpointer, say))
         stored = params.replace(runtime={"backend": keras.backend.backend()})
-        changes = _changes(checkpointer, run, stored, _listed(allow_change), header) if training else []
+        changes = _changes(checkpointer, run, stored, allow_change, header) if training else []
         if callable(trainer):
             trainer = trainer(params)
         elif trainer is None:
             trainer = create_trainer(params, task, train=training, evaluate=evaluating)
         stack.callback(trainer.close)
         params = params.replace(trainer=_plan(mode, params, task, trainer))
-        trainer.config = params
-        out = None if verbose == 1 else io.StringIO()
-        console = ConsoleTracker(params.trainer.train_steps or 0, out, history=run.directory / "history.csv")
-        attempt = (
-            Attempt(run, trainer, _text(stored, header) if keep else "", _listed(allow_change)) if training else None
+        config = params.trainer
+        console = ConsoleTracker(
+            config.train_steps or 0, None if verbose == 1 else io.StringIO(), history=run.directory / "history.csv"
         )
+        attempt = Attempt(run, trainer, _text(stored, header) if keep else "", allow_change) if training else None
         tracker = Throughput(create_tracker(run, stored, console, attempt, save_summary, trainer), trainer)
-        configured = ConfiguredActions(params, trainer, run.directory, mode)
-        controller = controller_cls(
+        taking_part: list[Hook] = []
+        if checkpoint is None:
+            configured = ConfiguredActions(params, trainer, run.directory, mode)
+            train_actions = [*configured.train_actions, *train_actions]
+            eval_actions = [*configured.eval_actions, *eval_actions]
+            taking_part = [*hooks, configured]
+        if attempt:
+            taking_part = [_Progress(console, run, guard), *taking_part, attempt]
+            taking_part.append(Profile(trainer, config, run.directory, say))
+            if not any(hook.name == LearningRate.name for hook in taking_part):
+                taking_part.append(LearningRate(constant_rate(trainer.optimizer)))
+        controller = Controller(
             trainer=trainer if training else None,
             evaluator=trainer,
-            checkpointer=checkpointer,
+            steps_per_loop=config.steps_per_loop,  # type: ignore[arg-type]
+            checkpointer=checkpointer if keep else None,
+            checkpoint_interval=config.checkpoint_interval,  # type: ignore[arg-type]
+            checkpoint_seconds=config.checkpoint_seconds,
+            save_failure=config.save_failure,
             tracker=tracker,
-            train_actions=[*configured.train_actions, *train_actions],
-            eval_actions=[*configured.eval_actions, *eval_actions],
-            trained=attempt.trained if attempt else lambda: None,
-            asked=guard.asked,
-            went_back=functools.partial(_rolled_back, run, guard),
-            **controller_settings(params.trainer),
+            summary_interval=config.summary_interval,  # type: ignore[arg-type]
+            train_actions=train_actions if checkpoint is None else (),
+            eval_actions=eval_actions if checkpoint is None else (),
+            hooks=taking_part,
+            schedule=schedule,
+            recovery=Recovery(config.loss_upper_bound, config.recovery_begin_steps, config.recovery_max_trials),
+            stop_requested=guard.stop_requested,
         )
-        configured.join(controller)
         console.facts = LiveFacts(run, trainer, controller.saver)
-        if attempt:
-            controller.saver.parts += [*_parts(controller, trainer, attempt), configured]
-        if _start(controller, trainer, mode, init_fn or task.initialize, run, say) and training:
-            controller.refuse_fewer(params.trainer.train_steps or 0, _asked(stored.trainer))
+
+        # Restore the newest checkpoint, or begin with the initial weights; say what is going to happen.
+        step = None if checkpoint is None else int(Path(checkpoint).name)
+        if _restore(controller, config, mode, init_fn or task.initialize, run, say, step) and training:
+            _require_reachable(controller, schedule, config, stored.trainer)
             say(f"resumed at step {controller.step}, attempt {len(run.record['attempts']) + 1}")
         if training and (changed := run.changed_code()):
             say(f"the code has changed since the last attempt: {changed}")
         if verbose:
-            evaluations = "at intervals" if mode == "train_and_eval" else "at the end" if evaluating else "never"
-            _tell(controller, trainer, evaluations, changes, say)
-        if attempt and evaluating and checkpointer.latest() is None:
-            _try_evaluation(controller, params.trainer.sanity_validation_steps, say)
-        recorded = attempt.recorded(changes, guard.last_beat) if attempt else contextlib.nullcontext()
+            _announce_changes(changes, trainer, say)
+            evaluations = "at intervals" if mode is Mode.TRAIN_AND_EVAL else "at the end" if evaluating else "never"
+            _announce_plan(controller, trainer, config, evaluations, say)
+        if attempt and evaluating and checkpointer.latest() is None and config.sanity_validation_steps:
+            begin = time.perf_counter()
+            count = controller.try_evaluation(config.sanity_validation_steps)
+            batches = "1 batch" if count == 1 else f"{count} batches"
+            say(f"sanity validation: evaluating works ({batches}, {time.perf_counter() - begin:.1f} s)")
+
+        # Run.
+        recorded = contextlib.nullcontext()  # type: contextlib.AbstractContextManager[None]
+        if attempt:
+            recorded = attempt.recorded(config.train_steps, changes, guard.last_beat)
         with recorded, contextlib.closing(tracker):
             if attempt:
-                _note(run, {"mode": mode, **(record or {})})
+                _add_to_record(run, {"mode": mode.value, **(record or {})})
             tracker.start(trainer.global_step)
-            profile = Profile(trainer, run.directory, say)
-            trainer.after_call = profile.around(functools.partial(_report, console, guard, run))
-            seconds = params.trainer.tracking.system_seconds
-            machine = watched(tracker, run.directory, seconds, lambda: trainer.global_step)
-            with machine, contextlib.closing(profile):
-                logs = _run_mode(controller, mode, params.trainer, run_post_eval or mode == "train_and_post_eval")
+            with watched(tracker, run.directory, config.tracking.system_seconds, lambda: trainer.global_step):
+                logs = _run_mode(controller, mode, config, run_post_eval or mode is Mode.TRAIN_AND_POST_EVAL)
             trainer.close()
-            if training and (keep or verbose) and (figures := cost.take(run.record, trainer, controller.training_time)):
+
+            # Finish: all is trained and saved; what is left when a stop is requested, the next attempt does.
+            if (
+                training
+                and (keep or verbose)
+                and (figures := cost.measure(run.record, trainer, controller.training_time))
+            ):
                 say(f"cost {figures}")
             if training and export:
-                _leave_if_asked(guard)
+                _raise_if_stop_requested(guard)
                 _export(trainer, run.directory)
             if attempt and at_end is not None:
-                _leave_if_asked(guard)
+                _raise_if_stop_requested(guard)
                 attempt.require_digests()
                 at_end(run)
-        _leave_if_asked(guard)  # all is done, but whoever asked wants to hear of it
+        _raise_if_stop_requested(guard)  # all is done, but who requested the stop is answered
         if training and len(run.record["attempts"]) > 1:
             say(f"goodput {goodput(run.record)}")
         return trainer.model, logs
 
 
-def _tell_of_interruption(say: Callable[[str], None] | None, keeps: bool, kind: Any, error: Any, frames: Any) -> None:
-    """Says, when all is saved, that a run was asked to end; whoever catches it knows that it is said."""
+class _Progress(Hook):
+    """Shows and records how far training is, and gives a sign of life, after each compiled call."""
+
+    def __init__(self, console: ConsoleTracker, run: Run, guard: Any) -> None:
+        self._console, self._run, self._guard = console, run, guard
+
+    def on_call_end(self, step: int) -> None:
+        """Comes first of all hooks: whatever they do now, the step is done."""
+        self._console.progress(step)
+        self._run.mark_first_step()
+        self._guard.keep_going(step)
+
+    def on_rollback(self, steps: int) -> None:
+        """Records that steps are computed again, and where a kill would leave the run."""
+        self._run.add_recomputed_steps(steps)
+        self._guard.keep_going(self._run.step)
+
+
+def _announce_interruption(say: Callable[[str], None] | None, keeps: bool, kind: Any, error: Any, frames: Any) -> None:
+    """Says, when all is saved, that a stop was requested; the error notes that this was said."""
     if isinstance(error, Interrupted):
         error.keeps = keeps
         if say is not None:
             say(f"everstep: {error.text}")
-            error.told = True
+            error.announced = True
 
 
 @contextlib.contextmanager
 def _guarded(run: Run, params: ExperimentConfig) -> Iterator[Guard]:
-    """The directory is this process's alone; removed again if this attempt created it, failed, and ran no step."""
+    """Locks the directory; removes it again if this attempt created it, failed, and ran no step."""
     try:
         compiled = backend.keep_compiled(str(run.directory / ".compiled")) if run.is_kept else contextlib.nullcontext()
         with Guard(run.directory, params.runtime) as guard, compiled:
-            run.read_again()
+            run.reload()
             yield guard
     except Interrupted:  # what is there helps the next attempt: a compiled program, the run's id
         raise
@@ -239,37 +308,45 @@ def _guarded(run: Run, params: ExperimentConfig) -> Iterator[Guard]:
 
 
 @contextlib.contextmanager
-def _checkpoints(run: Run, config: TrainerConfig, training: bool) -> Iterator[OrbaxCheckpointer]:
-    """Closes them at the end; a save that failed does not hide a failure on its way."""
-    run_id = run.id if training else run.recorded_id  # whoever only evaluates may come before the trainer
-    checkpointer = OrbaxCheckpointer(run.directory / "checkpoints", retention(config), run_id, training, run.saved)
+def _checkpoints(
+    run: Run, config: TrainerConfig, training: bool, checkpoint: str | Path | None
+) -> Iterator[OrbaxCheckpointer]:
+    """Opens the run's checkpoints, or those beside `checkpoint`; closes them at the end.
+
+    A save that failed does not hide an error that is being raised.
+    """
+    retention = Retention(
+        newest=config.max_to_keep,
+        every_steps=config.keep_steps,
+        every_seconds=config.keep_seconds,
+        best=config.keep_best,
+        metric=config.best_checkpoint_eval_metric,
+        mode=config.best_checkpoint_metric_comp,
+    )
+    run_id = run.id if training else run.recorded_id  # an evaluation may start before the trainer
+    if checkpoint is not None:
+        checkpointer = OrbaxCheckpointer(Path(checkpoint).parent, repair=False)
+    else:
+        checkpointer = OrbaxCheckpointer(run.directory / "checkpoints", retention, run_id, training, run.saved)
     try:
         yield checkpointer
     except BaseException as error:
-        with _logged(SaveError):
+        try:
             checkpointer.close()
+        except SaveError as failure:
+            logger.error("%s", failure)
         if isinstance(error, Interrupted):
             error.saved = checkpointer.latest()
         raise
     checkpointer.close()
 
 
-@contextlib.contextmanager
-def _logged(kind: type[Exception]) -> Iterator[None]:
-    try:
-        yield
-    except kind as error:
-        logger.error("%s", error)
-
-
-def _check(mode: str, params: ExperimentConfig, model_dir: Any, strategy: Any) -> None:
-    check_mode(mode)
+def _check(params: ExperimentConfig, model_dir: Any, strategy: Any) -> None:
     if not model_dir:
-        raise UsageError(f"model_dir: received {model_dir!r}; name a directory for the run")
+        raise UsageError("expected a directory for the run", key="model_dir", received=model_dir)
     if strategy is not None and not hasattr(strategy, "scope"):
-        raise UsageError(
-            f"distribution_strategy: received {strategy!r}; expected what get_distribution_strategy returns, or None"
-        )
+        reason = "expected what get_distribution_strategy returns, or None"
+        raise UsageError(reason, key="distribution_strategy", received=strategy)
     params.validate()
     system_metrics.require(params.trainer.tracking.system_seconds)
     require_trackers(params.trainer.tracking)
@@ -303,7 +380,7 @@ def _with_schedule(
     key = f"trainer.optimizer_config.{config.optimizer_config.open_length}"
     kept: Any = None
     if checkpointer.latest() is not None:
-        kept = key_path.find(dialect.load(_used_config(checkpointer)), key)
+        kept = find_key(dialect.load(_used_config(checkpointer)), key)
     steps = _train_steps(params, task)
     if not isinstance(kept, int):
         return config.with_schedule(steps)
@@ -322,14 +399,10 @@ def _train_steps(params: ExperimentConfig, task: Task) -> int | None:
     return in_steps(config, batches).train_steps
 
 
-def _listed(keys: str | Sequence[str]) -> list[str]:
-    return [keys] if isinstance(keys, str) else list(keys)
-
-
-def _plan(mode: str, params: ExperimentConfig, task: Task, trainer: Trainer) -> TrainerConfig:
+def _plan(mode: Mode, params: ExperimentConfig, task: Task, trainer: Trainer) -> TrainerConfig:
     """Returns the trainer's section in steps; as it is, where nothing in it that counts steps will be used."""
     config = params.trainer
-    if "train" not in mode and (mode == "eval" or config.epochs is None):
+    if not mode.trains and (mode is Mode.EVAL or config.epochs is None):
         return config
     if config.overfit_batches is not None:
         return in_steps(config, config.overfit_batches)
@@ -338,41 +411,41 @@ def _plan(mode: str, params: ExperimentConfig, task: Task, trainer: Trainer) -> 
 
 
 def _training_data(params: ExperimentConfig, task: Task) -> Stream:
-    """Returns the data somebody else trains on: continuous_eval has to know when that one is done."""
+    """Returns the data that another process trains on: continuous_eval has to know when that one is done."""
     data = params.task.train_data.replace(is_training=True)
     data = data if data.seed is not None else data.replace(seed=params.runtime.seed)
     try:
         return make_stream(task.inputs_for(data), data, training=True, seed=params.runtime.seed)
     except UsageError as error:
-        raise UsageError(f"trainer.epochs: how long they are, task.train_data has to say: {error}") from error
+        raise UsageError(f"needs the length of task.train_data: {error}", key="trainer.epochs") from error
 
 
-def _parts(controller: Controller, trainer: Trainer, attempt: Attempt) -> list[Any]:
-    """Returns what belongs to a state beside what the controller knows of."""
-    has_rate = any(isinstance(part, LearningRate) for part in controller.saver.parts)
-    return [attempt] if has_rate else [attempt, LearningRate(trainer, constant_rate(trainer.optimizer))]
-
-
-def _start(
-    controller: Controller, trainer: Trainer, mode: str, initialize: Callable, run: Run, say: Callable[[str], None]
+def _restore(
+    controller: Controller,
+    config: TrainerConfig,
+    mode: Mode,
+    initialize: Callable,
+    run: Run,
+    say: Callable[[str], None],
+    step: int | None,
 ) -> bool:
-    """Restores the newest checkpoint, or, in a run that has none, gives the model its initial weights.
+    """Restores the newest checkpoint, or that of `step`; in a run that has none, gives the model its initial weights.
 
     Returns:
       Whether a checkpoint was restored.
     """
-    if mode == "continuous_eval":
+    if mode is Mode.CONTINUOUS_EVAL:
         if controller.checkpointer.latest() is None:
-            timeout = trainer.config.trainer.continuous_eval_timeout
+            timeout = config.continuous_eval_timeout
             say(f"waiting up to {timeout} s for the first checkpoint in {str(run.directory)!r}")
         return False
-    if controller.restore_checkpoint() is not None:
+    if controller.restore_checkpoint(step) is not None:
         return True
-    controller.checkpointer.require_hope()
-    if mode == "eval":
-        raise UsageError(
-            f"there is no checkpoint to evaluate in {str(run.directory)!r}: train first, or check --model-dir"
-        )
+    controller.checkpointer.raise_if_all_damaged()
+    if mode is Mode.EVAL:
+        reason = f"there is no checkpoint to evaluate in {str(run.directory)!r}"
+        raise UsageError(reason, remedy="train first, or check --model-dir")
+    trainer = controller.trainer
     run.record["initial_weights"] = _reported(initialize(trainer.model), say)
     if (average := find_average(trainer.optimizer)) is not None:
         average.start()
@@ -382,10 +455,25 @@ def _start(
     return False
 
 
-def _asked(config: TrainerConfig) -> str:
-    """Returns how long the user wants to train, by the key that says it."""
-    key = "train_steps" if config.epochs is None else "epochs"
-    return f"trainer.{key}: received {getattr(config, key)}"
+def _require_reachable(
+    controller: Controller, schedule: EpochSchedule | None, config: TrainerConfig, configured: TrainerConfig
+) -> None:
+    """Refuses to end before the step that the restored run is at: what it has learned since cannot be undone.
+
+    Raises:
+      UsageError: The run is beyond that step.
+    """
+    step = controller.step
+    if schedule is not None:
+        schedule.require_reachable(step, config.train_steps)
+    elif step > (config.train_steps or 0):
+        key = "train_steps" if configured.epochs is None else "epochs"
+        raise UsageError(
+            f"but this run has trained {step} steps already",
+            key=f"trainer.{key}",
+            received=getattr(configured, key),
+            remedy=f"ask for {step} steps or more, or start a new run",
+        )
 
 
 def _reported(reports: Any, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -400,44 +488,67 @@ def _reported(reports: Any, say: Callable[[str], None]) -> list[dict[str, Any]]:
     return [report.as_dict() for report in listed]
 
 
-def _tell(
-    controller: Controller, trainer: Trainer, evaluations: str, changes: Iterable[Change], say: Callable[[str], None]
-) -> None:
+def _announce_changes(changes: Iterable[Change], trainer: Trainer, say: Callable[[str], None]) -> None:
     for change in changes:
         if change.path.rpartition(".")[2] == "init_checkpoint":
             say(f"not used: {change}; the run resumes from its own checkpoint of step {trainer.global_step}")
         else:
             say(f"resuming with {change}")
+
+
+def _announce_plan(
+    controller: Controller, trainer: Trainer, config: TrainerConfig, evaluations: str, say: Callable[[str], None]
+) -> None:
+    """Says what is about to be trained or evaluated: the model, a batch's shapes, the plan.
+
+    Args:
+      controller: The loop.
+      trainer: What it trains or evaluates.
+      config: The trainer's section, in steps.
+      evaluations: When it is evaluated: `at intervals`, `at the end` or `never`.
+      say: Called with each line.
+    """
     saver = controller.saver
-    announce(trainer, say, evaluations, resumes=not saver.is_off)
-    if controller.trainer is not None and not (saver.interval or saver.seconds or saver.is_off):
-        say("trainer.checkpoint_interval=0: nothing is saved before training is done, or asked to end")
+    trainer.model.summary(print_fn=lambda line, line_break=True: say(line), line_length=78)
+    train, validation = (trainer.train_stream, trainer.train_example), (trainer.validation_stream, trainer.example)
+    for kind, (stream, batch) in (("train", train), ("validation", validation)):
+        if stream is not None:
+            shapes = ", ".join(f"{path or 'x'} {leaf.dtype}{list(leaf.shape)}" for path, leaf in nest.walk(batch))
+            per_epoch = f", {stream.batches_per_epoch} batches an epoch" if stream.batches_per_epoch else ""
+            say(f"{kind} batch: {shapes}{per_epoch}")
+            if not saver.is_off and trainer.train_stream is not None and (weaker := stream.guarantee):
+                say(f"the {kind} data does not resume exactly: {weaker}")
+    if trainer.train_stream is None:
+        return
+    if config.train_steps is None:
+        say(f"plan: {config.epochs:g} epochs; the first one counts their steps")
+    elif trainer.global_step >= config.train_steps:
+        say(f"nothing left to train: the run is at step {trainer.global_step} of {config.train_steps}")
+    else:
+        when = {"at intervals": f", evaluate every {config.validation_interval}", "at the end": ", evaluate at the end"}
+        say(
+            f"plan: steps {trainer.global_step} to {config.train_steps}, log every {config.steps_per_loop}"
+            f"{when.get(evaluations, '')}, save every {config.checkpoint_interval or 'end of training'}"
+        )
+    if not (saver.interval or saver.seconds or saver.is_off):
+        say("trainer.checkpoint_interval=0: nothing is saved before training is done, or a stop is requested")
 
 
-def _try_evaluation(controller: Controller, steps: int, say: Callable[[str], None]) -> None:
-    """Evaluates before the first step of a new run: what is wrong there shows now, not after hours of training."""
-    if steps:
-        begin = time.perf_counter()
-        count = controller.try_evaluation(steps)
-        batches = "1 batch" if count == 1 else f"{count} batches"
-        say(f"sanity validation: evaluating works ({batches}, {time.perf_counter() - begin:.1f} s)")
-
-
-def _note(run: Run, told: Mapping[str, Any]) -> None:
-    """Writes what the caller knows of the run to its record, at once: a run that is killed has it, too."""
-    run.record |= {**told, "data": {**run.record["data"], **told.get("data", {})}}
+def _add_to_record(run: Run, extra: Mapping[str, Any]) -> None:
+    """Writes what the caller adds to the record, at once: a run that is killed has it, too."""
+    run.record |= {**extra, "data": {**run.record["data"], **extra.get("data", {})}}
     run.update(run.step, run.record["epoch"])
 
 
-def _run_mode(controller: Controller, mode: str, config: Any, post_eval: bool) -> Logs:
-    """Does what the mode says; `config` is the trainer's section, in steps."""
-    if mode == "eval":
+def _run_mode(controller: Controller, mode: Mode, config: Any, post_eval: bool) -> Logs:
+    """Runs a mode; `config` is the trainer's section, in steps."""
+    if mode is Mode.EVAL:
         logs = controller.evaluate(config.validation_steps)
-    elif mode == "continuous_eval":
+    elif mode is Mode.CONTINUOUS_EVAL:
         logs = controller.evaluate_continuously(
             config.validation_steps, config.continuous_eval_timeout, lambda: controller.step >= config.train_steps
         )
-    elif mode == "train_and_eval":
+    elif mode is Mode.TRAIN_AND_EVAL:
         logs = controller.train_and_evaluate(config.train_steps, config.validation_steps, config.validation_interval)
     else:
         logs = controller.train(config.train_steps)
@@ -446,27 +557,17 @@ def _run_mode(controller: Controller, mode: str, config: Any, post_eval: bool) -
     return logs
 
 
-def _rolled_back(run: Run, guard: Any, steps: int) -> None:
-    """Notes that training is so many steps behind where it was: in the record, and where a kill would leave it."""
-    run.again(steps)
-    guard.go_on(run.step)
-
-
-def _report(console: ConsoleTracker, guard: Any, run: Run, step: int) -> bool:
-    """Between two calls of the engine: shows how far it is; returns whether to go on."""
-    console.progress(step)
-    run.stepped()
-    return bool(guard.go_on(step))
-
-
-def _leave_if_asked(guard: Any) -> None:
-    """All is trained and saved; what is left to do, the next attempt does."""
-    if leaving := guard.asked():
+def _raise_if_stop_requested(guard: Any) -> None:
+    if leaving := guard.stop_requested():
         raise leaving
 
 
+def _ignore(line: str) -> None:
+    """Prints nothing."""
+
+
 def _say(line: str) -> None:
-    with contextlib.suppress(OSError):  # nobody listens any more: no reason to stop
+    with contextlib.suppress(OSError):  # nobody reads it any more: no reason to stop
         text = redaction.text(line)
         print(text if "\n" in text else wrapped(text.split(" "), " ", sys.stderr), file=sys.stderr)
 
@@ -478,13 +579,11 @@ def _text(params: ExperimentConfig, header: Mapping[str, Any]) -> str:
 
 def _export(trainer: Trainer, directory: Path) -> None:
     """Exports the model as it was evaluated: with its averaged weights, where there are such."""
-    sample = first_samples(unpack(trainer.example)[0], 8)
-    with trainer.averaged(), random_state.untouched():
-        trainer.engine.push()
+    sample = sample_inputs(trainer.model, unpack(trainer.example)[0])
+    with evaluated_weights(trainer.optimizer), random_state.untouched():
         written = export_all(trainer.model, directory / "export", sample)
-    trainer.engine.push()
     if not written:
         logger.warning(
-            "the model is trained and saved, but not exported: repair what is said above, then: everstep export %s",
+            "the model is trained and saved, but not exported: fix what is reported above, then: everstep export %s",
             shlex.quote(str(directory)),
         )

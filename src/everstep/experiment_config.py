@@ -1,28 +1,46 @@
 """`ExperimentConfig`: task, trainer and runtime; what a registered factory returns. Imports no Keras."""
 
 import dataclasses
+import enum
 import os
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
-from everstep.config import Config, apply_layers, get_exp_config, sources
+from everstep.config import Config, apply_layers, get_exp_config
+from everstep.config.layers import read_sources
 from everstep.engine.config import RuntimeConfig
 from everstep.errors import UsageError, nearest
 from everstep.loop.config import TrainerConfig
 from everstep.task.config import TaskConfig
 
-MODES = ("train", "eval", "train_and_eval", "train_and_post_eval", "continuous_eval")
-"""What a run can be asked to do."""
 
-
-def check_mode(mode: str) -> None:
-    """Refuses a mode there is not.
+class Mode(enum.StrEnum):
+    """What `run_experiment` does; the names as strings are accepted everywhere.
 
     Raises:
-      UsageError: With the nearest names.
+      UsageError: `Mode(name)` of an unknown name; lists the nearest ones.
     """
-    if mode not in MODES:
-        raise UsageError(f"mode: unknown mode {mode!r}; {nearest(mode, MODES)}")
+
+    TRAIN = "train"
+    EVAL = "eval"
+    TRAIN_AND_EVAL = "train_and_eval"
+    TRAIN_AND_POST_EVAL = "train_and_post_eval"
+    CONTINUOUS_EVAL = "continuous_eval"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        known = nearest(str(value), [mode.value for mode in cls])
+        raise UsageError("unknown mode", key="mode", received=value, remedy=known)
+
+    @property
+    def trains(self) -> bool:
+        """Whether this mode trains."""
+        return self not in (Mode.EVAL, Mode.CONTINUOUS_EVAL)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether this mode evaluates."""
+        return self is not Mode.TRAIN
 
 
 @dataclasses.dataclass
@@ -74,7 +92,7 @@ def read_experiment(path: str | os.PathLike[str], otherwise: Callable[[], Experi
     Raises:
       UsageError: As `ExperimentConfig.from_yaml`.
     """
-    found = sources.read([path])
+    found = read_sources([path])
     named = found.header["experiment"]
     return apply_layers(_registered(*named[-1]) if named else otherwise(), found.files)
 

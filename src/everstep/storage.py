@@ -1,8 +1,7 @@
-"""Files of a run: the few operations everstep needs, behind one face.
+"""Files of a run: the few file operations that everstep needs.
 
-Everything that must survive a kill is written here, and written atomically: a reader sees the old content or
-the new one, never half of it. Today a path is a local path; object stores can take over these functions
-without their callers noticing.
+Everything that must survive a kill is written here, and written atomically: a reader sees the old content or the new
+one, never half of it. Paths are local; `checkpoint.remote` mirrors them to object stores.
 """
 
 import contextlib
@@ -41,13 +40,17 @@ def write_text(path: PathLike, text: str) -> None:
 
 
 def write_json(path: PathLike, value: Any) -> None:
-    """Writes `value` as JSON to `path`, atomically (see `write_bytes`).
+    """Writes `value` as JSON (see `json_text`) to `path`, atomically (see `write_bytes`)."""
+    write_text(path, json_text(value) + "\n")
 
-    The file is strict JSON for every reader: NumPy values become plain numbers and lists, and NaN and the
-    infinities, which JSON cannot spell, become the strings "NaN", "Infinity" and "-Infinity" (`float` reads
-    them back).
+
+def json_text(value: Any) -> str:
+    """Returns `value` as strict JSON for every reader.
+
+    NumPy values become plain numbers and lists, and NaN and the infinities, which JSON cannot spell, become the
+    strings "NaN", "Infinity" and "-Infinity" (`float` reads them back).
     """
-    write_text(path, json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def read_json(path: PathLike) -> Any:
@@ -83,16 +86,16 @@ def prepare_directory(path: PathLike) -> bool:
         probe.touch()
         probe.unlink()
     except (FileExistsError, NotADirectoryError) as error:
-        raise UsageError(f"{_file_in_the_way(directory)} is a file: choose a directory") from error
+        file = next((path for path in (directory, *directory.parents) if path.is_file()), directory)
+        raise UsageError(f"{str(file)!r} is a file", remedy="choose a directory") from error
     except OSError as error:
-        raise UsageError(
-            f"cannot write to the directory {str(directory)!r}: {error.strerror}; choose one you may write to"
-        ) from error
+        reason = f"cannot write to the directory {str(directory)!r}: {error.strerror}"
+        raise UsageError(reason, remedy="choose one you may write to") from error
     return new
 
 
 def remove_directory(path: PathLike) -> None:
-    """Removes a directory and what is in it; one that is not there is fine.
+    """Removes a directory and its content; a missing one is fine.
 
     It loses its name first: a kill in the middle leaves no half-empty directory where a whole one was.
     """
@@ -106,7 +109,7 @@ def remove_directory(path: PathLike) -> None:
 
 @contextlib.contextmanager
 def atomic_path(path: PathLike) -> Iterator[Path]:
-    """Yields a temporary name beside `path`; what is there at the end of the block takes the name `path`.
+    """Yields a temporary name beside `path`; what was written there takes the name `path` at the end of the block.
 
     For files and directories that another library writes. It keeps the suffix, and when the block fails
     nothing remains. A directory replaces the one that had the name before.
@@ -130,7 +133,7 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
 
 
 def is_temporary(path: PathLike) -> bool:
-    """Returns whether a name is one of ours in the making: what a killed process left, never content."""
+    """Returns whether a name is a temporary one of ours: what a killed process left, never content."""
     return Path(path).name.startswith(".everstep-")
 
 
@@ -153,11 +156,6 @@ def _sync_directory(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _file_in_the_way(path: Path) -> str:
-    """Returns, quoted, the part of `path` that is a file."""
-    return repr(str(next((p for p in (path, *path.parents) if p.is_file()), path)))
 
 
 def _plain(value: Any) -> Any:

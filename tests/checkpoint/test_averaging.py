@@ -12,9 +12,9 @@ from everstep.checkpoint.averaging import average, write_average
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
 from everstep.errors import TrainingError, UsageError
-from everstep.optim.ema import SLOT
 from everstep.run.averaged import as_checkpoint, lasting
-from everstep.run.chosen import Chosen
+from everstep.run.checkpoint_selection import Chosen
+from everstep.task.optim.ema import SLOT
 
 STEPS = (100, 200, 300)
 
@@ -103,14 +103,14 @@ def test_a_run_that_averages_on_its_way_gives_its_averages(tmp_path):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"model/w": np.zeros(3)}, "model/w is of another shape"),
+        ({"model/w": np.zeros(3)}, "model/w has another shape"),
         ({"model/v": np.zeros(2)}, "model/w is in one of them only"),
         ({"model/w": np.zeros(2), "model/v": np.zeros(2)}, "model/v is in one of them only"),
     ],
 )
 def test_models_that_are_not_the_same(tmp_path, other, said):
     paths = saved(tmp_path, {1: {"model/w": np.zeros(2)}, 2: other})
-    with pytest.raises(UsageError, match=rf"checkpoints/2' cannot be averaged .*{said}; choose"):
+    with pytest.raises(UsageError, match=rf"checkpoints/2', cannot be averaged .*{said}: choose"):
         average(paths, lasting)
 
 
@@ -120,7 +120,7 @@ def test_a_damaged_one_is_named(tmp_path):
     data = bytearray(largest.read_bytes())
     data[-100] ^= 1
     largest.write_bytes(data)
-    with pytest.raises(TrainingError, match=r"checkpoints/1' is damaged: .*choose other steps"):
+    with pytest.raises(TrainingError, match=r"checkpoints/1', the checkpoint is damaged: .*choose other steps"):
         write_average(paths, tmp_path / "average", lasting)
     assert not (tmp_path / "average").exists()
 

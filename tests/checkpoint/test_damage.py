@@ -87,13 +87,13 @@ def test_two_damaged_ones_in_a_row(saved):
 def test_when_all_are_damaged_nothing_starts_anew(saved):
     for step in (10, 20, 30):
         damage(saved / str(step), "flip", step)
-    with pytest.raises(TrainingError, match="no checkpoint in .* can be used: 30 .*20 .*10 .*bring one back"):
+    with pytest.raises(TrainingError, match="contains no usable checkpoint: 30 .*20 .*10 .*restore one from a copy"):
         restored(saved)
     with pytest.raises(TrainingError, match="10.damaged, 20.damaged, 30.damaged"):
         restored(saved)
     checkpointer = OrbaxCheckpointer(saved)
-    with pytest.raises(TrainingError, match="bring one back"):
-        checkpointer.require_hope()
+    with pytest.raises(TrainingError, match="restore one from a copy"):
+        checkpointer.raise_if_all_damaged()
     checkpointer.close()
 
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_read_here_is_not_damaged(saved, monkeypatch):
         raise MemoryError("4 TiB wanted")
 
     monkeypatch.setattr("orbax.checkpoint.Checkpointer.restore", too_little)
-    with pytest.raises(TrainingError, match=r"30' cannot be read: MemoryError: 4 TiB wanted; it is left as it is"):
+    with pytest.raises(TrainingError, match=r"30' cannot be read: MemoryError: 4 TiB wanted: it is left as it is"):
         restored(saved)
     assert sorted(path.name for path in saved.iterdir()) == ["10", "20", "30"]
 
@@ -205,8 +205,8 @@ def test_no_new_start_where_the_only_checkpoint_lost_its_manifest(saved):
     (saved / "30" / "manifest.json").unlink()
     checkpointer = OrbaxCheckpointer(saved, run="mine")
     assert checkpointer.latest() is None
-    with pytest.raises(TrainingError, match=r"can be used: 30 \(it has no manifest\)"):
-        checkpointer.require_hope()
+    with pytest.raises(TrainingError, match=r"no usable checkpoint: 30 \(it has no manifest\)"):
+        checkpointer.raise_if_all_damaged()
     checkpointer.close()
 
 

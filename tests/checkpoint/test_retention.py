@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everstep.checkpoint.retention import Entry, Retention
@@ -52,7 +52,7 @@ def test_one_alone_is_too_few(newest):
 
 
 def test_the_best_need_a_metric():
-    with pytest.raises(UsageError, match="keep_best needs the name of a metric"):
+    with pytest.raises(UsageError, match="keep_best: needs the name of a metric"):
         Retention(best=1)
 
 
@@ -69,6 +69,7 @@ RULES = st.builds(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS, VALUES, RULES)
 def test_the_rule_is_stable_and_never_leaves_nothing(steps, values, rule):
     saved = entries(*sorted(steps), metrics=values)
@@ -78,6 +79,7 @@ def test_the_rule_is_stable_and_never_leaves_nothing(steps, values, rule):
     assert rule.kept(entry for entry in saved if entry.step in kept) == kept
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS, VALUES, RULES)
 def test_step_by_step_or_all_at_once_the_same_stay(steps, values, rule):
     kept: list[Entry] = []

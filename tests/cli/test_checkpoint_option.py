@@ -11,7 +11,7 @@ import pytest
 
 from everstep.checkpoint import arrays
 from everstep.cli.main import main
-from everstep.zoo.mnist_data import load_mnist
+from everstep.recipes.mnist_data import load_mnist
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -113,7 +113,7 @@ def test_an_average_is_exported(run: Path, tmp_path: Path, capsys: Any) -> None:
 def test_the_place_of_a_runs_end_is_kept_for_it(run: Path, capsys: Any) -> None:
     before = files(run)
     assert main(("export", str(run), "--checkpoint", "4", "--out", str(run / "export"))) == 2
-    assert "that is the place of the run's end, and step 4 is not: choose another" in capsys.readouterr().err
+    assert "that folder is for the end of the run, and step 4 is not its end" in capsys.readouterr().err
     assert files(run) == before
 
 
@@ -152,4 +152,4 @@ def test_what_is_refused(run: Path, command: str, wanted: str, said: str, capsys
 def test_a_model_alone_has_no_checkpoints(tmp_path: Path, capsys: Any) -> None:
     keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]).save(tmp_path / "model.keras")
     assert main(("export", str(tmp_path / "model.keras"))) == 2
-    assert "is no run" in capsys.readouterr().err
+    assert "an exported model has no checkpoints" in capsys.readouterr().err

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from everstep.bct import with_classifier
+from everstep.checkpoint.remote import publish
 from everstep.cli.bct import evaluate
 from everstep.errors import UsageError
-from everstep.remote import publish
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_what_needs_no_model_is_said_at_once(everstep, folder):
         (["old.keras", "new.keras", "--data", "test.npz", "--metric", "map"], "metric: received 'map'"),
         (["old.keras", "new.keras", "--data", "test.npz", "--far", "2"], "far: received 2.0"),
         (["old.keras", "new.keras", "--data", "test.npz", "--metric", "TPIR@FPIR=0.01"], "cannot be computed"),
-        (["old.keras", "new.keras", "--data", "test.npz", "--backend", "theano"], "unknown backend 'theano'"),
+        (["old.keras", "new.keras", "--data", "test.npz", "--backend", "theano"], "received 'theano', unknown backend"),
     ],
 )
 def test_bad_input_is_one_line(shell, folder, words, said):

@@ -226,11 +226,11 @@ def test_what_differs_from_a_file(everstep: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--diff=nowhere"], "--diff nowhere: no such file or directory; name a run directory, a config file,"),
-        (["--diff=."], "--diff .: there is no config.yaml in it; name a run directory"),
-        (["--diff=bad.yaml"], "trainer.train_stesp: unknown key (received 1); did you mean 'train_steps'"),
-        (["--diff=other.yaml"], "experiment: no experiment 'mnist/mpl'; did you mean 'mnist/mlp'"),
-        (["--diff=factory", "--schema"], "--schema and --diff factory: each prints something else"),
+        (["--diff=nowhere"], "--diff: received 'nowhere', is no file or directory: name a run directory"),
+        (["--diff=."], "--diff: received '.', has no config.yaml: name a run directory"),
+        (["--diff=bad.yaml"], "trainer.train_stesp: received 1, unknown key: did you mean 'train_steps'"),
+        (["--diff=other.yaml"], "experiment: no experiment 'mnist/mpl': did you mean 'mnist/mlp'"),
+        (["--diff=factory", "--schema"], "--diff: received 'factory', --schema prints something else"),
         (["--schema", "trainer.train_steps=many"], "trainer.train_steps: received 'many'"),
     ],
 )
@@ -281,7 +281,7 @@ def test_an_experiment_may_return_a_config_of_another_class(everstep: Any, monke
 def test_two_alternatives_on_one_command_line_are_refused(everstep):
     done = everstep("config", "mnist/mlp", "trainer.epochs=1", "trainer.train_steps=500")
     assert done.code == 2
-    assert "trainer.epochs: received 1 beside train_steps=500, but they are alternatives: give one of them" in done.err
+    assert "trainer.epochs: received 1, but train_steps=500 is given, too, and they are alternatives" in done.err
     assert "(from override 'trainer.epochs=1')" in done.err
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from everstep.cli import diagnosis
-from everstep.cli.diagnosis import Check
+from everstep.cli import doctor
+from everstep.cli.doctor import Check
 from everstep.engine import backend
 
 
@@ -16,7 +16,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Leaves out what takes seconds."""
 
     def result(ok: bool) -> None:
-        monkeypatch.setattr(diagnosis, "backends", lambda _: [Check("backend", "jax", ok, "as told")])
+        monkeypatch.setattr(doctor, "backends", lambda _: [Check("backend", "jax", ok, "as told")])
 
     return result
 
@@ -36,8 +36,8 @@ def test_doctor_succeeds_if_a_backend_works(everstep: Any, quick: Any, works: bo
 
 def test_extras_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"torch": None, "tensorflow": "2.1.0"}
-    monkeypatch.setattr(diagnosis, "_version", lambda name: versions.get(name, "999"))
-    found = {check.name: check for check in diagnosis.extras()}
+    monkeypatch.setattr(doctor, "_version", lambda name: versions.get(name, "999"))
+    found = {check.name: check for check in doctor.extras()}
     assert found["torch"] == Check("extra", "torch", False, "pip install 'everstep[torch]' (lacks torch)")
     assert "tensorflow<3,>=2.20, found 2.1.0" in found["tensorflow"].text
     assert "torch" in found["all"].text
@@ -46,7 +46,7 @@ def test_extras_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bad_choice_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "keras", raising=False)
     monkeypatch.setenv("KERAS_BACKEND", "abacus")
-    check = diagnosis.chosen_backend()
+    check = doctor.chosen_backend()
     assert not check.ok
     assert "unknown backend 'abacus'" in check.text
     assert "KERAS_BACKEND" in check.text
@@ -54,10 +54,10 @@ def test_a_bad_choice_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_broken_backend_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "installed", lambda: ["first", "second"])
-    monkeypatch.setattr(diagnosis, "_PROBE", "import os; os.abort()")
-    assert [check.ok for check in diagnosis.backends({})] == [False, False]
-    monkeypatch.setattr(diagnosis, "_PROBE", "import time; time.sleep(60)")
-    checks = diagnosis.backends({}, seconds=0.2)
+    monkeypatch.setattr(doctor, "_PROBE", "import os; os.abort()")
+    assert [check.ok for check in doctor.backends({})] == [False, False]
+    monkeypatch.setattr(doctor, "_PROBE", "import time; time.sleep(60)")
+    checks = doctor.backends({}, seconds=0.2)
     assert "no answer within 0.2 seconds" in checks[0].text
 
 

@@ -72,12 +72,12 @@ def test_an_empty_folder_is_filled(everstep, tmp_path):
     [
         (("new", "full"), "exists and is not empty"),
         (("new", "full/file"), "exists and is not empty"),
-        (("new", "demo", "--template", "flwo"), "there is no template 'flwo'; did you mean 'flow'"),
+        (("new", "demo", "--template", "flwo"), "received 'flwo', there is no such template: did you mean 'flow'"),
         (("new", "1demo"), "expected a name of letters"),
-        (("new", "json"), "is the name of a package that is installed already"),
+        (("new", "json"), "is the name of an installed package"),
         (("new", "class"), "expected a name of letters"),
-        (("new", "everstep"), "is the name of a package that is installed already"),
-        (("new", "numpy"), "is the name of a package that is installed already"),
+        (("new", "everstep"), "is the name of an installed package"),
+        (("new", "numpy"), "is the name of an installed package"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(everstep, tmp_path, words, told):

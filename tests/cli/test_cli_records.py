@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from everstep.cli.commands import load
-from everstep.data.examples import TfExampleBuilder, write_tfrecords
-from everstep.data.record_frames import frames
+from everstep.data.tfrecord_files import frames
+from everstep.data.tfrecord_writing import TfExampleBuilder, write_tfrecords
 from everstep.errors import UsageError
 
 pytest.importorskip("tensorflow")
@@ -144,18 +144,18 @@ def test_bad_input(npz, photos, tmp_path):
     (tmp_path / "labelled" / "labels.txt").write_text("cat\n")
     images = ["--images", photos, "--labels"]
     cases = {
-        "say what to write": ["set"],
+        "one source is needed": ["set"],
         "cannot be read as an .npz file": ["set", "--arrays", tmp_path / "none.npz"],
         "is a single array": ["set", "--arrays", tmp_path / "one.npy"],
-        "received a: 3, b: 4": ["set", "--arrays", tmp_path / "uneven.npz"],
+        "not a: 3, b: 4": ["set", "--arrays", tmp_path / "uneven.npz"],
         "has the type complex64": ["set", "--arrays", tmp_path / "strange.npz"],
         "split: received 'test'": ["set", "--arrays", npz, "--split", "test"],
-        "12 examples for 13 files": ["set", "--arrays", npz, "--shards", 13],
+        "shards: received 13, but there are 12 examples": ["set", "--arrays", npz, "--shards", 13],
         "has no column 'file'": ["set", *images, tmp_path / "bare.csv"],
-        "line 2: ": ["set", *images, tmp_path / "gone.csv"],
-        "is no JPEG, PNG, GIF or BMP image": ["set", *images, tmp_path / "text.csv"],
+        "gone.csv:2": ["set", *images, tmp_path / "gone.csv"],
+        "is not a JPEG, PNG, GIF or BMP image": ["set", *images, tmp_path / "text.csv"],
         "expected a value in each column": ["set", *images, tmp_path / "short.csv"],
-        "the label 'dog' (1 such) is not in": ["labelled", *images, tmp_path / "photos.csv"],
+        "label: received 'dog', is not in": ["labelled", *images, tmp_path / "photos.csv"],
     }
     for words, (folder, *rest) in cases.items():
         with pytest.raises(UsageError) as refused:
@@ -163,7 +163,7 @@ def test_bad_input(npz, photos, tmp_path):
         assert words in str(refused.value)
         assert "\n" not in str(refused.value)
     assert not list(tmp_path.glob("*/*.tfrec*"))
-    with pytest.raises(FileNotFoundError, match="there is no file or folder"):
+    with pytest.raises(FileNotFoundError, match="there is no such file or folder"):
         records("inspect", tmp_path / "nowhere")
     assert records("inspect", tmp_path / "notes.tfrec") == 1
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from everstep.cli.directory import default_directory
 from everstep.cli.request import Request, resolve
+from everstep.cli.train import default_directory
 from everstep.config import dialect, register_experiment
 from everstep.config import registry as known
 from everstep.experiment_config import ExperimentConfig
@@ -62,18 +62,18 @@ def test_the_default_directory_follows_from_the_configuration(everstep: Any) -> 
 
 
 BAD = [
-    (["mnist/mpl"], "no experiment 'mnist/mpl'; did you mean 'mnist/mlp'"),
-    ([], "no experiment is named"),
+    (["mnist/mpl"], "no experiment 'mnist/mpl': did you mean 'mnist/mlp'"),
+    ([], "EXPERIMENT: none is given"),
     (["mnist/mlp", "--experiment=mnist/cnn"], "the command line says 'mnist/mlp', but --experiment says 'mnist/cnn'"),
     (["mnist/cnn", "--config-file=mlp.yaml"], "but mlp.yaml:1 says 'mnist/mlp'"),
-    (["--config-file=odd.yaml"], "experiment: expected text, received 3 (from odd.yaml:1)"),
-    (["mnist/mlp", "--config-file=none.yaml"], "config file none.yaml does not exist"),
-    (["mnist/mlp", "more"], "unexpected argument 'more': write values as key=value"),
-    (["mnist/mlp", "--backend=jaxx"], "runtime.backend: unknown backend 'jaxx'; did you mean 'jax'?"),
-    (["mnist/mlp", "runtime.backend=jaxx"], "runtime.backend: unknown backend 'jaxx'"),
+    (["--config-file=odd.yaml"], "experiment: received 3, expected text (from odd.yaml:1)"),
+    (["mnist/mlp", "--config-file=none.yaml"], "config file none.yaml: does not exist"),
+    (["mnist/mlp", "more"], "unexpected argument 'more': write values as key=value: trainer.train_steps=100"),
+    (["mnist/mlp", "--backend=jaxx"], "runtime.backend: received 'jaxx', unknown backend: did you mean 'jax'?"),
+    (["mnist/mlp", "runtime.backend=jaxx"], "runtime.backend: received 'jaxx', unknown backend"),
     (["mnist/mlp", "runtime.backend=3"], "runtime.backend"),
-    (["mnist/mlp", "trainer.train_stepz=3"], "trainer.train_stepz: unknown key"),
-    (["mnist/mlp", "epochs=5"], "epochs: unknown key (received 5); did you mean 'trainer.epochs=5'?"),
+    (["mnist/mlp", "trainer.train_stepz=3"], "trainer.train_stepz: received 3, unknown key"),
+    (["mnist/mlp", "epochs=5"], "epochs: received 5, unknown key: did you mean 'trainer.epochs=5'?"),
     (["mnist/mlp", "train_steps=5"], "did you mean 'trainer.train_steps=5'?"),
     (["mnist/mlp", "train_stesp=5"], "did you mean 'trainer.train_steps=5'?"),
     (["mnist/mlp", "units=64"], "did you mean 'task.model.units=64'?"),
@@ -84,15 +84,15 @@ BAD = [
     (["unknown/yet", "--epochs"], "a value is written without dashes: trainer.epochs=… "),
     (["mnist/mlp", "--no-such-thing"], "No such option: --no-such-thing (see: "),
     (["mnist/mlp", "trainer.train_steps=many"], "trainer.train_steps"),
-    (["mnist/mlp", "trainer.optimizer_config.learning_rate=high"], "'high' (str), expected a number or LrConfig"),
+    (["mnist/mlp", "trainer.optimizer_config.learning_rate=high"], "'high', expected a number or LrConfig"),
     (["mnist/mlp", "trainer.train_steps=0"], "trainer.train_steps: received 0, must be at least 1"),
     (["mnist/mlp", "trainer.train_steps=-5"], "trainer.train_steps: received -5, must be at least 1"),
     (["mnist/mlp", "trainer.validation_steps=0"], "trainer.validation_steps: received 0, must be at least 1, or -1"),
-    (["mnist/mlp", "--import=no_such_module"], "--import: no module 'no_such_module'"),
-    (["mnist/mlp", "--import=my/module.py"], "--import: 'my/module.py' is no module name"),
+    (["mnist/mlp", "--import=no_such_module"], "--import: received 'no_such_module', there is no such module"),
+    (["mnist/mlp", "--import=my/module.py"], "--import: received 'my/module.py', is no module name"),
     (["mnist/mlp", "--model-dir=odd.yaml"], "--model-dir odd.yaml: 'odd.yaml' is a file: choose a directory"),
     (["mnist/mlp", "--model-dir=odd.yaml/run"], "odd.yaml' is a file: choose a directory"),
-    (["mnist/mlp", "--model-dir="], "--model-dir: received '', name a directory"),
+    (["mnist/mlp", "--model-dir="], "--model-dir: received '', expected a directory"),
 ]
 
 
@@ -150,9 +150,9 @@ def test_a_module_that_fails_is_shown_as_it_is(everstep: Any, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["nowhere"], "'nowhere' is no run directory; if it is an experiment, add --model-dir DIR"),
-        (["."], "'.' is not a run directory: there is no config.yaml in it"),
-        (["mnist/mlp", "--model-dir=nowhere"], "--model-dir nowhere: no such directory"),
+        (["nowhere"], "TARGET: received 'nowhere', is not a run directory: if it is an experiment, add --model-dir"),
+        (["."], "TARGET: received '.', is not a run directory: it has no config.yaml"),
+        (["mnist/mlp", "--model-dir=nowhere"], "--model-dir: received 'nowhere', is not a directory"),
     ],
 )
 def test_eval_needs_a_run(everstep: Any, words: list[str], text: str) -> None:

@@ -51,7 +51,7 @@ def begun(directory: str, steps: int, train_steps: int | None) -> Run:
     run = Run.open(directory, "mnist/mlp", "jax")
     run.record["train_steps"] = train_steps
     run.begin(0, "", code={})
-    run.stepped()
+    run.mark_first_step()
     run.update(steps, 0)
     return run
 
@@ -190,7 +190,7 @@ def test_no_runs(everstep: Any, tmp_path: Path) -> None:
     outcome = everstep("runs")
     assert outcome.code == 0
     assert "no runs in 'runs'" in outcome.out
-    assert everstep("runs", "nowhere").err == "everstep: error: there is no directory 'nowhere' to look for runs in\n"
+    assert everstep("runs", "nowhere").err == "everstep: error: ROOT: received 'nowhere', is not a directory\n"
 
 
 def test_show(everstep: Any, finished: Path) -> None:

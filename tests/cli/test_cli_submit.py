@@ -22,18 +22,18 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "name one run, or a command after --: received neither"),
-        (["a", "b"], "name one run, or a command after --: received a b"),
-        (["a", "--", "true"], "name one run, or a command after --: received a true"),
+        ([], "RUN_NAME: received '', expected one run, or a command after --"),
+        (["a", "b"], "RUN_NAME: received 'a b', expected one run"),
+        (["a", "--", "true"], "RUN_NAME: received 'a true', expected one run"),
         (["--", "true"], "--model-dir: missing; name the directory that the command after -- trains in"),
         (["--model-dir", "runs/c", "--", "no-such-program"], "there is no program 'no-such-program'"),
-        (["a", "--model-dir", "runs/c"], "--model-dir: received 'runs/c'; a run of a project is in runs/a"),
-        (["a", "--engine", "slrum"], "--engine: received 'slrum'; did you mean 'slurm'?"),
+        (["a", "--model-dir", "runs/c"], "--model-dir: received 'runs/c', a run of a project is in runs/a"),
+        (["a", "--engine", "slrum"], "--engine: received 'slrum', there is no such engine: did you mean 'slurm'?"),
         (["a", "--max-restarts", "-1"], "--max-restarts: received -1, must be 0 or more"),
         (["a", "--project-root", "nowhere"], "--project-root: received 'nowhere', which is no folder"),
-        (["a", "--data-dir", "nowhere"], "data_dir: there is no '"),
-        (["c"], "there is no run 'c' in '"),
-        (["a", "--backend", "jaxx"], "--backend: unknown backend 'jaxx'; did you mean 'jax'?"),
+        (["a", "--data-dir", "nowhere"], "data_dir: received '"),
+        (["c"], "run_name: '"),
+        (["a", "--backend", "jaxx"], "--backend: received 'jaxx', unknown backend: did you mean 'jax'?"),
         (["--model-dir", "runs/c", "--eval-only", "--", "true"], "--eval-only: is an option of a project's run"),
         (["--model-dir", "runs/c", "--backend=jax", "--", "true"], "--backend: is an option of a project's run"),
     ],
@@ -49,7 +49,12 @@ def test_mistakes(everstep: Any, project: Path, words: list[str], said: str) -> 
 def test_what_would_be_run(everstep: Any, project: Path) -> None:
     outcome = everstep("submit", "a", "--dry-run", "--max_restarts=3")
     python, module, *job, dashes, _, _, everstep_, run, name, option, root = outcome.out.split()
-    assert (python, module, job[0], job[2:]) == (sys.executable, "-m", "everstep.submit.job", ["--max-restarts", "3"])
+    assert (python, module, job[0], job[2:]) == (
+        sys.executable,
+        "-m",
+        "everstep.launch.submit.job",
+        ["--max-restarts", "3"],
+    )
     assert Path(job[1]).parent == project / "runs" / "a" / "submissions"
     assert (dashes, everstep_, run, name, option, root) == (
         "--",

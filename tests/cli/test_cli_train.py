@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.servers.terminal import Terminal
 
-from everstep.cli.quiet import quiet
-from everstep.testing.terminal import Terminal
+from everstep.cli.output import quiet
 
 OURS = re.compile(
     r"Model: |[┏┃┡│├└]| (Total|Trainable|Non-trainable) params|(train|validation) batch: |plan: |cost |"
@@ -58,18 +58,18 @@ def bad(what: str) -> list[str]:
 
 
 BAD = {
-    "mode": (["train", "tiny/line", "--mode=trian", "--model-dir=D"], 2, "mode: unknown mode 'trian'"),
+    "mode": (["train", "tiny/line", "--mode=trian", "--model-dir=D"], 2, "mode: received 'trian', unknown mode"),
     "empty": (["train", "tiny/line", "--mode=eval", "--model-dir=D"], 2, "there is no checkpoint to evaluate in 'D'"),
     "failed": (["train", "tiny/line", "task.units=3", "--model-dir=D"], 1, "cannot fit 3 outputs"),
     "no_data": (bad("empty"), 2, "task.train_data: the arrays are empty"),
     "batch": (
         [*bad(""), "task.train_data.global_batch_size=41"],
         2,
-        "task.train_data: a batch of 41 is larger than the dataset of 40 samples",
+        "task.train_data.global_batch_size: received 41, the dataset has only 40 samples",
     ),
     "labels": (bad("labels"), 2, "task.train_data: the labels must be whole numbers from 0 to 3"),
     "no_loss": (bad("no loss"), 2, "has no loss: write build_losses"),
-    "no_loss_key": (bad("no loss key"), 2, "BadTask.train_step returned no 'loss'"),
+    "no_loss_key": (bad("no loss key"), 2, "BadTask.train_step: returned no 'loss'"),
     "unseeded": (bad("unseeded"), 2, "keras.random"),
     "variable": (bad("variable"), 2, "variable 'late' is created inside a step"),
     "validation": (
@@ -124,8 +124,8 @@ def test_quiet_drops_only_chatter(capfd: pytest.CaptureFixture[str], monkeypatch
 def test_a_terminal_says_what_is_loading(tmp_path: Path) -> None:
     """Once, and before it is loaded: that takes seconds."""
     program = """
-from everstep.cli.quiet import quiet
-from everstep.testing.terminal import Terminal
+from everstep.cli.output import quiet
+from tests.servers.terminal import Terminal
 for what in ("the user's module", "the backend"):
     with quiet():
         print(what)

@@ -8,12 +8,11 @@ import sys
 import urllib.request
 
 import pytest
+from tests.servers.proxy import free_port
 
 from everstep.cli import ui
-from everstep.flow.tracking import tracking_uri
-from everstep.testing.proxy import free_port
-from everstep.tracking.mlflow_database import create_database
-from everstep.tracking.mlflow_target import default_uri
+from everstep.frontends.flow.recording import tracking_uri
+from everstep.tracking.mlflow import create_database, default_uri
 
 
 def project(folder):

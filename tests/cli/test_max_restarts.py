@@ -40,7 +40,7 @@ def test_what_is_started_is_the_command_given_and_not_that_of_the_process(tmp_pa
     script = f"import sys; from everstep.cli.main import main; sys.exit(main(['train', 'mnist/local', *{words!r}]))"
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2, "bad input is not tried again"
-    assert done.stderr.startswith("everstep: error: mode: unknown mode 'trian'"), done.stderr
+    assert done.stderr.startswith("everstep: error: mode: received 'trian', unknown mode"), done.stderr
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

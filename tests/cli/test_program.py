@@ -8,9 +8,9 @@ from absl import flags as absl_flags
 
 import everstep as es
 from everstep.cli import program
-from everstep.cli.declined_flags import DECLINED
 from everstep.cli.options import Request
 from everstep.cli.request import resolve
+from everstep.cli.spelling import DECLINED
 from everstep.config import dialect
 from everstep.errors import UsageError
 
@@ -92,18 +92,18 @@ def test_options_in_place_of_flags(tmp_path):
     assert (params.trainer.train_steps, params.trainer.steps_per_loop) == (8, 7)
     assert "tpu" in given
     assert "gpu" not in given
-    with pytest.raises(UsageError, match="tf_data_service: received 'here'; it is not offered: "):
+    with pytest.raises(UsageError, match="tf_data_service: received 'here', is not offered: "):
         program.parse_configuration(options(tf_data_service="here"))
 
 
 def test_keys_that_the_experiment_does_not_have_are_left_out_where_that_is_asked_for(tmp_path, caplog):
     file = tmp_path / "newer.yaml"
     file.write_text("trainer: {train_steps: 7, newer: {a: 1}}\nextra: 1\nruntime: {num_packs: 3}\n")
-    with pytest.raises(UsageError, match="trainer.newer: unknown key"):
+    with pytest.raises(UsageError, match="trainer.newer: received .*, unknown key"):
         program.parse_configuration(options(config_file=[str(file)]))
     lenient = options(config_file=[str(file)], params_override="trainer.other=2", strict_override=False)
     assert program.parse_configuration(lenient).trainer.train_steps == 7
-    left_out = "left out, for the experiment has no such key"
+    left_out = "skipped keys that the experiment does not have"
     assert f"newer.yaml: {left_out}: trainer.newer, extra, runtime.num_packs" in caplog.text
     assert f"override 'trainer.other=2': {left_out}: trainer.other" in caplog.text
     with pytest.raises(UsageError, match="trainer.train_steps: received 'x'"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from everstep.evaluation import Accuracy, Evaluator, SampleBatch
-from everstep.report import picture
+from everstep.evaluation.report import side_by_side
 from everstep.run.record import Run
 
 CONFIG = "task: {units: %d}\ntrainer: {train_steps: 300, mode: '%s'}\nruntime: {token: '%s'}\n"
@@ -136,14 +136,14 @@ def test_nothing_to_draw(everstep: Any) -> None:
         Run.open(f"runs/{name}", "mnist/mlp", "jax").begin(0, "", code={})
     outcome = everstep("runs", "compare", "runs/a", "runs/b")
     assert outcome.code == 0
-    assert outcome.err.startswith("no picture: a picture of curves: none of the runs has a history")
+    assert outcome.err.startswith("no picture: none of the runs has a history")
     assert "no value differs" in outcome.out
     assert everstep("runs", "compare", "runs/a", "runs/b", "--out", "c.png").code == 2
     assert not Path("c.png").exists()
 
 
 def test_without_matplotlib(two: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(picture.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(side_by_side.importlib.util, "find_spec", lambda name: None)
     outcome = two("runs", "compare", "runs/a", "runs/b")
     assert outcome.code == 0
     assert outcome.err == (
@@ -159,14 +159,14 @@ def test_without_matplotlib(two: Any, monkeypatch: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["runs/a"], "needs two runs or more, received 1"),
+        (["runs/a"], "received 1, a comparison needs two runs or more"),
         (["runs/a", "runs/../runs/a/"], "is named twice"),
         (["runs/a", "nowhere"], "'nowhere' is not a run directory"),
         (["runs/a", "runs"], "'runs' is not a run directory"),
         (["runs/a", "damaged"], "'damaged/run.json' is not valid JSON"),
-        (["runs/a", "odd"], "'odd/run.json' is damaged: step is missing"),
+        (["runs/a", "odd"], "received 'odd/run.json', is damaged: step is missing"),
         (["runs/a", "runs/b", "--out", "c.gif"], "--out: received 'c.gif', expected a file that ends in .png, .svg"),
-        (["runs/a", "runs/b", "--out", "dir.png"], "--out: 'dir.png' is a directory"),
+        (["runs/a", "runs/b", "--out", "dir.png"], "--out: received 'dir.png', is a directory"),
         (["runs/a", "runs/b", "--out", ""], "--out: received ''"),
         ([], "Missing argument"),
     ],

@@ -73,7 +73,7 @@ REFUSED = {
     "damaged": "is not valid JSON",
     "project": "'project' is a project, there is pyproject.toml in it",
     "outer": "'outer' holds other runs, such as 'outer/inner/deep'",
-    "s3://bucket/run": "runs at a URL are removed with the store's own tools",
+    "s3://bucket/run": "is at a URL: remove it with the store's own tools",
 }
 
 
@@ -113,7 +113,7 @@ def test_a_run_that_waits_in_a_queue(everstep: Any) -> None:
     )
     outcome = everstep("runs", "rm", "runs/a", "--yes")
     assert outcome.code == 2
-    assert "is queued (ray 7): end that first: ray job stop 7" in outcome.err
+    assert "is queued (ray 7): end it first: ray job stop 7" in outcome.err
 
 
 def test_a_run_that_another_began_with(everstep: Any) -> None:
@@ -121,7 +121,7 @@ def test_a_run_that_another_began_with(everstep: Any) -> None:
     made("runs/second", initial_weights=[{"path": "runs/first/checkpoints/8", "kind": "x", "matched": []}])
     outcome = everstep("runs", "rm", "runs/first", "--yes")
     assert outcome.code == 2
-    assert "'runs/first' is what 'runs/second' began with" in outcome.err
+    assert "received 'runs/first', 'runs/second' began with its weights" in outcome.err
     assert everstep("runs", "rm", "runs/first", "runs/second", "--yes", "--dry-run").code == 0
     assert everstep("runs", "rm", "runs/first", "--yes", "--force").code == 0
     assert os.listdir("runs") == ["second"]

@@ -71,7 +71,7 @@ def test_json_and_age(everstep: Any, five: None) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--sort", "acuracy"], "no run has a metric 'acuracy'; did you mean 'accuracy'?"),
+        (["--sort", "acuracy"], "--sort: received 'acuracy', no run has such a metric: did you mean 'accuracy'?"),
         (["--sort", "zz"], "known: 'accuracy', 'age', 'experiment', 'step', 'training_loss', 'validation_loss'"),
         (["--sort", ""], "--sort: received '', expected a metric"),
         (["--sort", "-"], "--sort: received '-'"),

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.servers.terminal import Terminal
 
 from everstep.cli import runs_watch
 from everstep.run.lock import RunLock
 from everstep.run.record import Run
-from everstep.testing.terminal import Terminal
 
 HISTORY = "step,training_loss,accuracy,steps_per_second,validation_loss,validation_accuracy\n"
 
@@ -30,7 +30,7 @@ def begun(directory: str | Path, steps: int = 100, total: int = 400) -> Run:
     run = Run.open(directory, "mnist/mlp", "jax")
     run.record["train_steps"] = total
     run.begin(0, "", code={})
-    run.stepped()
+    run.mark_first_step()
     run.update(steps, 0, {"train": {"training_loss": 0.5}, "validation": {}})
     return run
 
@@ -72,7 +72,7 @@ def test_no_run_is_said(everstep: Any, place: str) -> None:
     Path("file").write_text("")
     shown = everstep("runs", "watch", place)
     assert shown.code == 2
-    assert re.fullmatch(rf"everstep: error: there is no .*'{place}'.* to watch\n", shown.err)
+    assert re.fullmatch(rf"everstep: error: RUN\|ROOT: received '{place}', .*\n", shown.err)
     assert everstep("runs", "watch").code == 2, "nor is there the directory runs"
 
 

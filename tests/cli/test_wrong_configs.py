@@ -63,18 +63,18 @@ def test_one_message_and_nothing_else(answers: list[dict[str, Any]], number: int
     assert (answer["out"], answer["new"], answer["loaded"]) == ("", False, [])
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "limit"), [(["config", "mnist/mlp"], 0, 0.8), (["train", "mnist/mpl"], 2, 1.2)]
-)
-def test_the_answer_comes_at_once(shell: Any, words: list[str], code: int, limit: float) -> None:
-    """Counted in processor time, which other work on the machine does not change; alone, the clock shows no more."""
-    shell(*words)  # once, for the disk
-    seconds = []
-    for _ in range(3):
-        begin = _children_seconds()
-        assert shell(*words).code == code
-        seconds.append(_children_seconds() - begin)
-    assert min(seconds) <= limit, seconds
+@pytest.mark.parametrize(("words", "code"), [(["config", "mnist/mlp"], 0), (["train", "mnist/mpl"], 2)])
+def test_the_answer_comes_at_once(shell: Any, words: list[str], code: int) -> None:
+    """Beside a process that only imports the libraries that every command needs: the same on a slow machine."""
+    libraries = [sys.executable, "-c", "import hydra, numpy, omegaconf, pydantic, rich, typer, yaml"]
+    subprocess.run(libraries, check=True)  # once, for the disk
+    shell(*words)
+    begin = _children_seconds()
+    subprocess.run(libraries, check=True)
+    bare = _children_seconds() - begin
+    begin = _children_seconds()
+    assert shell(*words).code == code
+    assert _children_seconds() - begin <= 4 * bare
 
 
 def _children_seconds() -> float:

@@ -56,7 +56,7 @@ def test_a_second_one_is_refused_and_so_is_the_same_again():
         bind(base)(other)
     bind(derived)(other)
     assert derived().BUILDER is other
-    with pytest.raises(UsageError, match="takes a config class, received 3"):
+    with pytest.raises(UsageError, match="received 3, expected a config class"):
         bind(3)
 
 

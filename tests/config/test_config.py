@@ -39,7 +39,7 @@ def test_a_locked_default_gives_unlocked_instances():
 
 
 def test_an_unknown_attribute_names_the_nearest():
-    with pytest.raises(UsageError, match=r"Model\.unist: unknown key .* did you mean 'units'"):
+    with pytest.raises(UsageError, match=r"Model\.unist: received .*, unknown key: did you mean 'units'"):
         Model().unist = 3
 
 

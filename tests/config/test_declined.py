@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from everstep.config import Config
-from everstep.config.declined import Declined
+from everstep.config.base import Declined
 from everstep.errors import UsageError
 
 
@@ -50,7 +50,8 @@ def test_what_asks_for_nothing_changes_nothing(tree):
 def test_another_value_is_refused_with_the_reason(value):
     with pytest.raises(UsageError) as error:
         Holder().override({"part": {"packs": value}})
-    assert str(error.value) == f"part.packs: received {value!r}, but gradients are summed in one piece; leave it out"
+    assert (error.value.key, error.value.received) == ("part.packs", value)
+    assert (error.value.reason, error.value.remedy) == ("but gradients are summed in one piece", "remove it")
     with pytest.raises(UsageError, match="received 5, but it is nowhere"):
         Base({"title": 5})
 

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from everstep.config import Config, OneOfConfig
-from everstep.config.defaults import at_default, class_defaults
+from everstep.config.base import at_default, class_defaults
 
 
 @dataclasses.dataclass

@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from everstep.config import Config, experiments, get_exp_config, load_entry_points
-from everstep.config.docstrings import field_docs
-from everstep.config.node import Node
+from everstep.config.schema import field_docs
 
 
 @dataclasses.dataclass
@@ -78,7 +77,7 @@ def test_what_is_returned_is_the_callers_own():
     assert field_docs(Base)
 
 
-def classes_in(config: Node) -> set[type]:
+def classes_in(config: Config) -> set[type]:
     found = {type(config)}
     for _, child in config._children(config._names()):
         found |= classes_in(child)

@@ -87,7 +87,7 @@ def test_an_empty_file_says_nothing(tmp_path: pathlib.Path, name: str):
         ("c.yaml", "a: !!python/object/apply:os.getcwd []\n", r"c\.yaml, line 1"),
         ("c.yaml", "a: &x {b: *x}\n", r"c\.yaml, line 1: a value cannot hold itself"),
         ("c.yaml", "a: 1\n---\nb: 1\n", r"c\.yaml, line 2"),
-        ("c.yaml", "- 1\n", r"c\.yaml: expected keys with values, received \[1\]"),
+        ("c.yaml", "- 1\n", r"c\.yaml: received \[1\], expected keys with values"),
         ("c.yaml", "a: \x01\n", r"c\.yaml: .*not allowed"),
         ("c.json", '{"a": 1,\n}', r"c\.json, line 2"),
         ("c.json", '{"a": 1, "a": 2}', r"c\.json: the key 'a' is given twice"),
@@ -100,7 +100,7 @@ def test_bad_files_are_named_with_their_line(tmp_path: pathlib.Path, name: str, 
 
 
 def test_files_that_cannot_be_read(tmp_path: pathlib.Path):
-    with pytest.raises(UsageError, match=r"no\.yaml does not exist"):
+    with pytest.raises(UsageError, match=r"no\.yaml: does not exist"):
         load_file(tmp_path / "no.yaml")
     with pytest.raises(UsageError, match="is a directory"):
         load_file(tmp_path)

@@ -54,10 +54,10 @@ def test_what_is_wrong_is_found_with_its_line(tmp_path: Path):
     with pytest.raises(UsageError) as caught:
         Task.from_yaml(path)
     lines = str(caught.value).splitlines()
-    assert lines[0] == f"model.units: received 'many' (str), expected int (from {path}:3)"
-    assert lines[1].startswith("model.rat: unknown key (received 1); did you mean 'rate'")
+    assert lines[0] == f"model.units: received 'many', expected int (from {path}:3)"
+    assert lines[1].startswith("model.rat: received 1, unknown key: did you mean 'rate'")
     assert lines[1].endswith(f"(from {path}:4)")
-    assert lines[2] == f"layers[1].units: received 'x' (str), expected int (from {path}:7)"
+    assert lines[2] == f"layers[1].units: received 'x', expected int (from {path}:7)"
     assert len(lines) == 3
 
 
@@ -87,8 +87,8 @@ def test_arguments_are_for_the_fields_of_the_class_itself():
         (lambda: BigModel.from_args(1, 2), r"BigModel\.from_args: received 2 values, but the class declares depth$"),
         (lambda: Config.from_args(1), "received 1 values, but the class declares no field"),
         (lambda: Model.from_args(1, units=2), r"Model\.units: is given by position and by name"),
-        (lambda: Model.from_args("x"), r"units: received 'x' \(str\), expected int \(from Model\.from_args\)"),
-        (lambda: Model.from_args(unist=2), "unist: unknown key"),
+        (lambda: Model.from_args("x"), r"units: received 'x', expected int \(from Model\.from_args\)"),
+        (lambda: Model.from_args(unist=2), "unist: received .*, unknown key"),
         (lambda: Needy.from_args(), "name: is required"),
     ],
 )
@@ -195,13 +195,13 @@ def test_a_file_that_names_no_experiment_is_of_the_class_itself(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("experiment: mnist/mpl", r"experiment: no experiment 'mnist/mpl'; .*'mnist/mlp'.*\(from .*c\.yaml:1\)"),
-        ("\nexperiment: 3", r"experiment: .*received 3 \(from .*c\.yaml:2\)"),
+        ("experiment: mnist/mpl", r"experiment: no experiment 'mnist/mpl': .*'mnist/mlp'.*\(from .*c\.yaml:1\)"),
+        ("\nexperiment: 3", r"experiment: received 3, expected text \(from .*c\.yaml:2\)"),
         ("experiment: mnist/mlp\ntask:\n  model: {unist: 3}", r"task\.model\.unist: .*'units'.*c\.yaml:3\)"),
-        ("experiment: mnist/mlp\ntask: {layers: []}", r"task\.layers: unknown key .*c\.yaml:2\)"),
+        ("experiment: mnist/mlp\ntask: {layers: []}", r"task\.layers: .*unknown key.*c\.yaml:2\)"),
         ("experiment: own/odd", "experiment 'own/odd' must return an ExperimentConfig, received Layer"),
-        ("trainer: {train_steps: no}", r"trainer\.train_steps: received 'no' .*c\.yaml:1\)"),
-        ("experimnet: mnist/mlp", r"experimnet: unknown key .*c\.yaml:1\)"),
+        ("trainer: {train_steps: no}", r"trainer\.train_steps: received 'no'.*c\.yaml:1\)"),
+        ("experimnet: mnist/mlp", r"experimnet: .*unknown key.*c\.yaml:1\)"),
     ],
 )
 def test_files_that_are_no_experiments(tmp_path: Path, text: str, message: str):

@@ -120,10 +120,10 @@ def test_keys_with_dots_are_no_paths(project):
 @pytest.mark.parametrize(
     ("tree", "reason"),
     [
-        ({"_target_": NET, "_args_": "abc"}, "_args_ is a list of arguments, received 'abc'"),
-        ({"_target_": NET, "_partial_": "yes"}, "_partial_ is true or false, received 'yes'"),
-        ({"_target_": NET, "_recursive_": 0}, "_recursive_ is true or false, received 0"),
-        ({"_target_": NET, 3: 4}, "the names of arguments are text, received 3"),
+        ({"_target_": NET, "_args_": "abc"}, "received 'abc', _args_ must be a list of arguments"),
+        ({"_target_": NET, "_partial_": "yes"}, "received 'yes', _partial_ must be true or false"),
+        ({"_target_": NET, "_recursive_": 0}, "received 0, _recursive_ must be true or false"),
+        ({"_target_": NET, 3: 4}, "received 3, the names of arguments must be text"),
         ({"_target_": None}, "received None"),
         ({"_target_": "my_project.models.strict_units"}, "an object of the class builtins.int"),
         ({"_target_": "my_project.models.double", "vlaue": 1}, "double cannot be built: double() got an unexpected"),

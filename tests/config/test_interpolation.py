@@ -76,8 +76,8 @@ def test_a_reference_that_is_overridden_is_never_asked() -> None:
         ("steps=${secret:NO_SUCH_VARIABLE}", "'NO_SUCH_VARIABLE' is not set"),
         ("steps=${eval:1}", "Unsupported interpolation type eval"),
         ("steps='${steps'", "cannot resolve '${steps': not well-formed"),
-        ("steps=${task.mode}", "steps: received 'fast' (str), expected int"),
-        ("stepz=${steps}", "stepz: unknown key (received 0); did you mean 'steps'"),
+        ("steps=${task.mode}", "steps: received 'fast', expected int"),
+        ("stepz=${steps}", "stepz: received 0, unknown key: did you mean 'steps'"),
     ],
 )
 def test_what_cannot_be_answered_is_named(override: str, text: str) -> None:

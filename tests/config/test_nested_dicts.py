@@ -15,9 +15,9 @@ def test_the_leaf_that_keys_lead_to():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (["a", "c"], "there is no key 'c'; known: 'bb'"),
-        (["a", "bb", "c"], "there is no key 'c'; 1 is no dict"),
-        (["a"], "lead to a dict, not to a value: go on with one of 'bb'"),
+        (["a", "c"], "there is no key 'c': known: 'bb'"),
+        (["a", "bb", "c"], "there is no key 'c': 1 is not a dict"),
+        (["a"], "leads to a dict, not to a value: add one of 'bb'"),
     ],
 )
 def test_keys_that_lead_to_no_leaf(keys, message):

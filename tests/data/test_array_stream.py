@@ -20,7 +20,7 @@ Pair = collections.namedtuple("Pair", ["x", "y"])
     shuffle=st.booleans(),
     sizes=st.lists(st.integers(1, 7), min_size=1, max_size=6),
 )
-@hypothesis.settings(deadline=None, max_examples=150)
+@hypothesis.settings(deadline=None, max_examples=150, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 def test_any_blocks_from_any_position_are_the_epochs_batches(samples, batch, seed, epoch, shuffle, sizes):
     def make():
         return ArrayStream(np.arange(samples), batch, shuffle=shuffle, seed=seed, repeat=True)
@@ -41,10 +41,12 @@ def test_any_blocks_from_any_position_are_the_epochs_batches(samples, batch, see
 
 
 @hypothesis.given(samples=st.integers(1, 60), batch=st.integers(1, 60), drop=st.booleans())
-@hypothesis.settings(deadline=None)
+@hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 def test_epoch_length(samples, batch, drop):
     if drop and batch > samples:
-        with pytest.raises(UsageError, match=f"a batch of {batch} is larger than the dataset of {samples} samples"):
+        with pytest.raises(
+            UsageError, match=f"global_batch_size: received {batch}, the dataset has only {samples} samples"
+        ):
             ArrayStream(np.zeros(samples), batch, drop_remainder=True)
         return
     stream = ArrayStream(np.zeros(samples), batch, drop_remainder=drop)
@@ -105,14 +107,14 @@ def test_empty_arrays(arrays):
 
 
 def test_scalars_and_objects_are_refused():
-    with pytest.raises(UsageError, match=r"array \[1\] is the single value .*3.0"):
+    with pytest.raises(UsageError, match=r"received 3.0, array \[1\] has no axis"):
         ArrayStream((np.zeros(3), np.float32(3.0)), 1)
     with pytest.raises(UsageError, match=r"array \['text'\] holds Python objects"):
         ArrayStream({"text": np.array(["a", None], dtype=object)}, 1)
 
 
 def test_batch_size_must_be_positive():
-    with pytest.raises(UsageError, match="global_batch_size is 0"):
+    with pytest.raises(UsageError, match="global_batch_size: received 0"):
         ArrayStream(np.zeros(3), 0)
 
 

@@ -3,8 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from everstep.data.examples import TfExampleBuilder, TfExampleFeatureKeyBase, write_tfrecords
 from everstep.data.files import find_files
+from everstep.data.tfrecord_writing import TfExampleBuilder, TfExampleFeatureKeyBase, write_tfrecords
 from everstep.errors import UsageError
 
 tf = pytest.importorskip("tensorflow")
@@ -44,9 +44,9 @@ def test_a_builder_is_used_again():
 
 
 def test_features_of_the_wrong_kind():
-    with pytest.raises(UsageError, match=r"feature 'id' cannot hold 'a' \(str\)"):
+    with pytest.raises(UsageError, match=r"id: received 'a', a feature of this type cannot hold a str"):
         TfExampleBuilder().add_ints_feature("id", "a")
-    with pytest.raises(UsageError, match=r"feature 'id' cannot hold \[\[1, 2\]\] \(list\)"):
+    with pytest.raises(UsageError, match=r"id: received \[\[1, 2\]\], a feature of this type cannot hold a list"):
         TfExampleBuilder().add_floats_feature("id", [[1, 2]])
 
 
@@ -85,7 +85,7 @@ def test_shards(tmp_path):
     assert [file.rpartition("/")[2] for file in files] == [f"train-0000{n}-of-00003.v1.tfrecord" for n in range(3)]
     assert [ids(file) for file in files] == [[0, 3, 6], [1, 4], [2, 5]]
     assert write_tfrecords(str(tmp_path / "train.v1.tfrecord"), examples(3), shards=3) == files
-    with pytest.raises(UsageError, match="train-00000-of-00003.v1.tfrecord' and 2 more are of an earlier writing"):
+    with pytest.raises(UsageError, match="train-00000-of-00003.v1.tfrecord', and 2 more were written earlier"):
         write_tfrecords(str(tmp_path / "train.v1.tfrecord"), examples(7), shards=2)
 
 
@@ -118,11 +118,11 @@ def test_drafts_are_no_data(tmp_path):
 def test_nothing_is_left_of_what_fails(tmp_path):
     kept = tmp_path / "a.tfrecord"
     kept.write_bytes(b"before")
-    with pytest.raises(UsageError, match=r"received 3 \(int\); expected a tf\.train\.Example"):
+    with pytest.raises(UsageError, match=r"examples: received 3, expected a tf\.train\.Example"):
         write_tfrecords(kept, [*examples(2), 3])
-    with pytest.raises(UsageError, match="received 2 examples for 4 files"):
+    with pytest.raises(UsageError, match="shards: received 4, but there are 2 examples"):
         write_tfrecords(tmp_path / "b.tfrecord", examples(2), shards=4)
-    with pytest.raises(UsageError, match="compression='BZ2'"):
+    with pytest.raises(UsageError, match="compression: received 'BZ2'"):
         write_tfrecords(kept, examples(2), "BZ2")
     assert [file.name for file in tmp_path.iterdir()] == ["a.tfrecord"]
     assert kept.read_bytes() == b"before"

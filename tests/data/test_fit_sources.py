@@ -66,7 +66,8 @@ def trained(data, directory, stop_after=-1):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, activation="softmax")])
     model.compile("sgd", "sparse_categorical_crossentropy")
     stop = [Stop(stop_after)]  # a resumed one has stopped already
-    es.fit(model, data, epochs=EPOCHS, batch_size=BATCH, callbacks=stop, model_dir=directory, verbose=False)
+    batch = None if isinstance(data, keras.utils.PyDataset) else BATCH  # a PyDataset has its own
+    es.fit(model, data, epochs=EPOCHS, batch_size=batch, callbacks=stop, model_dir=directory, verbose=False)
     return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from everstep.data import DataConfig, GrainStream, make_stream
-from everstep.data.mapped import MappedStream
+from everstep.data.wrappers import MappedStream
 from everstep.errors import UsageError
 from everstep.testing import streams
 
@@ -234,7 +234,7 @@ def test_another_number_of_workers_is_refused():
 
     bookmark = GrainStream(pipeline(2)())._begin(0).state()
     said = other_reading(pipeline(3), {"epoch": 0, "batch": 1, "bookmark": bookmark})
-    assert "the number of workers, or of datasets read in turn, is another one" in said
+    assert "the number of workers, or of datasets read in turn, has changed" in said
 
 
 def test_an_operation_of_the_old_kind_is_said():
@@ -262,7 +262,7 @@ def test_sources_are_recognised():
     assert training.repeat
     assert training.batches_per_epoch == 2  # full batches only
     assert [len(batch["id"]) for batch in make_stream(samples(), config, training=False, seed=0)] == [3, 3, 2]
-    with pytest.raises(UsageError, match="global_batch_size is 0"):
+    with pytest.raises(UsageError, match="global_batch_size: received 0"):
         GrainStream(samples(), batch_size=0)
 
 

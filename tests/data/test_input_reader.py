@@ -27,13 +27,13 @@ def test_forms_of_input_path(files):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("none/*.tfrecord", r"^input_path: no file matches 'none/\*\.tfrecord'"),
-        (["none-?"], r"^input_path: no file matches 'none-\?'"),
-        ({"a": "{files}", "b": "none"}, r"^input_path\.b: no file matches 'none'"),
+        ("none/*.tfrecord", r"^input_path: received 'none/\*\.tfrecord', no file matches"),
+        (["none-?"], r"^input_path: received 'none-\?', no file matches"),
+        ({"a": "{files}", "b": "none"}, r"^input_path\.b: received 'none', no file matches"),
         ("", "^input_path: is empty"),
         (" , ", "^input_path: names no record files"),
-        ("{folder}", "^input_path: '.*' is a folder: name its files"),
-        ("{empty}", r"^input_path: '.*empty\.tfrecord' is empty, 0 bytes"),
+        ("{folder}", "^input_path: received '.*', is a folder: name its files"),
+        ("{empty}", r"^input_path: received '.*empty\.tfrecord', is empty, 0 bytes"),
     ],
 )
 def test_paths_that_lead_nowhere(files, tmp_path, path, message):
@@ -64,9 +64,11 @@ def test_contradictions():
 def test_compression(tmp_path, compression):
     files = write(tmp_path, compression=compression)
     assert numbers(reader(files, compression=compression, is_training=False).read()) == list(range(23))
-    with pytest.raises(UsageError, match=r"0\.tfrecord' at byte 0, after 0 good records: it is damaged, or compressed"):
+    with pytest.raises(
+        UsageError, match=r"0\.tfrecord', is damaged, or has another compression .*, at byte 0, after 0 "
+    ):
         numbers(reader(files, is_training=False).read())
-    with pytest.raises(UsageError, match="compression is 'gzip'; TFRecord files have one of '', 'GZIP', 'ZLIB'"):
+    with pytest.raises(UsageError, match="compression: received 'gzip', TFRecord files have one of '', 'GZIP', 'ZLIB'"):
         reader(files, compression="gzip")
 
 
@@ -75,7 +77,7 @@ def test_dataset_fn(files, tmp_path):
     made = {"dataset_fn": pick_dataset_fn("tfrecord_compressed")}
     assert numbers(reader(zipped, made, is_training=False).read()) == list(range(23))
     assert numbers(reader(files, {"dataset_fn": tf.data.TFRecordDataset}, is_training=False).read()) == list(range(23))
-    with pytest.raises(UsageError, match="unknown file type 'riegeli'; known: 'tfrecord'"):
+    with pytest.raises(UsageError, match="file_type: received 'riegeli', unknown file type: known: 'tfrecord'"):
         pick_dataset_fn("riegeli")
 
 
@@ -89,14 +91,14 @@ def test_damage_is_named(tmp_path, training):
     whole = damaged.read_bytes()
     size = len(whole) // 8  # records of one length
     damaged.write_bytes(whole[: 2 * size + 1] + b"\xff" + whole[2 * size + 2 :])
-    with pytest.raises(UsageError, match=rf"/1\.tfrecord' at byte {2 * size}, after 2 good records: it is damaged"):
+    with pytest.raises(UsageError, match=rf"/1\.tfrecord', is damaged.* at byte {2 * size}, after 2 good records"):
         list(reader(files, is_training=training).read())
     damaged.write_bytes(whole[:-3])
-    with pytest.raises(UsageError, match=rf"/1\.tfrecord' at byte {7 * size}, after 7 good records"):
+    with pytest.raises(UsageError, match=rf"/1\.tfrecord'.* at byte {7 * size}, after 7 good records"):
         list(reader(files, is_training=training).read())
     stream = reader(files, is_training=training).read()
     damaged.unlink()
-    with pytest.raises(UsageError, match=r"/1\.tfrecord', after 0 good records: it is gone"):
+    with pytest.raises(UsageError, match=r"/1\.tfrecord', is missing after 0 good records"):
         list(stream)
 
 
@@ -241,7 +243,7 @@ def test_each_process_may_read_everything(files):
 def test_batches_are_for_one_replica(files):
     context = tf.distribute.InputContext(num_input_pipelines=1, input_pipeline_id=0, num_replicas_in_sync=2)
     assert len(next(reader(files).read(context))["id"]) == 2
-    with pytest.raises(UsageError, match="^global_batch_size: received 4, which 3 replicas cannot share"):
+    with pytest.raises(UsageError, match="^global_batch_size: received 4, cannot be shared evenly by 3 replicas"):
         reader(files).read(Context(num_replicas_in_sync=3))
 
 
@@ -261,19 +263,15 @@ def test_settings_come_from_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"cycle_length": 0}, "cycle_length: received 0, must be at least 1"),
-        ({"block_length": 0}, "block_length: received 0, must be at least 1"),
-        ({"deterministic": False}, "deterministic: received False: samples in an order of chance cannot be resumed"),
-    ],
+    ("key", "value"), [("cycle_length", 0), ("block_length", 0), ("limit_batches", 0), ("deterministic", False)]
 )
-def test_settings_that_cannot_be(fields, message):
-    with pytest.raises(UsageError, match=message):
-        config("a", **fields).validate()
+def test_invalid_settings(key, value):
+    with pytest.raises(UsageError) as refused:
+        config("a", **{key: value}).validate()
+    assert (refused.value.key, refused.value.received) == (key, value)
 
 
 def test_the_tf_data_service_is_declined_by_name():
     for key in ("enable_tf_data_service", "tf_data_service_address", "trainer_id"):
-        with pytest.raises(UsageError, match=rf"{key}: received .*, but a tf\.data service hands batches"):
+        with pytest.raises(UsageError, match=rf"{key}: received .*, but a tf\.data service gives batches"):
             DataConfig().override({key: "x"})

@@ -82,7 +82,11 @@ def global_seed():
 def test_goes_on_in_another_process(made, tmp_path):
     done = subprocess.run(
         [sys.executable, __file__, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "PYTHONHASHSEED": "5"},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+            "PYTHONHASHSEED": "5",
+        },
         capture_output=True,
         text=True,
         timeout=250,

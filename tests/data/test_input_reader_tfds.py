@@ -117,16 +117,16 @@ def test_damage_is_named(folder, tmp_path):
     shutil.copytree(folder, copy)
     file = sorted(copy.rglob("*tfrecord-00001*"))[0]
     file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(UsageError, match=r"tfrecord-00001-of-00003' at byte \d+, after \d good records"):
+    with pytest.raises(UsageError, match=r"tfrecord-00001-of-00003', is damaged.* at byte \d+, after \d good records"):
         ids(InputReader(config(str(copy))).read())
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"tfds_name": "nowhere"}, "^tfds_name: 'nowhere' is not in .*: prepare it there first"),
-        ({"tfds_name": "mnist"}, "^tfds_name: 'mnist' is not in .*: prepare it there first"),
-        ({"tfds_name": "numbers:9.0.0"}, "^tfds_name: 'numbers:9.0.0' is not in"),
+        ({"tfds_name": "nowhere"}, "^tfds_name: received 'nowhere', is not in .*: prepare it"),
+        ({"tfds_name": "mnist"}, "^tfds_name: received 'mnist', is not in .*: prepare it"),
+        ({"tfds_name": "numbers:9.0.0"}, "^tfds_name: received 'numbers:9.0.0', is not in"),
         ({"tfds_split": "test"}, "^tfds_split: received 'test', but 'numbers' has 'train'"),
         ({"tfds_split": "train[:x]"}, "^tfds_split: received"),
         (
@@ -154,5 +154,7 @@ def test_metadata_that_is_broken(folder, tmp_path, file):
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     next(copy.rglob(file)).write_text('{"name": [')
-    with pytest.raises(UsageError, match=r"^tfds_name: 'numbers' cannot be read: [^\n]+; prepare it again[^\n]*$"):
+    with pytest.raises(
+        UsageError, match=r"^tfds_name: received 'numbers', cannot be read: [^\n]+: prepare it again[^\n]*$"
+    ):
         InputReader(config(str(copy))).read()

@@ -20,7 +20,7 @@ def test_one_shot_reads_once():
 
 
 def test_one_shot_cannot_repeat():
-    with pytest.raises(UsageError, match="one-shot generator cannot repeat.*pass the function"):
+    with pytest.raises(UsageError, match="one-shot generator .*cannot repeat: pass the function"):
         IterableStream((batch for batch in BATCHES), repeat=True)
 
 
@@ -55,12 +55,12 @@ def test_samples_are_stacked():
 
 
 def test_single_values_are_no_batches():
-    with pytest.raises(UsageError, match=r"single value .* at \[1\]"):
+    with pytest.raises(UsageError, match=r"not a single value at \[1\]"):
         next(IterableStream([(np.zeros(3), 5)]))
 
 
 def test_batch_size_must_be_positive():
-    with pytest.raises(UsageError, match="batch_size is 0"):
+    with pytest.raises(UsageError, match="batch_size: received 0"):
         IterableStream(BATCHES, batch_size=0)
 
 

@@ -26,7 +26,7 @@ def test_good_labels(labels):
         ([np.inf], "the first is inf"),
         (np.array([[0, 1], [7, 0]]), r"1 of 4 are not; the first is 7 at index \(1, 0\)"),
         (np.array(255, "uint8"), r"the first is 255 at index \(\)"),
-        (["cat"], "encode them"),
+        (["cat"], "encode class labels"),
         ([1j], "complex"),
     ],
 )

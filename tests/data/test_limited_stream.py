@@ -17,7 +17,7 @@ from everstep.data import (
     TFDataStream,
     make_stream,
 )
-from everstep.data.limited import LimitedStream, hold, limited
+from everstep.data.wrappers import LimitedStream, hold, limited
 from everstep.errors import UsageError
 from everstep.testing import streams
 

@@ -167,7 +167,7 @@ def test_splits_are_named():
         ([{"a": 1}, {"b": 1}], r"sample 1 has the parts \['b'\], but sample 0 has \['a'\]"),
         ([(1, None), (1, 2)], r"sample 1 has the parts \[0\], \[1\], but sample 0 has \[0\]"),
         ([{"a": [[1, 2], [3]]}], r"sample 0 holds a Python object at \['a'\]"),
-        ([object()], "sample 0 holds a Python object that is no array"),
+        ([object()], "sample 0 holds a Python object that is not an array"),
     ],
 )
 def test_samples_that_do_not_fit_are_named(samples, said):
@@ -176,7 +176,7 @@ def test_samples_that_do_not_fit_are_named(samples, said):
 
 
 def test_a_sample_that_is_not_returned_is_named():
-    with pytest.raises(UsageError, match="sample 0 is None: __getitem__ has to return it"):
+    with pytest.raises(UsageError, match="sample 0 is None: return the sample from __getitem__"):
         stacked([None, 1], [0, 1])
 
 
@@ -227,9 +227,9 @@ def test_without_length():
 def test_empty_and_small():
     with pytest.raises(UsageError, match="the Numbers is empty"):
         MapDatasetStream(Numbers(0), 4)
-    with pytest.raises(UsageError, match="larger than the dataset of 11 samples"):
+    with pytest.raises(UsageError, match="the dataset has only 11 samples"):
         MapDatasetStream(Numbers(), 12, drop_remainder=True)
-    with pytest.raises(UsageError, match="global_batch_size is 0"):
+    with pytest.raises(UsageError, match="global_batch_size: received 0"):
         MapDatasetStream(Numbers(), 0)
 
 

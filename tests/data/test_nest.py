@@ -22,6 +22,7 @@ trees = st.recursive(
 )
 
 
+@hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 @hypothesis.given(trees)
 def test_map_keeps_structure_and_order(tree):
     doubled = nest.map_leaves(lambda leaf: leaf * 2, tree)
@@ -29,11 +30,13 @@ def test_map_keeps_structure_and_order(tree):
     assert nest.flatten(doubled) == [leaf * 2 for leaf in nest.flatten(tree)]
 
 
+@hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 @hypothesis.given(trees)
 def test_paths_lead_to_the_leaves(tree):
     assert all(eval(f"tree{path}", {"tree": tree}) == leaf for path, leaf in nest.walk(tree))
 
 
+@hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 @hypothesis.given(trees, st.integers(1, 4))
 def test_stack_undoes_by_index(tree, count):
     many = [nest.map_leaves(lambda leaf, i=i: leaf + i, tree) for i in range(count)]

@@ -150,7 +150,7 @@ def test_each_evaluation_is_an_epoch_of_its_own():
         assert len(list(stream)) == BATCHES
         stream.restore({"epoch": 0, "batch": 0})
     assert dataset.calls == 2 * ["begin", *range(BATCHES), "end"]
-    assert "leave the method out" in stream.guarantee
+    assert "remove the method" in stream.guarantee
     assert FACTORIES["reshuffled"](True).guarantee == FACTORIES["shuffled"](False).guarantee == ""
 
 
@@ -290,10 +290,10 @@ class Scalars(Numbers):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        (NoLength, "NoLength does not say how many batches it has: add __len__"),
+        (NoLength, "NoLength has no number of batches: add __len__"),
         (Empty, "Empty has 0 batches"),
         (Shrinks, "Shrinks has 4 batches in epoch 1 and had 5"),
-        (Scalars, r"returned the single value 1.0 at \[1\], no batch"),
+        (Scalars, r"received 1.0, expected a batch from the PyDataset, not a single value at \[1\]"),
     ],
 )
 def test_bad_datasets(kind, said):

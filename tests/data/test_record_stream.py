@@ -105,11 +105,11 @@ def test_patterns(folder):
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [
-        ("{0}/*,{0}/none-*", r"^input_path: no file matches '.*/none-\*'"),
-        ("", "set input_path"),
+        ("{0}/*,{0}/none-*", r"^input_path: received '.*/none-\*', no file matches"),
+        ("", "^input_path: names no record files"),
         (
             "nosuch://x/*",
-            "^input_path: 'nosuch://x/.' cannot be looked for: File system scheme 'nosuch' not impl[^\n]*$",
+            "^input_path: received 'nosuch://x/.', cannot be searched for: File system scheme 'nosuch' not impl[^\n]*$",
         ),
     ],
 )

@@ -79,7 +79,7 @@ def test_datasets():
     ],
 )
 def test_other_types_are_named(source, named):
-    with pytest.raises(UsageError, match=f"cannot read data from .*{named}.*accepted are NumPy arrays"):
+    with pytest.raises(UsageError, match=f"cannot read data from .*{named}.*pass NumPy arrays"):
         stream(source)
 
 

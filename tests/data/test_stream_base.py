@@ -80,7 +80,7 @@ def test_a_source_that_breaks_is_not_at_its_end():
     ],
 )
 def test_states_are_checked(state):
-    with pytest.raises(UsageError, match="no stream position"):
+    with pytest.raises(UsageError, match="not a stream position"):
         Counting([3]).restore(state)
 
 

@@ -19,7 +19,7 @@ import keras
 import numpy as np
 
 import everstep
-from everstep.engine.mesh import DeviceMesh
+from everstep.engine.jax import DeviceMesh
 
 X = np.random.default_rng(0).normal(size=(329, 8)).astype("float32")
 Y = 2 * X[:, :1]
@@ -46,9 +46,7 @@ def run(directory, strategy, steps=50):
     data = {"train_data": {"global_batch_size": 16}, "validation_data": {"global_batch_size": 82}}
     config.override({"task": data, "runtime": {"distribution_strategy": strategy}})
     config.override({"trainer": {"train_steps": steps, "steps_per_loop": 25, "validation_interval": 50}})
-    model, logs = everstep.run_experiment(
-        None, Regression(), "train_and_eval", config, directory, verbose=False, export=False
-    )
+    model, logs = everstep.run_experiment(Regression(), config, directory, verbose=False, export=False)
     record = json.loads(pathlib.Path(directory, "run.json").read_text())
     return logs, model.get_weights(), record
 
@@ -58,7 +56,7 @@ def warning():
     said = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())
-    logging.getLogger("everstep.engine.mesh").addHandler(handler)
+    logging.getLogger("everstep.engine.jax").addHandler(handler)
     devices = DeviceMesh(jax.devices())
     for count, samples in [(3, 16), (1, 5), (2, 16), (1, 5), (1, 16)]:
         devices.share((np.zeros((count, samples, 8)), np.zeros((count, samples))))

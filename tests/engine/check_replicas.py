@@ -24,8 +24,8 @@ from everstep.engine.replicas import Replicas
 from everstep.engine.strategy import configured_strategy, entered
 from everstep.errors import UsageError
 from everstep.experiment import create_trainer
-from everstep.grad import losses_divided_by_keras
-from everstep.optim.ema import ExponentialMovingAverage
+from everstep.task.grad import losses_divided_by_keras
+from everstep.task.optim.ema import ExponentialMovingAverage
 from everstep.testing import models
 from everstep.testing.tasks import Regression, Scripted, running, seeded
 
@@ -272,9 +272,7 @@ def a_run():
         config.override({"task": data, "trainer": {"train_steps": 20, "steps_per_loop": 10, "validation_interval": 10}})
         config.override({"runtime": {"distribution_strategy": strategy}})
         with tempfile.TemporaryDirectory() as directory:
-            model, logs = everstep.run_experiment(
-                None, Experiment(), "train_and_eval", config, directory, verbose=False, export=False
-            )
+            model, logs = everstep.run_experiment(Experiment(), config, directory, verbose=False, export=False)
         return logs, model.get_weights()
 
     expected, weights = run("one_device")
@@ -317,7 +315,7 @@ def exported_under_a_strategy():
                 everstep.export.export(module, ["serve"], exported, timestamped=False)
 
             everstep.run_experiment(
-                given, task, "train_and_eval", config, run, trainer=trainer, verbose=False, eval_actions=[export]
+                task, config, run, distribution_strategy=given, trainer=trainer, verbose=False, eval_actions=[export]
             )
             x = task.build_inputs(None)[0]
             at_the_end, in_between = (tf.saved_model.load(str(p)) for p in (run / "export" / "saved_model", exported))

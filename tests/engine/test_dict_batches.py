@@ -33,7 +33,7 @@ def test_keys_out_of_order(tmp_path):
     params.override({"trainer": {"train_steps": 3}, "task": {"train_data": {"global_batch_size": 4}}})
     seen = []
     _, logs = everstep.run_experiment(
-        None, Named(), "train_and_eval", params, tmp_path / "run",
+        Named(), params, tmp_path / "run",
         train_actions=[seen.append], export=False, verbose=False,
     )  # fmt: skip
     for each in (seen[0], logs):

@@ -8,7 +8,7 @@ import pytest
 
 from everstep.data.arrays import ArrayStream
 from everstep.data.iterables import IterableStream
-from everstep.engine.feed import GRACE_SECONDS, Feed, NobodyWaits, on_host
+from everstep.engine.feed import GRACE_SECONDS, Feed, FeedInterrupted, on_host
 from everstep.errors import UsageError
 
 
@@ -190,7 +190,7 @@ def test_nobody_waits_for_a_batch_when_the_run_is_to_end(opened, source):
     feed = opened(IterableStream(source), singles, may_wait=Guard(3).may_wait)
     assert taken(feed, 1, 1, 1) == [[0], [1], [2]]
     for _ in range(2):
-        with pytest.raises(NobodyWaits, match="not there yet"):
+        with pytest.raises(FeedInterrupted, match="a stop was requested"):
             feed.take(1)
     assert feed.state() == {"epoch": 0, "batch": 3}
     source.goes_on.set()
@@ -199,7 +199,7 @@ def test_nobody_waits_for_a_batch_when_the_run_is_to_end(opened, source):
 
 def test_a_batch_that_is_there_is_given_to_whoever_is_about_to_end(opened, source):
     feed = opened(IterableStream(source), singles, may_wait=lambda: False)
-    with pytest.raises(NobodyWaits):
+    with pytest.raises(FeedInterrupted):
         taken(feed, 1, 1, 1, 1)
     assert feed.state() == {"epoch": 0, "batch": 3}
 
@@ -239,7 +239,7 @@ def test_a_source_that_does_not_come_back_gives_back_the_random_numbers(opened, 
         source.goes_on.set()
         time.sleep(0.1)  # it comes back too late
         assert (np.random.random(3).tolist(), random.random()) == expected
-    with pytest.raises(NobodyWaits):
+    with pytest.raises(FeedInterrupted):
         taken(feed, 1, 1, 1)
 
 
@@ -282,7 +282,7 @@ def test_restoring_a_source_that_does_not_come_back(opened, source):
     feed = opened(IterableStream(source), singles, may_wait=Guard().may_wait)
     assert taken(feed, 1, 1) == [[0], [1]]
     source.stuck()
-    with pytest.raises(NobodyWaits, match="cannot go to another position"):
+    with pytest.raises(FeedInterrupted, match="cannot move to another position"):
         feed.restore({"epoch": 0, "batch": 1})
     assert feed.state() == {"epoch": 0, "batch": 1}
 

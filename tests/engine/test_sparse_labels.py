@@ -40,7 +40,7 @@ class Classes(everstep.Task):
 
 def train(task, directory):
     config = everstep.ExperimentConfig(trainer=everstep.TrainerConfig(train_steps=2, steps_per_loop=2))
-    everstep.run_experiment(None, task, "train", config, directory, export=False, verbose=False)
+    everstep.run_experiment(task, config, directory, "train", export=False, verbose=False)
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,8 @@ def test_ids_become_text(tmp_path, ids, expected):
 @pytest.mark.parametrize(
     ("batches", "message"),
     [
-        ([(["a"], *numbers(2))], "holds 2 samples and 1 ids"),
-        ([(b"image_0.jpg", *numbers(3))], "holds 3 samples and 1 ids"),
+        ([(["a"], *numbers(2))], "has 2 samples and 1 ids"),
+        ([(b"image_0.jpg", *numbers(3))], "has 3 samples and 1 ids"),
         ([(None, *numbers(2)), (["c"], *numbers(1))], "from sample 2 on"),
         ([([None, "b"], *numbers(2))], "received None"),
         ([([{}, "b"], *numbers(2))], "one number or text"),
@@ -146,15 +146,15 @@ def test_ids_become_text(tmp_path, ids, expected):
         ([(np.zeros(2), np.zeros(2))], "tuple of 2"),
         ([], "gave no samples"),
         ([(None, *numbers(0))], "gave no samples"),
-        ([(None, *numbers(2), None, {"camera": ["left"]})], "'camera' has 1 values for 2 samples"),
-        ([(None, *numbers(1), None, {"error": [1]})], "'error', which is a metric"),
-        ([(None, *numbers(1), None, {"label": [1]})], "'label', which is a column"),
+        ([(None, *numbers(2), None, {"camera": ["left"]})], "columns.camera: has 1 values for 2 samples"),
+        ([(None, *numbers(1), None, {"error": [1]})], "received 'error', is a metric"),
+        ([(None, *numbers(1), None, {"label": [1]})], "received 'label', is a column"),
         ([(None, *numbers(1), None, {"x": [1]}), (None, *numbers(1))], "the columns are"),
         (
             [(None, *numbers(1)), (None, *numbers(1), None, {"x": [1]})],
             r"the columns are \['x'\], before they were \[\]",
         ),
-        ([(None, *numbers(2), None, {"x": [1, "a"]})], "'x' holds values of different types"),
+        ([(None, *numbers(2), None, {"x": [1, "a"]})], "columns.x: has values of different types"),
         ([(None, *numbers(1), None, {"x": [np.zeros(2)]})], "one number or text"),
     ],
 )
@@ -188,7 +188,7 @@ def test_a_column_that_changes_its_type_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "CHUNK", 1)
     for values, message in [((1, "a"), "int64 at first and is string"), ((2**60 + 1, 0.5), "int64 at first|double")]:
         batches = [(None, *numbers(1), None, {"x": [value]}) for value in values]
-        with pytest.raises(UsageError, match=f"'x' was .*{message}"):
+        with pytest.raises(UsageError, match=f"columns.x: was .*{message}"):
             Evaluator(METRICS).run(batches, tmp_path, "test")
         assert list(tmp_path.iterdir()) == []
 

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from everstep.errors import UsageError
-from everstep.evaluation import Accuracy, CrossEntropy, Evaluator, IoUScore, SampleMetric, worst
-from everstep.evaluation.kinds import kind_of
+from everstep.evaluation import Accuracy, CrossEntropy, Evaluator, IoUScore, SampleMetric, gallery
+from everstep.evaluation.outcome import kind_of
 
 GIVEN = {"value": lambda y_true, y_pred: float(np.ravel(y_true)[0])}
 
@@ -94,7 +94,7 @@ def test_what_does_not_fit_the_kind_is_refused(tmp_path):
     two = np.array([[0.5, 0.5]])
     for arguments, batches, message in [
         ({"kind": "clasification"}, [(None, [1], two)], "did you mean 'classification'"),
-        ({"classes": ["x"]}, [(None, [1], two)], "1 names of classes, but predictions tell 2 apart"),
+        ({"classes": ["x"]}, [(None, [1], two)], "1 names, but predictions for 2 classes"),
         ({"kind": "classification"}, [(None, [1], np.zeros((1, 2, 2)))], "shape"),
         ({"kind": "classification"}, [(None, [5], two)], "the first is 5"),
         ({"kind": "classification"}, [(None, np.array([[1, 0, 0]]), two)], "neither class numbers nor one-hot"),
@@ -139,9 +139,9 @@ def test_every_confusion_has_samples_and_all_together_a_limit(tmp_path):
     pred = np.eye(20)[np.tile(np.arange(20), 120)]
     batches = [(None, labels[i : i + 64], pred[i : i + 64]) for i in range(0, 2400, 64)]
     page, _ = evaluated(tmp_path, batches, [Accuracy()])
-    assert len(page["samples"]) == worst.IN_ALL
+    assert len(page["samples"]) == gallery.IN_ALL
     cells = {(s["label"], s["prediction"]) for s in page["samples"] if not s["reasons"]}
-    assert len(cells) == worst.IN_ALL - 24  # the first of as many cells as there is room for
+    assert len(cells) == gallery.IN_ALL - 24  # the first of as many cells as there is room for
     few, _ = evaluated(tmp_path, [(None, labels[:9] % 2, pred[:9, :2] + [0.1, 0])] * 5, [Accuracy()])
     assert len(few["samples"]) == 24
 
@@ -149,7 +149,7 @@ def test_every_confusion_has_samples_and_all_together_a_limit(tmp_path):
 def test_many_metrics_share_the_room(tmp_path):
     metrics = {f"m{i}": (lambda y_true, y_pred, i=i: float((y_true * (i + 7)) % 101)) for i in range(60)}
     page, _ = evaluated(tmp_path, [(None, np.arange(1000.0), np.zeros(1000))], metrics, kind="values")
-    assert 0 < len(page["samples"]) <= worst.IN_ALL
+    assert 0 < len(page["samples"]) <= gallery.IN_ALL
     assert {r["rank"] for s in page["samples"] for r in s["reasons"]} == {1, 2, 3, 4, 5}
 
 
@@ -197,7 +197,7 @@ def test_show_says_what_is_shown(tmp_path):
     flat = np.zeros((1, 784))
     page, _ = evaluated(tmp_path, [(None, np.zeros(1), np.zeros(1), flat)], show=lambda x: x.reshape(28, 28))
     assert image(page["samples"][0]["input"]).shape == (28, 28)
-    with pytest.raises(UsageError, match="show failed on sample '0': ValueError"):
+    with pytest.raises(UsageError, match="show: failed on sample '0': ValueError"):
         evaluated(tmp_path, [(None, np.zeros(1), np.zeros(1), flat)], show=lambda x: x.reshape(5, 5))
 
 

@@ -80,9 +80,9 @@ def test_batches_without_ids():
 @pytest.mark.parametrize(
     ("batches", "arguments", "message"),
     [
-        (data(5, 2), {"limit": 6}, "ended after 5 samples, but 6"),
+        (data(5, 2), {"limit": 6}, "received 6, the data ended after 5 samples"),
         (data(5, 2), {"index": ["a"] * 6}, "6 ids for 5 samples"),
-        ([np.ones(3)], {}, "received ndarray"),
+        ([np.ones(3)], {}, "not a ndarray"),
         ([(np.ones(3),)], {}, "tuple of 1"),
         ([(np.ones(3), np.ones(2))], {}, "returned 3 answers to a batch of 2"),
     ],

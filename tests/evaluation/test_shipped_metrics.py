@@ -223,11 +223,11 @@ def test_a_prediction_that_is_not_finite_gives_nan(metric, bad):
 @pytest.mark.parametrize(
     ("metric", "true", "pred", "message"),
     [
-        (IoUScore(), [[255.0]], [[1.0]], "y_true holds 255.0.*divide by 255"),
-        (TPR(), [[-1]], [[1.0]], "y_true holds -1"),
-        (SoftDice(), [[1.0]], [[3.5]], "y_pred holds 3.5.*sigmoid"),
-        (CrossEntropy(), [1], [[-2.0, 2.0]], "y_pred holds -2.0.*from_logits=True"),
-        (CrossEntropy(), [0.0], [7.0], "y_pred holds 7.0.*from_logits=True"),
+        (IoUScore(), [[255.0]], [[1.0]], "y_true: received 255.0.*divide by 255"),
+        (TPR(), [[-1]], [[1.0]], "y_true: received -1"),
+        (SoftDice(), [[1.0]], [[3.5]], "y_pred: received 3.5.*sigmoid"),
+        (CrossEntropy(), [1], [[-2.0, 2.0]], "y_pred: received -2.0.*from_logits=True"),
+        (CrossEntropy(), [0.0], [7.0], "y_pred: received 7.0.*from_logits=True"),
         (CrossEntropy(), [[1.0, 1.0]], [[0.5, 0.5]], "sum to 1"),
         (CrossEntropy(), [2], [[0.5, 0.5]], "the first is 2 at index 0"),
         (Accuracy(), [[2]], [[0.5, 0.5]], "the first is 2"),

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import everstep as es
-import everstep.bct.digits
+import everstep.recipes.bct.digits
 from everstep.bct import OldModel
-from everstep.bct.digits_data import load_digits
+from everstep.recipes.bct.digits_data import load_digits
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "bct_digits.py"
 DIGITS = list("0123456789")
@@ -75,7 +75,7 @@ def trained(directory: Path, **bct) -> tuple[es.Task, keras.Model]:
     steps = {"train_steps": 40, "steps_per_loop": 20, "validation_interval": 40, "checkpoint_interval": 40}
     params.override({"task": {"bct": bct}, "trainer": steps, "runtime": {"seed": 1000}})
     task = es.get_task(params.task)
-    model, _ = es.run_experiment(None, task, "train", params, directory, export=False, verbose=False)
+    model, _ = es.run_experiment(task, params, directory, "train", export=False, verbose=False)
     return task, model
 
 
@@ -87,9 +87,7 @@ def bits(layer: keras.Layer) -> list[bytes]:
 @pytest.mark.backend
 def test_digits_leave_the_old_classifier_and_without_weight_all_else(tmp_path):
     params = es.get_exp_config("bct/digits_old")
-    old, _ = es.run_experiment(
-        None, es.get_task(params.task), "train", params, tmp_path / "old", export=False, verbose=False
-    )
+    old, _ = es.run_experiment(es.get_task(params.task), params, tmp_path / "old", "train", export=False, verbose=False)
     file = str(tmp_path / "old.keras")
     old.save(file)
     task, new = trained(tmp_path / "new", old_model=file, variant="old_classes")

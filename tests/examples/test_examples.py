@@ -145,7 +145,7 @@ def test_train(tmp_path):
 def test_train_answers_bad_input_in_one_line(tmp_path):
     done = train(tmp_path / "run", "--experiment=mnist/lokal")
     assert done.returncode == 2
-    assert "everstep: error: no experiment 'mnist/lokal'; did you mean 'mnist/local'" in done.stderr
+    assert "everstep: error: no experiment 'mnist/lokal': did you mean 'mnist/local'" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
 

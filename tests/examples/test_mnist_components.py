@@ -16,12 +16,13 @@ import tensorflow as tf
 import yaml
 from PIL import Image
 
-import everstep.report
-from everstep.components import Orchestrator, orchestrator
-from everstep.components.project import Project
-from everstep.components.served import served_name
-from everstep.components.tracking import NoTracking
-from everstep.zoo.mnist_data import load_mnist
+import everstep.evaluation.report
+from everstep.components import Orchestrator
+from everstep.frontends.components import orchestrator
+from everstep.frontends.components.exported_model import model_name
+from everstep.frontends.components.project import Project
+from everstep.frontends.components.tracking import NoTracking
+from everstep.recipes.mnist_data import load_mnist
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -84,7 +85,7 @@ def data(tmp_path_factory):
 def untracked():
     """MLflow takes longer than these runs; that it is told is tested with the orchestrator."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(orchestrator, "make_tracking", lambda *_: NoTracking())
+        patch.setattr(orchestrator, "create_tracking", lambda *_: NoTracking())
         yield
 
 
@@ -123,13 +124,13 @@ def test_a_run_leaves_all_reports(project, data, flavour):
         assert means[split]["model.evaluate"]["loss"] == pytest.approx(means[split]["eval_funcs"][CE], rel=1e-4)
     assert means["test"]["model.evaluate"]["sparse_categorical_accuracy"] > 0.3
     assert dict(read(folder / "eval_report_summary.csv"))["count"] == f"{SIZES['test']}.0"
-    assert (folder / "exported" / served_name()).exists()
+    assert (folder / "exported" / model_name()).exists()
 
 
 def test_pages_have_pictures(project):
     """What the model sees is a row of numbers, and what the page shows is an image."""
     for names, made in ((["tfdata"], "report.html"), (FLAVOURS, "comparison.html")):
-        path = everstep.report.write([str(project / "runs" / name) for name in names])
+        path = everstep.evaluation.report.write([str(project / "runs" / name) for name in names])
         assert path == project / "runs" / "tfdata" / "reports" / made
         assert path.read_text().count("data:image/png") >= 24
     for split in ("validation", "test"):

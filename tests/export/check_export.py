@@ -120,8 +120,9 @@ def check_augmentation_stays_behind():
 def check_a_directory_of_something_else_stays():
     (ROOT / "mine").mkdir()
     (ROOT / "mine" / "notes.txt").write_text("do not lose this")
-    with pytest.raises(UsageError, match="is no SavedModel"):
+    with pytest.raises(UsageError) as error:
         export_saved_model(trained(), ROOT / "mine", X)
+    assert (error.value.key, error.value.received) == ("directory", str(ROOT / "mine"))
     assert (ROOT / "mine" / "notes.txt").exists()
 
 
@@ -129,7 +130,7 @@ def check_a_mismatch_is_refused_and_leaves_nothing():
     layer = Forgetful()
     model = keras.Sequential([keras.Input((8,)), layer])
     layer.scale = 2.0
-    with pytest.raises(TrainingError, match="does not answer as the trained model"):
+    with pytest.raises(TrainingError, match="does not have the outputs of the trained model"):
         export_keras(model, ROOT / "bad.keras", X)
     assert not [path for path in ROOT.iterdir() if "bad" in path.name]
 

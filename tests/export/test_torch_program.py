@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from everstep.errors import UsageError
-from everstep.export.folder import export_all
+from everstep.export.model_export import export_all
 from everstep.export.torch_program import export_torch_program
 
 pytestmark = pytest.mark.backend
@@ -91,7 +91,7 @@ def test_a_batch_of_one_and_a_length_left_open(torch, tmp_path):
 def test_a_length_that_becomes_a_loop_is_told(torch, tmp_path, caplog):
     model = dense(keras.layers.GRU(2), inputs=keras.Input((None, 4)))
     export_torch_program(model, tmp_path / "model.pt2", np.ones((3, 2, 4), "float32"))
-    assert "takes inputs of shape [None, 2, 4] alone" in caplog.text
+    assert "takes only inputs of shape [None, 2, 4]" in caplog.text
 
 
 def test_the_model_is_left_as_it_was(torch, tmp_path):
@@ -143,19 +143,19 @@ class Odd(keras.layers.Layer):
 @pytest.mark.parametrize(
     ("oddity", "said"),
     [
-        ("decides", "decides in Python on the value of a tensor: use keras.ops.where"),
-        ("counts", "works for the one batch size that it was shown"),
+        ("decides", "branches in Python on the value of a tensor: use keras.ops.where"),
+        ("counts", "works for one batch size only"),
         ("converts", r"numpy\(\) is not supported"),
     ],
 )
 def test_what_is_no_program_is_said_and_the_keras_file_is_written(torch, tmp_path, caplog, oddity, said):
     model = keras.Sequential([keras.Input((8,)), Odd(oddity)], name="odd")
-    with pytest.raises(UsageError, match=rf"^model 'odd' is no program for PyTorch: .*{said}"):
+    with pytest.raises(UsageError, match=rf"^PyTorch cannot export model 'odd': .*{said}"):
         export_torch_program(model, tmp_path / "model.pt2", X)
     with caplog.at_level(logging.WARNING, "everstep"):
         assert export_all(model, tmp_path, X) == [tmp_path / "model.keras"]
     assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
-    assert "not exported as model.pt2: model 'odd' is no program" in caplog.text
+    assert "not exported as model.pt2: PyTorch cannot export model 'odd'" in caplog.text
     assert "\n" not in caplog.messages[-1]
 
 
@@ -178,6 +178,7 @@ def test_the_page_is_true(torch, tmp_path, monkeypatch, capsys):
 def test_another_backend(tmp_path):
     if keras.backend.backend() == "torch":
         pytest.skip("this is for the other backends")
-    with pytest.raises(UsageError, match="needs the backend 'torch', not"):
+    with pytest.raises(UsageError) as error:
         export_torch_program(dense(), tmp_path / "model.pt2", X)
+    assert (error.value.key, error.value.received) == ("backend", keras.backend.backend())
     assert not list(tmp_path.iterdir())

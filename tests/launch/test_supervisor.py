@@ -21,7 +21,7 @@ RUN = (
     COUNT
     + """
 from everstep.run.heartbeat import Heartbeat
-from everstep.run.supervised import announce
+from everstep.run.launcher import announce
 announce("run", {requeue})
 heart = Heartbeat("run", share=1)
 """
@@ -110,7 +110,7 @@ def test_what_was_there_before_is_no_progress():
 
 def test_each_run_of_a_command_is_compared_with_itself():
     script = """
-from everstep.run.supervised import announce
+from everstep.run.launcher import announce
 name, step = ("a", 10000) if number == 1 else ("b", 1000 * number)
 announce(name)
 os.makedirs(f"{name}/checkpoints/{step}")
@@ -122,7 +122,7 @@ sys.exit(1 if number < 7 else 0)
 
 def test_a_run_that_was_brought_to_its_end_is_progress_too():
     script = """
-from everstep.run.supervised import announce
+from everstep.run.launcher import announce
 if number > 1: os.makedirs(f"fold{number - 1}/checkpoints/9")
 os.makedirs(f"fold{number}")
 announce(f"fold{number}")
@@ -134,7 +134,7 @@ sys.exit(1 if number < 7 else 0)
 
 def test_another_run_without_a_checkpoint_is_no_progress():
     script = """
-from everstep.run.supervised import announce
+from everstep.run.launcher import announce
 announce("ab"[number % 2])
 sys.exit(1)
 """

@@ -90,7 +90,7 @@ def run(mode, model_dir, task=None, params=None, **kwargs):
     fields = {name for name in kwargs if hasattr(es.TrainerConfig(), name) and not name.endswith("_actions")}
     fields = {name: kwargs.pop(name) for name in fields}
     task, params = task or TinyTask(), params or tiny_params(**fields)
-    return es.run_experiment(None, task, mode, params, model_dir, **{"export": False, "verbose": False, **kwargs})
+    return es.run_experiment(task, params, model_dir, mode, **{"export": False, "verbose": False, **kwargs})
 
 
 def weights(model):

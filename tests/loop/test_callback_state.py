@@ -13,10 +13,11 @@ import pytest
 from keras import callbacks
 
 from everstep.errors import UsageError
-from everstep.loop.callback_state import CallbackState, remembering
+from everstep.loop.callback_state import CallbackState, owners
 from everstep.loop.controller import Controller
 from everstep.loop.keras_callbacks import KerasCallbacks
 from everstep.loop.plain_values import NotPlainError, decode, encode
+from everstep.loop.schedule import EpochSchedule
 from loop.samples import MemoryCheckpointer, SavedCounter
 
 # Falls, rises, falls by less than the smallest step that counts, falls, stays.
@@ -40,12 +41,12 @@ class Training:
 
     def begin(self, saved=None):
         self.model.stop_training = False
-        with self.state.going_on():
+        with self.state.resuming():
             self.list.on_train_begin()
         self.state.look()
         if saved is not None:
             arrays, meta = saved
-            self.state.set(arrays, json.loads(json.dumps(meta)))
+            self.state.restore(arrays, json.loads(json.dumps(meta)))
         return self
 
     def run(self, epochs):
@@ -113,7 +114,7 @@ def test_kerass_own_decide_as_if_nothing_had_happened(name, cut, tmp_path):
     (tmp_path / "whole").mkdir(), (tmp_path / "cut").mkdir()
     whole = Training([MAKE[name](tmp_path / "whole")]).begin().run(range(len(LOSSES)))
     first = Training([MAKE[name](tmp_path / "cut")]).begin().run(range(cut))
-    saved = first.state.get()
+    saved = first.state.state()
     first.run(range(cut, cut + 2))  # what comes after a checkpoint is lost
     rate = first.seen[cut - 1][1]
     second = Training([MAKE[name](tmp_path / "cut")])
@@ -129,7 +130,7 @@ def test_kerass_own_decide_as_if_nothing_had_happened(name, cut, tmp_path):
 
 def test_arrays_have_stable_keys_and_are_copies():
     training = Training([MAKE["EarlyStopping"](None), callbacks.History()]).begin().run([0])
-    arrays, meta = training.state.get()
+    arrays, meta = training.state.state()
     prefix = "callbacks/0.EarlyStopping/best_weights"
     assert set(arrays) == {f"{prefix}/0", f"{prefix}/1"}
     assert set(meta) == {"0.EarlyStopping", "1.History"}
@@ -139,7 +140,7 @@ def test_arrays_have_stable_keys_and_are_copies():
 
 def test_csv_log_that_is_gone(tmp_path, caplog):
     first = Training([callbacks.CSVLogger(tmp_path / "log.csv")]).begin().run([0, 1])
-    saved = first.state.get()
+    saved = first.state.state()
     first.list.on_train_end()
     (tmp_path / "log.csv").unlink()
     second = Training([callbacks.CSVLogger(tmp_path / "log.csv")]).begin(saved).run([2])
@@ -177,7 +178,7 @@ class Mine(callbacks.Callback):
 
 def test_plain_attributes_that_changed():
     first, second = Training([Mine()]).begin().run([0, 1, 2]), Training([Mine(patience=7)])
-    arrays, meta = first.state.get()
+    arrays, meta = first.state.state()
     assert set(arrays) == {"callbacks/0.Mine/total"}
     assert sorted(meta["0.Mine"]["unchanged"]) == ["patience", "untouched"]
     mine, yours = first.list.callbacks[0], second.begin((arrays, meta)).list.callbacks[0]
@@ -191,9 +192,9 @@ def test_plain_attributes_that_changed():
 def test_going_back_in_the_same_process():
     """To a state in which some attributes had not changed yet."""
     training = Training([Mine()]).begin()
-    mine, saved = training.list.callbacks[0], training.state.get()
+    mine, saved = training.list.callbacks[0], training.state.state()
     training.run([0, 1]).state.look()
-    training.state.set(*saved)
+    training.state.restore(*saved)
     assert (mine.best, mine.worst, mine.count, mine.name) == (math.inf, None, 5, "new")
     assert (mine.scores, mine.table) == ([], {"a": 1})
     assert mine.draws.normal() == np.random.default_rng(3).normal()
@@ -219,7 +220,7 @@ class Told(callbacks.Callback):
 
 def test_own_protocol(caplog):
     first = Training([Told()]).begin().run([0, 1, 2])
-    arrays, meta = first.state.get()
+    arrays, meta = first.state.state()
     assert set(arrays) == {"callbacks/0.Told/length"}
     second = Training([Told()]).begin((arrays, meta))
     assert second.list.callbacks[0].queue == collections.deque([1.0, 0.8, 0.9])
@@ -240,7 +241,7 @@ class Odd(callbacks.Callback):
 def test_what_cannot_be_saved_is_said_once(caplog):
     training = Training([callbacks.History(), Odd(net := model())], of=net).begin()
     for _ in range(2):
-        training.state.get()
+        training.state.state()
     (record,) = caplog.records
     assert "1.Odd keeps in window (deque), metric (Mean)" in record.getMessage()
     assert "get_state() and set_state(state)" in record.getMessage()
@@ -260,15 +261,15 @@ class Unsaveable(Half):
 
 
 def test_protocols_that_do_not_work():
-    with pytest.raises(UsageError, match="Half has get_state and no set_state"):
+    with pytest.raises(UsageError, match="Half: has get_state and no set_state"):
         CallbackState([Half()])
-    with pytest.raises(UsageError, match=r"Unsaveable.get_state\(\) returned something with an object of type set"):
+    with pytest.raises(UsageError, match=r"Unsaveable.get_state\(\): returned an object of type set"):
         CallbackState([Unsaveable()]).look()
 
 
 def test_other_callbacks_are_refused():
     def saved(*watching):
-        return CallbackState(watching).get()[1]
+        return CallbackState(watching).state()[1]
 
     stop, history, mine = callbacks.EarlyStopping(), callbacks.History(), Mine()
     for here, message in {
@@ -278,22 +279,22 @@ def test_other_callbacks_are_refused():
         (history, stop, mine): "order then: 0.EarlyStopping, 1.History, 2.Mine; now: 0.History, 1.EarlyStopping",
     }.items():
         with pytest.raises(UsageError, match=f"callbacks: not those that the run was saved with .{message}"):
-            CallbackState(here).prepare(saved(stop, history, mine))
+            CallbackState(here).check(saved(stop, history, mine))
     many = [callbacks.History() for _ in range(11)]  # in the order of their numbers, not of their names
-    CallbackState(many).prepare(dict(sorted(saved(*many).items())))
+    CallbackState(many).check(dict(sorted(saved(*many).items())))
 
 
 def test_protocol_added_since_is_refused():
-    meta = {"0.Told": CallbackState([Mine()]).get()[1]["0.Mine"]}
+    meta = {"0.Told": CallbackState([Mine()]).state()[1]["0.Mine"]}
     with pytest.raises(UsageError, match="0.Told: get_state and set_state were added or removed"):
-        CallbackState([Told()]).prepare(meta)
+        CallbackState([Told()]).check(meta)
 
 
 def test_backup_and_restore_is_left_out(tmp_path, caplog):
     watching = [[callbacks.BackupAndRestore(tmp_path / "backup"), Mine()]]
-    made = KerasCallbacks(watching, model(), epochs=2, steps=3, validates=False)
+    made = KerasCallbacks(watching, model(), EpochSchedule(2, 3))
     assert [type(callback).__name__ for callback in made.list.callbacks] == ["Mine", "History"]
-    assert caplog.text.count("BackupAndRestore is left out") == 1
+    assert caplog.text.count("BackupAndRestore is skipped") == 1
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -381,4 +382,4 @@ def test_actions_remember(tmp_path):
 
 def test_actions_without_state():
     tally = Tally()
-    assert remembering([print, len, lambda logs: None, Tally, [].append, tally, tally.also]) == [tally]
+    assert owners([print, len, lambda logs: None, Tally, [].append, tally, tally.also]) == [tally]

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from everstep.errors import TrainingError, UsageError
-from everstep.loop.controller import Controller
+from everstep.loop.controller import Controller, Phase, Window
+from everstep.loop.hooks import Hook
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import Recovery
 from everstep.tracking.tracker import MemoryTracker
@@ -70,6 +71,10 @@ def test_order_log_act_evaluate_act_save():
     trainer, tracker = SavedCounter(), MemoryTracker()
     events = trainer.events
 
+    class Trained(Hook):
+        def on_train_end(self, step):
+            events.append("trained")
+
     def logged(kind):
         return len([point for point in tracker.points if point.kind == kind])
 
@@ -79,7 +84,7 @@ def test_order_log_act_evaluate_act_save():
         tracker=tracker,
         train_actions=[lambda logs: events.append(f"act on {logs['training_loss']}, logged {logged('train')}")],
         eval_actions=[lambda logs: events.append(f"act on {logs['validation_loss']}")],
-        trained=lambda: events.append("trained"),
+        hooks=[Trained()],
     )
     controller.train_and_evaluate(5)
     acted = ["act on 0.2, logged 1", "trained", "save 5", "evaluate 5", "act on 5.0", "save 5"]
@@ -219,6 +224,20 @@ def test_stopped_run_stays_stopped_until_its_target_moves():
     further = control(trainer, checkpointer=checkpointer)
     further.restore_checkpoint()
     assert further.train_and_evaluate(60)["validation_loss"] == 60
+
+
+@pytest.mark.parametrize(
+    ("meta", "window"),
+    [
+        ({"window": {"phase": "acted", "stopped": "enough", "target": 9}}, Window(Phase.ACTED, "enough", 9)),
+        ({"unclosed": True, "early": True, "stopped": {"reason": "", "target": 9}}, Window(Phase.TRAINED, "", 9)),
+        ({"unclosed": False, "early": True, "stopped": {"reason": "so", "target": 9}}, Window(Phase.OPEN, "so", 9)),
+        ({"unclosed": False, "early": False, "stopped": {"reason": "", "target": 9}}, Window(Phase.FINISHED, "", 9)),
+        ({}, Window()),
+    ],
+)
+def test_checkpoints_of_before_say_how_far_the_window_was(meta, window):
+    assert Window.from_meta(meta) == window
 
 
 def test_summary_interval():

@@ -8,7 +8,7 @@ from everstep.errors import UsageError
 from everstep.experiment import create_trainer
 from everstep.loop.progressive import ProgressivePolicy, ProgressiveTrainer
 from everstep.loop.trainer import Trainer
-from everstep.optim.loss_scale import FixedLossScaleOptimizer
+from everstep.task.optim.loss_scale import FixedLossScaleOptimizer
 from everstep.task.task import Task
 from everstep.testing import models
 from loop.samples import TinyTask, run, tiny_params, weights

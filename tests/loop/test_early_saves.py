@@ -18,20 +18,23 @@ class Asked(SystemExit):
 class Evaluated(SavedCounter):
     """The best is at step 10."""
 
-    between_calls = staticmethod(lambda: None)
+    def __init__(self, asked):
+        super().__init__()
+        self.asked = asked
 
     def window_logs(self):
         return {"training_loss": 1.0}
 
     def evaluate(self, num_steps):
         self.events.append(f"evaluate {self.global_step}")
-        self.between_calls()
+        if self.asked(self.events):
+            raise Asked(143)
         return {"accuracy": 0.99 if self.global_step == 10 else 0.5}
 
 
 def attempt(directory, until, asked=lambda events: False, **settings):
     """Trains, evaluating each 5 steps; returns what happened, and which steps are kept."""
-    trainer = Evaluated()
+    trainer = Evaluated(asked)
     checkpointer = OrbaxCheckpointer(directory, Retention(2, best=1, metric="accuracy"), run="r")
     controller = Controller(
         trainer=trainer,
@@ -39,7 +42,7 @@ def attempt(directory, until, asked=lambda events: False, **settings):
         steps_per_loop=5,
         checkpointer=checkpointer,
         checkpoint_interval=5,
-        asked=lambda: Asked(143) if asked(trainer.events) else None,
+        stop_requested=lambda: Asked(143) if asked(trainer.events) else None,
         train_actions=[lambda logs: trainer.events.append(f"act {trainer.global_step}")],
         **settings,
     )
@@ -105,7 +108,7 @@ def test_what_is_infinite_from_the_start_is_saved(tmp_path):
         def state(self, into=None):
             return {"task.best": np.array(np.inf)}, {"step": self.global_step}
 
-    trainer = Best()
+    trainer = Best(lambda events: False)
     checkpointer = OrbaxCheckpointer(tmp_path, run="r")
     Controller(trainer=trainer, checkpointer=checkpointer).train(5)
     checkpointer.close()

@@ -225,19 +225,19 @@ def test_actions_see_and_change_weights(tmp_path):
 
 
 def test_stop_from_an_action(tmp_path):
-    controllers = []
+    class GoodEnough:
+        def set_controller(self, controller):
+            self.controller = controller
 
-    class Mine(es.Controller):
-        def __init__(self, **kwargs):
-            super().__init__(**kwargs)
-            controllers.append(self)
-            self.eval_actions.append(lambda logs: self.stop("good enough"))
+        def __call__(self, logs):
+            self.controller.stop("good enough")
 
-    logs = run("train_and_eval", tmp_path / "run", controller_cls=Mine)[1]
-    assert controllers[0].step == 8
+    action = GoodEnough()
+    logs = run("train_and_eval", tmp_path / "run", eval_actions=[action])[1]
+    assert action.controller.step == 8
     assert checkpoints(tmp_path / "run") == [8]
     assert record(tmp_path / "run")["status"] == "finished"
-    again = run("train_and_eval", tmp_path / "run")[1]
+    again = run("train_and_eval", tmp_path / "run", eval_actions=[GoodEnough()])[1]
     assert record(tmp_path / "run")["step"] == 8
     assert again["validation_loss"] == logs["validation_loss"]
 
@@ -276,7 +276,7 @@ def test_mixed_precision_while_it_runs(tmp_path):
 @pytest.mark.parametrize(
     ("mode", "model_dir", "params", "message"),
     [
-        ("trian", "run", {}, "unknown mode 'trian'.*'train'"),
+        ("trian", "run", {}, "received 'trian', unknown mode.*'train'"),
         ("train_and_validate", "run", {}, "unknown mode"),
         ("train", None, {}, "model_dir: received None"),
         ("train", "", {}, "model_dir: received ''"),
@@ -297,7 +297,7 @@ def test_several_replicas_are_refused(tmp_path):
         num_replicas_in_sync = 2
 
     with pytest.raises(UsageError, match="distribution_strategy"):
-        es.run_experiment(Strategy(), TinyTask(), "train", tiny_params(), tmp_path / "run")
+        es.run_experiment(TinyTask(), tiny_params(), tmp_path / "run", "train", distribution_strategy=Strategy())
 
 
 def test_run_that_ran_no_step_leaves_nothing(tmp_path):
@@ -437,6 +437,6 @@ def test_nothing_could_be_exported(tmp_path, caplog, monkeypatch):
     run("train_and_eval", tmp_path / "run", Task(), export=True, validation_interval=12, eval_actions=[act])
     assert not (tmp_path / "run" / "export").exists()
     assert caplog.messages[-1] == (
-        "the model is trained and saved, but not exported: repair what is said above, then: "
+        "the model is trained and saved, but not exported: fix what is reported above, then: "
         f"everstep export {tmp_path / 'run'}"
     )

@@ -6,7 +6,6 @@ import pytest
 
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.errors import UsageError
-from everstep.grad import value_and_grad
 from everstep.loop.controller import Controller
 from everstep.loop.standard import (
     StandardEvaluator,
@@ -14,6 +13,7 @@ from everstep.loop.standard import (
     StandardTrainer,
     StandardTrainerOptions,
 )
+from everstep.task.grad import value_and_grad
 
 from .samples import Counter, MemoryCheckpointer, SavedCounter
 
@@ -164,18 +164,19 @@ def test_a_strategy_is_the_one_that_plain_objects_run_in():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "key"),
     [
-        ({"checkpoint_manager": "there"}, r"checkpoint_manager=…\): received a str, expected a Checkpointer"),
-        ({"summary_manager": object()}, "summary_manager=…. is not offered: pass summary_dir"),
-        ({"checkpoint_manager": MemoryCheckpointer(), "checkpointer": MemoryCheckpointer()}, "pass one of them"),
-        ({"trainer": None}, "nothing to do: pass a trainer"),
-        ({"trainer": SavedCounter(), "global_step": 3}, "counts its steps"),
+        ({"checkpoint_manager": "there"}, "checkpoint_manager"),
+        ({"summary_manager": object()}, "summary_manager"),
+        ({"checkpoint_manager": MemoryCheckpointer(), "checkpointer": MemoryCheckpointer()}, "checkpoint_manager"),
+        ({"trainer": None}, ""),
+        ({"trainer": SavedCounter(), "global_step": 3}, "global_step"),
     ],
 )
-def test_arguments_that_are_refused(arguments, message):
-    with pytest.raises(UsageError, match=message):
+def test_arguments_that_are_refused(arguments, key):
+    with pytest.raises(UsageError) as error:
         Controller(**{"trainer": Counter(), **arguments})
+    assert error.value.key == key
 
 
 def test_an_argument_that_nobody_knows():

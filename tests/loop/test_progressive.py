@@ -8,9 +8,8 @@ import pytest
 
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.experiment import create_trainer
-from everstep.loop.carried import Carrying, carry
-from everstep.loop.progressive import ProgressivePolicy
-from everstep.optim.ema import ExponentialMovingAverage
+from everstep.loop.progressive import Carrying, ProgressivePolicy, carry
+from everstep.task.optim.ema import ExponentialMovingAverage
 from everstep.testing import models
 
 from .samples import TinyTask, run, tiny_params

@@ -1,6 +1,7 @@
 """NaN and spikes: nothing bad is saved, and training goes back, past what did the harm, as often as it may."""
 
 import contextlib
+import signal
 
 import numpy as np
 import pytest
@@ -9,8 +10,8 @@ from benchmarks.reliability.nan_injection import Spoiled
 import everstep as es
 from everstep.errors import TrainingError
 from everstep.experiment import create_trainer
+from everstep.loop.hooks import Hook
 from everstep.loop.recovery import Recovery, non_finite
-from everstep.run.guard import Guard
 
 
 def test_what_is_bad_about_logs():
@@ -90,31 +91,29 @@ def test_one_bad_batch_takes_one_trial(tmp_path):
     """Its logs are still on their way to the trackers when training goes back."""
     for number in range(3):
         params, task, trainer = spoiled_run(trials=1, loop=1)
-        es.run_experiment(None, task, "train", params, tmp_path / str(number), trainer=trainer, verbose=False)
+        es.run_experiment(task, params, tmp_path / str(number), "train", trainer=trainer, verbose=False)
         assert trainer.global_step == 30
 
 
-def test_a_run_that_is_asked_to_end_while_it_takes_care_goes_on_with_it(tmp_path, monkeypatch):
+def test_a_run_that_is_asked_to_end_while_it_takes_care_goes_on_with_it(tmp_path):
     """Uninterrupted it takes one trial; so it does in three attempts."""
-    go_on = Guard.go_on
+
+    class Asks(Hook):
+        def on_call_end(self, step):
+            if asked and self.controller._skipper is not None:
+                signal.raise_signal(signal.SIGTERM)
+
     for asked in (True, True, False):
         params, task, trainer = spoiled_run(trials=1, loop=5)
-
-        def ask(guard, step, asked=asked, trainer=trainer):
-            if asked and trainer.careful is not None:
-                guard._signals.request("a notice")
-            return go_on(guard, step)
-
-        monkeypatch.setattr(Guard, "go_on", ask)
-        context = pytest.raises(SystemExit, match="a notice") if asked else contextlib.nullcontext()
+        context = pytest.raises(SystemExit, match="SIGTERM") if asked else contextlib.nullcontext()
         with context:
-            es.run_experiment(None, task, "train", params, tmp_path / "run", trainer=trainer, verbose=False)
+            es.run_experiment(task, params, tmp_path / "run", "train", trainer=trainer, hooks=[Asks()], verbose=False)
     assert trainer.global_step == 30
 
 
 def test_batches_left_out_say_how_many_trials_there_were():
     recovery = Recovery(max_trials=1, alarm="bad")
     recovery.try_again(10)
-    recovery.leave_out(11, {"epoch": 0, "batch": 3}, "bad", further=False)
+    recovery.skip(11, {"epoch": 0, "batch": 3}, "bad", further=False)
     with pytest.raises(TrainingError, match="bad; after 1 trial, nothing bad was saved"):
-        recovery.leave_out(12, {"epoch": 0, "batch": 4}, "bad", further=True)
+        recovery.skip(12, {"epoch": 0, "batch": 4}, "bad", further=True)

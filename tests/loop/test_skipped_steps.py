@@ -5,16 +5,16 @@ import logging
 import keras
 import pytest
 
-from everstep.loop.skipped_steps import SkippedSteps
-from everstep.optim.ema import ExponentialMovingAverage
-from everstep.optim.loss_scale import UPDATES, scaling_loss
+from everstep.loop.recovery import SkippedUpdates
+from everstep.task.optim.ema import ExponentialMovingAverage
+from everstep.task.optim.loss_scale import UPDATES, scaling_loss
 from loop.samples import TinyTask, run, tiny_params
 
 
 def told(caplog, skipped, *windows):
     """Returns how often something was said after each window, given as its last step and the updates so far."""
     counts = []
-    with caplog.at_level(logging.WARNING, logger="everstep.loop.skipped_steps"):
+    with caplog.at_level(logging.WARNING, logger="everstep.loop.recovery"):
         for step, updates in windows:
             skipped.watch(step, {UPDATES: float(updates)})
             counts.append(len(caplog.records))
@@ -28,31 +28,31 @@ def scaling(**settings):
 
 
 def test_a_window_without_an_update_is_told_once(caplog):
-    assert told(caplog, SkippedSteps(scaling()), (4, 0), (8, 0)) == [1, 1]
+    assert told(caplog, SkippedUpdates(scaling()), (4, 0), (8, 0)) == [1, 1]
     assert "steps 1 to 4 changed no weights" in caplog.text
     assert "lower runtime.loss_scale" in caplog.text
 
 
 def test_steps_that_are_left_out_now_and_then_are_how_a_scale_is_found(caplog):
-    assert told(caplog, SkippedSteps(scaling()), (4, 1), (8, 5), (12, 5)) == [0, 0, 1]
+    assert told(caplog, SkippedUpdates(scaling()), (4, 1), (8, 5), (12, 5)) == [0, 0, 1]
     assert "steps 9 to 12 changed no weights" in caplog.text
 
 
 def test_a_run_that_goes_on_counts_from_where_it_is(caplog):
     optimizer = scaling()
     optimizer.inner_optimizer.inner_optimizer.iterations.assign(7)
-    assert told(caplog, SkippedSteps(optimizer, 8), (12, 7)) == [1]
+    assert told(caplog, SkippedUpdates(optimizer, 8), (12, 7)) == [1]
     assert "steps 9 to 12 changed no weights" in caplog.text
 
 
 def test_gradients_that_are_collected_are_no_reason(caplog):
-    assert told(caplog, SkippedSteps(scaling(gradient_accumulation_steps=8)), (4, 0), (8, 1), (12, 1)) == [0, 0, 0]
-    assert told(caplog, SkippedSteps(scaling(gradient_accumulation_steps=8)), (4, 0), (8, 0)) == [0, 1]
+    assert told(caplog, SkippedUpdates(scaling(gradient_accumulation_steps=8)), (4, 0), (8, 1), (12, 1)) == [0, 0, 0]
+    assert told(caplog, SkippedUpdates(scaling(gradient_accumulation_steps=8)), (4, 0), (8, 0)) == [0, 1]
 
 
 @pytest.mark.parametrize("optimizer", [None, keras.optimizers.SGD(0.1)])
 def test_others_leave_out_nothing(caplog, optimizer):
-    skipped = SkippedSteps(optimizer)
+    skipped = SkippedUpdates(optimizer)
     skipped.watch(4, {"training_loss": 1.0})
     assert not caplog.records
 
@@ -69,7 +69,7 @@ def test_a_run_that_does_not_learn_says_so(tmp_path, caplog, scale):
             steep = keras.ops.sum(keras.ops.cast(model_outputs, "float32")) * (1e30 if scale == "dynamic" else 0.0)
             return loss + steep - keras.ops.stop_gradient(steep)
 
-    with caplog.at_level(logging.WARNING, logger="everstep.loop.skipped_steps"):
+    with caplog.at_level(logging.WARNING, logger="everstep.loop.recovery"):
         run("train", tmp_path / "run", task=Steep(), params=params)
-    told = [record.getMessage() for record in caplog.records if record.name == "everstep.loop.skipped_steps"]
+    told = [record.getMessage() for record in caplog.records if record.name == "everstep.loop.recovery"]
     assert [line.split(":")[0] for line in told] == ["steps 1 to 4 changed no weights"]

@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from everstep.config.problem import ConfigError, Problem
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import Problem, TrainingError, UsageError
 from everstep.experiment import create_trainer
 from everstep.loop.trainer import Trainer
 
@@ -65,7 +64,6 @@ def test_some_batches_are_evaluated(trainer):
 
 
 def test_evaluation_leaves_the_open_window_alone(trainer):
-    trainer.window_open = False
     trainer.train(2)
     before = trainer.engine.state()
     trainer.evaluate()
@@ -74,11 +72,9 @@ def test_evaluation_leaves_the_open_window_alone(trainer):
 
 
 def test_window_goes_on_while_open(trainer):
-    trainer.window_open = False
     trainer.train(2)
     first = trainer.engine.state()["window.train/samples"]
-    trainer.window_open = True
-    trainer.train(2)
+    trainer.train(2, new_window=False)
     assert (first, trainer.engine.state()["window.train/samples"]) == (16, 32)
 
 
@@ -90,7 +86,6 @@ def test_state_and_restore(trainer):
     there = weights(trainer.model)
     trainer.restore(state, meta)
     assert trainer.global_step == meta["step"]
-    trainer.window_open = False
     assert trainer.train(7) == ahead
     trainer.engine.push()
     assert np.array_equal(weights(trainer.model), there)
@@ -99,22 +94,18 @@ def test_state_and_restore(trainer):
 def test_steps_can_be_watched_and_stopped(trainer):
     seen, begin = [], trainer.global_step
     trainer.step_by_step()
-    trainer.after_call = lambda step: (seen.append(step - begin), len(seen) < 3)[1]
-    trainer.train(10)
+    trainer.train(10, after_call=lambda step: (seen.append(step - begin), len(seen) < 3)[1])
     assert seen == [1, 2, 3]
     assert trainer.global_step == begin + 3
-    assert trainer.window_open
-    trainer.after_call = lambda step: True
 
 
 def test_batches_of_an_evaluation_can_be_watched(trainer):
     seen = []
-    trainer.around_validation = (
-        lambda done: seen.append(("before", done)),
-        lambda done: seen.append(("after", done)) is None,
+    watched = trainer.evaluate(
+        before_call=lambda done: seen.append(("before", done)),
+        after_call=lambda done: seen.append(("after", done)) is None,
+        single_batches=True,
     )
-    watched = trainer.evaluate()
-    trainer.around_validation = None
     assert seen == [(when, i + (when == "after")) for i in range(4) for when in ("before", "after")]
     assert watched == pytest.approx(trainer.evaluate(), rel=1e-6)
 
@@ -140,10 +131,10 @@ def test_training_data_that_ends():
 
 def test_half_a_trainer_says_so():
     trainer = create_trainer(tiny_params(), TinyTask(), train=False, evaluate=True)
-    with pytest.raises(UsageError, match="made to evaluate only"):
+    with pytest.raises(UsageError, match="created to evaluate only"):
         trainer.train(1)
     trainer.validation_stream = None
-    with pytest.raises(UsageError, match="made to train only"):
+    with pytest.raises(UsageError, match="created to train only"):
         trainer.evaluate()
 
 
@@ -173,7 +164,7 @@ def test_empty_data():
 def test_errors_of_data_carry_the_whole_key(path, said):
     class Lost(TinyTask):
         def build_inputs(self, params, input_context=None):
-            raise ConfigError([Problem(path, "received 'x'")])
+            raise UsageError([Problem(path, "received 'x'")])
 
     with pytest.raises(UsageError) as error:
         Trainer(tiny_params(), Lost(), Lost().build_model(), train=False)

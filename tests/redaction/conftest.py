@@ -2,12 +2,12 @@
 
 import pytest
 
-from everstep.redaction import hiding
-from everstep.redaction.memory import Memory
+from everstep import redaction
+from everstep.redaction import Memory
 
 
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     """What is known to be secret."""
-    monkeypatch.setattr(hiding, "_memory", Memory())
-    return hiding._memory
+    monkeypatch.setattr(redaction, "_memory", Memory())
+    return redaction._memory

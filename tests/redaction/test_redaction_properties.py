@@ -4,12 +4,11 @@ import json
 import urllib.parse
 from typing import Any
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everstep import redaction
-from everstep.redaction import hiding
-from everstep.redaction.memory import Memory
+from everstep.redaction import Memory
 
 SECRETS = st.text(st.characters(codec="utf-8", exclude_characters="*"), min_size=6, max_size=30).filter(
     lambda s: (
@@ -74,26 +73,30 @@ def leaves(tree: Any) -> list[str]:
     return [tree] if isinstance(tree, str) else []
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TEXTS)
 def test_redacting_text_twice_changes_nothing_more(message: str) -> None:
     once = redaction.text(message)
     assert redaction.text(once) == once
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TREES)
 def test_redacting_a_tree_twice_changes_nothing_more(tree: Any) -> None:
     once = redaction.tree(tree)
     assert redaction.tree(once) == once
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(PLAIN_TREES)
 def test_a_tree_without_secrets_is_equal_to_its_copy(tree: Any) -> None:
     assert redaction.tree(tree) == tree
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SECRETS, TEXTS, TEXTS, TREES, st.booleans())
 def test_a_remembered_value_never_appears(secret: str, before: str, after: str, tree: Any, named: bool) -> None:
-    hiding._memory = Memory()
+    redaction._memory = Memory()
     redaction.remember(secret, "${secret:NAME}" if named else None)
     assert secret not in redaction.text(before + secret + after).replace("${secret:NAME}", "")
     for spelling in (json.dumps(secret)[1:-1], repr(secret)[1:-1], urllib.parse.quote(secret)):
@@ -102,9 +105,10 @@ def test_a_remembered_value_never_appears(secret: str, before: str, after: str, 
     assert not [text for text in leaves(hidden) if secret in text.replace("${secret:NAME}", "")]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SECRETS)
 def test_whatever_is_stored_without_a_reference_is_known_to_be_missing(secret: str) -> None:
-    hiding._memory = Memory()
+    redaction._memory = Memory()
     redaction.learn({"password": secret})
     for value in (secret, f"a {secret} b", f"x{secret}"):
         hidden = redaction.tree({"note": value})["note"]

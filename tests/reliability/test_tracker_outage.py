@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 from benchmarks.reliability import tracker_outage
 from benchmarks.reliability.tracker_outage import SCENARIOS, Figures, fails, measure
-
-from everstep.testing.mlflow_server import memory_folder
+from tests.servers.mlflow_server import memory_folder
 
 
 @pytest.mark.parametrize(

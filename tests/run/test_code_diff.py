@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from everstep import redaction
-from everstep.run import code_diff
+from everstep.run import environment
+from everstep.run.environment import CODE_DIFF, code_diff, code_diff_digest, write_code_diff
 
 
 def git(directory, *words):
@@ -46,7 +47,7 @@ def changed(root):
 def test_commit_and_patch_are_the_code(repository, tmp_path):
     changed(repository)
     before = inside(repository)
-    patch = code_diff.code_diff(repository / "package")
+    patch = code_diff(repository / "package")
     assert inside(repository) == before  # neither the index nor the objects
     again = tmp_path / "again"
     git(tmp_path, "clone", "-q", str(repository), str(again))
@@ -59,32 +60,32 @@ def test_commit_and_patch_are_the_code(repository, tmp_path):
 
 
 def test_nothing_changed(repository, tmp_path):
-    assert code_diff.code_diff(repository) == b""
-    assert code_diff.digest(repository) is None
-    assert code_diff.code_diff(tmp_path) is None  # no repository
+    assert code_diff(repository) == b""
+    assert code_diff_digest(repository) is None
+    assert code_diff(tmp_path) is None  # no repository
 
 
 def test_without_a_commit(tmp_path):
     git(tmp_path, "init", "-q")
     (tmp_path / "a.py").write_text("")
-    assert code_diff.code_diff(tmp_path) is None
+    assert code_diff(tmp_path) is None
 
 
 def test_a_patch_that_holds_data_is_not_kept(repository, monkeypatch):
-    monkeypatch.setattr(code_diff, "MAX_BYTES", 100)
+    monkeypatch.setattr(environment, "MAX_DIFF_BYTES", 100)
     changed(repository)
-    assert code_diff.code_diff(repository) is None
+    assert code_diff(repository) is None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such permissions")
 def test_kept_for_the_owner_and_without_secrets(repository, tmp_path):
     (repository / "package" / "new.py").write_text("TOKEN = 'sesame-open-9f8e7d'\n")
     redaction.learn({"api_token": "sesame-open-9f8e7d"})
-    code_diff.keep(tmp_path, repository)
-    path = tmp_path / code_diff.FILE
+    write_code_diff(tmp_path, repository)
+    path = tmp_path / CODE_DIFF
     assert "sesame" not in path.read_text()
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     git(repository, "add", ".")
     git(repository, "commit", "-qm", "second")
-    code_diff.keep(tmp_path, repository)
+    write_code_diff(tmp_path, repository)
     assert not path.exists()

@@ -6,8 +6,7 @@ import pytest
 
 import everstep
 from everstep.experiment import create_trainer
-from everstep.run.cost import Cost, count_parameters, steady_rate
-from everstep.run.peaks import peak_flops
+from everstep.run.cost import Cost, count_parameters, peak_flops, steady_rate
 from everstep.run.record import read
 from everstep.task.classification import ClassificationTask
 
@@ -50,9 +49,7 @@ def cost_of(task, directory, mode="train", say=False, trainer_cls=None):
     trainer = {"train_steps": 4, "steps_per_loop": 2, "checkpoint_interval": 0}
     params.override({"trainer": trainer, "task": data})
     made = trainer_cls and create_trainer(params, task, train=True, evaluate=False, trainer_cls=trainer_cls)
-    everstep.run_experiment(
-        None, task, mode, params, directory, trainer=made, export=False, verbose=say, save_summary=False
-    )
+    everstep.run_experiment(task, params, directory, mode, trainer=made, export=False, verbose=say, save_summary=False)
     return read(directory)["cost"]
 
 
@@ -99,8 +96,8 @@ def test_a_loop_counts_as_often_as_it_runs_or_not_at_all(tmp_path):
 class Watched(everstep.Trainer):
     """Trains as any other, and looks on."""
 
-    def train(self, num_steps):
-        return super().train(num_steps)
+    def train(self, num_steps, **call):
+        return super().train(num_steps, **call)
 
 
 class Classes(ClassificationTask):
@@ -131,7 +128,7 @@ def test_operations_under_a_trainer_of_ones_own_are_the_same_on_all_backends(tmp
 @pytest.mark.full
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a graph is TensorFlow's")
 def test_a_graph_is_counted_where_the_compiler_refuses_it(tmp_path):
-    from everstep.engine import flops_graph
+    from everstep.engine import flops
 
     def pooled():
         layers = [keras.layers.MaxPooling1D(), keras.layers.Flatten(), keras.layers.Dense(1)]
@@ -141,7 +138,7 @@ def test_a_graph_is_counted_where_the_compiler_refuses_it(tmp_path):
     trainer = create_trainer(everstep.ExperimentConfig(), task, train=True, evaluate=False)
     trainer.train(1)
     (loop,) = trainer.engine._loops.values()
-    assert not flops_graph.is_for_xla(flops_graph.loop_body(loop.graph))
+    assert not flops.is_for_xla(flops._loop_body(loop.graph))
     trainer.close()
     products = 2 * BATCH * (2 * 32 * 64 + 3 * 16 * 64)
     assert cost_of(task, tmp_path)["flops_per_train_step"] == pytest.approx(products, rel=0.5)

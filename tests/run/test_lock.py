@@ -55,7 +55,7 @@ def test_a_second_process_is_refused_and_told_who_trains(tmp_path):
         RunLock(tmp_path).acquire()
     text = str(refused.value)
     assert f"{str(tmp_path)!r} is being trained by process {process.pid} on host {socket.gethostname()} since" in text
-    assert "wait for it, or name another directory" in text
+    assert "wait for it, or use another directory" in text
     assert "-c" in text
 
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import everstep
-from everstep.cli.diagnosis import extras
+from everstep.cli.doctor import extras
 from everstep.run.environment import environment
 
 NOT_INSTALLED = """

@@ -12,9 +12,7 @@ import time
 import pytest
 
 from everstep.errors import UsageError
-from everstep.run.aws import AwsWatcher
-from everstep.run.gce import GceWatcher
-from everstep.run.preemption import watcher
+from everstep.run.preemption import AwsWatcher, GceWatcher, watcher
 
 NOTICE = {"action": "terminate", "time": "2030-09-18T08:22:00Z"}
 
@@ -28,7 +26,7 @@ class Cloud:
         self.tokens = {}
         self.statuses = []
         self.delays = []
-        self.asked = []
+        self.requests = []
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -36,7 +34,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         cloud = self.cloud
-        cloud.asked.append(self.path)
+        cloud.requests.append(self.path)
         if cloud.delays:
             time.sleep(cloud.delays.pop(0))
         if cloud.statuses:
@@ -51,7 +49,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(404)
 
     def do_PUT(self):
-        self.cloud.asked.append(f"PUT {self.path}")
+        self.cloud.requests.append(f"PUT {self.path}")
         seconds = self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
         if self.path != "/latest/api/token" or not seconds or not 1 <= int(seconds) <= 21600:
             return self.answer(400)
@@ -108,24 +106,24 @@ def wait_until(condition):
 
 def test_gce(cloud, caplog):
     with watching(watcher("gce")) as notices:
-        wait_until(lambda: len(cloud.asked) > 2)
+        wait_until(lambda: len(cloud.requests) > 2)
         assert notices.empty()
         cloud.preempted = "TRUE"
         assert "GCE takes this machine back" in notices.get(timeout=5)
     assert not caplog.records
-    asked = len(cloud.asked)
+    asked = len(cloud.requests)
     time.sleep(0.1)
-    assert len(cloud.asked) == asked, "it goes on asking"
+    assert len(cloud.requests) == asked, "it keeps polling"
     assert notices.empty()
 
 
 def test_aws(cloud, caplog):
     with watching(watcher("aws")) as notices:
-        wait_until(lambda: len(cloud.asked) > 3)
+        wait_until(lambda: len(cloud.requests) > 3)
         assert notices.empty()
         cloud.action = json.dumps(NOTICE)
         assert notices.get(timeout=5).endswith("EC2 will terminate this machine at 2030-09-18T08:22:00Z")
-    assert cloud.asked.count("PUT /latest/api/token") == 1
+    assert cloud.requests.count("PUT /latest/api/token") == 1
     assert not caplog.records
 
 
@@ -141,7 +139,7 @@ def test_aws_tokens_that_stop_working_are_replaced_at_once(cloud, caplog):
     assert aws.poll() is None
     cloud.tokens.clear()
     assert aws.poll() is None
-    assert cloud.asked.count("PUT /latest/api/token") == 2
+    assert cloud.requests.count("PUT /latest/api/token") == 2
     assert not caplog.records
 
 
@@ -160,12 +158,12 @@ def test_trouble_is_one_warning_and_the_notice_still_comes(cloud, caplog, name, 
     troubled.timeout = 0.2 if trouble == "slow" else 5.0
     with caplog.at_level(logging.WARNING), watching(troubled) as notices:
         wait_until(lambda: caplog.records)
-        wait_until(lambda: not cloud.statuses and len(cloud.asked) > 6 or trouble == "slow")
+        wait_until(lambda: not cloud.statuses and len(cloud.requests) > 6 or trouble == "slow")
         assert notices.empty()
         cloud.preempted, cloud.action = "TRUE", json.dumps(NOTICE)
         assert notices.get(timeout=10)
     [record] = caplog.records
-    assert "no preemption notice can be had (still trying)" in record.getMessage()
+    assert "preemption notices are not available (still trying)" in record.getMessage()
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '"terminate"'])

@@ -7,8 +7,8 @@ import pytest
 from everstep.errors import UsageError
 from everstep.run import record
 from everstep.run.digest import weights_digest
+from everstep.run.environment import read_requirements
 from everstep.run.record import Run, find_runs, read
-from everstep.run.surroundings import kept_packages
 
 KEYS = (
     "id experiment backend mode status step epoch train_steps attempts metrics digest weights_digest "
@@ -102,7 +102,7 @@ def test_of_many_states_every_other_one_stays(directory):
 def test_packages_are_listed(directory):
     opened(directory).begin(0, "")
     assert "numpy==" in (directory / "requirements.txt").read_text()
-    assert kept_packages(directory)["numpy"] == np.__version__
+    assert read_requirements(directory)["numpy"] == np.__version__
 
 
 def test_attempts_add_up_and_one_without_an_end_was_killed(directory):
@@ -206,13 +206,13 @@ def test_find_runs_lists_all_and_hides_none(tmp_path):
 @pytest.mark.parametrize("name", ["config.yaml", "requirements.txt", "history.csv"])
 def test_files_that_no_run_has_written_are_left_alone(tmp_path, name):
     (tmp_path / name).write_text("mine")
-    with pytest.raises(UsageError, match=f"holds '{name}' but no run"):
+    with pytest.raises(UsageError, match=f"'{name}' in it is not a run's"):
         Run.open(tmp_path, "mnist/mlp", "jax").begin(0, "a: 1")
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "mine"
 
 
-def test_a_directory_with_files_of_others_is_told(tmp_path, caplog):
+def test_a_directory_with_other_files_is_a_warning(tmp_path, caplog):
     """They stay; hidden files and what a submission leaves are nobody's concern; later attempts say nothing."""
     for name in (".lock", "notes.txt", "thesis.tex"):
         (tmp_path / name).write_text("mine")
@@ -220,6 +220,6 @@ def test_a_directory_with_files_of_others_is_told(tmp_path, caplog):
     with caplog.at_level("WARNING"):
         Run.open(tmp_path, "line", "jax").begin(0, "")
         Run.open(tmp_path, "line", "jax").begin(0, "")
-    [told] = [message for message in caplog.messages if "no run's" in message]
-    assert f"{str(tmp_path)!r} holds files that are no run's (notes.txt, thesis.tex): they stay as they are" in told
+    [told] = [message for message in caplog.messages if "other files" in message]
+    assert f"{str(tmp_path)!r} holds other files (notes.txt, thesis.tex): they are kept" in told
     assert (tmp_path / "notes.txt").read_text() == "mine"

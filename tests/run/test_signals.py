@@ -95,7 +95,7 @@ def test_names(name):
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("SIGUSR3", "did you mean 'USR2' or 'USR1'"), ("KILL", "known: "), ("SEGV", "no signal to end"), ("10", "known:")],
+    [("SIGUSR3", "did you mean 'USR2' or 'USR1'"), ("KILL", "known: "), ("SEGV", "can stop a run"), ("10", "known:")],
 )
 def test_wrong_names(name, hint):
     with pytest.raises(UsageError, match=hint) as error:
@@ -105,7 +105,7 @@ def test_wrong_names(name, hint):
 
 @pytest.mark.parametrize("code", [0, 1, 2, 256, -1])
 def test_wrong_exit_codes(code):
-    with pytest.raises(UsageError, match=f"from 3 to 255 .*received {code}"):
+    with pytest.raises(UsageError, match=f"requeue_exit_code: received {code}, must be from 3 to 255"):
         Signals(["USR1"], code)
 
 

@@ -77,14 +77,12 @@ def train(directory, behaviour, per_loop):
     task = Task()
 
     def disturb(logs):
-        """Moves a weight by what it draws: numbers that are not those of an undisturbed run show in the weights."""
+        """Moves a weight by what it draws: numbers that are not those of an uninterrupted run show in the weights."""
         bias = trainer.model.trainable_variables[-1]
         bias.assign(bias + 0.01 * (random.random() + np.random.random()))
 
     trainer = create_trainer(params, task, train=True, evaluate=True)
-    es.run_experiment(
-        None, task, "train_and_eval", params, directory, trainer=trainer, train_actions=[disturb], export=False
-    )
+    es.run_experiment(task, params, directory, trainer=trainer, train_actions=[disturb], export=False)
 
 
 # -- the tests ---------------------------------------------------------------------------------------------------------
@@ -124,21 +122,21 @@ def saved(directory):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def uninterrupted(tmp_path_factory):
     return finished(tmp_path_factory.mktemp("whole") / "run")
 
 
-def test_slow_training_data(tmp_path, undisturbed):
+def test_slow_training_data(tmp_path, uninterrupted):
     """It stops where it is: not at the end of its window, for which it would have to read ten seconds more."""
     code, _, errors = asked_to_end(tmp_path / "run", "training slow", "training 10")
     assert code == 143, errors
     [step] = saved(tmp_path / "run")
     assert 0 < step < STEPS
-    assert finished(tmp_path / "run") == undisturbed
+    assert finished(tmp_path / "run") == uninterrupted
 
 
 @pytest.mark.full
-def test_training_data_that_stops(tmp_path, undisturbed):
+def test_training_data_that_stops(tmp_path, uninterrupted):
     code, seconds, errors = asked_to_end(tmp_path / "run", "training stops", "stopped")
     assert code == 143, errors
     assert seconds < 8
@@ -147,7 +145,7 @@ def test_training_data_that_stops(tmp_path, undisturbed):
     [attempt] = json.loads((tmp_path / "run" / "run.json").read_text())["attempts"]
     assert attempt["reason"] == "SIGTERM"
     assert "has not answered for 2 s" in errors
-    assert finished(tmp_path / "run") == undisturbed
+    assert finished(tmp_path / "run") == uninterrupted
 
 
 @pytest.mark.full
@@ -162,12 +160,12 @@ def test_training_data_that_stops_before_an_action(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("behaviour", "when"), [("validation slow", "validation 8"), ("validation stops", "stopped")])
-def test_validation_data(tmp_path, undisturbed, behaviour, when):
+def test_validation_data(tmp_path, uninterrupted, behaviour, when):
     code, seconds, errors = asked_to_end(tmp_path / "run", behaviour, when)
     assert code == 143, errors
     assert seconds < 8
     assert saved(tmp_path / "run") == [STEPS]
-    assert finished(tmp_path / "run") == undisturbed
+    assert finished(tmp_path / "run") == uninterrupted
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def test_inference_step_is_the_tasks(data):
 
 def test_sample_weights_that_a_method_does_not_know_are_refused(data):
     weighted = (*data, np.ones(8, "float32"))
-    with pytest.raises(UsageError, match=r"Counting.process_compiled_metrics\(.*knows no sample weights"):
+    with pytest.raises(UsageError, match=r"Counting.process_compiled_metrics: \(.*takes no sample weights"):
         ran(Counting(), linear(metrics=["mae"]), weighted)
 
 

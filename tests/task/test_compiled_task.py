@@ -7,7 +7,7 @@ from keras import layers, ops
 
 import everstep
 from everstep.data.arrays import ArrayStream
-from everstep.data.mapped import MappedStream, class_weighted
+from everstep.data.wrappers import MappedStream, class_weighted
 from everstep.engine.backend import create_engine
 from everstep.errors import UsageError
 from everstep.task.compiled import CompiledTask
@@ -254,7 +254,7 @@ def test_one_own_step_leaves_the_other_as_it_was():
 
 def test_steps_for_another_backend_are_refused():
     other = TapeStep if BACKEND == "jax" else StatelessStep
-    with pytest.raises(UsageError, match=rf"train_step\(.*backend '{BACKEND}'.*everstep.Task"):
+    with pytest.raises(UsageError, match=rf"train_step: \(.*backend '{BACKEND}'.*everstep.Task"):
         CompiledTask(compiled(functional(other)))
 
 

@@ -16,11 +16,11 @@ import everstep
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.engine import state
 from everstep.errors import UsageError
-from everstep.export.folder import export_all
+from everstep.export.model_export import export_all
 from everstep.export.saved_model import export_saved_model
 from everstep.task.config import TaskConfig
-from everstep.task.initial import names
 from everstep.task.initial.load import load
+from everstep.task.initial.matching import model_weights
 from everstep.testing import models
 from everstep.testing.tasks import seeded
 
@@ -45,7 +45,7 @@ def net(head: str = "head", classes: int = 1, extra: bool = False) -> keras.Mode
 
 
 def values(model: keras.Model) -> dict[str, np.ndarray]:
-    return {name: keras.ops.convert_to_numpy(variable.value) for name, variable in names.weights(model).items()}
+    return {name: keras.ops.convert_to_numpy(variable.value) for name, variable in model_weights(model).items()}
 
 
 def same(model: keras.Model, source: keras.Model) -> bool:
@@ -99,7 +99,7 @@ def test_every_form_gives_all_weights(forms, source, name):
     seeds = [keras.ops.convert_to_numpy(v) for v in model.variables if "seed" in v.path]
     report = load(model, str(forms / name))
     assert same(model, source)
-    assert report.matched == tuple(names.weights(model))
+    assert report.matched == tuple(model_weights(model))
     assert report.is_complete
     assert report.unexpected == ()
     for before, variable in zip(seeds, (v for v in model.variables if "seed" in v.path), strict=True):
@@ -112,7 +112,7 @@ def test_names_are_the_keys_of_checkpoints(build):
     model = build()
     keyed = state.collect({"model": model})
     weights = {id(weight) for weight in model.weights}
-    assert {key for key, v in keyed.items() if id(v) in weights} == {f"model/{name}" for name in names.weights(model)}
+    assert {key for key, v in keyed.items() if id(v) in weights} == {f"model/{name}" for name in model_weights(model)}
 
 
 def test_a_new_head_keeps_its_own_weights(forms, source, caplog):
@@ -305,7 +305,7 @@ def test_a_run_starts_from_another_and_counts_from_zero(tmp_path):
         params.task = TaskConfig(**task)
         fresh = Fresh(params.task)
         model, _ = everstep.run_experiment(
-            None, fresh, "train", params, tmp_path / name, export=False, verbose=False, save_summary=False
+            fresh, params, tmp_path / name, "train", export=False, verbose=False, save_summary=False
         )
         return values(model)
 

@@ -7,12 +7,16 @@ from keras import layers, ops
 
 import everstep
 from everstep.errors import UsageError
-from everstep.task.augmentation_config import AugmentationConfig
-from everstep.task.config import TaskConfig
-from everstep.task.image_classification import ImageClassificationTask, augmentation_layers
-from everstep.task.language_model import IGNORED, LanguageModelTask, with_next_tokens
+from everstep.task.classification import (
+    IGNORED,
+    ImageClassificationTask,
+    LanguageModelTask,
+    TokenClassificationTask,
+    augmentation_layers,
+    with_next_tokens,
+)
+from everstep.task.config import AugmentationConfig, TaskConfig
 from everstep.task.regression import RegressionTask
-from everstep.task.token_classification import TokenClassificationTask
 
 pytestmark = pytest.mark.backend
 
@@ -110,7 +114,7 @@ def test_a_language_model_does_not_learn_the_token_it_sees(tmp_path):
     params = everstep.ExperimentConfig()
     rate = {"learning_rate": {"type": "constant", "constant": {"learning_rate": 0.1}}}
     params.override({"trainer": {"train_steps": 40, "steps_per_loop": 20, "optimizer_config": rate}})
-    _, logs = everstep.run_experiment(None, Guessing(), "train", params, tmp_path, export=False, verbose=False)
+    _, logs = everstep.run_experiment(Guessing(), params, tmp_path, "train", export=False, verbose=False)
     assert logs["accuracy"] < 0.5
 
 

@@ -139,9 +139,7 @@ def train(task, directory, optimizer="adam", **runtime):
     params.override({"trainer": {"train_steps": 60, "steps_per_loop": 20, "optimizer_config": rate}})
     params.trainer.optimizer_config.optimizer.type = optimizer
     logs = []
-    everstep.run_experiment(
-        None, task, "train", params, directory, train_actions=[logs.append], export=False, verbose=False
-    )
+    everstep.run_experiment(task, params, directory, "train", train_actions=[logs.append], export=False, verbose=False)
     return [log["training_loss"] for log in logs]
 
 

@@ -193,7 +193,7 @@ def test_metrics_that_a_validation_step_cannot_update_are_refused():
         def build_metrics(self, training=True):
             return [keras.metrics.MeanAbsoluteError(name="mae")]
 
-    message = r"Careless.validation_step\(inputs, model\) cannot update the metrics 'mae'"
+    message = r"Careless.validation_step: .*cannot update the metrics 'mae'"
     with pytest.raises(UsageError, match=message), running(create_engine, Careless(), models.mlp()):
         pass
 

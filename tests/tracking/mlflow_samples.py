@@ -2,12 +2,12 @@
 
 import time
 
-from everstep.testing.mlflow_server import points_of, runs_of
+from tests.servers.mlflow_server import points_of, runs_of
 
 PROGRAM = """
     import sys, time
     from everstep.tracking.mlflow import MlflowTracker
-    from everstep.tracking.sender import Pace
+    from everstep.tracking.spool import Pace
 
     directory, name, uri = sys.argv[1:]
     tracker = MlflowTracker(directory, name, name, uri, pace=Pace(after_success=0.02))

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from everstep.tracking.background import BackgroundTracker
 from everstep.tracking.history import HistoryTracker
 from everstep.tracking.jsonl import JsonLinesTracker
 from everstep.tracking.plugins import TrackedRun, make_trackers
 from everstep.tracking.tensorboard import TensorBoardTracker
-from everstep.tracking.tracker import MemoryTracker, MultiTracker, Tracker
+from everstep.tracking.tracker import BackgroundTracker, MemoryTracker, MultiTracker, Tracker
 
 from . import contract
 from .plugin_samples import install

@@ -100,7 +100,7 @@ def test_names_with_commas_survive(path):
 
 def test_a_foreign_file_is_refused_and_kept(path):
     path.write_text("epoch,loss\n1,2\n")
-    with pytest.raises(UsageError, match=r"history\.csv' is no history"):
+    with pytest.raises(UsageError, match=r"history\.csv', is not the history of a run"):
         started(path)
     assert path.read_text() == "epoch,loss\n1,2\n"
 
@@ -152,17 +152,17 @@ def test_going_back_on_a_full_disk_keeps_what_waits_and_cuts_the_rest_later(path
     assert path.read_text() == "step,loss\n1,1.0\n2,1.0\n5,0.5\n"
 
 
-def test_rows_that_are_none_are_left_out_with_a_warning(path, caplog):
+def test_broken_rows_are_skipped_with_a_warning(path, caplog):
     path.write_text("step,loss\n10,1.0\n20,1.030,2.0\n,7.0\nx,1.0\n40,1.0,5,6\n50,0.5\n")
     tracker = started(path, 50)
     tracker.log(60, {"loss": 0.25}, "train")
     tracker.close()
     assert path.read_text() == "step,loss\n10,1.0\n50,0.5\n60,0.25\n"
     (warning,) = caplog.messages
-    assert "4 lines that are no rows of a history are left out" in warning
+    assert "skipped 4 lines that are not rows of a history" in warning
 
 
 def test_a_file_that_cannot_be_read_is_named(path):
     path.mkdir()
-    with pytest.raises(UsageError, match=r"cannot read '.*history\.csv': Is a directory"):
+    with pytest.raises(UsageError, match=r"history\.csv', cannot be read: Is a directory"):
         started(path)

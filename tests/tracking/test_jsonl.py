@@ -83,7 +83,7 @@ def test_two_lines_that_a_disk_ran_together_are_left_out(path, caplog):
     path.write_text(f"{good}\n{good[:20]}{good}\n")
     JsonLinesTracker(path).start(20)
     assert steps(path) == [(10, "train")]
-    assert "1 lines that are no logs are left out" in caplog.text
+    assert "skipped 1 lines that are not logs" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,14 @@ def test_two_lines_that_a_disk_ran_together_are_left_out(path, caplog):
 )
 def test_a_file_of_somebody_else_is_left_alone(path, content):
     path.write_text(content)
-    with pytest.raises(UsageError, match="metrics.jsonl' does not hold the logs of a run: move it away"):
+    with pytest.raises(UsageError, match="is not the log of a run: move it away"):
         JsonLinesTracker(path).start(0)
     assert path.read_text() == content
 
 
 def test_a_folder_in_its_place_is_refused(path):
     path.mkdir()
-    with pytest.raises(UsageError, match="cannot read .*metrics.jsonl.*: Is a directory; move it away"):
+    with pytest.raises(UsageError, match="metrics.jsonl: .*cannot be read: Is a directory: move it away"):
         JsonLinesTracker(path).start(0)
 
 

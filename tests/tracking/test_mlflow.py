@@ -14,16 +14,16 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.servers.mlflow_server import MlflowServer, client_of, memory_folder, runs_of
+from tests.servers.proxy import Proxy, free_port
 
 from everstep import storage
 from everstep.cli.main import main
 from everstep.errors import UsageError
-from everstep.testing.mlflow_server import MlflowServer, client_of, memory_folder, runs_of
-from everstep.testing.proxy import Proxy, free_port
-from everstep.tracking.background import BackgroundTracker
 from everstep.tracking.mlflow import MlflowTracker
-from everstep.tracking.sender import Pace
+from everstep.tracking.spool import Pace
 from everstep.tracking.sync import sync
+from everstep.tracking.tracker import BackgroundTracker
 
 from .mlflow_samples import PROGRAM, arrived, assert_nobody_waited, assert_recorded, train, until
 
@@ -89,7 +89,7 @@ def test_down_at_the_start(starting, make, tmp_path, caplog):
     assert run.data.tags == tags
     assert run.info.status == "FINISHED"
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-    assert "takes no points" in caplog.messages[0]
+    assert "cannot be reached" in caplog.messages[0]
 
 
 def test_paused_in_the_middle(server, make, tmp_path):
@@ -320,7 +320,7 @@ def test_credentials_are_nowhere(proxy, make, tmp_path, caplog):
     tracker = make(uri)
     tracker.start(0)
     train(tracker, range(1, 11))
-    until(lambda: "takes no points" in caplog.text)
+    until(lambda: "cannot be reached" in caplog.text)
     proxy.fault = "refuse"
     tracker.close()
     result = sync(tmp_path / "run", uri)

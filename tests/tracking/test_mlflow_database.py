@@ -13,12 +13,12 @@ pytest.importorskip("sqlalchemy")
 
 from mlflow.tracking import MlflowClient
 
-from everstep.tracking.mlflow_database import create_database
+from everstep.tracking.mlflow import create_database
 
 MAKE = """
 import sys
 from pathlib import Path
-from everstep.tracking.mlflow_database import create_database
+from everstep.tracking.mlflow import create_database
 create_database(Path(sys.argv[1]))
 """
 

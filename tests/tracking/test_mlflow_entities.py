@@ -8,7 +8,7 @@ from mlflow.utils.validation import (
     _validate_length_limit,
 )
 
-from everstep.tracking.mlflow_entities import Entity, entities, flattened
+from everstep.tracking.mlflow import Entity, entities, flattened
 
 
 def metrics(values, kind="train"):

@@ -5,8 +5,7 @@ import textwrap
 import pytest
 
 from everstep.errors import UsageError
-from everstep.tracking.mlflow import MlflowTracker
-from everstep.tracking.mlflow_target import Target, without_credentials
+from everstep.tracking.mlflow import MlflowTracker, Target, without_credentials
 from everstep.tracking.sync import sync
 
 

@@ -8,11 +8,9 @@ from PIL import Image
 from tensorboard.backend.event_processing import plugin_event_accumulator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from everstep.tracking.background import BackgroundTracker
-from everstep.tracking.histogram import histogram
-from everstep.tracking.samples import SampleFiles, image_files, text_file
+from everstep.tracking.samples import SampleFiles, histogram, image_files, text_file
 from everstep.tracking.tensorboard import TensorBoardTracker
-from everstep.tracking.tracker import MultiTracker
+from everstep.tracking.tracker import BackgroundTracker, MultiTracker
 
 from .disks import files_of_at_most
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everstep.tracking.sender import Progress
-from everstep.tracking.spool import Spool, point_count
+from everstep.tracking.spool import Progress, Spool, point_count
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ import types
 
 import pytest
 
-from everstep.tracking.background import BackgroundTracker
-from everstep.tracking.system_metrics import Gpus, SystemMetrics
-from everstep.tracking.system_monitor import watched
-from everstep.tracking.tracker import MemoryTracker
+from everstep.tracking.system_metrics import Gpus, SystemMetrics, watched
+from everstep.tracking.tracker import BackgroundTracker, MemoryTracker
 
 
 @pytest.fixture

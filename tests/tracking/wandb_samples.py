@@ -5,9 +5,8 @@ import json
 import subprocess
 from pathlib import Path
 
-from everstep.tracking.sender import Pace
-from everstep.tracking.wandb import WandbTracker
-from everstep.tracking.wandb_target import make_target
+from everstep.tracking.spool import Pace
+from everstep.tracking.wandb import WandbTracker, make_target
 
 QUICK = Pace(after_success=0.02, after_failure=0.05, longest=0.2)
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
-
-from everstep.testing.terminal import Terminal
+from tests.servers.terminal import Terminal
 
 COLUMNS, ROWS = 122, 24
 VALUES = ("trainer.train_steps=6000", "trainer.validation_interval=500", "trainer.checkpoint_interval=500")

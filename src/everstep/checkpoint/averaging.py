@@ -1,7 +1,7 @@
-"""The average of several checkpoints, itself a checkpoint: whatever takes one of them takes the average as well.
+"""The average of several checkpoints, itself a checkpoint.
 
-Weights at the end of training circle around a good place; their mean lies nearer to it than any of them. Of whole
-numbers, such as the counters of random generators, there is no mean: the newest checkpoint's are taken.
+Weights at the end of training move around an optimum; their mean is nearer to it than each of them. Integers, such as
+the counters of random generators, are not averaged: the newest checkpoint's are taken.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from everstep.checkpoint import arrays, manifest, selected
+from everstep.checkpoint import arrays, manifest, partial_read
 from everstep.checkpoint.manifest import Damaged, Manifest
 from everstep.errors import TrainingError, UsageError
 from everstep.types import State
@@ -25,11 +25,11 @@ def write_average(paths: Sequence[Path], target: Path, part: Part) -> None:
 
     Args:
       paths: The checkpoints, the newest last.
-      target: A directory that is not there yet.
+      target: A directory that does not exist yet.
       part: Which arrays to average.
 
     Raises:
-      UsageError: They have not the same arrays.
+      UsageError: They do not have the same arrays.
       TrainingError: One is damaged.
     """
     records = [_verified(path) for path in paths]
@@ -43,7 +43,7 @@ def average(paths: Sequence[Path], part: Part) -> State:
     """Returns the average of checkpoints.
 
     Raises:
-      UsageError: They have not the same arrays.
+      UsageError: They do not have the same arrays.
       TrainingError: One is damaged.
     """
     sums: State = {}
@@ -69,10 +69,10 @@ def _add(state: State, sums: State, types: dict[str, np.dtype], path: Path) -> N
 
 def _read(path: Path, part: Part) -> State:
     try:
-        shapes = selected.shapes(path)
+        shapes = partial_read.shapes(path)
         empty = arrays.read_empty(path)
         wanted = part([*shapes, *empty])
-        found = selected.read(path, [key for key in wanted.values() if key in shapes])
+        found = partial_read.read(path, [key for key in wanted.values() if key in shapes])
     except Damaged as damage:
         raise _damaged(path, damage) from damage
     return {key: found[source] if source in found else empty[source] for key, source in wanted.items()}
@@ -86,16 +86,21 @@ def _verified(path: Path) -> Manifest:
 
 
 def _damaged(path: Path, damage: Damaged) -> TrainingError:
-    return TrainingError(f"the checkpoint {str(path)!r} is damaged: {damage}; choose other steps")
+    return TrainingError(
+        f"the checkpoint is damaged: {damage}", key="--checkpoint", received=str(path), remedy="choose other steps"
+    )
 
 
 def _require_alike(sums: State, other: State, path: Path) -> None:
     missing = [key for key in (*sums, *other) if not (key in sums and key in other)]
     unlike = missing or [key for key in sums if sums[key].shape != other[key].shape]
     if unlike:
+        difference = "is in one of them only" if missing else "has another shape"
         raise UsageError(
-            f"--checkpoint: {str(path)!r} cannot be averaged with those before it: {unlike[0]} is "
-            f"{'in one of them only' if missing else 'of another shape'}; choose steps of the same model"
+            f"cannot be averaged with those before it: {unlike[0]} {difference}",
+            key="--checkpoint",
+            received=str(path),
+            remedy="choose steps of the same model",
         )
 
 

@@ -1,4 +1,4 @@
-"""Saving and restoring what a run needs to go on."""
+"""Saving and restoring what a run needs to resume."""
 
 import abc
 from collections.abc import Mapping
@@ -36,11 +36,11 @@ class Checkpointer(abc.ABC):
 
         Args:
           step: The step.
-          state: Every array by key. It may be written after this returns. Nobody changes the arrays before `wait` has
-            returned; then their memory is used again.
+          state: Every array by key. It may be written after this returns: the caller must not change the arrays before
+            `wait` has returned.
           meta: What else must resume with it.
-          metrics: The evaluation that belongs to the step, by which the best are told.
-          replace: Whether it takes the place of what is saved under `step`, which stays as it is otherwise.
+          metrics: The evaluation of the step, by which the best checkpoints are selected.
+          replace: Whether to replace what is saved under `step`; otherwise that stays.
 
         Raises:
           SaveError: This save, or one before it that was written meanwhile, failed.
@@ -74,11 +74,11 @@ class Checkpointer(abc.ABC):
         """Returns the last step that can be restored, or None."""
         return max(self.steps(), default=None)
 
-    def require_hope(self) -> None:
-        """Refuses to start anew where there were checkpoints, and all of them are damaged.
+    def raise_if_all_damaged(self) -> None:
+        """Refuses to start from scratch if there were checkpoints and all of them are damaged.
 
         Raises:
-          TrainingError: That is so.
+          TrainingError: All checkpoints are damaged.
         """
         return
 
@@ -88,7 +88,7 @@ class Checkpointer(abc.ABC):
 
 
 class NoopCheckpointer(Checkpointer):
-    """Checkpoints switched off: nothing is saved, there is nothing to restore."""
+    """Checkpoints switched off: nothing is saved, nothing can be restored."""
 
     def save(
         self,
@@ -101,14 +101,14 @@ class NoopCheckpointer(Checkpointer):
         """Does nothing."""
 
     def wait(self) -> None:
-        """Has nothing to wait for."""
+        """Does nothing."""
 
     def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
         """Raises UsageError."""
-        raise UsageError("nothing to restore: this run keeps no checkpoints")
+        raise UsageError("there is nothing to restore: this run keeps no checkpoints")
 
     def steps(self) -> list[int]:
-        """Returns none."""
+        """Returns an empty list."""
         return []
 
     def close(self) -> None:

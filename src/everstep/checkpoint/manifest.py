@@ -1,7 +1,7 @@
-"""The manifest of a checkpoint: what was saved, by whom, and a digest of every file.
+"""The manifest of a checkpoint: what was saved, by which run, and a digest of every file.
 
-Orbax notices a short file, but not a flipped bit. A checkpoint here is good when every file of its manifest is there
-with the same bytes, and the manifest itself is as it was written.
+Orbax notices a short file, but not a flipped bit. A checkpoint is good if every file of its manifest exists with the
+same bytes, and the manifest itself is as it was written.
 """
 
 import dataclasses
@@ -76,7 +76,8 @@ def read(directory: Path) -> Manifest:
     if document["format"] > FORMAT:
         raise UsageError(
             f"the checkpoint {str(directory)!r} was written by a newer Everstep ({document.get('version')}, format "
-            f"{document['format']}; this one reads up to {FORMAT}): upgrade, or name another directory"
+            f"{document['format']}; this one reads up to {FORMAT})",
+            remedy="upgrade, or name another directory",
         )
     return Manifest(**document)
 

@@ -34,15 +34,15 @@ _NAME = re.compile(rf"(0|[1-9][0-9]*)({re.escape(_REPLACED)})?")
 class OrbaxCheckpointer(Checkpointer):
     """Keeps states in `directory`, one subdirectory per step.
 
-    `save` returns as soon as the state is handed over; one save is written at a time, and what it met is raised by
-    the next call. Arrays come back as NumPy arrays with the bits, shape and dtype they had. Reading creates nothing.
+    `save` returns as soon as the state is handed over; one save is written at a time, and its failure is raised by the
+    next call. Arrays come back as NumPy arrays with the bits, shape and dtype they had. Reading creates nothing.
 
     Args:
       directory: Usually `<model_dir>/checkpoints`; created by the first save.
       retention: Which steps stay. Only what this run has written is ever removed.
       run: Id of the run, a checkpoint of another run is refused; or a function that returns it, called at each use,
-        for those who only look on: they may come before the run has begun. Empty where it is not known.
-      repair: Whether damaged checkpoints are set aside; False for those who only look on.
+        for readers that may start before the run. Empty if it is not known.
+      repair: Whether damaged checkpoints are set aside; False for readers of a run.
       saved: Called with the step and the state when they are on disk, by the thread that wrote them.
     """
 
@@ -64,7 +64,7 @@ class OrbaxCheckpointer(Checkpointer):
 
     @property
     def directory(self) -> Path:
-        """Where they are, on this machine."""
+        """The directory of the checkpoints, on this machine."""
         return self._directory
 
     def save(
@@ -81,7 +81,7 @@ class OrbaxCheckpointer(Checkpointer):
             if step in self.steps() and not replace:
                 return
         except OSError as error:
-            raise SaveError(_save_message(step, self._directory, error)) from error
+            raise _save_error(step, self._directory, error) from error
         record = Manifest(step, self._run_id(), time.time(), _finite(metrics or {}), {}, __version__)
         self._pending = step, self._thread.submit(self._write, record, state, meta)
 
@@ -93,7 +93,7 @@ class OrbaxCheckpointer(Checkpointer):
         try:
             future.result()
         except Exception as error:  # whatever the disk, the file system or Orbax has to say
-            raise SaveError(_save_message(step, self._directory, error)) from error
+            raise _save_error(step, self._directory, error) from error
 
     def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
         """Returns what was saved under `step`; by default the newest that is as it was written."""
@@ -109,7 +109,7 @@ class OrbaxCheckpointer(Checkpointer):
         raise self._nothing_good(damages)
 
     def newest_meta(self) -> dict[str, Any]:
-        """Returns the meta of the newest that has one; arrays are not looked at."""
+        """Returns the meta of the newest checkpoint that has one; arrays are not read."""
         self.wait()
         for step in reversed(self.steps()):
             with contextlib.suppress(Exception):  # `restore` says what is wrong with it
@@ -117,11 +117,11 @@ class OrbaxCheckpointer(Checkpointer):
         return {}
 
     def steps(self) -> list[int]:
-        """Returns the complete steps on disk now, whoever wrote them."""
+        """Returns the complete steps on disk now, of any run."""
         return [step for step in self._candidates() if (self._path(step) / manifest.NAME).exists()]
 
     def close(self) -> None:
-        """Waits for the last save; what it met is raised."""
+        """Waits for the last save; its failure is raised."""
         try:
             self.wait()
         finally:
@@ -150,20 +150,20 @@ class OrbaxCheckpointer(Checkpointer):
             logger.warning("old checkpoints in %s could not be removed: %s", self._directory, error)
 
     def _make_room(self, step: int) -> None:
-        """Moves what has the name of a step out of the way; until the name is taken again, it counts in its stead."""
+        """Renames an existing checkpoint of the step; it is used until the new one is complete."""
         path = self._directory / str(step)
         if path.exists():
             path.rename(path.with_name(f"{step}{_REPLACED}") if self._own(step) else self._aside(step))
 
     def _clear_away(self) -> None:
-        """Removes what a killed process, or a disk that was full, left of a save or a removal."""
+        """Removes what a killed process, or a full disk, left of a save or a removal."""
         for entry in self._directory.iterdir():
             replaced = entry.name.endswith(_REPLACED) and entry.with_name(entry.name.removesuffix(_REPLACED)).exists()
             if replaced or storage.is_temporary(entry):
                 storage.remove_directory(entry)
 
     def _prune(self, saved: int) -> None:
-        """Removes the steps that are too many; what others put here is not counted, and stays."""
+        """Removes the steps that retention does not keep; checkpoints of other runs do not count, and stay."""
         own = [record for step in self.steps() if (record := self._own(step)) is not None]
         kept = self._retention.kept(Entry(record.step, record.saved, record.metrics) for record in own)
         for record in own:
@@ -184,8 +184,8 @@ class OrbaxCheckpointer(Checkpointer):
 
         Raises:
           Damaged: It is not.
-          TrainingError: It cannot be read here and now; that says nothing of the checkpoint.
-          UsageError: It is somebody else's.
+          TrainingError: It cannot be read now, for a reason that is not in the checkpoint.
+          UsageError: It was written by another run.
         """
         path = self._path(step)
         found = _inode(path)
@@ -197,14 +197,14 @@ class OrbaxCheckpointer(Checkpointer):
         except Exception as error:  # of Orbax whatever it finds: too little memory, a library that does not fit
             now = _inode(self._path(step))
             if now is None:  # removed meanwhile, by the run that wrote it
-                raise UsageError(f"the checkpoint {str(path)!r} is gone") from error
+                raise UsageError(f"the checkpoint {str(path)!r} was removed") from error
             if now != found:  # or saved again
                 return self._read(step)
             if isinstance(error, Damaged) or (isinstance(error, OSError) and error.errno == errno.EIO):
                 raise Damaged(_brief(error)) from error
             raise TrainingError(
-                f"the checkpoint {str(path)!r} cannot be read: {_brief(error)}; it is left as it is: see to that, and "
-                "try again"
+                f"the checkpoint {str(path)!r} cannot be read: {_brief(error)}",
+                remedy="it is left as it is: fix the cause, and try again",
             ) from error
 
     def _require_own(self, record: Manifest, step: int) -> None:
@@ -214,25 +214,25 @@ class OrbaxCheckpointer(Checkpointer):
         own = self._run_id()
         if own and record.run and record.run != own:
             raise UsageError(
-                f"the checkpoint {str(path)!r} was written by another run ({record.run}, this one is {own}): "
-                "move it away, or train in another directory; to start from that run's weights: "
-                "task.init_checkpoint=THAT_RUN"
+                f"the checkpoint {str(path)!r} was written by another run ({record.run}, this one is {own})",
+                remedy="move it away, or train in another directory; to start from that run's weights: "
+                "task.init_checkpoint=THAT_RUN",
             )
 
     def _restore_only(self, step: int) -> tuple[State, dict[str, Any]]:
         try:
             return self._read(step)
         except Damaged as damage:
-            path = self._path(step)
-            raise TrainingError(f"the checkpoint {str(path)!r} is damaged: {damage}; choose another step") from damage
+            reason = f"the checkpoint {str(self._path(step))!r} is damaged: {damage}"
+            raise TrainingError(reason, remedy="choose another step") from damage
 
     def _report(self, step: int, damage: Damaged) -> str:
-        """Sets a damaged checkpoint aside, and says so."""
+        """Sets a damaged checkpoint aside, and logs it."""
         path, aside = self._path(step), self._aside(step)
         if self._repair:
             path.rename(aside)
         where = f"; it is kept as {aside.name}" if self._repair else ""
-        logger.warning("the checkpoint %s is damaged: %s%s; going on from the one before", path, damage, where)
+        logger.warning("the checkpoint %s is damaged: %s%s; trying the one before", path, damage, where)
         return f"{step} ({damage})"
 
     def _aside(self, step: int) -> Path:
@@ -242,15 +242,15 @@ class OrbaxCheckpointer(Checkpointer):
     def _nothing_good(self, damages: list[str]) -> Exception:
         kept = sorted(self._directory.glob("*.damaged*")) if self._directory.is_dir() else []
         if not damages and not kept:
-            return UsageError(f"no checkpoint in {str(self._directory)!r}: there is none")
+            return UsageError(f"{str(self._directory)!r} contains no checkpoints")
         listed = ", ".join(damages) or ", ".join(path.name for path in kept)
         return TrainingError(
-            f"no checkpoint in {str(self._directory)!r} can be used: {listed}; bring one back from a copy, or remove "
-            "them to start anew"
+            f"{str(self._directory)!r} contains no usable checkpoint: {listed}",
+            remedy="restore one from a copy, or remove them to start from scratch",
         )
 
-    def require_hope(self) -> None:
-        """Refuses to start anew where all checkpoints there were are damaged."""
+    def raise_if_all_damaged(self) -> None:
+        """Refuses to start from scratch if all checkpoints are damaged."""
         without = [f"{step} (it has no manifest)" for step in self._candidates()]
         if without or (self._directory.is_dir() and any(self._directory.glob("*.damaged*"))):
             raise self._nothing_good(without)
@@ -267,8 +267,8 @@ class OrbaxCheckpointer(Checkpointer):
     def _existing(self, step: int) -> int:
         steps = self.steps()
         if step not in steps:
-            known = f"there are {', '.join(map(str, steps))}" if steps else "there is none"
-            raise UsageError(f"no checkpoint of step {step} in {str(self._directory)!r}: {known}")
+            known = f"it has {', '.join(map(str, steps))}" if steps else "it has none"
+            raise UsageError(f"{str(self._directory)!r} contains no checkpoint of step {step}", remedy=known)
         return step
 
 
@@ -290,8 +290,10 @@ def _brief(error: Exception) -> str:
     return text if isinstance(error, Damaged) else f"{type(error).__name__}: {text}"
 
 
-def _save_message(step: int, directory: Path, error: Exception) -> str:
+def _save_error(step: int, directory: Path, error: Exception) -> SaveError:
     reason = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0] or type(error).__name__
     known = [text for text in ("No space left on device", "File too large", "Read-only file system") if text in reason]
     reason = known[0] if known else reason[:200]
-    return f"step {step} could not be saved in {str(directory)!r}: {reason}; the checkpoints before it are untouched"
+    return SaveError(
+        f"step {step} could not be saved in {str(directory)!r}: {reason}; the checkpoints before it are untouched"
+    )

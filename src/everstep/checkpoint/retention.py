@@ -46,11 +46,12 @@ class Retention:
     def __post_init__(self) -> None:
         if self.newest < 2:
             raise UsageError(
-                f"max_to_keep: received {self.newest}, must be at least 2: with a single checkpoint there is nothing "
-                "to fall back on when it is damaged"
+                "must be at least 2, so that there is one to fall back on when the newest is damaged",
+                key="max_to_keep",
+                received=self.newest,
             )
         if self.best and not self.metric:
-            raise UsageError("keep_best needs the name of a metric: best_checkpoint_eval_metric")
+            raise UsageError("needs the name of a metric", key="keep_best", remedy="set best_checkpoint_eval_metric")
 
     def kept(self, entries: Iterable[Entry]) -> set[int]:
         """Returns the steps that stay; applied again to what stays, it removes nothing."""

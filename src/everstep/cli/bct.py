@@ -1,17 +1,15 @@
 """`everstep bct`."""
 
-import importlib
 from typing import Annotated, Any
 
 import typer
 
-from everstep import bct as compatible
-from everstep.bct.npz import read_samples
 from everstep.cli import options
 from everstep.cli.commands import new_app
-from everstep.cli.output import aligned, json_text, number
-from everstep.cli.quiet import quiet
-from everstep.engine import backend as backends
+from everstep.cli.output import aligned, number, quiet
+from everstep.cli.running import choose_backend, load_backend
+from everstep.recipes.bct.files import read_samples
+from everstep.storage import json_text
 
 app = new_app(
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -51,24 +49,21 @@ def evaluate(
     backend: Backend = None,
     json: options.Json = False,
 ) -> None:
-    """Tell whether a new model can be used with the gallery of an old one.
+    """Check whether a new model can be used with the gallery of an old one.
 
-    A row says who asks, and in whose gallery: new/old are embeddings of NEW looked up among those of OLD. Without
-    --gallery, images are looked up among each other, and no image in itself.
+    A row names query and gallery: new/old are embeddings of NEW looked up among those of OLD. Without --gallery, images
+    are looked up among each other, and no image in itself.
     """
     queries = read_samples(data, "--data")
     items = None if gallery is None else read_samples(gallery, "--gallery")
-    _load_backend(backend)
-    settings: dict[str, Any] = {"metric": metric, "far": far, "fpir": fpir, "batch_size": batch_size}
-    found = compatible.evaluate(old, new, queries, gallery=items, paragon=paragon, **settings)
-    print(json_text(_plain(found)) if json else _table(found))
-
-
-def _load_backend(name: str | None) -> None:
-    """Imports Keras, now that its backend is chosen, and wakes the devices."""
-    backends.select(name)
+    choose_backend(backend)
     with quiet():
-        importlib.import_module("everstep.engine.accelerator").devices()
+        from everstep.recipes.bct import evaluation
+
+        load_backend()
+    settings: dict[str, Any] = {"metric": metric, "far": far, "fpir": fpir, "batch_size": batch_size}
+    found = evaluation.evaluate(old, new, queries, gallery=items, paragon=paragon, **settings)
+    print(json_text(_plain(found)) if json else _table(found))
 
 
 def _plain(found: Any) -> dict[str, Any]:

@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
-from everstep.catalog import Catalog
-from everstep.catalog.kinds import SHIPPED
 from everstep.cli import options
 from everstep.cli.commands import new_app
-from everstep.cli.output import aligned, json_text
+from everstep.cli.output import aligned
 from everstep.errors import UsageError
-from everstep.flow.project import FlowProject
+from everstep.frontends.catalog import Catalog
+from everstep.frontends.catalog.formats import SHIPPED
+from everstep.frontends.flow.project import FlowProject
+from everstep.storage import json_text
 
 app = new_app(
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -20,20 +21,17 @@ app = new_app(
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of the catalog: mnist.raw.")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Names of the catalog; all by default.")]
-Project = Annotated[
-    str | None, typer.Option("--project", metavar="DIR", help="The project; by default the one around this folder.")
-]
 Version = Annotated[str | None, typer.Option(metavar="NAME", help="A version; the newest by default.")]
 
 
 @app.callback()
 def catalog() -> None:
-    """List the data of a project, or check that it is there."""
+    """List the data of a project, or check that it exists."""
 
 
 @app.command("list", epilog="Example: everstep catalog list --project ~/demo")
-def list_names(project: Project = None, json: options.Json = False) -> None:
-    """List the names of a project's catalog: type, path, and whether there is data."""
+def list_names(project: options.Project = None, json: options.Json = False) -> None:
+    """List the names of a project's catalog: type, path, and whether data exists."""
     found = _opened(project)
     if json:
         print(json_text(found.as_dict()))
@@ -44,24 +42,24 @@ def list_names(project: Project = None, json: options.Json = False) -> None:
 
 
 @app.command(epilog="Example: everstep catalog show mnist.raw --json")
-def show(name: Name, project: Project = None, version: Version = None, json: options.Json = False) -> None:
-    """Show one name: what the catalog says of it, its versions, and the fingerprint of its content."""
+def show(name: Name, project: options.Project = None, version: Version = None, json: options.Json = False) -> None:
+    """Show one name: its entry, its versions, and the fingerprint of its content."""
     found = _opened(project)
-    told = {"name": name, **found.entry(name).as_dict(), "written in": found.entry(name).origin}
+    shown = {"name": name, **found.entry(name).as_dict(), "written in": found.entry(name).origin}
     if found.entry(name).versioned:
-        told["versions"] = found.versions(name)
+        shown["versions"] = found.versions(name)
     if version is not None or found.exists(name):
-        told |= found.fingerprint(name, version)
-    print(json_text(told) if json else aligned([(key, str(value)) for key, value in told.items()]))
+        shown |= found.fingerprint(name, version)
+    print(json_text(shown) if json else aligned([(key, str(value)) for key, value in shown.items()]))
 
 
 @app.command(epilog="Example: everstep catalog check mnist.raw mnist.labels")
-def check(names: Names = None, project: Project = None) -> None:
-    """Check that data can be loaded: the types are allowed, files and folders there."""
+def check(names: Names = None, project: options.Project = None) -> None:
+    """Check that data can be loaded: types are allowed, files and folders exist."""
     found = _opened(project)
-    asked = list(names or found)
-    found.check(asked)
-    print(f"found {', '.join(asked)}" if asked else "the catalog is empty")
+    checked = list(names or found)
+    found.check(checked)
+    print(f"found {', '.join(checked)}" if checked else "the catalog is empty")
 
 
 def _opened(project: str | None) -> Catalog:
@@ -69,7 +67,7 @@ def _opened(project: str | None) -> Catalog:
     config = home.root / "config"
     files = [path for path in (config / "catalog.yaml", config / "local" / "catalog.yaml") if path.is_file()]
     if not files:
-        raise UsageError(f"there is no {Path(config, 'catalog.yaml')}: write what data the project has")
+        raise UsageError(f"there is no {Path(config, 'catalog.yaml')}", remedy="list the project's data in it")
     found = Catalog.from_files(files, home.root)
     if any(found.entry(name).type not in SHIPPED for name in found):
         home.load()  # its own types are imported by name

@@ -1,6 +1,6 @@
-"""Which commands there are. Each is a module of this package, imported when it is called.
+"""The table of commands. Each is a module of this package, imported when it is called.
 
-`everstep --help` prints this table and imports none of them: that is what keeps it fast.
+`everstep --help` prints this table and imports none of them, which keeps it fast.
 """
 
 import importlib
@@ -12,33 +12,33 @@ from typer.core import TyperGroup
 from everstep import __version__
 
 COMMANDS = {
-    "new": "Make a project: config, data, code, tests and a sample.",
+    "new": "Create a project: config, data, code, tests and a sample.",
     "train": "Train an experiment; run again, it resumes.",
     "eval": "Evaluate a checkpoint of a run, by default the newest.",
     "tune": "Find a batch size or a learning rate; nothing is set.",
     "run": "Train, export and evaluate a run of a project.",
     "flow": "Run a task of a project: fetch, prepare, train, log.",
     "check": "Check a run's components before it is trained.",
-    "report": "Write a page to look at: curves, errors, the worst samples.",
-    "predict": "Ask a trained model about new data.",
+    "report": "Write an HTML report: curves, errors, the worst samples.",
+    "predict": "Predict new data with a trained model.",
     "export": "Write the model of a run for others to load.",
-    "reproduce": "Do a run again from its record, and compare.",
-    "experiments": "List the experiments there are.",
+    "reproduce": "Repeat a run from its record, and compare.",
+    "experiments": "List the registered experiments.",
     "config": "Print an experiment's resolved configuration.",
-    "submit": "Have a run done in the background, on Slurm or on Ray.",
+    "submit": "Run in the background, on Slurm or on Ray.",
     "runs": "List runs, show, compare or remove them.",
     "ui": "Show a project's runs in MLflow and TensorBoard.",
-    "catalog": "List the data of a project, or check that it is there.",
-    "records": "Write TFRecord files, or look into them.",
+    "catalog": "List the data of a project, or check that it exists.",
+    "records": "Write TFRecord files, or inspect them.",
     "bct": "Compare embedding models of different versions.",
-    "launch": "Run a command; start it again when it dies.",
+    "launch": "Run a command; restart it when it dies.",
     "doctor": "Check this machine: backends, extras, disk.",
 }
 """Each command's name, which is also its module's, and the first line of its help."""
 
 
 class Stopped(Exception):
-    """A command was ended by Ctrl-C; typer would turn that into an exit code, and forget what it says of the run."""
+    """Ctrl-C ended a command; typer would turn that into an exit code and lose what the interrupt says of the run."""
 
     def __init__(self, interrupt: KeyboardInterrupt) -> None:
         super().__init__(str(interrupt))
@@ -46,7 +46,7 @@ class Stopped(Exception):
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands stand for modules."""
+    """A group whose commands are placeholders for modules."""
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command."""
@@ -57,8 +57,8 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Returns the command that `args` name, from its module, and the arguments left for it."""
-        name, stand_in, rest = super().resolve_command(ctx, args)
-        return name, load(name) if name in COMMANDS else stand_in, rest
+        name, placeholder, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else placeholder, rest
 
 
 def new_app(**settings: Any) -> typer.Typer:
@@ -81,7 +81,7 @@ app = new_app(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--he
 def everstep(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    traceback: Annotated[bool, typer.Option("--traceback", help="Of errors, show every frame; any command.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show every frame of errors.")] = False,
 ) -> None:
     """Train Keras 3 models and never lose a step."""
     if version:
@@ -90,9 +90,5 @@ def everstep(
         print(context.get_help())
 
 
-def _add_stand_ins() -> None:
-    for name, summary in COMMANDS.items():
-        app.command(name, help=summary)(lambda: None)
-
-
-_add_stand_ins()
+for _name, _summary in COMMANDS.items():
+    app.command(_name, help=_summary)(lambda: None)

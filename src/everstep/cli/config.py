@@ -1,25 +1,24 @@
-"""`everstep config`."""
+"""`everstep config`: a resolved configuration as YAML, with a comment that says where each value came from."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from everstep import redaction
 from everstep.cli import options
-from everstep.cli.annotated_yaml import annotated_yaml
 from everstep.cli.commands import new_app
-from everstep.cli.origins import Origins
-from everstep.cli.output import json_text
 from everstep.cli.request import Resolved, resolve
-from everstep.config import load_file
-from everstep.config.difference import ABSENT, Change, differences
+from everstep.config import Config, load_file
+from everstep.config.base import at_default
+from everstep.config.difference import ABSENT, Change, differences, in_line
+from everstep.config.layers import HEADER, last_setter, walk
 from everstep.config.schema import json_schema
-from everstep.config.sources import HEADER
-from everstep.errors import UsageError
+from everstep.errors import UsageError, join
 from everstep.experiment_config import ExperimentConfig, read_experiment, with_schedule
-from everstep.run.stored import changes_since
+from everstep.run.resume_checks import changes_since, is_below
+from everstep.storage import json_text
 
 app = new_app()
 
@@ -49,7 +48,7 @@ def config(request: options.Request, diff: Diff = None, schema: AsSchema = False
     or an override, the experiment, or default, which is what its class says.
     """
     if schema and diff is not None:
-        raise UsageError(f"--schema and --diff {diff}: each prints something else; give one of them")
+        raise UsageError("--schema prints something else", key="--diff", received=diff, remedy="give one of them")
     resolved = resolve(request)
     if schema:
         print(json_text(json_schema(resolved.params, resolved.experiment)))
@@ -89,8 +88,8 @@ def _changes(other: str, resolved: Resolved) -> list[Change]:
     if path.is_file():
         return _changes_from(with_schedule(read_experiment(path, lambda: resolved.factory)), resolved.shown)
     if not (path / "config.yaml").is_file():
-        what = "there is no config.yaml in it" if path.is_dir() else "no such file or directory"
-        raise UsageError(f"--diff {other}: {what}; name a run directory, a config file, or factory")
+        reason = "has no config.yaml" if path.is_dir() else "is no file or directory"
+        raise UsageError(reason, key="--diff", received=other, remedy="name a run directory, a config file, or factory")
     stored = load_file(path / "config.yaml")
     return changes_since({key: value for key, value in stored.items() if key not in HEADER}, resolved.shown)
 
@@ -99,3 +98,106 @@ def _changes_from(other: ExperimentConfig, params: ExperimentConfig) -> list[Cha
     # A backend that is left open there would be chosen as it was here.
     backend = other.runtime.backend or params.runtime.backend
     return differences(other.replace(runtime={"backend": backend}), params)
+
+
+_MAX_LENGTH = 100
+
+
+class Origins:
+    """Returns for a key path where its value came from, as the text of a comment.
+
+    That is `conf.yaml:12`, the flag or the override that set it last; `default` if only its class sets it; the
+    experiment's name if its function sets it.
+    """
+
+    def __init__(self, resolved: Resolved) -> None:
+        self._experiment = resolved.experiment
+        self._layers = resolved.layers
+        self._factory = dict(walk(resolved.factory.as_dict()))
+        self._default = at_default(resolved.params)
+        self._gave_way = dict(_gave_way(resolved.params))
+        length = resolved.params.trainer.optimizer_config.open_length
+        self._length = f"trainer.optimizer_config.{length}"
+
+    def of(self, path: str, value: Any) -> str:
+        """Returns the origin of the value at a key path; of a section, those of all values in it."""
+        if isinstance(value, Mapping) and value:
+            return ", ".join(dict.fromkeys(self.of(below, leaf) for below, leaf in walk(value, path)))
+        return _one_line(redaction.text(self._of_leaf(path, value)))
+
+    def _of_leaf(self, path: str, value: Any) -> str:
+        if path == self._length and value is not None:
+            return "follows trainer.train_steps"
+        is_default = is_below(path, self._default)
+        if path in self._gave_way and not is_default:
+            return self._gave_way[path]
+        if setter := last_setter(self._layers, path):
+            return setter.origin_of(path)
+        if is_default:
+            return "default"
+        # No layer set it, and it is not the experiment's: a backend that was left open.
+        return "chosen here" if self._factory.get(path, value) != value else self._experiment
+
+
+def _gave_way(config: Config, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yields the alternatives that are None because another one has a value."""
+    for group in config._alternative_groups():
+        used = next((name for name in group if getattr(config, name) is not None), None)
+        yield from ((join(path, name), f"gives way to {used}") for name in group if used and name != used)
+    for below, child in config._children(config._names()):
+        yield from _gave_way(child, join(path, below))
+
+
+def _one_line(text: str) -> str:
+    text = " ".join(text.split())
+    text = text if text.isprintable() else ascii(text)
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
+
+
+_MAX_WIDTH = 60
+"""Comments line up behind the longest line that is not longer than this."""
+
+
+class _Line(NamedTuple):
+    text: str
+    comment: str = ""
+
+
+def annotated_yaml(tree: Mapping[str, Any], comment: Callable[[str, Any], str]) -> str:
+    """Returns a tree as YAML, one value a line.
+
+    Args:
+      tree: The values. A list is one value, on one line, unless it holds sections.
+      comment: Called with the key path and each value.
+    """
+    lines = list(_lines(tree, "", comment))
+    lengths = [len(line.text) for line in lines if line.comment]
+    width = max((length for length in lengths if length <= _MAX_WIDTH), default=0)
+    return "\n".join(f"{line.text:<{width}}  # {line.comment}" if line.comment else line.text for line in lines)
+
+
+def _lines(tree: Mapping[str, Any], path: str, comment: Callable[[str, Any], str]) -> Iterator[_Line]:
+    for key, value in tree.items():
+        where = join(path, str(key))
+        if isinstance(value, Mapping) and value:
+            yield _Line(f"{in_line(key)}:")
+            yield from _indented(_lines(value, where, comment))
+        elif isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value):
+            yield _Line(f"{in_line(key)}:")
+            for index, item in enumerate(value):
+                yield from _indented(_item(item, f"{where}[{index}]", comment))
+        else:
+            yield _Line(f"{in_line(key)}: {in_line(value)}", comment(where, value))
+
+
+def _item(value: Any, path: str, comment: Callable[[str, Any], str]) -> Iterator[_Line]:
+    if isinstance(value, Mapping) and value:
+        first, *rest = _lines(value, path, comment)
+        yield _Line(f"- {first.text}", first.comment)
+        yield from _indented(iter(rest))
+    else:
+        yield _Line(f"- {in_line(value)}", comment(path, value))
+
+
+def _indented(lines: Iterator[_Line]) -> Iterator[_Line]:
+    return (_Line(f"  {line.text}", line.comment) for line in lines)

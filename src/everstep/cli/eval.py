@@ -9,12 +9,13 @@ import typer
 
 from everstep.cli import options
 from everstep.cli.commands import new_app
-from everstep.cli.local_runs import local_run
-from everstep.cli.output import aligned, json_text, number
+from everstep.cli.output import aligned, number
 from everstep.cli.request import resolve
 from everstep.cli.running import run
+from everstep.cli.stored_runs import local_run
 from everstep.errors import UsageError
-from everstep.run.chosen import choose
+from everstep.run.checkpoint_selection import choose
+from everstep.storage import json_text
 
 app = new_app()
 
@@ -33,8 +34,8 @@ def evaluate(
 ) -> None:
     """Evaluate a checkpoint of a run, by default the newest.
 
-    A run directory brings its experiment, configuration and backend with it. With --checkpoint nothing in the run
-    changes: the newest keeps its results, in TensorBoard, too.
+    Experiment, configuration and backend are read from the run directory. With --checkpoint nothing in the run changes:
+    the newest checkpoint keeps its results, in TensorBoard, too.
     """
     experiment, directory, stored = _find(target, model_dir, checkpoint)
     chosen = None if checkpoint is None else choose(directory, checkpoint, needs="task")
@@ -52,16 +53,16 @@ def _find(target: str, model_dir: str | None, checkpoint: str | None) -> tuple[s
     stored = Path(target, "config.yaml")
     if stored.is_file():
         if model_dir is not None and Path(model_dir).resolve() != Path(target).resolve():
-            raise UsageError(f"--model-dir {model_dir}: {target!r} is a run directory as well; name one of them")
+            raise UsageError(
+                f"{target!r} is a run directory, too", key="--model-dir", received=model_dir, remedy="name one of them"
+            )
         return None, Path(target), [str(stored)]
     if model_dir is not None:
-        return target, _existing(model_dir), []
+        if not Path(model_dir).is_dir():
+            raise UsageError("is not a directory", key="--model-dir", received=model_dir, remedy="name a run directory")
+        return target, Path(model_dir), []
     if Path(target).is_dir():
-        raise UsageError(f"{target!r} is not a run directory: there is no config.yaml in it")
-    raise UsageError(f"{target!r} is no run directory; if it is an experiment, add --model-dir DIR")
-
-
-def _existing(model_dir: str) -> Path:
-    if not Path(model_dir).is_dir():
-        raise UsageError(f"--model-dir {model_dir}: no such directory; name one that training has written")
-    return Path(model_dir)
+        raise UsageError("is not a run directory: it has no config.yaml", key="TARGET", received=target)
+    raise UsageError(
+        "is not a run directory", key="TARGET", received=target, remedy="if it is an experiment, add --model-dir DIR"
+    )

@@ -3,16 +3,17 @@
 from everstep import config
 from everstep.cli import options
 from everstep.cli.commands import new_app
-from everstep.cli.output import aligned, json_text
-from everstep.cli.user_modules import import_modules
+from everstep.cli.output import aligned
+from everstep.cli.request import import_modules
 from everstep.engine import backend
+from everstep.storage import json_text
 
 app = new_app()
 
 
 @app.command(epilog="Example: everstep experiments --import my_project.experiments")
 def experiments(imports: options.Imports = None, json: options.Json = False) -> None:
-    """List the experiments there are.
+    """List the registered experiments.
 
     Those of installed packages, everstep's own among them, and those that the imported modules register.
     """

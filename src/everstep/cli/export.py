@@ -1,20 +1,22 @@
 """`everstep export`."""
 
-import importlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from everstep.checkpoint.remote.urls import is_url
 from everstep.cli import options, trained
 from everstep.cli.commands import new_app
-from everstep.cli.local_runs import local_run
-from everstep.cli.quiet import quiet
-from everstep.cli.user_modules import import_modules
+from everstep.cli.output import quiet
+from everstep.cli.request import import_modules
+from everstep.cli.stored_runs import local_run
+from everstep.config import get_task
+from everstep.engine import backend as backends
 from everstep.errors import TrainingError, UsageError
-from everstep.inference.finding import Found, find
-from everstep.remote.urls import is_url
-from everstep.run.chosen import Chosen, choose
+from everstep.export.predict.finding import Found, find
+from everstep.run.checkpoint_selection import Chosen, choose
 
 app = new_app()
 
@@ -24,7 +26,7 @@ Out = Annotated[
     typer.Option("--out", metavar="DIR", help="Where to; export-STEP in the run by default, export for its end."),
 ]
 
-_LONGEST = 100  # of a folder's name that is made of steps
+_MAX_NAME = 100  # characters of a folder's name that lists steps
 
 
 @app.command(epilog="Example: everstep export runs/mnist-local-5f2c7a90b1 --checkpoint best --out serving/digits")
@@ -43,29 +45,84 @@ def export(
     """
     found = find(local_run(run, checkpoint))
     if found.directory is None:
-        raise UsageError(f"{run!r} is no run: an exported model has no checkpoints; name the run directory")
+        raise UsageError("an exported model has no checkpoints", key="RUN", received=run, remedy="name a run directory")
     chosen = choose(found.directory, checkpoint or "last")
-    place = Path(out) if out is not None else _default(found, chosen, run)
-    if place.resolve() == (found.directory / "export").resolve() and place != _default(found, chosen, run):
-        raise UsageError(f"--out {out}: that is the place of the run's end, and {chosen} is not: choose another")
+    place = Path(out) if out is not None else _default_place(found, chosen, run)
+    if place.resolve() == (found.directory / "export").resolve() and place != _default_place(found, chosen, run):
+        raise UsageError(
+            f"that folder is for the end of the run, and {chosen} is not its end",
+            key="--out",
+            received=out,
+            remedy="choose another folder",
+        )
     trained.choose_backend(backend, found)
     import_modules(imports or ())
-    with quiet():
-        module = importlib.import_module("everstep.cli.exporting")
-    written = trained.quietly(lambda: module.export_chosen(found, chosen, place, imports))
+    written = trained.quietly(lambda: _export_chosen(found, chosen, place, imports))
     if not written:
-        raise TrainingError(f"{chosen} of {run} can be exported in no form; the lines above say why")
+        raise TrainingError(f"{chosen} of {run} can be exported in no format; the lines above say why")
     print(*written, sep="\n")
 
 
-def _default(found: Found, chosen: Chosen, name: str) -> Path:
-    """Returns where an export goes: only the end of a run that is finished has the place of the run's own export."""
+def _default_place(found: Found, chosen: Chosen, name: str) -> Path:
+    """Returns where an export goes: `export` for the end of a finished run, `export-STEP` for any other checkpoint."""
     directory, record = found.directory or Path(), found.record or {}
     if is_url(name):
-        raise UsageError(f"--out: {name} is fetched to be looked at: say where to write the export on this machine")
+        raise UsageError(f"{name} is only fetched", key="--out", remedy="name a folder on this machine for the export")
     if (record.get("status"), [record.get("step")]) == ("finished", chosen.steps):
         return directory / "export"
     folder = f"export-{chosen.name}"
-    if len(folder) > _LONGEST:
-        raise UsageError(f"--out: {len(chosen.steps)} steps are too many to name a folder after: say where to write")
+    if len(folder) > _MAX_NAME:
+        raise UsageError(
+            f"{len(chosen.steps)} steps are too many to name a folder after", key="--out", remedy="name the folder"
+        )
     return directory / folder
+
+
+def _export_chosen(found: Found, chosen: Chosen, place: Path, imports: Sequence[str] | None) -> list[Path]:
+    """Writes the model of a run with the weights of a checkpoint, in every format; returns what was written.
+
+    Args:
+      found: The run.
+      chosen: The checkpoint, or several for their average.
+      place: The folder to write to.
+      imports: Modules that register the run's experiment.
+
+    Raises:
+      UsageError: The model cannot be built, or has other weights.
+      TrainingError: A checkpoint is damaged.
+    """
+    with quiet():
+        from everstep.export.model_export import export_all, load_checkpoint
+        from everstep.run.averaged import as_checkpoint
+    model, sample = _model_and_sample(found, imports)
+    with as_checkpoint(chosen) as path:
+        load_checkpoint(model, path)
+    return export_all(model, place, sample)
+
+
+def _model_and_sample(found: Found, imports: Sequence[str] | None) -> tuple[Any, Any]:
+    """Returns the model and a batch for it: the exported one, which needs no data, else the experiment's."""
+    from everstep.export.model_export import sample_inputs
+    from everstep.export.predict.models import load_keras
+    from everstep.loop.creation import create_trainer
+    from everstep.task.task import unpack
+
+    wrong = None
+    if found.model is not None and not found.model.is_dir():
+        try:
+            model = load_keras(found.model)
+        except UsageError as error:  # such as a class that only the experiment's module knows
+            wrong = error
+        else:
+            try:
+                return model, sample_inputs(model)
+            except UsageError:
+                pass  # its inputs cannot be made up: the experiment has data
+    try:
+        params = trained.experiment_of(found.directory or Path(), imports).params
+        backends.prepare(params.runtime.seed)
+        trainer = create_trainer(params, get_task(params.task), train=False, evaluate=True)
+        trainer.close()
+        return trainer.model, sample_inputs(trainer.model, unpack(trainer.example)[0])
+    except UsageError as error:
+        raise wrong or error from None

@@ -1,6 +1,6 @@
 """`everstep`: parses the command line, runs one command, and turns its outcome into an exit code."""
 
-import importlib
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -8,53 +8,81 @@ from collections.abc import Sequence
 import typer
 
 from everstep import redaction
-from everstep.cli import declined_flags
 from everstep.cli.commands import Stopped, app
-from everstep.cli.spelling import normalised
+from everstep.cli.spelling import normalised, why_declined
 from everstep.errors import TrainingError, UsageError
 from everstep.run.ending import exit_code, without_option
 from everstep.run.signals import Interrupted
+
+_TAKE_EXPERIMENTS = ("train", "eval", "check", "config", "tune", "submit")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line, by default this process's; returns the exit code."""
     command = typer.main.get_command(app)
     words = without_option(normalised(sys.argv[1:] if arguments is None else arguments))
-    _keep_secrets(words)
-    try:
-        return int(command.main(args=words, prog_name="everstep", standalone_mode=False, obj=words) or 0)
-    except (Exception, KeyboardInterrupt, Interrupted) as error:
-        return _report(error, words)
-
-
-def _keep_secrets(words: Sequence[str]) -> None:
-    """Learns the secrets in the command line and in the environment before anything can print or log them."""
+    # Secrets in the command line and in the environment are learned before anything can print or log them.
     redaction.guard_process()
     redaction.learn(words)
     # A password that is a plain word, as local databases have, would black out every message with that word.
     redaction.learn({name: value for name, value in os.environ.items() if not value.isalpha()})
+    try:
+        return int(command.main(args=words, prog_name="everstep", standalone_mode=False, obj=words) or 0)
+    except (Exception, KeyboardInterrupt, Interrupted) as error:
+        return exit_code(_as_raised(error, words))
 
 
-def _report(error: BaseException, words: Sequence[str]) -> int:
-    if isinstance(error, Stopped | typer.Abort):
-        error = error.interrupt if isinstance(error, Stopped) else KeyboardInterrupt()
-    mistake = "" if isinstance(error, UsageError | TrainingError) else _command_line_mistake(error, words)
-    return exit_code(UsageError(mistake) if mistake else error)
-
-
-def _command_line_mistake(error: BaseException, words: Sequence[str]) -> str:
-    """Returns what the parser found wrong; empty for any other error.
-
-    Its exceptions are told by what they can do: which package they live in depends on typer's version.
-    """
+def _as_raised(error: BaseException, words: Sequence[str]) -> BaseException:
+    """Returns the error to report: Ctrl-C as itself, and what the parser found wrong as a `UsageError`."""
+    if isinstance(error, Stopped):
+        return error.interrupt
+    if isinstance(error, typer.Abort):
+        return KeyboardInterrupt()
+    # The parser's exceptions are known by what they can do: which package they live in depends on typer's version.
     spell = getattr(error, "format_message", None)
-    if spell is None:
-        return ""
+    if isinstance(error, UsageError | TrainingError) or spell is None:
+        return error
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "everstep"
     found = spell().rstrip(".")
     if option := getattr(error, "option_name", None) or "":
-        keys = importlib.import_module("everstep.cli.keys_as_options")  # loads what --help does without
-        reason = declined_flags.reason(option) or keys.hint(option, words)
-        found = f"No such option: {option}; {reason}" if reason else found
-    return f"{found} (see: {path} --help)"
+        hint = why_declined(option) or key_instead_of(option, words)
+        found = f"No such option: {option}; {hint}" if hint else found
+    return UsageError(f"{found} (see: {path} --help)")
+
+
+def key_instead_of(option: str, words: Sequence[str]) -> str:
+    """Returns what to write instead of `--epochs 5` where `trainer.epochs=5` is meant; empty if no key is like it.
+
+    Args:
+      option: The unknown option as it was given: `--epochs`.
+      words: The whole command line.
+    """
+    from everstep.config import get_exp_config
+    from everstep.config.base import keys_like
+    from everstep.experiment_config import ExperimentConfig
+    from everstep.frontends.flow.settings import parameter_like
+
+    command, *rest = words or ("",)
+    name = option.lstrip("-").replace("-", "_")
+    target = next((word for word in rest if not word.startswith("-") and "=" not in word), "")
+    keys: list[str] = []
+    if command == "flow" and (parameter := parameter_like(name)):
+        keys = [f"{target or 'TASK'}.{parameter}"]
+    elif command in _TAKE_EXPERIMENTS:
+        experiment = ExperimentConfig()  # has the keys that all have, if the experiment needs the user's modules
+        with contextlib.suppress(UsageError):
+            found = get_exp_config(target)
+            experiment = found if isinstance(found, ExperimentConfig) else experiment
+        keys = keys_like(experiment, name)
+    value = _value_of(option, words)
+    return f"a value is written without dashes: {' or '.join(f'{key}={value}' for key in keys)}" if keys else ""
+
+
+def _value_of(option: str, words: Sequence[str]) -> str:
+    """Returns the value that follows an option, with or without `=`; `…` if there is none."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name == option:
+            return value if equals else following if following and not following.startswith("-") else "…"
+    return "…"

@@ -13,7 +13,7 @@ import typer
 
 from everstep import storage
 from everstep.cli.commands import new_app
-from everstep.cli.ending import print_last
+from everstep.cli.output import print_last
 from everstep.errors import UsageError, nearest
 
 app = new_app()
@@ -27,7 +27,7 @@ _NEXT = {
 }
 _WITH_MNIST = {"flow": "data/raw/mnist.npz", "components": "data/mnist.npz"}
 
-Project = Annotated[str, typer.Argument(metavar="PROJECT", help="The folder to make; its name is the project's.")]
+Project = Annotated[str, typer.Argument(metavar="PROJECT", help="The folder to create; its name is the project's.")]
 Template = Annotated[
     str, typer.Option("--template", metavar="NAME", help="flow, components or task: how experiments are written.")
 ]
@@ -35,31 +35,33 @@ Template = Annotated[
 
 @app.command(epilog="Example: everstep new demo --template flow")
 def new(project: Project, template: Template = "flow") -> None:
-    """Make a project: config, data, code, tests and a sample.
+    """Create a project: config, data, code, tests and a sample.
 
     flow: tasks of three steps, parameters and data in YAML. components: a data loader, a preprocessor, a model builder.
     task: an everstep.Task in a package of its own. The sample is MNIST, and its data is included.
     """
     names = sorted(entry.name for entry in _templates().iterdir() if entry.is_dir())
     if template not in names:
-        raise UsageError(f"--template: there is no template {template!r}; {nearest(template, names)}")
+        raise UsageError(
+            "there is no such template", key="--template", received=template, remedy=nearest(template, names)
+        )
     folder = Path(project).expanduser().absolute()
     values = _values(folder)
     _require_empty(folder)
     if folder.is_dir():
-        _make(folder, template, values)
+        _create(folder, template, values)
     else:
         with storage.atomic_path(folder) as temporary:
-            _make(temporary, template, values)
+            _create(temporary, template, values)
     print_last(f"{project} is ready:\n\n  cd {project} && {_filled(_NEXT[template], values)}")
 
 
 def _templates() -> Traversable:
-    return resources.files("everstep") / "templates"
+    return resources.files("everstep.frontends") / "templates"
 
 
 def _values(folder: Path) -> dict[str, str]:
-    """Returns what is put into the template's files: names, and nothing else.
+    """Returns the names that are filled into the template's files.
 
     Raises:
       UsageError: The folder's name cannot be that of a package.
@@ -67,15 +69,17 @@ def _values(folder: Path) -> dict[str, str]:
     name, package = folder.name, folder.name.replace("-", "_").lower()
     if not _NAME.fullmatch(name) or keyword.iskeyword(package):
         raise UsageError(
-            f"PROJECT: received {name!r}, expected a name of letters, digits, - and _ that begins with a letter"
+            "expected a name of letters, digits, - and _ that begins with a letter", key="PROJECT", received=name
         )
     if _is_taken(package):
-        raise UsageError(f"PROJECT: {name!r} is the name of a package that is installed already: choose another")
+        raise UsageError(
+            "is the name of an installed package", key="PROJECT", received=name, remedy="choose another name"
+        )
     return {"name": name, "package": package}
 
 
 def _is_taken(package: str) -> bool:
-    """Tells whether a project of this name would hide a module of Python's own or an installed package."""
+    """Returns whether a project of this name would hide a module of Python or an installed package."""
     spec = None if package in sys.stdlib_module_names else importlib.util.find_spec(package)
     folders = Path(spec.origin).parts if spec is not None and spec.origin else ()
     return (
@@ -87,11 +91,16 @@ def _is_taken(package: str) -> bool:
 
 def _require_empty(folder: Path) -> None:
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise UsageError(f"PROJECT: {str(folder)!r} exists and is not empty: name another folder; nothing was written")
+        raise UsageError(
+            "exists and is not empty; nothing was written",
+            key="PROJECT",
+            received=str(folder),
+            remedy="name another folder",
+        )
     storage.prepare_directory(folder.parent)
 
 
-def _make(folder: Path, template: str, values: dict[str, str]) -> None:
+def _create(folder: Path, template: str, values: dict[str, str]) -> None:
     _render(_templates() / template, folder, values)
     if template in _WITH_MNIST:
         _copy_mnist(folder / _WITH_MNIST[template])
@@ -109,7 +118,7 @@ def _render(source: Traversable, target: Path, values: dict[str, str]) -> None:
 
 
 def _filled(text: str, values: dict[str, str]) -> str:
-    """Returns a text with the names in their places; nothing in it is ever evaluated."""
+    """Returns a text with the names in their places; nothing is evaluated."""
     for name, value in values.items():
         text = text.replace("{{" + name + "}}", value)
     return text
@@ -117,4 +126,4 @@ def _filled(text: str, values: dict[str, str]) -> str:
 
 def _copy_mnist(target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes((resources.files("everstep.zoo") / "data" / "mnist.npz").read_bytes())
+    target.write_bytes((resources.files("everstep.recipes") / "data" / "mnist.npz").read_bytes())

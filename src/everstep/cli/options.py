@@ -3,10 +3,13 @@
 import dataclasses
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+
+from everstep.errors import UsageError
 
 Experiment = Annotated[str | None, typer.Argument(metavar="EXPERIMENT", help="A registered name: mnist/local.")]
 Overrides = Annotated[
@@ -65,7 +68,25 @@ Checkpoint = Annotated[
         "--checkpoint", metavar="STEP", help="A step, best, or last; 100,200,300 or last:3 for the average of several."
     ),
 ]
+AllowChange = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY", help="Resume although this key has another value than before; repeatable."),
+]
+MaxRestarts = Annotated[int, typer.Option(metavar="N", help="Start it again, up to N times, when it dies.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+RunName = Annotated[str | None, typer.Argument(metavar="RUN_NAME", help="A folder in the project's runs/.")]
+RunNameOption = Annotated[str | None, typer.Option("--run-name", metavar="NAME", help="The run, as an option.")]
+ProjectRoot = Annotated[str, typer.Option("--project-root", metavar="DIR", help="The project.")]
+DataDir = Annotated[
+    str | None, typer.Option("--data-dir", metavar="DIR", help="The data, in place of what the config file says.")
+]
+ProjectBackend = Annotated[
+    str | None, typer.Option("--backend", metavar="NAME", help="tensorflow, jax or torch; by default $KERAS_BACKEND.")
+]
+Project = Annotated[
+    str | None, typer.Option("--project", metavar="DIR", help="The project; by default the one around this folder.")
+]
 
 
 @dataclasses.dataclass
@@ -97,15 +118,15 @@ def takes_request(*without: str) -> Callable[[Callable[..., None]], Callable[...
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        asked = {field.name: field.type for field in dataclasses.fields(Request) if field.name not in without}
+        taken = {field.name: field.type for field in dataclasses.fields(Request) if field.name not in without}
 
         @functools.wraps(command)
         def call(**given: Any) -> None:
-            request = Request(**{name: given.pop(name) for name in asked})
+            request = Request(**{name: given.pop(name) for name in taken})
             command(request=request, **given)
 
         own = [p for p in inspect.signature(command).parameters.values() if p.name != "request"]
-        shared = [_parameter(name, annotation) for name, annotation in asked.items()]
+        shared = [_parameter(name, annotation) for name, annotation in taken.items()]
         parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *shared]
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -116,3 +137,48 @@ def takes_request(*without: str) -> Callable[[Callable[..., None]], Callable[...
 
 def _parameter(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def one_name(argument: str | None, option: str | None, command: str) -> str:
+    """Returns the run's name, given as an argument or in the older spelling `--run_name=…`.
+
+    Raises:
+      UsageError: No name is given, or two.
+    """
+    if argument is not None and option is not None and argument != option:
+        raise UsageError(
+            f"the command line also names the run {argument!r}", key="--run-name", received=option, remedy="keep one"
+        )
+    name = argument if argument is not None else option
+    if name is None:
+        raise UsageError(
+            "no run is given", key="RUN_NAME", remedy=f"everstep {command} RUN_NAME, a folder in the project's runs/"
+        )
+    return name
+
+
+def whole_number(option: str, text: str, least: int, most: int) -> int:
+    """Returns an option's text as a whole number.
+
+    Raises:
+      UsageError: It is no number, or out of range.
+    """
+    number = int(text) if text.strip().removeprefix("-").isdecimal() else None
+    if number is None or not least <= number <= most:
+        raise UsageError(f"expected a whole number from {least} to {most}", key=option, received=text)
+    return number
+
+
+def real_number(option: str, text: str, above: float, below: float) -> float:
+    """Returns an option's text as a number between two others.
+
+    Raises:
+      UsageError: It is no number, or out of range.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not above < number < below:
+        raise UsageError(f"expected a number above {above:g} and below {below:g}", key=option, received=text)
+    return number

@@ -1,8 +1,12 @@
-"""Printing: aligned lines for people, JSON for programs."""
+"""Printing: aligned lines, and no start-up messages of backends in between."""
 
-import json
-import math
-from collections.abc import Mapping, Sequence
+import contextlib
+import functools
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 
@@ -18,18 +22,69 @@ def number(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def json_text(value: Any) -> str:
-    """Returns strict JSON: NaN and the infinities, which it cannot spell, become text."""
-    return json.dumps(_spelled(value), indent=2, ensure_ascii=False, allow_nan=False)
+def print_last(text: str) -> None:
+    """Prints a command's result; a closed pipe (`… | head`) does not fail a run that is done."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python complains when it ends
 
 
-def _spelled(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _spelled(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_spelled(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _spelled(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+_STDERR = 2
+# TensorFlow 2.21 writes a dozen lines while it loads, whatever `TF_CPP_MIN_LOG_LEVEL` says: it reads that too late.
+# They come from C++ and go to file descriptor 2, past `sys.stderr`, so that is where they are caught.
+_CHATTER = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog|"
+    rb"[IW]\d{4} .*\.cc:\d+\]|"
+    rb"E\d{4} .*failed call to cuInit"  # that is: there is no GPU
+)
+
+
+@contextlib.contextmanager
+def quiet(loads_keras: bool = True) -> Iterator[None]:
+    """Holds standard error back within the block; at its end writes all of it but the backends' start-up messages.
+
+    If the block fails, everything is written, as it may say why. Keep the block short: what is held comes late.
+    With `TF_CPP_MIN_LOG_LEVEL` at 0 or 1 nothing is held back.
+
+    Args:
+      loads_keras: Whether the block loads Keras, which a line on a terminal announces.
+    """
+    if loads_keras:
+        _announce()
+    wanted = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1")
+    with contextlib.nullcontext() if wanted else _held_back():
+        yield
+
+
+@functools.cache
+def _announce() -> None:
+    """Prints once, on a terminal, why the next seconds are silent."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed, or there is none
+        if "keras" not in sys.modules and sys.stderr.isatty():
+            name = os.environ.get("KERAS_BACKEND", "")
+            print(f"loading Keras, backend {name}" if name else "loading Keras", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _held_back() -> Iterator[None]:
+    with tempfile.TemporaryFile() as held:
+        _flush()
+        original = os.dup(_STDERR)
+        os.dup2(held.fileno(), _STDERR)
+        dropped = None
+        try:
+            yield
+            dropped = _CHATTER
+        finally:
+            _flush()
+            os.dup2(original, _STDERR)
+            os.close(original)
+            held.seek(0)
+            with open(_STDERR, "wb", closefd=False) as out:
+                out.writelines(line for line in held if not (dropped and dropped.match(line)))
+
+
+def _flush() -> None:
+    if sys.stderr is not None:
+        sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""For training programs of one's own: the flags that TF Model Garden's programs have, and what they come to.
+"""For users' own training programs: the flags of TF Model Garden's programs, and the configuration they specify.
 
     def main(_):
         params = program.parse_configuration(FLAGS)
@@ -8,7 +8,7 @@
         program.define_flags()
         program.run(main)
 
-`everstep train` needs no such program. Who has one already keeps it.
+`everstep train` needs no such program; this is for those that exist.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ from typing import Any, NoReturn
 from absl import app, flags
 
 from everstep import redaction, storage
-from everstep.cli.declined_flags import DECLINED
 from everstep.cli.options import Request
 from everstep.cli.request import resolve
+from everstep.cli.spelling import DECLINED
 from everstep.config import Config, dialect
 from everstep.config.gin.bindings import operative_config
 from everstep.errors import UsageError
-from everstep.experiment_config import MODES, ExperimentConfig
+from everstep.experiment_config import ExperimentConfig, Mode
 from everstep.run.ending import exit_code
 from everstep.run.signals import Interrupted
 
@@ -37,7 +37,7 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines `--experiment`, `--mode`, `--model_dir`, `--config_file`, `--params_override`, `--gin_file` and more."""
     flags.DEFINE_string("experiment", None, "The experiment's registered name.", required=True)
-    flags.DEFINE_enum("mode", None, MODES, "What to do.", required=True)
+    flags.DEFINE_enum("mode", None, [mode.value for mode in Mode], "What to do.", required=True)
     flags.DEFINE_string("model_dir", None, "The run directory.", required=True)
     flags.DEFINE_multi_string("config_file", None, "YAML, JSON or TOML with values; repeatable, later ones win.")
     flags.DEFINE_string("params_override", None, "Values that win over all: a.b=1,c=2, or YAML, or a file.")
@@ -66,7 +66,7 @@ class ParseConfigOptions:
       tpu: The TPU's name or address: sets `runtime.tpu`.
       tf_data_service: Not offered; must be empty.
       params_override: Values that win over all: `a.b=1,c=2`, or YAML, or a file.
-      strict_override: Whether keys that the experiment does not have are errors; else they are left out, with a
+      strict_override: Whether keys that the experiment does not have are errors; else they are skipped, with a
         warning, and a `Config` that declares no fields takes them.
     """
 
@@ -82,23 +82,23 @@ class ParseConfigOptions:
 
 
 def parse_configuration(flags: Any, lock_return: bool = True) -> ExperimentConfig:
-    """Returns the configuration that flags ask for, validated.
+    """Returns the configuration that flags specify, validated.
 
     The experiment's own values come first, then those of each `config_file`, gin bindings that name config fields,
     `tpu` where it is given, and `params_override`; later ones win.
 
     Args:
       flags: What has the attributes `define_flags` names, as far as they are used: absl's FLAGS, `ParseConfigOptions`,
-        or any object. With `strict_override=False` keys that the experiment does not have are left out, with a warning;
+        or any object. With `strict_override=False` keys that the experiment does not have are skipped, with a warning;
         a `Config` that declares no fields takes them.
       lock_return: Whether nothing can be changed in it afterwards.
 
     Raises:
-      UsageError: Everything wrong in the values, each with its key and origin; an experiment nobody knows.
+      UsageError: Every wrong value with its key and origin; an unknown experiment.
     """
     tpu, override = getattr(flags, "tpu", None), getattr(flags, "params_override", None)
     if service := getattr(flags, "tf_data_service", None):
-        raise UsageError(f"tf_data_service: received {service!r}; it is not offered: {DECLINED['tf_data_service']}")
+        raise UsageError("is not offered", key="tf_data_service", received=service, remedy=DECLINED["tf_data_service"])
     request = Request(
         name=flags.experiment,
         config_files=getattr(flags, "config_file", None),
@@ -118,7 +118,7 @@ def serialize_config(params: Config, model_dir: storage.PathLike) -> None:
     A run writes a `config.yaml` with more in it by itself.
 
     Raises:
-      UsageError: The directory cannot be made or written to.
+      UsageError: The directory cannot be created or written to.
     """
     redaction.learn(params.as_dict())
     storage.prepare_directory(model_dir)
@@ -129,10 +129,10 @@ def serialize_config(params: Config, model_dir: storage.PathLike) -> None:
 def save_gin_config(filename_suffix: str, model_dir: storage.PathLike) -> None:
     """Writes `model_dir/operative_config.<suffix>.gin`, without secrets: what gin configurables were called with.
 
-    Call it when all is done: only then is it known. Where no gin binding is in force, nothing is written.
+    Call it at the end: only then is it known. If no gin binding is in force, nothing is written.
 
     Raises:
-      UsageError: The directory cannot be made or written to.
+      UsageError: The directory cannot be created or written to.
     """
     text = operative_config()
     if text is not None:
@@ -164,5 +164,5 @@ def _save_gin() -> None:
     """Writes what gin configurables were called with, where there is a run that has trained."""
     mode, model_dir = (getattr(FLAGS, name, None) for name in ("mode", "model_dir"))
     if mode and "train" in mode and model_dir and Path(model_dir).is_dir():
-        with contextlib.suppress(OSError, UsageError):  # a full disk has been told of; how the run ended counts
+        with contextlib.suppress(OSError, UsageError):  # a full disk was reported; how the run ended counts
             save_gin_config(mode, model_dir)

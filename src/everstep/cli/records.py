@@ -6,14 +6,14 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from everstep.checkpoint.remote.urls import is_url
 from everstep.cli import options
 from everstep.cli.commands import new_app
-from everstep.cli.output import aligned, json_text
-from everstep.cli.quiet import quiet
-from everstep.data.record_inspection import Feature, Inspection, differences, inspect
-from everstep.data.record_writing import Written, write_arrays, write_images
+from everstep.cli.output import aligned, quiet
+from everstep.data.tfrecord_files import Feature, Inspection, differences, inspect
+from everstep.data.tfrecord_writing import Written, write_arrays, write_images
 from everstep.errors import UsageError
-from everstep.remote.urls import is_url
+from everstep.storage import json_text
 
 app = new_app(
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -34,7 +34,7 @@ Examples = Annotated[int, typer.Option(metavar="N", help="How many of the first 
 
 @app.callback()
 def records() -> None:
-    """Write TFRecord files, or look into them."""
+    """Write TFRecord files, or inspect them."""
 
 
 @app.command(epilog="Example: everstep records write data/faces --images photos --labels photos.csv --shards 8")
@@ -55,14 +55,20 @@ def write(
     the same way, and dealt to the files.
     """
     if (arrays is None) == (images is None) or (images is None) != (labels is None):
-        raise UsageError("say what to write: --arrays FILE.npz, or --images DIR with --labels FILE.csv")
+        raise UsageError(
+            "one source is needed",
+            key="--arrays",
+            remedy="give --arrays FILE.npz, or --images DIR with --labels FILE.csv",
+        )
     if is_url(folder):
-        raise UsageError(f"DIR: received {folder!r}; records are written to this machine: name a folder, then copy it")
+        raise UsageError(
+            "records are written to this machine", key="DIR", received=folder, remedy="name a folder, then copy it"
+        )
     if arrays is not None:
         written = write_arrays(folder, split, _load(arrays), shards, shuffle=shuffle, seed=seed)
     else:
         written = write_images(folder, split, str(images), str(labels), shards, shuffle=shuffle, seed=seed)
-    print(_told(written))
+    print(_summary(written))
 
 
 @app.command("inspect", epilog="Example: everstep records inspect data/faces --examples 1 --json")
@@ -88,11 +94,11 @@ def _load(path: str) -> dict[str, np.ndarray]:
             with loaded:
                 return {name: loaded[name] for name in loaded.files}
     except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"--arrays: {path!r} cannot be read as an .npz file: {error}") from error
-    raise UsageError(f"--arrays: {path!r} is a single array: save it by its name with numpy.savez")
+        raise UsageError(f"cannot be read as an .npz file: {error}", key="--arrays", received=path) from error
+    raise UsageError("is a single array", key="--arrays", received=path, remedy="save it by its name with numpy.savez")
 
 
-def _told(written: Written) -> str:
+def _summary(written: Written) -> str:
     classes = f", {len(written.labels)} classes in labels.txt" if written.labels else ""
     return "\n".join([*written.files, f"{written.records} records in {len(written.files)} files{classes}"])
 

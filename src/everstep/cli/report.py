@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from everstep import report as page
 from everstep.cli.commands import new_app
-from everstep.remote.urls import is_url
-from everstep.remote.working import local_view
+from everstep.cli.stored_runs import local_run
+from everstep.evaluation import report as page
 
 app = new_app()
 
@@ -22,18 +21,13 @@ Open = Annotated[bool, typer.Option("--open", help="Show it in the browser.")]
 
 @app.command(epilog="Example: everstep report runs/first runs/second --open")
 def report(runs: Runs, output: Output = None, open_: Open = False) -> None:
-    """Write a page to look at: curves, errors, the worst samples.
+    """Write an HTML report: curves, errors, the worst samples.
 
-    It is one HTML file that needs no network. Several runs stand side by side, joined sample by sample; the first is
-    what the others are compared with, and the file is its reports/comparison.html. Of a run at a URL a copy is fetched,
-    and the file is in that copy.
+    It is one file that needs no network. Several runs are shown side by side, joined sample by sample; the others are
+    compared with the first, and the file is its reports/comparison.html. Of a run at a URL a copy is fetched, and the
+    file is in that copy.
     """
-    path = page.write([_local(run) for run in runs], output)
+    path = page.write([local_run(run, checkpoints=False) for run in runs], output)
     print(path)
     if open_:
         webbrowser.open(path.resolve().as_uri())
-
-
-def _local(run: str) -> str:
-    """Returns where a run is on this machine; one at a URL is fetched, but for its checkpoints."""
-    return str(local_view(run, checkpoints=False)) if is_url(run) else run

@@ -9,24 +9,23 @@ import typer
 from everstep import redaction
 from everstep.cli import options
 from everstep.cli.commands import new_app
-from everstep.cli.ending import print_last
-from everstep.cli.output import json_text
+from everstep.cli.output import print_last
+from everstep.cli.stored_runs import local_run
 from everstep.errors import TrainingError, UsageError
-from everstep.inference.finding import run_of
-from everstep.remote.urls import is_url
-from everstep.remote.working import local_view
-from everstep.reproduce.reproducing import compare_runs
-from everstep.reproduce.reproducing import reproduce as do_again
+from everstep.export.predict.finding import run_of
+from everstep.run.reproduce.reproducing import compare_runs
+from everstep.run.reproduce.reproducing import reproduce as repeat
+from everstep.storage import json_text
 
 app = new_app()
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, its URL, or the id of a run.")]
-Steps = Annotated[int | None, typer.Option(metavar="N", help="Go only so far: a cheap proof of a part.")]
+Steps = Annotated[int | None, typer.Option(metavar="N", help="Repeat only the first N steps: a cheap partial proof.")]
 ModelDir = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Where to do it again, and keep it; by default nothing is kept.")
+    str | None, typer.Option(metavar="DIR", help="Where to repeat it, and keep it; by default nothing is kept.")
 ]
 With = Annotated[
-    str | None, typer.Option("--with", metavar="OTHER", help="Compare with this run, which is there; run nothing.")
+    str | None, typer.Option("--with", metavar="OTHER", help="Compare with this existing run; run nothing.")
 ]
 
 Project = Annotated[
@@ -45,33 +44,31 @@ def reproduce(
     project: Project = None,
     json: options.Json = False,
 ) -> None:
-    """Do a run again from its record, and compare.
+    """Repeat a run from its record, and compare.
 
-    Configuration, seeds and backend are those that were recorded; code, data and packages are those that are here.
-    Call it in the folder that the run was started in. Prints identical, or the first difference and what explains it:
-    seed, config, data, code, package, hardware or randomness. The exit code is 0 for identical, 1 for different, and 2
-    where it cannot be told.
+    Configuration, seeds and backend are the recorded ones; code, data and packages are those installed here. Call it in
+    the folder that the run was started in. Prints identical, or the first difference and what explains it: seed,
+    config, data, code, package, hardware or randomness. The exit code is 0 for identical, 1 for different, and 2 if it
+    cannot be decided.
     """
     for name, value in (("--model-dir", model_dir), ("--project", project)):
         if with_ is not None and value is not None:
-            raise UsageError(f"{name}: nothing is run with --with; leave one of them out")
+            raise UsageError("nothing is run with --with", key=name, received=value, remedy="omit one of them")
     try:
         place = _local(run)
         if with_ is None:
-            verdict = do_again(place, steps, model_dir, show=not json, project=project)
+            verdict = repeat(place, steps, model_dir, show=not json, project=project)
         else:
             verdict = compare_runs(place, _local(with_), steps)
-    except (OSError, TrainingError) as error:  # 1 would say that it is different
+    except (OSError, TrainingError) as error:  # exit code 1 would mean different
         reason = str(getattr(error, "strerror", None) or error)
         path = getattr(error, "filename", None)
-        told = f"{reason}: {str(path)!r}" if path else " ".join(reason.split())[:300]
-        raise UsageError(f"{run!r} cannot be reproduced: {told}") from error
+        shown = f"{reason}: {str(path)!r}" if path else " ".join(reason.split())[:300]
+        raise UsageError(f"cannot be reproduced: {shown}", key="RUN", received=run) from error
     print_last(redaction.text(json_text(verdict.as_dict()) if json else "\n".join(verdict.lines())))
     raise typer.Exit(0 if verdict.identical else 1)
 
 
 def _local(run: str) -> str:
-    """Returns the directory that is meant, on this machine."""
-    if is_url(run):
-        return str(local_view(run))
-    return str(run_of(run)) if _ID.fullmatch(run) and not Path(run).exists() else run
+    """Returns the run's directory on this machine; a run may be given by its id."""
+    return str(run_of(run)) if _ID.fullmatch(run) and not Path(run).exists() else local_run(run)

@@ -6,16 +6,18 @@ and only those know the experiment that the values are laid over.
 """
 
 import dataclasses
+import importlib
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from everstep.cli.options import Request
-from everstep.cli.user_modules import import_all
-from everstep.config import Config, Layer, apply_layers, dialect, get_exp_config, sources
+from everstep.cli.output import quiet
+from everstep.config import Config, Layer, allowed, apply_layers, dialect, get_exp_config
 from everstep.config.compose import refuse_rivals, validate
 from everstep.config.gin import bindings as gin_bindings
-from everstep.config.layer import walk
+from everstep.config.layers import read_sources, walk
 from everstep.engine import backend
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, as_experiment, with_schedule
@@ -23,7 +25,7 @@ from everstep.experiment_config import ExperimentConfig, as_experiment, with_sch
 
 @dataclasses.dataclass
 class Resolved:
-    """What the request came to.
+    """A resolved request.
 
     Attributes:
       experiment: The experiment's name.
@@ -47,16 +49,16 @@ class Resolved:
         return with_schedule(self.params)
 
     def header(self) -> dict[str, Any]:
-        """Returns what a stored configuration says beside the values, so that it repeats the request."""
+        """Returns what is stored beside the values, so that a stored configuration repeats the request."""
         own = dict(walk(self.factory.as_dict()))
-        said = {
+        header = {
             "experiment": self.experiment,
             "imports": self.imports,
             "gin": self.gin.text(),
             "added": [path for path in self._edited("add") if path not in own],
             "dropped": self._edited("drop"),
         }
-        return {key: value for key, value in said.items() if value}
+        return {key: value for key, value in header.items() if value}
 
     def _edited(self, edit: str) -> list[str]:
         return [path for layer in self.layers if layer.edit == edit for path, _ in walk(layer.tree)]
@@ -66,22 +68,22 @@ def resolve(request: Request, strict: bool = True, plain: bool = False) -> Resol
     """Chooses the backend and composes the configuration.
 
     Args:
-      request: What is asked for.
-      strict: Whether keys that the experiment does not have are errors; else they are left out, with a warning, and a
+      request: What the user typed.
+      strict: Whether keys that the experiment does not have are errors; else they are skipped, with a warning, and a
         config that declares no fields takes them.
       plain: Whether the experiment may be a `Config` that declares no fields, for a program that reads it by itself.
 
     Raises:
-      UsageError: Something in the request cannot be; nothing was done but to import modules.
+      UsageError: The request cannot be resolved; nothing was done but to import modules.
     """
     words = [*([request.experiment] if request.experiment is not None else []), *(request.overrides or ())]
     overrides = [*(request.params_override or ()), *_values_in(words)]
-    found = sources.read(request.config_files or (), overrides, request.config_dir)
+    found = read_sources(request.config_files or (), overrides, request.config_dir)
     name = _one_name([*_given_names(words, request.name), *found.header["experiment"]])
     gin = gin_bindings.read(request.gin_files or (), request.gin_params or (), stored=found.header["gin"])
     flags = _flags(request)
     ambient, chosen = _choose_backend([*found.files, *_gin_backend(gin), *flags, *found.overrides])
-    imports = import_all(request.imports or (), found.header["imports"])
+    imports = _import_all(request.imports or (), found.header["imports"])
     gin.import_modules()
     factory = get_exp_config(name)
     if plain and type(factory) is Config:
@@ -112,13 +114,16 @@ def _given_names(words: Sequence[str], option: str | None) -> list[tuple[str, st
 def _one_name(names: Sequence[tuple[str, str]]) -> str:
     if not names:
         raise UsageError(
-            "no experiment is named, on the command line or in a stored config.yaml (runs of everstep.fit name none); "
-            "`everstep experiments` lists them"
+            "none is given, on the command line or in a stored config.yaml (runs of everstep.fit have none)",
+            key="EXPERIMENT",
+            remedy="`everstep experiments` lists them",
         )
     (name, origin), *others = names
     for other, elsewhere in others:
         if other != name:
-            raise UsageError(f"experiment: {origin} says {name!r}, but {elsewhere} says {other!r}; keep one")
+            raise UsageError(
+                f"{origin} says {name!r}, but {elsewhere} says {other!r}", key="experiment", remedy="keep one"
+            )
     return name
 
 
@@ -130,14 +135,14 @@ _FLAGS = {
     "overfit_batches": ("trainer", "overfit_batches"),
     "sanity_eval": ("trainer", "sanity_validation_steps"),
 }
-"""Options that are short for a key, and which."""
+"""Options that are short for a key."""
 
 
 def _flags(request: Request) -> list[Layer]:
     given = {option: getattr(request, option) for option in _FLAGS}
     for option, text in given.items():
         if text == "":
-            raise UsageError(f"--{option.replace('_', '-')}: received '', expected a value")
+            raise UsageError("expected a value", key=f"--{option.replace('_', '-')}", received="")
     return [
         Layer(f"--{option.replace('_', '-')} {text}", _nested(_FLAGS[option], dialect.plain(text)))
         for option, text in given.items()
@@ -153,7 +158,9 @@ def _values_in(words: Sequence[str]) -> list[str]:
     values = list(words[1:] if words and _is_name(words[0]) else words)
     for word in values:
         if _is_name(word):
-            raise UsageError(f"unexpected argument {word!r}: write values as key=value, trainer.train_steps=100")
+            raise UsageError(
+                f"unexpected argument {word!r}", remedy="write values as key=value: trainer.train_steps=100"
+            )
     return values
 
 
@@ -171,7 +178,7 @@ def _backend_tree(name: str) -> dict[str, Any]:
 
 
 def _choose_backend(layers: Sequence[Layer]) -> tuple[list[Layer], str]:
-    """Selects the backend; returns it, and a layer that says where it is from if none of those given does."""
+    """Selects the backend; returns it, and a layer with its origin if none of the given layers sets it."""
     named, ambient = _backend_in(layers), os.environ.get("KERAS_BACKEND")
     chosen = backend.select(named)
     origin = "KERAS_BACKEND" if ambient else "the backend installed here"
@@ -189,9 +196,58 @@ def _backend_in(layers: Iterable[Layer]) -> str | None:
 
 
 def _require_backend(name: str, factory: ExperimentConfig, chosen: str) -> None:
-    asked = factory.runtime.backend
-    if asked not in (None, chosen):
+    specified = factory.runtime.backend
+    if specified not in (None, chosen):
         raise UsageError(
-            f"runtime.backend: experiment {name!r} asks for {asked!r}, but the backend is "
-            f"chosen before an experiment is imported: pass --backend {asked}"
+            f"experiment {name!r} specifies {specified!r}, but the backend is chosen before an experiment is imported",
+            key="runtime.backend",
+            remedy=f"pass --backend {specified}",
         )
+
+
+def _import_all(given: Sequence[str], stored: Sequence[tuple[Any, str]]) -> list[str]:
+    """Imports the modules of `--import`, and those of stored configurations that the project allows."""
+    import_modules(given)
+    names = list(given)
+    for modules, origin in stored:
+        for module in modules:
+            if module not in names:
+                _require_allowed(module, origin)
+                import_modules([module], f"imports in {origin}")
+                names.append(module)
+    return names
+
+
+def _require_allowed(module: str, origin: str) -> None:
+    try:
+        allowed.require_module(module)
+    except UsageError as error:
+        raise UsageError(f"{error}; or pass --import {module}", key="imports", origin=origin) from None
+
+
+def import_modules(names: Iterable[str], origin: str = "--import") -> None:
+    """Imports the user's modules, from the current directory as well as from installed packages.
+
+    Args:
+      names: The modules' dotted names.
+      origin: What specifies them, for errors.
+
+    Raises:
+      UsageError: There is no such module.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise UsageError(
+                "is no module name", key=origin, received=name, remedy="write package.module, no slash, no .py"
+            )
+        try:
+            with quiet():  # it may import a backend
+                importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not f"{name}.".startswith(f"{error.name}."):
+                raise  # found, but it imports something that is not there
+            raise UsageError(
+                f"there is no such module in {os.getcwd()} or in the installed packages", key=origin, received=name
+            ) from error

@@ -1,6 +1,5 @@
 """`everstep run`."""
 
-import importlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,33 +8,16 @@ import typer
 from everstep import redaction
 from everstep.cli import options
 from everstep.cli.commands import new_app
-from everstep.cli.ending import print_last, unsupervised
-from everstep.cli.output import aligned, json_text, number
-from everstep.cli.project_options import (
-    Backend,
-    DataDir,
-    ProjectRoot,
-    RunName,
-    RunNameOption,
-    choose_backend,
-    one_name,
-    wake_backend,
-)
-from everstep.cli.quiet import quiet
-from everstep.components.interruption import ends_when_asked
-from everstep.components.opening import open_run
-from everstep.components.run_folder import RunFolder
+from everstep.cli.output import aligned, number, print_last, quiet
+from everstep.cli.running import choose_backend, exit_on_sigterm, load_project_backend, without_restarts
+from everstep.frontends.components.run_folder import RunFolder, open_run
 from everstep.launch.progress import newest_checkpoint
 from everstep.launch.supervisor import supervise
+from everstep.storage import json_text
 
 app = new_app()
 
-EvalOnly = Annotated[bool, typer.Option("--eval-only", help="Evaluate what is exported, and train nothing.")]
-AllowChange = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY", help="Resume although this key has another value than before; repeatable."),
-]
-MaxRestarts = Annotated[int, typer.Option(metavar="N", help="Start it again, up to N times, when it dies.")]
+EvalOnly = Annotated[bool, typer.Option("--eval-only", help="Evaluate the export; train nothing.")]
 
 _FILES = {
     "validation rows": "validation_report.csv",
@@ -49,32 +31,32 @@ _FILES = {
 @app.command(epilog="Example: everstep run baseline --project-root ~/mnist --data-dir /data/mnist")
 def run(
     context: typer.Context,
-    run_name: RunName = None,
-    name: RunNameOption = None,
-    project_root: ProjectRoot = ".",
-    data_dir: DataDir = None,
+    run_name: options.RunName = None,
+    name: options.RunNameOption = None,
+    project_root: options.ProjectRoot = ".",
+    data_dir: options.DataDir = None,
     eval_only: EvalOnly = False,
-    backend: Backend = None,
-    allow_change: AllowChange = None,
-    max_restarts: MaxRestarts = 0,
+    backend: options.ProjectBackend = None,
+    allow_change: options.AllowChange = None,
+    max_restarts: options.MaxRestarts = 0,
     json: options.Json = False,
 ) -> None:
     """Train, export and evaluate a run of a project.
 
-    Run again, it goes on. The run is the folder runs/RUN_NAME with one config file. What is done already is left alone;
-    the export is evaluated on every sample of the validation and test data.
+    Run again, it resumes. The run is the folder runs/RUN_NAME with one config file. What is done is not repeated; the
+    export is evaluated on every sample of the validation and test data.
     """
-    if max_restarts:  # all else is the business of the process that may die
-        raise typer.Exit(supervise(unsupervised(context.obj), max_restarts))
-    wanted = one_name(run_name, name, "run")
+    if max_restarts:  # the restarted process does everything else
+        raise typer.Exit(supervise(without_restarts(context.obj), max_restarts))
+    wanted = options.one_name(run_name, name, "run")
     folder = open_run(wanted, project_root, data_dir).folder  # a bad request fails before Keras is loaded
     choose_backend(backend)
-    with ends_when_asked(lambda: newest_checkpoint(folder.training)):
+    with exit_on_sigterm(lambda: newest_checkpoint(folder.training)):
         with quiet():
-            wake_backend()
-            components = importlib.import_module("everstep.components.orchestrator")
-        made = components.Orchestrator(wanted, project_root, data_dir, allow_change=allow_change or ())
-        results = made.evaluate() if eval_only else made.run()
+            load_project_backend()
+            from everstep.frontends.components.orchestrator import Orchestrator
+        orchestrator = Orchestrator(wanted, project_root, data_dir, allow_change=allow_change or ())
+        results = orchestrator.evaluate() if eval_only else orchestrator.run()
     print_last(redaction.text(_as_json(folder, results) if json else _as_text(folder, results)))
 
 
@@ -84,7 +66,7 @@ def _as_json(folder: RunFolder, results: Any) -> str:
 
 
 def _as_text(folder: RunFolder, results: Any) -> str:
-    """Returns the means, one row for each number, and below them where to look."""
+    """Returns the means, one row for each number, and below them the files."""
     splits = list(results)
     rows = [
         (name, *(_shown(results[split].get(kind, {}).get(name)) for split in splits))
@@ -104,6 +86,6 @@ def _files(folder: RunFolder) -> dict[str, Path]:
 
 
 def _near(path: Path) -> Path:
-    """Returns a path as one would type it here."""
+    """Returns a path relative to the current directory, if it is below it."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path

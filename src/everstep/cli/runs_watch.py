@@ -1,40 +1,198 @@
-"""`everstep runs watch`: a run, or several, looked at again and again until they end."""
+"""`everstep runs watch`: one run or several, read again and again until they end."""
 
 import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from everstep.cli.stored_runs import stored_runs
-from everstep.cli.watched_run import WatchedRun, ended_well, is_at_work, name_of
+from everstep.checkpoint.remote.urls import is_url
+from everstep.cli.stored_runs import StoredRun, stored_runs
 from everstep.errors import UsageError
-from everstep.remote.urls import is_url
+from everstep.launch.submit.overview import Overview, listable, overview
+from everstep.launch.submit.submissions import newest
+from everstep.run.goodput import goodput, seconds
+from everstep.run.heartbeat import last_beat
 from everstep.run.record import read
-from everstep.submit.overview import Overview, listable, overview
-from everstep.submit.submissions import newest
-from everstep.tracking.live_frame import bar, frame
-from everstep.tracking.live_screen import LiveScreen
-from everstep.tracking.live_words import clock_time, count, percent, value_text
-from everstep.tracking.painting import Line, Style, cropped, in_ascii, joined, line_of, width_of
-from everstep.tracking.terminals import can_draw, only_ascii
+from everstep.tracking.live_display import (
+    Line,
+    LiveMetrics,
+    LiveRate,
+    LiveScreen,
+    Status,
+    Style,
+    bar,
+    can_draw,
+    clock_time,
+    count,
+    cropped,
+    frame,
+    in_ascii,
+    joined,
+    line_of,
+    only_ascii,
+    percent,
+    rate_text,
+    value_text,
+    width_of,
+)
+from everstep.tracking.tracker import Kind
 
-_PAUSE, _PAUSE_OF_MANY, _PAUSE_FAR_AWAY = 1.0, 2.0, 10.0
+AT_WORK = ("running", "starting", "exporting", "evaluating", "restarting", "queued")
+"""The first words of the states of a run that is not over."""
+
+_GOOD_ENDS = ("finished", "trained")
+_KINDS: tuple[Kind, ...] = ("train", "validation")
+
+
+def name_of(run: Overview) -> str:
+    """Returns a run's directory or URL."""
+    return run.url if isinstance(run, StoredRun) else str(run.directory)
+
+
+def is_at_work(run: Overview) -> bool:
+    """Returns whether a run is not over."""
+    return run.state.split()[0] in AT_WORK
+
+
+def ended_well(run: Overview) -> bool:
+    """Returns whether a run ended successfully."""
+    return run.state.split()[0] in _GOOD_ENDS
+
+
+class WatchedRun:
+    """Follows one run: reads what has changed, and remembers what speed needs.
+
+    Attributes:
+      run: Its newest overview.
+    """
+
+    def __init__(self) -> None:
+        self._rate, self._metrics = LiveRate(), LiveMetrics()
+        self._seen: tuple[int, int] | None = None
+        self._pace: float | None = None
+
+    def update(self, run: Overview) -> None:
+        """Takes the run's newest overview."""
+        self.run = run
+        self._read_metrics()
+        beat = last_beat(self._files)
+        moving = run.state.split()[0] == "running" and beat is not None
+        self._pace = self._rate.at(beat[1], beat[0]) if moving and beat is not None else None
+
+    @property
+    def status(self) -> Status:
+        """What the display shows."""
+        run, record = self.run, self.run.record or {"attempts": []}
+        attempts, state = record["attempts"], run.state
+        rate = (self._pace or _overall(run)) if is_at_work(run) else None
+        begun = seconds(attempts[-1]["started"]) if attempts else None
+        return Status(
+            step=run.step,
+            total=run.train_steps,
+            epoch=record.get("epoch"),
+            phase="" if state == "running" else state,
+            rate=rate,
+            left=self._left,
+            gone=time.time() - begun if begun and is_at_work(run) else None,
+            rates=self._metrics.rates if is_at_work(run) else {},
+            metrics=list(self._metrics.by_name.values()),
+            saves=self._keeps_here,
+            checkpoint=_newest_checkpoint(self._files / "checkpoints"),
+            attempts=max(1, len(attempts)),
+            goodput=goodput(record).ratio if attempts else None,
+        )
+
+    @property
+    def _left(self) -> float | None:
+        """At the pace of the last half minute; before there is one, at that of the attempt."""
+        run, total = self.run, self.run.train_steps
+        return (total - run.step) / self._pace if self._pace and total else run.seconds_left
+
+    @property
+    def summary(self) -> str:
+        """One line: where the run is, its state, progress, speed, and last metrics."""
+        status, run = self.status, self.run
+        steps = f"{count(status.step)}/{count(status.total)}" if status.total else f"{count(status.step)} steps"
+        words = [name_of(run), run.state, steps]
+        words += [percent(status.step / status.total)] if status.total else []
+        words += [rate_text(status.rate, "steps/s")] if status.rate is not None else []
+        words += [f"{clock_time(status.left)} left"] if status.left is not None else []
+        for kind in _KINDS:
+            values = ((metric.name, metric.last(kind)) for metric in status.metrics)
+            words += [f"{kind} {name} {value_text(value)}" for name, value in values if value is not None]
+        return " · ".join(words)
+
+    @property
+    def news(self) -> tuple[Any, ...]:
+        """What prints a line when it changes: the state, the logs, the newest checkpoint."""
+        points = [(name, {kind: tuple(p) for kind, p in m.points.items()}) for name, m in self._metrics.by_name.items()]
+        checkpoint = self.status.checkpoint
+        return self.run.state, str(points), checkpoint and checkpoint[0]
+
+    @property
+    def _files(self) -> Path:
+        """The directory that the loop trains in; of a project's run it is inside the run's."""
+        inside = self.run.directory / "training"
+        return inside if inside.is_dir() else self.run.directory
+
+    @property
+    def _keeps_here(self) -> bool:
+        return not isinstance(self.run, StoredRun)  # of what is in a store, only the record is fetched
+
+    def _read_metrics(self) -> None:
+        """Reads the history anew if it has changed; where there is none, the last logs that the record has."""
+        history, record = self._files / "history.csv", self.run.record
+        logs = record["metrics"] if record else {}
+        try:
+            found = history.stat()
+            mark: tuple[int, int] | None = (found.st_mtime_ns, found.st_size)
+        except OSError:
+            mark = None
+        if mark is not None and mark == self._seen:
+            return
+        metrics = LiveMetrics()
+        if mark is None:
+            for kind in _KINDS:
+                metrics.add(self.run.step, logs.get(kind) or {}, kind)
+        else:
+            own = set(logs.get("validation") or ()) - set(logs.get("train") or ())
+            metrics.read(history, frozenset(own))
+        self._seen, self._metrics = mark, metrics  # whole: another thread draws it
+
+
+def _overall(run: Overview) -> float | None:
+    """Returns the pace of the whole attempt, which the time left goes by."""
+    left, total = run.seconds_left, run.train_steps
+    return (total - run.step) / left if left and total else None
+
+
+def _newest_checkpoint(folder: Path) -> tuple[int, float | None] | None:
+    """Returns the newest whole checkpoint, and its age in seconds."""
+    try:
+        steps = [int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal()]
+        step = max(steps)
+        return step, max(0.0, time.time() - (folder / str(step) / "manifest.json").stat().st_mtime)
+    except (OSError, ValueError):
+        return None
+
+
+_PAUSE, _PAUSE_OF_MANY, _PAUSE_REMOTE = 1.0, 2.0, 10.0
 _GRACE = 5.0  # a supervisor starts a run again after a moment
 _BAR = 20
 
 Watched = Annotated[str, typer.Argument(metavar="RUN|ROOT", help="A run directory, a directory of runs, or a URL.")]
-Once = Annotated[bool, typer.Option("--once", help="Look once, and end.")]
+Once = Annotated[bool, typer.Option("--once", help="Show the runs once, and exit.")]
 
 
 def watch_runs(place: Watched = "runs", once: Once = False) -> None:
     """Watch a run, or all below a directory, until they end.
 
-    On a terminal it is drawn in place, each second; elsewhere a line is printed whenever something is logged or saved,
-    or has ended. Exit code 0: all finished; 1: one failed, was interrupted or killed.
+    On a terminal it is drawn in place, each second; elsewhere a line is printed whenever a run logs, saves or ends.
+    Exit code 0: all finished; 1: one failed, was interrupted or killed.
     """
     try:
         code = watch(place, once)
@@ -48,7 +206,7 @@ def watch(place: str, once: bool = False) -> int:
 
     Args:
       place: A run directory, a directory of some, or a URL of either.
-      once: Whether to look only once.
+      once: Whether to show them only once.
 
     Raises:
       UsageError: There is no run.
@@ -68,8 +226,8 @@ class _Watched:
     """The runs at a place.
 
     Attributes:
-      runs: Each of them, as it was when it was last looked at.
-      pause: Seconds until the next look.
+      runs: Each of them, as it was when last read.
+      pause: Seconds until they are read again.
     """
 
     def __init__(self, place: str) -> None:
@@ -78,27 +236,27 @@ class _Watched:
         self._ended: float | None = None
         self._worked = False
         self.pause = _PAUSE
-        self.look()
+        self.update()
 
     @property
     def runs(self) -> list[WatchedRun]:
         return list(self._by_name.values())
 
-    def look(self) -> None:
-        """Takes a new look at all of them."""
+    def update(self) -> None:
+        """Reads all of them again."""
         found = _runs(self._place)
         self._by_name = {name_of(run): self._by_name.get(name_of(run), WatchedRun()) for run in found}
         for run in found:
-            self._by_name[name_of(run)].look(run)
+            self._by_name[name_of(run)].update(run)
         queued = any(
             run.submission is not None and run.submission.record.get("engine") != "background" for run in found
         )
-        self.pause = _PAUSE_FAR_AWAY if queued or is_url(self._place) else _PAUSE if len(found) == 1 else _PAUSE_OF_MANY
+        self.pause = _PAUSE_REMOTE if queued or is_url(self._place) else _PAUSE if len(found) == 1 else _PAUSE_OF_MANY
 
     def has_ended(self) -> bool:
-        """Returns whether nothing more is to come.
+        """Returns whether all runs are over.
 
-        One that has just ended badly gets a moment: whoever supervises it may start it again.
+        A run that has just failed gets a moment, as a supervisor may restart it.
         """
         if any(is_at_work(one.run) for one in self.runs):
             self._worked, self._ended = True, None
@@ -115,28 +273,28 @@ def _runs(place: str) -> Sequence[Overview]:
     elif (Path(place) / "run.json").is_file():
         found = [Overview(Path(place), listable(read(place)), newest(Path(place)))]
     elif not Path(place).is_dir():
-        raise UsageError(f"there is no directory {place!r} with runs to watch")
+        raise UsageError("is not a directory with runs", key="RUN|ROOT", received=place)
     else:
         found = overview(Path(place))
     if not found:
-        raise UsageError(f"there is no run at or below {place!r} to watch")
+        raise UsageError("contains no runs to watch", key="RUN|ROOT", received=place)
     return found
 
 
 @contextlib.contextmanager
 def _display(watched: _Watched) -> Iterator[Callable[[], None]]:
-    """Gives a function that looks again and shows what it saw: in place on a terminal, else a line for each news."""
-    out, told = sys.stdout, dict[str, object]()
+    """Yields a function that reads the runs and shows them: in place on a terminal, else a line for each change."""
+    out, printed = sys.stdout, dict[str, object]()
 
-    def tell() -> None:
-        watched.look()
+    def print_changes() -> None:
+        watched.update()
         for one in watched.runs:
-            if told.get(name_of(one.run)) != one.news:
-                told[name_of(one.run)] = one.news
+            if printed.get(name_of(one.run)) != one.news:
+                printed[name_of(one.run)] = one.news
                 print(one.summary, flush=True)
 
     if not can_draw(out):
-        yield tell
+        yield print_changes
         return
     plain = only_ascii(out)
 
@@ -147,7 +305,7 @@ def _display(watched: _Watched) -> Iterator[Callable[[], None]]:
     screen = LiveScreen(out, picture)
     screen.start()
     try:
-        yield watched.look
+        yield watched.update
     finally:
         screen.stop()
 

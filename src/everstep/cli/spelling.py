@@ -1,4 +1,4 @@
-"""Other tools' spellings: Model Garden's `--model_dir=…` and absl's logging flags."""
+"""Flags of absl and TF Model Garden: spelled differently here, ignored, or not offered."""
 
 from collections.abc import Iterator, Sequence
 
@@ -34,5 +34,22 @@ def _spelled(words: Sequence[str]) -> Iterator[str]:
 
 
 def _is_switch(name: str) -> bool:
-    """Tells whether it is one of absl's on-off flags, also in the negative: `--noalsologtostderr`."""
+    """Returns whether it is one of absl's on-off flags, negated or not: `--noalsologtostderr`."""
     return name in _SWITCHES or (name.startswith("--no") and f"--{name[4:]}" in _SWITCHES)
+
+
+DECLINED = {
+    "tpu": "set runtime.distribution_strategy=tpu, and runtime.tpu=NAME where it is not this machine's",
+    "tpu_platform": "nothing reads it in Model Garden's training programs either: leave it out",
+    "tfhub_handle": "nothing reads it in Model Garden's training programs either; what is trained lies in export/",
+    "tflex_output_uri": "nothing reads it in Model Garden's training programs either: leave it out",
+    "tf_data_service": "a tf.data service gives batches to any worker that asks: no run on it could be resumed exactly",
+    "pretrain_steps": "belongs to the mode continuous_train_and_eval, which there is not: set task.init_checkpoint",
+    "enable_async_checkpointing": "checkpoints are always written in the background: leave it out",
+}
+"""Each flag of Model Garden's programs that is not offered, and what there is instead."""
+
+
+def why_declined(option: str) -> str:
+    """Returns why an option such as `--tpu-platform` is not offered; empty for one that no program has."""
+    return DECLINED.get(option.lstrip("-").replace("-", "_"), "")

@@ -1,14 +1,33 @@
-"""Runs that are in a store, for `everstep runs`: their records are fetched, and the lease says who is at work."""
+"""Runs at a URL: fetched for a command that needs their files, or listed by their records."""
 
 import dataclasses
 from typing import Any
 
+from everstep.checkpoint.remote.lease import is_renewed
+from everstep.checkpoint.remote.urls import checked, is_url
+from everstep.checkpoint.remote.working import local_runs, local_view
 from everstep.errors import UsageError
-from everstep.remote.lease import is_renewed
-from everstep.remote.urls import checked
-from everstep.remote.working import local_runs
+from everstep.launch.submit.overview import Overview, listable
+from everstep.run.checkpoint_selection import selected_steps
 from everstep.run.record import find_runs
-from everstep.submit.overview import Overview, listable
+
+
+def local_run(name: str, checkpoint: str | None = None, checkpoints: bool = True) -> str:
+    """Returns where a run is on this machine: the name itself, or the copy of a run at a URL, which is fetched.
+
+    Args:
+      name: A path, a URL, or anything else that names a run.
+      checkpoint: The value of `--checkpoint`; of a run at a URL, those steps are fetched beside the newest.
+      checkpoints: Whether any checkpoints are needed.
+
+    Raises:
+      UsageError: There is no run at the URL, or it lacks these steps.
+    """
+    if not is_url(name):
+        return name
+    if checkpoint is None:
+        return str(local_view(name, checkpoints))
+    return str(local_view(name, checkpoints, lambda steps: selected_steps(checkpoint, steps, name)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +45,7 @@ class StoredRun(Overview):
         return is_renewed(self.directory)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it for programs, by its URL."""
+        """Returns the run for programs, with its URL as its directory."""
         return {**super().as_dict(), "directory": self.url}
 
 
@@ -50,4 +69,4 @@ def stored_run(url: str) -> StoredRun:
     for run in stored_runs(place):
         if run.url == place:
             return run
-    raise UsageError(f"there is no run at {place}: check the URL")
+    raise UsageError("there is no run at this URL", key="DIR", received=place)

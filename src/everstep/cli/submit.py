@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from everstep import storage
+from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned
-from everstep.cli.project_options import Backend, choose_backend
-from everstep.cli.run import AllowChange, EvalOnly
+from everstep.cli.run import EvalOnly
+from everstep.cli.running import choose_backend
 from everstep.errors import UsageError, nearest
+from everstep.launch.submit import background, on_ray, slurm, snapshot, submissions
+from everstep.launch.submit.request import Request, any_command, project_run
 from everstep.run.lock import RunLock
-from everstep.submit import background, on_ray, slurm, snapshot, submissions
-from everstep.submit.request import Request, any_command, project_run
 
 app = new_app()
 
@@ -31,10 +32,10 @@ ModelDir = Annotated[str | None, typer.Option(metavar="DIR", help="The run direc
 Engine = Annotated[str, typer.Option(metavar="NAME", help="background, slurm or ray.")]
 MaxRestarts = Annotated[int, typer.Option(metavar="N", help="How often it may be started again when it dies.")]
 GpuType = Annotated[str, typer.Option(metavar="NAME", help="Slurm: p100, v100, t4, …; any, or none.")]
-Hours = Annotated[float, typer.Option(metavar="H", help="Slurm: hours at a time; it goes on in the next turn.")]
+Hours = Annotated[float, typer.Option(metavar="H", help="Slurm: hours at a time; the next job resumes.")]
 Mem = Annotated[int, typer.Option(metavar="MIB", help="Slurm: memory.")]
 NumCpu = Annotated[int, typer.Option("--n-cpu", metavar="N", help="Slurm: processors.")]
-Email = Annotated[str, typer.Option(metavar="ADDRESS", help="Slurm: who is told when it begins, ends or fails.")]
+Email = Annotated[str, typer.Option(metavar="ADDRESS", help="Slurm: who gets mail when it begins, ends or fails.")]
 Address = Annotated[
     str | None, typer.Option(metavar="URL", help="Ray: the dashboard; by default $RAY_ADDRESS, or this machine's.")
 ]
@@ -50,8 +51,8 @@ def submit(
     model_dir: ModelDir = None,
     engine: Engine = "background",
     eval_only: EvalOnly = False,
-    backend: Backend = None,
-    allow_change: AllowChange = None,
+    backend: options.ProjectBackend = None,
+    allow_change: options.AllowChange = None,
     max_restarts: MaxRestarts = 10,
     gpu_type: GpuType = "any",
     hours: Hours = 2.0,
@@ -61,40 +62,40 @@ def submit(
     address: Address = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Have a run done in the background, on Slurm or on Ray.
+    """Run in the background, on Slurm or on Ray.
 
-    Its config file and code are copied: what is edited while the job waits or trains does not change it. It is started
-    again when it dies, and saves when it is asked to end.
+    Its config file and code are copied: edits while the job waits or trains do not change it. It is restarted when it
+    dies, and saves when a stop is requested.
     """
     if engine not in ENGINES:
-        raise UsageError(f"--engine: received {engine!r}; {nearest(engine, ENGINES)}")
+        raise UsageError("there is no such engine", key="--engine", received=engine, remedy=nearest(engine, ENGINES))
     if max_restarts < 0:
-        raise UsageError(f"--max-restarts: received {max_restarts}, must be 0 or more")
+        raise UsageError("must be 0 or more", key="--max-restarts", received=max_restarts)
     resources = slurm.Resources(gpu_type, hours, mem, n_cpu, email)
     resources.check()
     more = _more(eval_only, backend, allow_change or ())
     request = _request(context.obj, words or [], project_root, data_dir, model_dir, more)
     if backend:
-        choose_backend(backend)  # a wrong name is told now, not by the job
+        choose_backend(backend)  # a wrong name fails now, not in the job
     folder = snapshot.place(request)
     if dry_run:
         print(_preview(request, folder, engine, resources, max_restarts), end="")
         return
     where = on_ray.address(address) if engine == "ray" else None
-    hand_over = _engine(engine, request, folder, resources, max_restarts, where)
+    submit_job = _engine(engine, request, folder, resources, max_restarts, where)
     _require_free(request)
     snapshot.take(request, folder, engine)
     try:
-        job = hand_over()
+        job = submit_job()
     except UsageError:
         snapshot.discard(folder)
         raise
     snapshot.note_job(folder, job, where)
-    print(_where_to_look(request, folder, engine, job))
+    print(_summary(request, folder, engine, job))
 
 
 def _more(eval_only: bool, backend: str | None, allow_change: Sequence[str]) -> list[str]:
-    """Returns the options that `everstep run` is given as they are."""
+    """Returns the options that are passed on to `everstep run`."""
     words = ["--eval-only"] if eval_only else []
     words += ["--backend", backend] if backend else []
     return words + [word for key in allow_change for word in ("--allow-change", key)]
@@ -108,24 +109,26 @@ def _request(
     model_dir: str | None,
     more: list[str],
 ) -> Request:
-    """Returns what is submitted: what stands before a lone `--` is a run's name, what follows it a command."""
+    """Returns what is submitted: a run's name before a lone `--`, or a command after it."""
     command = typed[typed.index("--") + 1 :] if "--" in typed else []
     names = words[: len(words) - len(command)]
     if bool(command) == bool(names) or len(names) > 1:
-        raise UsageError(f"name one run, or a command after --: received {shlex.join(words) or 'neither'}")
+        raise UsageError("expected one run, or a command after --", key="RUN_NAME", received=shlex.join(words))
     if command and more:
-        raise UsageError(f"{more[0]}: is an option of a project's run; put it into the command after --")
+        raise UsageError("is an option of a project's run", key=more[0], remedy="put it into the command after --")
     if command:
         return any_command(command, model_dir, data_dir)
     if model_dir is not None:
-        raise UsageError(f"--model-dir: received {model_dir!r}; a run of a project is in runs/{names[0]}: leave it out")
+        raise UsageError(
+            f"a run of a project is in runs/{names[0]}", key="--model-dir", received=model_dir, remedy="omit it"
+        )
     return project_run(names[0], project_root, data_dir, more)
 
 
 def _engine(
     engine: str, request: Request, folder: Path, resources: slurm.Resources, max_restarts: int, where: str | None
 ) -> Callable[[], str]:
-    """Returns what hands the job over; refuses first where the engine cannot take it."""
+    """Returns the function that submits the job; fails if the engine cannot take it."""
     if engine == "slurm":
         slurm.require()
         slurm.require_room()
@@ -137,7 +140,7 @@ def _engine(
 
 
 def _require_free(request: Request) -> None:
-    """Refuses a run that is under way, whoever started it."""
+    """Fails if the run is under way."""
     storage.prepare_directory(request.directory)
     submissions.require_none_under_way(request.directory)
     with RunLock(request.directory):
@@ -150,7 +153,7 @@ def _preview(request: Request, folder: Path, engine: str, resources: slurm.Resou
     return shlex.join(background.job_command(request, folder, max_restarts)) + "\n"
 
 
-def _where_to_look(request: Request, folder: Path, engine: str, job: str) -> str:
+def _summary(request: Request, folder: Path, engine: str, job: str) -> str:
     rows = [("job", f"{job} ({engine})"), ("run", str(request.directory)), ("snapshot", str(folder))]
     if engine == "slurm":
         rows.append(("job file", str(slurm.job_file(request))))

@@ -1,28 +1,32 @@
 """`everstep train`."""
 
+import hashlib
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from everstep import storage
+from everstep import redaction, storage
+from everstep.checkpoint.remote.urls import checked, is_url, join
 from everstep.cli import options
 from everstep.cli.commands import new_app
-from everstep.cli.directory import run_directory
-from everstep.cli.ending import print_last, unsupervised
-from everstep.cli.output import aligned, number
-from everstep.cli.quick_looks import check_quick_looks, rehearse
-from everstep.cli.request import resolve
-from everstep.cli.running import run
+from everstep.cli.output import aligned, number, print_last, quiet
+from everstep.cli.request import Resolved, resolve
+from everstep.cli.running import load_backend, run, without_restarts
+from everstep.config import dialect, get_task
+from everstep.errors import TrainingError, UsageError
+from everstep.experiment_config import Mode
 from everstep.launch.supervisor import supervise
-from everstep.remote.urls import is_url, join
+from everstep.launch.tuner.stages import Stages
 from everstep.types import Logs
 
 app = new_app()
 
-Mode = Annotated[
+ModeOption = Annotated[
     str,
     typer.Option(
+        "--mode",
         metavar="MODE",
         help="train, eval, train_and_eval, train_and_post_eval or continuous_eval.",
     ),
@@ -31,11 +35,6 @@ ModelDir = Annotated[
     str | None,
     typer.Option(metavar="DIR", help="The run directory, or its URL; by default runs/EXPERIMENT-DIGEST."),
 ]
-AllowChange = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY", help="Resume although this key has another value than before; repeatable."),
-]
-MaxRestarts = Annotated[int, typer.Option(metavar="N", help="Start it again, up to N times, when it dies.")]
 FastDevRun = Annotated[
     bool, typer.Option("--fast-dev-run", help="Try one batch of everything, export included, and keep nothing.")
 ]
@@ -50,11 +49,11 @@ NoExport = Annotated[bool, typer.Option("--no-export", help="Do not export the t
 def train(
     context: typer.Context,
     request: options.Request,
-    mode: Mode = "train_and_eval",
+    mode: ModeOption = "train_and_eval",
     model_dir: ModelDir = None,
-    allow_change: AllowChange = None,
+    allow_change: options.AllowChange = None,
     no_export: NoExport = False,
-    max_restarts: MaxRestarts = 0,
+    max_restarts: options.MaxRestarts = 0,
     fast_dev_run: FastDevRun = False,
     profile: ProfileFlag = False,
 ) -> None:
@@ -63,29 +62,122 @@ def train(
     Values come from the experiment, then from files, gin bindings, flags, --params-override and KEY=VALUE; later
     ones win.
     """
-    check_quick_looks(request, mode, fast_dev_run, max_restarts)
+    _check_combination(request, mode, fast_dev_run, max_restarts)
     if fast_dev_run:
-        rehearse(resolve(request), mode, export=not no_export)
+        _fast_dev_run(resolve(request), mode, export=not no_export)
         return
-    if max_restarts:  # all else is the business of the process that may die, also what the user's modules do
-        raise typer.Exit(supervise(unsupervised(context.obj), max_restarts))
+    if max_restarts:  # the restarted process does everything else, and imports the user's modules
+        raise typer.Exit(supervise(without_restarts(context.obj), max_restarts))
     if profile:  # before the values that are spelled out, which win
         request.params_override = [*(request.params_override or ()), "trainer.profile=auto"]
     resolved = resolve(request)
     directory = run_directory(model_dir, resolved)
     logs = run(resolved, mode, directory, export=not no_export, allow_change=allow_change or ())
-    print_last(_where_to_look(directory, logs, exported=mode.startswith("train") and not no_export))
+    print_last(_summary(directory, logs, exported=mode.startswith("train") and not no_export))
 
 
-def _where_to_look(directory: Path | str, logs: Logs, exported: bool) -> str:
+def _check_combination(request: options.Request, mode: str, fast_dev_run: bool, max_restarts: int) -> None:
+    """Refuses options that another one leaves without effect.
+
+    Raises:
+      UsageError: Names both.
+    """
+    if fast_dev_run:
+        others = {
+            "--max-restarts": max_restarts,
+            "--overfit-batches": request.overfit_batches,
+            "--limit-train": request.limit_train,
+            "--limit-eval": request.limit_eval,
+            "--sanity-eval": request.sanity_eval,
+        }
+        for option, value in others.items():
+            if value:
+                raise UsageError(
+                    "it runs one batch of everything, whatever the other says",
+                    key=f"--fast-dev-run and {option} {value}",
+                    remedy="give one of the two",
+                )
+    if request.overfit_batches is not None and request.limit_eval is not None:
+        raise UsageError(
+            "what is evaluated is the batches that are trained on",
+            key=f"--limit-eval {request.limit_eval} and --overfit-batches {request.overfit_batches}",
+            remedy="give one of the two",
+        )
+    Mode(mode)
+    if fast_dev_run and "train" not in mode:
+        raise UsageError(
+            "there is nothing to train", key=f"--fast-dev-run and --mode {mode}", remedy="choose a mode that trains"
+        )
+    if request.sanity_eval is not None and not ("train" in mode and "eval" in mode):
+        raise UsageError(
+            "it does not train and evaluate",
+            key=f"--sanity-eval {request.sanity_eval} and --mode {mode}",
+            remedy="choose a mode that does",
+        )
+
+
+def _fast_dev_run(resolved: Resolved, mode: str, export: bool) -> None:
+    """Runs one batch of everything in a temporary directory; prints each stage.
+
+    Raises:
+      UsageError: The request cannot be carried out; names the stage.
+      TrainingError: A stage failed; names it.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="everstep-fast-dev-run-") as folder:
+            with quiet():
+                from everstep.launch.tuner.dev_run import dev_run
+
+                load_backend(resolved.params.runtime.seed)
+            dev_run(
+                resolved.params,
+                lambda params: get_task(params.task, logging_dir=folder),
+                mode,
+                Path(folder),
+                Stages(lambda line: print_last(redaction.text(line))),
+                export,
+            )
+    except (UsageError, TrainingError) as error:
+        kind = UsageError if isinstance(error, UsageError) else TrainingError
+        raise kind(str(error), key="--fast-dev-run") from error
+    print_last("one batch of everything works; nothing was kept")
+
+
+def run_directory(model_dir: str | None, resolved: Resolved) -> Path | str:
+    """Returns the directory of the run, which is not created yet; None: the default one; a URL: itself.
+
+    Raises:
+      UsageError: It is a file, or cannot be written to; it is no URL of a store.
+    """
+    if model_dir == "":
+        raise UsageError("expected a directory for the run", key="--model-dir", received="")
+    if model_dir and is_url(model_dir):
+        return checked(model_dir, "--model-dir")
+    directory = default_directory(resolved) if model_dir is None else Path(model_dir)
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    try:
+        storage.prepare_directory(existing)
+    except UsageError as error:
+        raise UsageError(str(error), key=f"--model-dir {directory}") from error
+    return directory
+
+
+def default_directory(resolved: Resolved) -> Path:
+    """Returns `runs/<experiment>-<digest of the configuration>`: the same request finds its run again.
+
+    Secrets do not count: with a new password it is the same run still, and a digest must not help to guess one. Nor
+    does whether a trace is taken.
+    """
+    params = resolved.shown.replace(trainer={"profile": ""})
+    text = dialect.dump(redaction.tree(params.as_dict()))
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return Path("runs", f"{resolved.experiment.replace('/', '-')}-{digest[:10]}")
+
+
+def _summary(directory: Path | str, logs: Logs, exported: bool) -> str:
     rows = [("run", str(directory)), ("curves", f"tensorboard --logdir {directory}")]
-    rows += [("exported", path) for path in _exported(directory)] if exported else []
+    if exported and is_url(directory):
+        rows.append(("exported", join(str(directory), "export")))
+    elif exported and (folder := Path(directory, "export")).is_dir():
+        rows += [("exported", str(path)) for path in sorted(folder.iterdir()) if not storage.is_temporary(path)]
     return aligned([*rows, *((metric, number(value)) for metric, value in logs.items())])
-
-
-def _exported(directory: Path | str) -> list[str]:
-    if is_url(directory):
-        return [join(str(directory), "export")]
-    folder = Path(directory, "export")
-    written = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [str(path) for path in written if not storage.is_temporary(path)]

@@ -1,26 +1,26 @@
-"""The model of a run, for the commands that ask it or hand it on."""
+"""The model of a run, for the commands that predict with it or export it."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from everstep.cli import options
-from everstep.cli.quiet import quiet
+from everstep.cli.output import quiet
 from everstep.cli.request import Resolved, resolve
 from everstep.config import get_task
 from everstep.engine import backend as backends
 from everstep.errors import UsageError
-from everstep.inference.finding import Found
+from everstep.export.predict.finding import Found
 
 
-def choose_backend(asked: str | None, found: Found) -> None:
-    """Takes the backend that the run was trained on, where it is installed and nobody asks for another."""
+def choose_backend(given: str | None, found: Found) -> None:
+    """Selects the backend that is given, else the one that the run was trained on if it is installed."""
     recorded = found.backend if found.backend in backends.installed() else None
-    backends.select(asked or recorded, "--backend" if asked else "run.json: backend")
+    backends.select(given or recorded, "--backend" if given else "run.json: backend")
 
 
 def quietly(make: Callable[[], Any]) -> Any:
-    """Makes something without the backends' chatter; what is wrong is told after it, in its line alone."""
+    """Calls `make` without the backends' start-up messages; a `UsageError` is raised after they are dropped."""
     with quiet():
         try:
             return make()
@@ -30,10 +30,10 @@ def quietly(make: Callable[[], Any]) -> Any:
 
 
 def rebuilt(directory: Path, imports: Sequence[str] | None) -> Any:
-    """Builds the model of a run that exported none, as its experiment does; it has no trained weights yet.
+    """Builds the model of a run that exported none, by its experiment; without trained weights.
 
     Raises:
-      UsageError: There is no experiment that could.
+      UsageError: No experiment can build it.
     """
     return get_task(experiment_of(directory, imports).params.task).build_model()
 
@@ -42,16 +42,23 @@ def experiment_of(directory: Path, imports: Sequence[str] | None) -> Resolved:
     """Returns the experiment of a run that exported no model.
 
     Raises:
-      UsageError: There is none that could build the model anew.
+      UsageError: No experiment can build its model.
     """
     stored = directory / "config.yaml"
     if not stored.is_file() or not list(directory.glob("checkpoints/*")):
-        raise UsageError(f"{str(directory)!r} has neither an exported model nor a checkpoint: train it first")
+        raise UsageError(
+            "has neither an exported model nor a checkpoint",
+            key="RUN",
+            received=str(directory),
+            remedy="train it first",
+        )
     try:
         return resolve(options.Request(config_files=[str(stored)], imports=list(imports or ())))
     except UsageError as error:
-        why = str(error).partition(";")[0]
         raise UsageError(
-            f"{str(directory)!r} has no exported .keras model, and cannot be built anew ({why}): name the model that "
-            "was exported elsewhere, such as a Training's artifacts_dir, or --import its experiment"
+            f"has no exported .keras model, and its model cannot be built ({error.key}: {error.reason})",
+            key="RUN",
+            received=str(directory),
+            remedy="name the model that was exported elsewhere, such as a Training's artifacts_dir, or --import its "
+            "experiment",
         ) from error

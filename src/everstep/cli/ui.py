@@ -18,8 +18,8 @@ import typer
 
 from everstep.cli.commands import new_app
 from everstep.errors import TrainingError, UsageError
-from everstep.flow.project import FlowProject
-from everstep.tracking.mlflow_target import checked_uri, folder_uri, is_there, local_store, without_credentials
+from everstep.frontends.flow.project import FlowProject
+from everstep.tracking.mlflow import checked_uri, folder_uri, is_there, local_store, without_credentials
 
 app = new_app()
 
@@ -55,15 +55,15 @@ def ui(
         commands = {"MLflow": (_mlflow(uri, root, host, port), port), **commands}
     else:
         print(f"MLflow       nothing is tracked yet: a run that is makes {local_store(root)}", flush=True)
-    with _asked_to_end() as asked, contextlib.ExitStack() as stack:
+    with _stop_requests() as stops, contextlib.ExitStack() as stack:
         servers = {
             name: (stack.enter_context(_Server(name, command, root)), number)
             for name, (command, number) in commands.items()
         }
         for name, (server, number) in servers.items():
-            server.wait(_address(host, number), asked)
+            server.wait(_address(host, number), stops)
             print(f"{name.ljust(11)}  {_address(host, number)}", flush=True)
-        _watch([server for server, _ in servers.values()], asked)
+        _watch([server for server, _ in servers.values()], stops)
 
 
 def _root(project: str | None) -> Path:
@@ -110,27 +110,29 @@ def _address(host: str, port: int) -> str:
 
 
 def _require_free(host: str, port: int, flag: str) -> None:
-    """Refuses a port that somebody has.
+    """Checks that a port is free.
 
     Raises:
       UsageError: Names the flag.
     """
     if not 0 < port < 65536:
-        raise UsageError(f"{flag}: received {port}, expected a port from 1 to 65535")
+        raise UsageError("expected a port from 1 to 65535", key=flag, received=port)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise UsageError(f"--host: received {host!r}, which is no address of this machine: {error.strerror}") from None
+        raise UsageError(f"is no address of this machine: {error.strerror}", key="--host", received=host) from None
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(address)
         except OSError as error:
-            raise UsageError(f"{flag}: {host}:{port} cannot be used ({error.strerror}): choose another port") from None
+            raise UsageError(
+                f"{host}:{port} cannot be used ({error.strerror})", key=flag, remedy="choose another port"
+            ) from None
 
 
 class _Server:
-    """One server in a process group of its own, so that its workers end with it; its output is kept aside."""
+    """One server in a process group of its own, so that its workers end with it; its output is kept in a file."""
 
     def __init__(self, name: str, command: Sequence[str], root: Path) -> None:
         self._name, self._command, self._root = name, command, root
@@ -154,7 +156,7 @@ class _Server:
             self._signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_SECONDS)
-            self._signal(signal.SIGKILL)  # whoever of its group has not heard
+            self._signal(signal.SIGKILL)  # what is left of its process group
             self._process.wait()
         self._output.close()
 
@@ -163,34 +165,34 @@ class _Server:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
 
-    def wait(self, address: str, asked: list[int]) -> None:
-        """Waits until it answers, or somebody asks us to end.
+    def wait(self, address: str, stops: list[int]) -> None:
+        """Waits until the server answers, or a stop is requested.
 
         Raises:
-          TrainingError: It has ended instead, or takes too long.
+          TrainingError: The server has ended, or takes too long.
         """
         end = time.monotonic() + _START_SECONDS
-        while not asked and not _answers(address):
+        while not stops and not _answers(address):
             self.require_alive()
             if time.monotonic() > end:
                 raise TrainingError(f"{self._name} does not answer at {address} after {_START_SECONDS:.0f} s")
             time.sleep(0.1)
 
     def require_alive(self) -> None:
-        """Checks that it is there.
+        """Checks that the server runs.
 
         Raises:
-          TrainingError: It has ended; with the last line that it wrote.
+          TrainingError: It has ended; with the last line of its output.
         """
         if self._process is not None and self._process.poll() is not None:
             self._output.seek(0)
             lines = self._output.read().decode("utf-8", "replace").split("\n")
-            last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+            last = next((line for line in reversed(lines) if line.strip()), "without output")
             raise TrainingError(f"{self._name} has ended: {last.strip()}")
 
 
 def _answers(address: str) -> bool:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # this machine is behind no proxy
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy for this machine
     try:
         opener.open(address, timeout=2).close()
     except urllib.error.HTTPError:
@@ -200,24 +202,24 @@ def _answers(address: str) -> bool:
     return True
 
 
-def _watch(servers: Sequence[_Server], asked: list[int]) -> None:
-    """Returns when somebody asks; where one server ends by itself, that is an error, and the others end, too."""
-    while not asked:
+def _watch(servers: Sequence[_Server], stops: list[int]) -> None:
+    """Returns when a stop is requested; a server that ends by itself is an error, which ends the others, too."""
+    while not stops:
         for server in servers:
             server.require_alive()
         time.sleep(0.2)
 
 
 @contextlib.contextmanager
-def _asked_to_end() -> Iterator[list[int]]:
-    """Yields a list that has the signal in it once one has come: Ctrl-C and SIGTERM end everything in order."""
-    asked: list[int] = []
+def _stop_requests() -> Iterator[list[int]]:
+    """Yields a list that Ctrl-C and SIGTERM append to, so that everything is ended in order."""
+    stops: list[int] = []
     former = {
-        number: signal.signal(number, lambda got, frame: asked.append(got))
+        number: signal.signal(number, lambda got, frame: stops.append(got))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        yield asked
+        yield stops
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

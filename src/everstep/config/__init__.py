@@ -1,14 +1,11 @@
 """Configuration: typed dataclasses, files and overrides composed over them, and the registries."""
 
-from everstep.config.base import Config
+from everstep.config.base import Config, OneOfConfig
 from everstep.config.compose import apply, apply_layers
 from everstep.config.files import load_file
 from everstep.config.instantiate import instantiate
-from everstep.config.layer import Layer
+from everstep.config.layers import Layer, parse_override
 from everstep.config.nested_dicts import cast_leaf_nested_dict, get_leaf_nested_dict
-from everstep.config.one_of import OneOfConfig
-from everstep.config.overrides import parse_override
-from everstep.config.problem import ConfigError, Problem
 from everstep.config.registry import (
     bind,
     experiments,
@@ -23,10 +20,8 @@ from everstep.config.registry import (
 
 __all__ = [
     "Config",
-    "ConfigError",
     "Layer",
     "OneOfConfig",
-    "Problem",
     "apply",
     "apply_layers",
     "bind",

@@ -1,23 +1,16 @@
-"""Composing a config: its defaults, then layers of values over them, later ones winning.
-
-A layer is a tree of values and the name of what it came from. Whatever can supply values only has to make layers
-of them; `everstep.config.sources` does for files and overrides.
-"""
+"""Composing a config: its defaults, then layers of values over them, later ones winning."""
 
 import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from everstep.config import interpolation, sources
-from everstep.config.alternatives import given_way
-from everstep.config.base import Config
-from everstep.config.dropping import drop
-from everstep.config.layer import Layer, last_setter, walk
-from everstep.config.merge import Plan
-from everstep.config.problem import ConfigError, Problem, join
+from everstep.config import interpolation
+from everstep.config.base import Config, drop, merge, reset_alternatives
+from everstep.config.layers import Layer, read_sources, walk, with_origins
+from everstep.errors import Problem, UsageError, join
 
 logger = logging.getLogger(__name__)
 
@@ -43,13 +36,13 @@ def apply(
     Raises:
       UsageError: Everything wrong in all layers, each with key path, value and origin.
     """
-    found = sources.read(files, overrides, config_dir)
+    found = read_sources(files, overrides, config_dir)
     refuse_rivals(config, found.overrides)
     return apply_layers(config, [*found.files, *found.overrides])
 
 
 def apply_layers(config: AnyConfig, layers: Iterable[Layer]) -> AnyConfig:
-    """Returns a copy of `config` with the layers applied in order, and the interpolations in them answered.
+    """Returns a copy of `config` with the layers applied in order, and the interpolations in them resolved.
 
     Raises:
       UsageError: Everything wrong in all layers, each with key path, value and origin.
@@ -61,13 +54,38 @@ def apply_layers(config: AnyConfig, layers: Iterable[Layer]) -> AnyConfig:
     return _applied(config, interpolation.resolve(layers, constant.as_dict()))
 
 
+def resolve_layers(layers: Iterable[Layer]) -> list[Layer]:
+    """Returns layers with the interpolations in them resolved, whatever their keys.
+
+    For files whose keys are names that users choose freely, such as a catalog of data; `merge_trees` merges them.
+
+    Raises:
+      UsageError: References to what is not there; each with key path and origin.
+    """
+    layers = list(layers)
+    if not interpolation.is_used(layers):
+        return layers
+    return interpolation.resolve(layers, merge_trees(*(layer.tree for layer in interpolation.constants(layers))))
+
+
+def merge_trees(*trees: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns trees of plain values as one, key by key; values of later trees win."""
+    whole: dict[str, Any] = {}
+    for tree in trees:
+        for key, value in tree.items():
+            held = whole.get(key)
+            both = isinstance(held, Mapping) and isinstance(value, Mapping)
+            whole[key] = merge_trees(held, value) if both else value  # type: ignore[arg-type]
+    return whole
+
+
 def refuse_rivals(config: Config, overrides: Iterable[Layer]) -> None:
     """Refuses overrides of which two give alternatives a value, such as `trainer.epochs` and `trainer.train_steps`.
 
     They were given at once: which of them comes last means nothing. A config file among them is a layer of its own.
 
     Raises:
-      UsageError: There are such; names both, and where the second came from.
+      UsageError: Names both, and the origin of the second.
     """
     given = {path: (value, layer) for layer in overrides if not layer.lines for path, value in walk(layer.tree)}
     problems = []
@@ -76,12 +94,12 @@ def refuse_rivals(config: Config, overrides: Iterable[Layer]) -> None:
             paths = {name: join(path, name) for name in group}
             values = {name: given[where][0] for name, where in paths.items() if where in given}
             try:
-                given_way([tuple(values)], values)
-            except ConfigError as error:
+                reset_alternatives([tuple(values)], values)
+            except UsageError as error:
                 found = [problem.under(path) for problem in error.problems]
-                problems += [dataclasses.replace(p, origin=given[p.path][1].origin_of(p.path)) for p in found]
+                problems += [dataclasses.replace(p, origin=given[p.key][1].origin_of(p.key)) for p in found]
     if problems:
-        raise ConfigError(problems)
+        raise UsageError(problems)
 
 
 def _below(config: Config, path: str = "") -> Iterator[tuple[str, Config]]:
@@ -93,20 +111,15 @@ def _below(config: Config, path: str = "") -> Iterator[tuple[str, Config]]:
 
 
 def validate(config: Config, layers: Sequence[Layer]) -> None:
-    """Validates a config as `Config.validate` does; problems say which of the layers brought the value.
+    """Validates a config as `Config.validate` does; problems name the layer that set the value.
 
     Raises:
-      UsageError: A line per problem.
+      UsageError: One problem for each rule that does not hold.
     """
     try:
         config.validate()
-    except ConfigError as error:
-        raise ConfigError([_with_origin(problem, layers) for problem in error.problems]) from None
-
-
-def _with_origin(problem: Problem, layers: Sequence[Layer]) -> Problem:
-    setter = last_setter(layers, problem.path) if problem.path else None
-    return dataclasses.replace(problem, origin=setter.origin_of(problem.path)) if setter else problem
+    except UsageError as error:
+        raise UsageError(with_origins(error.problems, layers)) from None
 
 
 def _applied(config: AnyConfig, layers: Sequence[Layer]) -> AnyConfig:
@@ -114,29 +127,19 @@ def _applied(config: AnyConfig, layers: Sequence[Layer]) -> AnyConfig:
     problems: list[Problem] = []
     for layer in layers:
         try:
-            _lay(new, layer)
-        except ConfigError as error:
-            problems += [dataclasses.replace(p, origin=layer.origin_of(p.path)) for p in error.problems]
+            if layer.edit == "drop":
+                for path, _ in walk(layer.tree):
+                    drop(new, path)
+            elif skipped := merge(new, layer.tree, layer.edit != "add", skip_unknown=layer.edit == "set_known"):
+                _warn_skipped(layer.origin, ", ".join(skipped))
+        except UsageError as error:
+            problems += layer.located(error.problems)
     if problems:
-        raise ConfigError(problems)
+        raise UsageError(problems)
     return new
 
 
-def _lay(config: Config, layer: Layer) -> None:
-    if layer.edit == "drop":
-        for path, _ in walk(layer.tree):
-            drop(config, path)
-    elif layer.edit == "set_known":
-        plan = Plan(is_strict=True, leave_out_unknown=True)
-        plan.visit(config, layer.tree)
-        plan.carry_out()
-        if plan.left_out:
-            _warn_left_out(layer.origin, ", ".join(plan.left_out))
-    else:
-        config.override(layer.tree, is_strict=layer.edit == "set")
-
-
 @functools.cache
-def _warn_left_out(origin: str, keys: str) -> None:
-    """Names the keys; once, for the same layer may be laid over a config several times."""
-    logger.warning("%s: left out, for the experiment has no such key: %s", origin, keys)
+def _warn_skipped(origin: str, keys: str) -> None:
+    """Names the keys; once, because the same layer may be applied several times."""
+    logger.warning("%s: skipped keys that the experiment does not have: %s", origin, keys)

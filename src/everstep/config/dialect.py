@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from everstep.config.problem import join
-from everstep.errors import UsageError
+from everstep.errors import UsageError, join
 
 _PLAIN = (
     ("null", r"~|null|Null|NULL|None|", ["~", "n", "N", ""]),
@@ -115,7 +114,7 @@ def dump(tree: Any) -> str:
         return yaml.dump(tree, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110)
     except yaml.representer.RepresenterError as error:
         value = error.args[-1]
-        raise UsageError(f"YAML has no form for {value!r} ({type(value).__name__})") from None
+        raise UsageError(f"YAML cannot represent a {type(value).__name__}", received=value) from None
 
 
 def escaped(value: Any) -> Any:

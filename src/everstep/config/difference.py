@@ -9,7 +9,7 @@ import yaml
 
 from everstep.config import dialect
 from everstep.config.base import Config
-from everstep.config.problem import join
+from everstep.errors import join
 
 
 class _Absent:

@@ -13,8 +13,7 @@ import yaml
 
 from everstep import redaction
 from everstep.config import dialect
-from everstep.config.problem import join, show
-from everstep.errors import UsageError
+from everstep.errors import UsageError, join
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 """File names that are taken for config files wherever text could also mean something else."""
@@ -78,7 +77,7 @@ def as_tree(value: Any, origin: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise UsageError(f"{origin}: expected keys with values, received {show(value)}")
+        raise UsageError("expected keys with values", key=origin, received=value)
     return value
 
 
@@ -86,13 +85,13 @@ def _text(path: str | os.PathLike[str]) -> str:
     try:
         return pathlib.Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise UsageError(f"config file {path} does not exist") from None
+        raise UsageError("does not exist", key=f"config file {path}") from None
     except IsADirectoryError:
-        raise UsageError(f"config file {path} is a directory") from None
+        raise UsageError("is a directory", key=f"config file {path}") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"config file {path} is not UTF-8 text: {error}") from None
+        raise UsageError(f"is not UTF-8 text: {error}", key=f"config file {path}") from None
     except OSError as error:
-        raise UsageError(f"config file {path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"cannot be read: {error.strerror}", key=f"config file {path}") from None
 
 
 def _parsed(read: Callable[[str], Any], text: str, origin: str) -> Any:
@@ -100,17 +99,14 @@ def _parsed(read: Callable[[str], Any], text: str, origin: str) -> Any:
         return read(text)
     except (yaml.YAMLError, ValueError) as error:
         redaction.learn_text(text)  # the message may quote a password that looks like syntax, such as !abc
-        raise UsageError(redaction.text(_syntax_error(error, origin))) from None
-
-
-def _syntax_error(error: Exception, origin: str) -> str:
-    if isinstance(error, yaml.MarkedYAMLError):
-        mark = error.problem_mark or error.context_mark
-        line = f", line {mark.line + 1}" if mark else ""
-        return f"{origin}{line}: {error.problem or error}"
-    if isinstance(error, json.JSONDecodeError):
-        return f"{origin}, line {error.lineno}: {error.msg}"
-    return f"{origin}: {error}"  # TOML's message has its own line number
+        line, reason = None, str(error)  # TOML's message has its own line number
+        if isinstance(error, yaml.MarkedYAMLError):
+            mark = error.problem_mark or error.context_mark
+            line, reason = mark.line + 1 if mark else None, error.problem or reason
+        elif isinstance(error, json.JSONDecodeError):
+            line, reason = error.lineno, error.msg
+        key = f"{origin}, line {line}" if line else origin
+        raise UsageError(redaction.text(reason), key=redaction.text(key)) from None
 
 
 def _inline(text: str) -> Any:

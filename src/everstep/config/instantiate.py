@@ -7,7 +7,7 @@
 
 Names are resolved by the allowlist alone (see `everstep.config.allowed`), all of them before anything is built.
 Hydra's own `instantiate` is not used: it looks a callable up again by its name, and it reads `${...}` in the values
-once more, which can bring in a `_target_` that nobody has judged. Here a text is a text.
+once more, which can bring in a `_target_` that was not checked. Here a text is a text.
 """
 
 import functools
@@ -16,10 +16,8 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from everstep.config import allowed
-from everstep.config.base import Config
-from everstep.config.node import BUILD_KEYS
-from everstep.config.problem import ConfigError, Problem, join, show
-from everstep.errors import UsageError
+from everstep.config.base import BUILD_KEYS, Config
+from everstep.errors import Problem, UsageError, join, problems_under
 
 Path: TypeAlias = tuple[Any, ...]
 """A place in a tree: keys of mappings and indices of lists."""
@@ -47,9 +45,9 @@ def instantiate(tree: Mapping[str, Any] | Config, /, **kwargs: Any) -> Any:
     """
     plain = tree.as_dict() if isinstance(tree, Config) else tree
     if not isinstance(plain, Mapping):
-        raise UsageError(f"instantiate: expected a mapping with a _target_, received {show(plain)}")
+        raise UsageError("expected a mapping with a _target_", key="instantiate", received=plain)
     if kwargs and "_target_" not in plain:
-        raise UsageError(f"instantiate: arguments {sorted(kwargs)} without a _target_ that takes them")
+        raise UsageError(f"arguments {sorted(kwargs)} without a _target_ that takes them", key="instantiate")
     return _Builder(_targets(plain)).build_top(plain, kwargs)
 
 
@@ -61,9 +59,9 @@ def _targets(tree: Mapping[str, Any]) -> dict[Path, Callable[..., Any]]:
             _require_form(node)
             targets[path] = _target(node["_target_"], rules)
         except UsageError as error:
-            problems.append(Problem(join(_text(path), "_target_"), str(error)))
+            problems += problems_under(join(_text(path), "_target_"), error)
     if problems:
-        raise ConfigError(problems)
+        raise UsageError(problems)
     return targets
 
 
@@ -85,7 +83,7 @@ def _target(target: Any, rules: allowed.Allowed) -> Callable[..., Any]:
     if isinstance(target, str):
         target = allowed.resolve(target, rules)
     if not callable(target):
-        raise UsageError(f"expected the dotted name of a class or function, received {show(target)}")
+        raise UsageError("expected the dotted name of a class or function", received=target)
     return target
 
 
@@ -93,20 +91,19 @@ def _require_form(node: Mapping[str, Any]) -> None:
     """Refuses names of arguments that are none, steering keys of a wrong type, and Keras's own descriptions."""
     for key in node:
         if not isinstance(key, str):
-            raise UsageError(f"the names of arguments are text, received {show(key)}")
+            raise UsageError("the names of arguments must be text", received=key)
     if not isinstance(node.get("_args_", ()), (list, tuple)):
-        raise UsageError(f"_args_ is a list of arguments, received {show(node['_args_'])}")
+        raise UsageError("_args_ must be a list of arguments", received=node["_args_"])
     for key in ("_partial_", "_recursive_"):
         if not isinstance(node.get(key, True), bool):
-            raise UsageError(f"{key} is true or false, received {show(node[key])}")
+            raise UsageError(f"{key} must be true or false", received=node[key])
     if any(map(_is_serialized, node.values())):
-        raise UsageError(
-            "an argument {class_name: …, config: …}, as Keras describes objects, is no _target_; write one"
-        )
+        reason = "an argument {class_name: …, config: …}, as Keras describes objects, is no _target_"
+        raise UsageError(reason, remedy="describe it by a _target_")
 
 
 def _is_serialized(value: Any) -> bool:
-    """Tells whether a value holds a description by which Keras itself would build what nobody has judged."""
+    """Returns whether a value holds a description by which Keras itself would build what was not checked."""
     if isinstance(value, Mapping) and "class_name" in value and _SERIALIZED & set(value):
         return True
     return any(_is_serialized(item) for _, item in _items(value))
@@ -146,7 +143,7 @@ class _Builder:
             return target(*args, **kwargs)
         except (TypeError, ValueError) as error:
             name = getattr(target, "__qualname__", repr(target))
-            raise ConfigError([Problem(_text(path), f"{name} cannot be built: {error}")]) from error
+            raise UsageError([Problem(_text(path), f"{name} cannot be built: {error}")]) from error
 
 
 def _text(path: Path) -> str:

@@ -15,11 +15,12 @@ def get_leaf_nested_dict(d: dict[str, Any], keys: Sequence[str]) -> Any:
     leaf: Any = d
     for key in keys:
         if not isinstance(leaf, dict) or key not in leaf:
-            known = nearest(str(key), leaf) if isinstance(leaf, dict) else f"{leaf!r} is no dict"
-            raise UsageError(f"{list(keys)}: there is no key {key!r}; {known}")
+            remedy = nearest(str(key), leaf) if isinstance(leaf, dict) else f"{leaf!r} is not a dict"
+            raise UsageError(f"there is no key {key!r}", key=str(list(keys)), remedy=remedy)
         leaf = leaf[key]
     if isinstance(leaf, dict):
-        raise UsageError(f"{list(keys)} lead to a dict, not to a value: go on with one of {', '.join(map(repr, leaf))}")
+        remedy = f"add one of {', '.join(map(repr, leaf))}"
+        raise UsageError("leads to a dict, not to a value", key=str(list(keys)), remedy=remedy)
     return leaf
 
 

@@ -15,8 +15,8 @@ ENTRY_POINTS = "everstep.experiments"
 """Entry point group of installed packages; each names a module that registers experiments when imported."""
 
 _SHIPPED = [
-    importlib.metadata.EntryPoint("zoo", "everstep.zoo", ENTRY_POINTS),
-    importlib.metadata.EntryPoint("bct", "everstep.bct.digits", ENTRY_POINTS),
+    importlib.metadata.EntryPoint("zoo", "everstep.recipes", ENTRY_POINTS),
+    importlib.metadata.EntryPoint("bct", "everstep.recipes.bct.digits", ENTRY_POINTS),
 ]
 """This package's own, as its installation declares them: its sources may be used without being installed."""
 
@@ -38,7 +38,7 @@ def register_task(config_cls: type[Config]) -> Callable[[Registered], Registered
       UsageError: The config class has another task already.
     """
     if not (isinstance(config_cls, type) and issubclass(config_cls, Config)):
-        raise UsageError(f"@register_task(...) takes a config class, received {config_cls!r}")
+        raise UsageError("expected a config class", key="@register_task(...)", received=config_cls)
 
     def register(task: Registered) -> Registered:
         _require_free(_tasks.get(config_cls), task, f"a task for {config_cls.__qualname__}")
@@ -54,7 +54,7 @@ def bind(config_cls: type[Config]) -> Callable[[Registered], Registered]:
         @bind(PretrainDataConfig)
         class PretrainLoader: ...
 
-        loader = params.BUILDER(params)  # where nobody has to know which class that is
+        loader = params.BUILDER(params)  # without knowing which class that is
 
     `get_task` prefers it to a task registered for the same class. Running the same definition again, as a notebook cell
     does, replaces it.
@@ -63,12 +63,13 @@ def bind(config_cls: type[Config]) -> Callable[[Registered], Registered]:
       UsageError: The config class is bound already.
     """
     if not (isinstance(config_cls, type) and issubclass(config_cls, Config)):
-        raise UsageError(f"@bind(...) takes a config class, received {config_cls!r}")
+        raise UsageError("expected a config class", key="@bind(...)", received=config_cls)
 
     def register(builder: Registered) -> Registered:
         held = config_cls.__dict__.get("BUILDER")
         if held is not None and held.__func__ is builder:
-            raise UsageError(f"{builder.__qualname__} is bound to {config_cls.__qualname__} twice: bind it once")
+            reason = f"{builder.__qualname__} is bound to {config_cls.__qualname__} twice"
+            raise UsageError(reason, remedy="bind it once")
         _require_free(held and held.__func__, builder, f"a builder for {config_cls.__qualname__}")
         config_cls.BUILDER = staticmethod(builder)  # type: ignore[attr-defined]
         return builder
@@ -88,8 +89,9 @@ def get_task(config: Config, **kwargs: Any) -> Any:
         if cls in _tasks:
             return _tasks[cls](config, **kwargs)
     name = type(config).__qualname__
-    hint = nearest(name, [cls.__qualname__ for cls in _tasks])
-    raise UsageError(f"no task is registered for {name}: put @register_task({name}) above its class; {hint}")
+    near = nearest(name, [cls.__qualname__ for cls in _tasks])
+    remedy = f"put @register_task({name}) above its class; {near}"
+    raise UsageError(f"no task is registered for {name}", remedy=remedy)
 
 
 def register_experiment(name: str) -> Callable[[Registered], Registered]:
@@ -102,7 +104,8 @@ def register_experiment(name: str) -> Callable[[Registered], Registered]:
       UsageError: The name is not one, or is taken.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[\w.+-]+(/[\w.+-]+)*", name):
-        raise UsageError(f"{name!r} is no experiment name: parts of letters, digits . _ + - with / between")
+        reason = "an experiment's name has parts of letters, digits . _ + - with / between"
+        raise UsageError(reason, key="@register_experiment(...)", received=name)
 
     def register(factory: Registered) -> Registered:
         _require_free(_experiments.get(name), factory, f"experiment {name!r}")
@@ -116,7 +119,7 @@ def register_experiment(name: str) -> Callable[[Registered], Registered]:
 
 
 def get_exp_config(name: str) -> Any:
-    """Returns a new config of the experiment; installed packages are asked when nobody here knows the name.
+    """Returns a new config of the experiment; installed packages are loaded when the name is not known yet.
 
     Raises:
       UsageError: There is no such experiment, or its function returned something else than a config.
@@ -125,7 +128,7 @@ def get_exp_config(name: str) -> Any:
         load_entry_points()
     if name not in _experiments:
         hint = "one of your own is known once its module is imported: --import my.module"
-        raise UsageError(f"no experiment {name!r}; {nearest(name, _experiments)} ({hint})")
+        raise UsageError(f"no experiment {name!r}", remedy=f"{nearest(name, _experiments)} ({hint})")
     config = _experiments[name]()
     if not isinstance(config, Config):
         raise UsageError(f"experiment {name!r} must return a config, received {type(config).__name__}")
@@ -175,8 +178,8 @@ def lookup(collection: Mapping[Any, Any], key: Any) -> Any:
     for part in key.split("/") if isinstance(key, str) else [key]:
         if not isinstance(place, Mapping) or part not in place:
             known = place if isinstance(place, Mapping) else ()
-            hint = "what registers it has to be imported before"
-            raise UsageError(f"nothing is registered under {key!r}; {nearest(str(part), map(str, known))} ({hint})")
+            remedy = f"{nearest(str(part), map(str, known))} (what registers it has to be imported before)"
+            raise UsageError(f"nothing is registered under {key!r}", remedy=remedy)
         place = place[part]
     return place
 
@@ -194,8 +197,8 @@ def load_entry_points() -> None:
         _loaded.add(point.value)
         try:
             point.load()
-        except Exception as error:  # somebody else's package must not stop this run
-            _logger.warning("experiments of %r (%s) are left out: %s: %s", point.name, point.value,
+        except Exception as error:  # a broken package must not stop this run
+            _logger.warning("experiments of %r (%s) are skipped: %s: %s", point.name, point.value,
                             type(error).__name__, error)  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Arrays in memory: every epoch a permutation that follows from (seed, epoch)."""
+"""Arrays in memory: every epoch is a permutation that follows from (seed, epoch)."""
 
 import copy
 import math
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from everstep.data import nest, order
-from everstep.data.block import Block, Position
-from everstep.data.stream import Stream
+from everstep.data import nest, randomness
+from everstep.data.sparse import Rows, is_sparse_or_ragged
+from everstep.data.stream import Block, Position, Stream
 from everstep.errors import UsageError
 from everstep.types import Batch, StreamState
 
@@ -31,11 +31,10 @@ class ArrayStream(Stream):
       shuffle: Whether each epoch has an order of its own.
       seed: With the epoch, decides that order.
       repeat: Whether epoch follows epoch without end.
-      drop_remainder: Whether the last, short batch of an epoch is left out.
+      drop_remainder: Whether the last, short batch of an epoch is dropped.
 
     Raises:
-      UsageError: The arrays are empty, of different lengths, scalars or Python objects, or not one batch is
-        left.
+      UsageError: The arrays are empty, of different lengths, scalars or Python objects, or give no batch.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class ArrayStream(Stream):
 
     def _permutation(self, epoch: int) -> np.ndarray:
         if self._order is None or self._order[0] != epoch:
-            self._order = epoch, order.generator(self._seed, epoch).permutation(self._size)
+            self._order = epoch, randomness.generator(self._seed, epoch).permutation(self._size)
         return self._order[1]
 
 
@@ -132,20 +131,20 @@ def _common_length(arrays: Any) -> int:
     lengths = {path or "the array": len(leaf) for path, leaf in leaves}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{path}: {length}" for path, length in lengths.items())
-        raise UsageError(f"the arrays have different numbers of samples ({listed}); the first axis must agree")
+        raise UsageError(f"the arrays have different numbers of samples ({listed})", remedy="the first axis must agree")
     if not lengths or not next(iter(lengths.values())):
-        raise UsageError("the arrays are empty: there is no sample to read; give it data")
+        raise UsageError("the arrays are empty", remedy="pass at least one sample")
     return next(iter(lengths.values()))
 
 
 def _check_leaf(path: str, leaf: np.ndarray) -> None:
     name = f"array {path}".strip()
     if leaf.ndim == 0:
-        raise UsageError(f"{name} is the single value {leaf.item()!r}: arrays need the samples along their first axis")
+        raise UsageError(f"{name} has no axis, expected samples along the first one", received=leaf.item())
     if leaf.dtype == object and not is_text(leaf):
         raise UsageError(
-            f"{name} holds Python objects (dtype object), often rows of different lengths: pad them, or "
-            "convert them with astype to numbers or strings"
+            f"{name} holds Python objects (dtype object), often rows of different lengths",
+            remedy="pad them, or convert them with astype to numbers or strings",
         )
 
 
@@ -160,12 +159,76 @@ def check_batch_size(batch_size: int, size: int, drop_remainder: bool) -> None:
     """Refuses a batch size that gives no batch.
 
     Raises:
-      UsageError: It is not positive, or larger than the data, whose remainder is to be dropped.
+      UsageError: It is not positive, or larger than the data, whose remainder is dropped.
     """
     if batch_size < 1:
-        raise UsageError(f"global_batch_size is {batch_size}; it must be at least 1")
+        raise UsageError("must be at least 1", key="global_batch_size", received=batch_size)
     if drop_remainder and batch_size > size:
         raise UsageError(
-            f"a batch of {batch_size} is larger than the dataset of {size} samples, and drop_remainder "
-            "leaves nothing: lower global_batch_size or set drop_remainder=false"
+            f"the dataset has only {size} samples, and drop_remainder drops the incomplete batch",
+            key="global_batch_size",
+            received=batch_size,
+            remedy="lower global_batch_size or set drop_remainder=false",
         )
+
+
+class RowsStream(Stream):
+    """Batches of arrays, sparse matrices and ragged tensors, in the order of `ArrayStream`, gathered batch by batch.
+
+    The arguments are those of `ArrayStream`.
+
+    Raises:
+      UsageError: The arrays have different numbers of samples, or none.
+    """
+
+    def __init__(
+        self,
+        arrays: Any,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        repeat: bool = False,
+        drop_remainder: bool = False,
+    ):
+        self.arrays = nest.map_leaves(as_rows, arrays)
+        self._size = count_samples(self.arrays)
+        self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
+        full, rest = divmod(self._size, batch_size)
+        self._length = full + (rest > 0 and not drop_remainder)
+        super().__init__(repeat=repeat, batches_per_epoch=self._length)
+
+    @property
+    def parts(self) -> Any:
+        """All samples as plain arrays, for the fingerprint of the data."""
+        return nest.map_leaves(lambda leaf: leaf[np.arange(self._size)], self.arrays)
+
+    def open(self, epoch: int, batch: int) -> Iterator[Batch]:
+        """Yields the epoch's batches from that batch on."""
+        random = randomness.generator(self._seed, epoch)
+        rows = random.permutation(self._size) if self._shuffle else np.arange(self._size)
+        for number in range(batch, self._length):
+            taken = rows[number * self._batch_size : (number + 1) * self._batch_size]
+            yield nest.map_leaves(lambda leaf, taken=taken: leaf[taken], self.arrays)
+
+
+def as_rows(leaf: Any) -> Any:
+    """Returns an array, or the rows of a sparse or ragged tensor."""
+    if isinstance(leaf, Rows):
+        return leaf
+    return Rows(leaf) if is_sparse_or_ragged(leaf) else np.asarray(leaf)
+
+
+def count_samples(arrays: Any) -> int:
+    """Returns how many samples there are.
+
+    Raises:
+      UsageError: The parts do not agree on it, or there is none.
+    """
+    lengths = {path or "x": len(leaf) for path, leaf in nest.walk(arrays)}
+    if len(set(lengths.values())) != 1 or not next(iter(lengths.values())):
+        listed = ", ".join(f"{path}: {length}" for path, length in lengths.items())
+        raise UsageError(
+            f"the arrays have different numbers of samples, or none ({listed})", remedy="the first axis must agree"
+        )
+    return next(iter(lengths.values()))

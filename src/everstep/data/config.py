@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
 from everstep.config import Config
-from everstep.config.declined import Declined
-from everstep.config.problem import ConfigError, Problem
+from everstep.config.base import Declined
+from everstep.errors import Problem, UsageError
 
 _SERVICE = Declined(
-    "a tf.data service hands batches to whoever asks first, so a resumed run would not see the same ones", False, ""
+    "a tf.data service gives batches to the first consumer, so a resumed run would not see the same ones", False, ""
 )
 
 
@@ -50,19 +50,19 @@ class DataConfig(Config):
     """Whether samples are pairs (input, target) instead of dicts."""
 
     tfds_skip_decoding_feature: str = ""
-    """Features to leave as they are stored, with commas between, such as `image` for JPEG bytes."""
+    """Features that are not decoded, with commas between, such as `image` for JPEG bytes."""
 
     global_batch_size: int = 32
     """Samples per step, over all devices; at least 1."""
 
     limit_batches: int | None = None
-    """Read only so many batches of each epoch, the first ones, for a quick look. None: all."""
+    """Read only the first so many batches of each epoch, for a quick try. None: all."""
 
     is_training: bool | None = None
     """Whether this is training data. None: the caller decides, from where the data is used."""
 
     drop_remainder: bool | None = None
-    """Whether the last, short batch of an epoch is left out. None: in training yes, in evaluation no."""
+    """Whether the last, short batch of an epoch is dropped. None: in training yes, in evaluation no."""
 
     shuffle_buffer_size: int = 10_000
     """Records to draw from at random when training on record files. Arrays are always shuffled as a whole."""
@@ -80,7 +80,7 @@ class DataConfig(Config):
     """Whether each of several processes reads its own part: of the files if there are enough, else of the records."""
 
     deterministic: bool | None = None
-    """Samples always come in one order; False, which would leave it to chance, is refused."""
+    """Samples always come in a deterministic order; False is refused."""
 
     seed: int | None = None
     """With the epoch, decides the order of training data. None: `runtime.seed`."""
@@ -89,7 +89,7 @@ class DataConfig(Config):
     """Whether epoch follows epoch without end. None: in training yes, in evaluation no."""
 
     prefetch_buffer_size: int | None = None
-    """Batches of record files prepared ahead. None: TensorFlow decides."""
+    """Batches of record files to prefetch. None: TensorFlow decides."""
 
     ram_budget: int | None = None
     """Gigabytes that preparing record files may use. None: TensorFlow decides."""
@@ -108,7 +108,7 @@ class DataConfig(Config):
         super().validate()
         problems = [*self._low_numbers(), *self._contradictions()]
         if problems:
-            raise ConfigError(problems)
+            raise UsageError(problems)
 
     def _low_numbers(self) -> Iterator[Problem]:
         least = {
@@ -122,16 +122,14 @@ class DataConfig(Config):
         for name, bound in least.items():
             value = getattr(self, name)
             if value is not None and value < bound:
-                yield Problem(name, f"received {value}, must be at least {bound}")
+                yield Problem(name, f"must be at least {bound}", received=value)
 
     def _contradictions(self) -> Iterator[Problem]:
         if self.input_path and self.tfds_name:
-            text = f"received {self.tfds_name!r}, but input_path is {self.input_path!r}: set one of them"
-            yield Problem("tfds_name", text)
+            reason = f"but input_path is {self.input_path!r}"
+            yield Problem("tfds_name", reason, received=self.tfds_name, remedy="set one of them")
         if self.tfds_name and not self.tfds_split:
-            yield Problem("tfds_split", f"is empty; which part of {self.tfds_name!r} is to be read, such as 'train'?")
+            yield Problem("tfds_split", "is empty", remedy=f"name a split of {self.tfds_name!r}, such as 'train'")
         if self.deterministic is False:
-            text = (
-                "received False: samples in an order of chance cannot be resumed; leave it out, the order costs little"
-            )
-            yield Problem("deterministic", text)
+            reason = "a run whose samples come in a random order cannot be resumed"
+            yield Problem("deterministic", reason, received=False, remedy="remove it; a fixed order costs little")

@@ -1,14 +1,18 @@
-"""Which record files a configuration names, and how one of them is read."""
+"""Record files: which ones a configuration names, how they are read in one pass, and which one is damaged."""
 
+import abc
+import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from everstep.config.problem import ConfigError, Problem
+import numpy as np
+
+from everstep.checkpoint.remote.files import is_known, local_files
 from everstep.data.tf_data import load_tensorflow
-from everstep.errors import UsageError, nearest
-from everstep.remote.data import is_known, local_files
+from everstep.errors import Problem, UsageError, nearest
 from everstep.storage import is_temporary
+from everstep.types import Batch
 
 Patterns = str | Sequence[str]
 
@@ -31,7 +35,7 @@ def find_files(patterns: Patterns, key: str = "input_path") -> list[str]:
       key: The configuration's key that they come from, for the messages.
 
     Raises:
-      UsageError: There is no pattern, one of them matches nothing or cannot be looked for, or a file is empty, a
+      UsageError: There is no pattern, one of them matches nothing or cannot be searched for, or a file is empty, a
         folder or not readable.
     """
     tf = load_tensorflow("reading TFRecord files")
@@ -39,12 +43,13 @@ def find_files(patterns: Patterns, key: str = "input_path") -> list[str]:
     for pattern in _patterns(patterns, key):
         matches = local_files(pattern, key) if is_known(pattern) else _matches(tf, pattern, key)
         if not matches:
-            text = f"no file matches {pattern!r}: paths are relative to the working folder"
-            raise ConfigError([Problem(key, text)])
+            raise UsageError(
+                "no file matches", key=key, received=pattern, remedy="paths are relative to the working directory"
+            )
         found.update(matches)
-    problems = [Problem(key, text) for name in sorted(found) if (text := _unusable(tf, name, found[name]))]
+    problems = [problem for name in sorted(found) if (problem := _unusable(tf, name, found[name], key))]
     if problems:
-        raise ConfigError(problems)
+        raise UsageError(problems)
     return [found[name] for name in sorted(found)]
 
 
@@ -52,13 +57,18 @@ def read_records(compression: str = "") -> ReadFile:
     """Returns the function that reads a TFRecord file.
 
     Raises:
-      UsageError: TFRecord files know no such compression.
+      UsageError: TFRecord files have no such compression.
     """
-    if compression not in COMPRESSIONS:
-        known = ", ".join(repr(name) for name in COMPRESSIONS)
-        raise UsageError(f"compression is {compression!r}; TFRecord files have one of {known}")
+    check_compression(compression)
     tf = load_tensorflow("reading TFRecord files")
     return lambda file: tf.data.TFRecordDataset(file, compression)
+
+
+def check_compression(compression: str) -> None:
+    """Raises UsageError if TFRecord files have no such compression."""
+    if compression not in COMPRESSIONS:
+        known = ", ".join(repr(name) for name in COMPRESSIONS)
+        raise UsageError(f"TFRecord files have one of {known}", key="compression", received=compression)
 
 
 def pick_dataset_fn(file_type: str) -> ReadFile:
@@ -68,7 +78,9 @@ def pick_dataset_fn(file_type: str) -> ReadFile:
       UsageError: There is no such file type.
     """
     if file_type not in _FILE_TYPES:
-        raise UsageError(f"unknown file type {file_type!r}; {nearest(file_type, _FILE_TYPES)}")
+        raise UsageError(
+            "unknown file type", key="file_type", received=file_type, remedy=nearest(file_type, _FILE_TYPES)
+        )
     return read_records(_FILE_TYPES[file_type])
 
 
@@ -79,8 +91,7 @@ def _matches(tf: Any, pattern: str, key: str) -> dict[str, str]:
             return {pattern: pattern}
         return {file: file for file in tf.io.gfile.glob(pattern) if not is_temporary(file)}
     except (tf.errors.OpError, OSError) as error:  # a kind of storage that TensorFlow does not know, or cannot reach
-        text = f"{pattern!r} cannot be looked for: {first_line(error)}"
-        raise ConfigError([Problem(key, text)]) from error
+        raise UsageError(f"cannot be searched for: {first_line(error)}", key=key, received=pattern) from error
 
 
 def first_line(error: Exception) -> str:
@@ -92,24 +103,182 @@ def first_line(error: Exception) -> str:
 def _patterns(patterns: Patterns, key: str) -> list[str]:
     listed = [patterns] if isinstance(patterns, str) else list(patterns)
     if not all(isinstance(entry, str) for entry in listed):
-        raise ConfigError([Problem(key, f"received {patterns!r}; expected a path, a glob, or a list of those")])
+        raise UsageError("expected a path, a glob, or a list of those", key=key, received=patterns)
     globs = [part.strip() for entry in listed for part in entry.split(",") if part.strip()]
     if not globs:
-        text = f"names no record files: set {key} to a path or a glob such as 'data/*.tfrecord'"
-        raise ConfigError([Problem(key, text)])
+        raise UsageError("names no record files", key=key, remedy="name a path or a glob such as 'data/*.tfrecord'")
     return globs
 
 
-def _unusable(tf: Any, name: str, file: str) -> str:
-    """Returns why a file of this machine cannot hold records, empty if it may; distant ones are not asked."""
+def _unusable(tf: Any, name: str, file: str, key: str) -> Problem | None:
+    """Returns why a file of this machine cannot hold records, None if it may; remote files are not checked."""
     if "://" in file:
-        return ""
+        return None
     if tf.io.gfile.isdir(file):
-        return f"{name!r} is a folder: name its files, such as {name.rstrip('/') + '/*'!r}"
+        return Problem(key, "is a folder", received=name, remedy=f"name its files, such as {name.rstrip('/') + '/*'!r}")
     if not tf.io.gfile.stat(file).length:
-        return f"{name!r} is empty, 0 bytes: write it again, or leave it out"
+        return Problem(key, "is empty, 0 bytes", received=name, remedy="write it again, or remove it")
     try:
         with open(file, "rb"):
-            return ""
+            return None
     except OSError as error:
-        return f"{name!r} cannot be read: {error.strerror}"
+        return Problem(key, f"cannot be read: {error.strerror}", received=name)
+
+
+PARALLEL_FILES = 8
+"""Files read at once while shuffling; part of the order, so it never follows the machine."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """This process's part: every `count`-th, from `index` on."""
+
+    index: int = 0
+    count: int = 1
+
+    def takes_files(self, files: int) -> bool:
+        """Whether there are enough files for each process to have its own."""
+        return files >= max(2, self.count)
+
+    def of(self, files: Sequence[Any]) -> list[Any]:
+        """Returns the part of the files."""
+        return list(files[self.index :: self.count])
+
+
+@dataclasses.dataclass(frozen=True)
+class Interleave:
+    """How files are read in turn; see `DataConfig`."""
+
+    cycle_length: int | None = None
+    block_length: int = 1
+
+    def cycle(self, files: int, shuffled: bool) -> int:
+        """Returns how many files are read at once."""
+        return min(self.cycle_length or (PARALLEL_FILES if shuffled else 1), files)
+
+
+class Source(abc.ABC):
+    """Records to be read again and again."""
+
+    @abc.abstractmethod
+    def records(self, random: np.random.Generator | None) -> Any:
+        """Returns the records of one pass as a dataset, the files in their natural order if `random` is None."""
+
+    def readers(self) -> list[tuple[str, ReadFile]]:
+        """Returns the files behind it, and how each is read alone: to find the one that cannot be."""
+        return []
+
+
+class FileSource(Source):
+    """The records of some files.
+
+    Args:
+      tf: The module `tensorflow`.
+      files: Their paths.
+      read: Makes a dataset from one path.
+      interleave: How they are read in turn.
+      shard: This process's part: of the files if there are enough, else of the records.
+    """
+
+    def __init__(self, tf: Any, files: Sequence[str], read: ReadFile, interleave: Interleave, shard: Shard):
+        self._files, self._read = list(files), read
+        self._tf, self._interleave, self._shard = tf, interleave, shard
+
+    def records(self, random: np.random.Generator | None) -> Any:
+        """Returns the records of one pass; see `Source.records`."""
+        files = arranged(self._files, random)
+        by_file = self._shard.takes_files(len(files))
+        mine = self._shard.of(files) if by_file else files
+        records = self._read_in_turn(mine, random is not None)
+        return records if by_file or self._shard.count == 1 else records.shard(self._shard.count, self._shard.index)
+
+    def readers(self) -> list[tuple[str, ReadFile]]:
+        """Returns the files and how each is read; see `Source.readers`."""
+        return [(file, self._read) for file in self._files]
+
+    def _read_in_turn(self, files: list[str], shuffled: bool) -> Any:
+        cycle, block = self._interleave.cycle(len(files), shuffled), self._interleave.block_length
+        paths = self._tf.data.Dataset.from_tensor_slices(files)
+        if cycle == 1:
+            return paths.flat_map(self._read)
+        return paths.interleave(
+            self._read, cycle_length=cycle, block_length=block, num_parallel_calls=cycle, deterministic=True
+        )
+
+
+def arranged(files: Sequence[Any], random: np.random.Generator | None) -> list[Any]:
+    """Returns the files as they are, or in an order drawn from `random`."""
+    return list(files) if random is None else [files[index] for index in random.permutation(len(files))]
+
+
+def seeds(random: np.random.Generator) -> list[int]:
+    """Returns two numbers for `shuffled`."""
+    return [int(number) for number in random.integers(1, 2**62, size=2)]
+
+
+def shuffled(tf: Any, dataset: Any, buffer: int, seed: Any, seed2: Any) -> Any:
+    """Returns the dataset shuffled through a buffer; `Dataset.shuffle` would mix TensorFlow's global seed into ours."""
+    specs = [part for spec in tf.nest.flatten(dataset.element_spec) for part in spec._flat_tensor_specs]
+    variant = tf.raw_ops.ShuffleDataset(
+        input_dataset=tf.data.experimental.to_variant(dataset),
+        buffer_size=buffer,
+        seed=seed,
+        seed2=seed2,
+        output_types=[spec.dtype for spec in specs],
+        output_shapes=[spec.shape for spec in specs],
+        reshuffle_each_iteration=False,
+    )
+    return tf.data.experimental.from_variant(variant, dataset.element_spec)
+
+
+def shuffled_forever(tf: Any, dataset: Any, buffer: int, seed: int, seed2: int) -> Any:
+    """Returns pass after pass over the dataset, each shuffled in an order of its own."""
+    passes = tf.data.Dataset.counter()
+    return passes.flat_map(lambda number: shuffled(tf, dataset, buffer, seed, seed2 + number))
+
+
+GZIP = b"\x1f\x8b"
+"""The first bytes of a gzip file."""
+
+
+def naming_damage(
+    tf: Any, batches: Iterator[Batch], files: Sequence[tuple[str, ReadFile]], key: str = "input_path"
+) -> Iterator[Batch]:
+    """Yields the batches; if reading them fails, finds the file that cannot be read: TensorFlow does not name it.
+
+    Args:
+      tf: The module `tensorflow`.
+      batches: What is read from the files.
+      files: Their paths, and how each is read.
+      key: What the files were named by.
+
+    Raises:
+      UsageError: A file is damaged, missing, or not what `read` expects; `received` is the file.
+    """
+    causes = (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.PermissionDeniedError)
+    try:
+        yield from batches
+    except causes as error:
+        for file, read in files:
+            _raise_if_damaged(tf, file, read, causes, key)
+        raise UsageError(f"the records cannot be read: {first_line(error)}", key=key) from error
+
+
+def _raise_if_damaged(tf: Any, file: str, read: ReadFile, causes: tuple[type[Exception], ...], key: str) -> None:
+    records = 0
+    try:
+        for _ in read(tf.constant(file)):
+            records += 1
+    except causes as error:
+        offset = re.search(r"record at (\d+)", str(error))
+        place = f"{f'at byte {offset[1]}, ' if offset else ''}after {records} good records ({first_line(error)})"
+        if not tf.io.gfile.exists(file):
+            raise UsageError(f"is missing {place}", key=key, received=file) from error
+        with tf.io.gfile.GFile(file, "rb") as opened:
+            kind = "; it is a gzip file" if opened.read(len(GZIP)) == GZIP else ""
+        raise UsageError(
+            f"is damaged, or has another compression than specified, {place}{kind}",
+            key=key,
+            received=file,
+            remedy="write it again, or specify its compression",
+        ) from error

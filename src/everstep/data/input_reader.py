@@ -1,16 +1,236 @@
-"""`InputReader`: from a data configuration and a user's functions to a stream, as in TF Model Garden."""
+"""`InputReader`: from a data configuration and a user's functions to a stream, as in TF Model Garden.
 
-from collections.abc import Callable
+Each epoch is one `tf.data` pipeline; resuming opens the same one and skips. The order of operations:
+
+    read -> shuffle (training, not cached) -> decode -> combine -> sample -> parse -> filter
+         -> cache (then shuffle, in training) -> batch -> postprocess
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from everstep.config.problem import ConfigError, Problem, join
+import numpy as np
+
+from everstep.data import files, randomness, tf_data
 from everstep.data.config import DataConfig
-from everstep.data.files import find_files, read_records
-from everstep.data.input_pipeline import Hooks, Reading
-from everstep.data.input_stream import InputStream
-from everstep.data.passes import FileSource, Interleave, Shard, Source
+from everstep.data.files import FileSource, Interleave, Shard, Source, find_files, naming_damage, read_records
+from everstep.data.stream import Stream, skip
 from everstep.data.tf_data import load_tensorflow
-from everstep.data.tfds_source import TfdsSource
+from everstep.data.tfds import TfdsSource
+from everstep.errors import UsageError, join
+from everstep.types import Batch
+
+Function = Callable[..., Any]
+_ON_TENSORS = ("decode", "parse", "filter", "postprocess")
+_GIGABYTE = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Hooks:
+    """A user's functions, each optional; `InputReader` says what each one gets and returns."""
+
+    decode: Function | None = None
+    combine: Function | None = None
+    sample: Function | None = None
+    parse: Function | None = None
+    filter: Function | None = None
+    transform_and_batch: Function | None = None
+    postprocess: Function | None = None
+
+    @property
+    def one_to_one(self) -> bool:
+        """Whether every record becomes one sample."""
+        return not (self.combine or self.sample or self.filter)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How to read, every choice made; see `DataConfig`."""
+
+    batch_size: int
+    drop_remainder: bool = False
+    shuffle: bool = False
+    shuffle_buffer: int = 0
+    seed: int = 0
+    repeat: bool = False
+    cache: bool = False
+    prefetch: int | None = None
+    ram_budget: int | None = None
+    autotune_algorithm: str | None = None
+
+
+class InputPipeline:
+    """Builds the pipeline of an epoch; its order follows from (seed, epoch).
+
+    Args:
+      tf: The module `tensorflow`.
+      sources: What to read; a dict of sources where `hooks.combine` joins several.
+      hooks: A user's functions.
+      reading: How to read.
+      input_context: Passed to `hooks.transform_and_batch`.
+    """
+
+    def __init__(
+        self, tf: Any, sources: Source | Mapping[str, Source], hooks: Hooks, reading: Reading, input_context: Any
+    ):
+        self._tf, self._sources, self._reading, self._context = tf, sources, reading, input_context
+        self._hooks = hooks
+        # Compiled here, once: every epoch's pipeline would trace them again.
+        self._functions = {name: tf.function(fn) for name in _ON_TENSORS if (fn := getattr(hooks, name)) is not None}
+        self._drawing: dict[str, bool] = {}
+        self._cached = self._in_memory() if reading.cache else None
+        self.unshuffled = self.batches(0, 0, shuffle=False)
+        """Epoch 0 in the order of the files: shows what the pipeline is made of."""
+
+    def batches(self, epoch: int, skipped: int, *, shuffle: bool = True) -> Any:
+        """Returns the epoch's batches as a dataset.
+
+        Args:
+          epoch: Which one.
+          skipped: How many batches at its start to skip; read raw, not computed, where that is the same.
+          shuffle: Whether to use the shuffle buffer.
+        """
+        early = self._skips_samples()
+        skipped_samples = skipped * self._reading.batch_size if early else 0
+        batches = self._mapped("postprocess", self._batched(self._samples(epoch, skipped_samples, shuffle)))
+        return self._with_options(batches if early else batches.skip(skipped))
+
+    def _skips_samples(self) -> bool:
+        """Whether samples can be skipped before they are computed, without changing what is counted or drawn."""
+        if self._hooks.transform_and_batch or self._drawing.get("postprocess"):
+            return False
+        if self._reading.cache:
+            return True
+        return self._hooks.one_to_one and not any(self._drawing.get(name) for name in ("decode", "parse"))
+
+    def _samples(self, epoch: int, skipped: int, shuffle: bool) -> Any:
+        if self._cached is None:
+            return self._parsed(self._read(epoch, skipped, shuffle))
+        if shuffle and self._reading.shuffle and self._reading.shuffle_buffer:
+            seeds = files.seeds(randomness.generator(self._reading.seed, epoch))
+            return files.shuffled(self._tf, self._cached, self._reading.shuffle_buffer, *seeds).skip(skipped)
+        return self._cached.skip(skipped)
+
+    def _in_memory(self) -> Any:
+        """Returns the parsed samples, cached after they were all read; always read in the order of epoch 0."""
+        return self._with_options(self._parsed(self._read(0, 0, shuffle=False))).cache()
+
+    def _read(self, epoch: int, skipped: int, shuffle: bool) -> Any:
+        random = randomness.generator(self._reading.seed, epoch) if self._reading.shuffle else None
+        if isinstance(self._sources, Source):
+            records = self._sources.records(random)
+            return (self._shuffled(records, random) if shuffle else records).skip(skipped)
+        return {name: self._part(self._sources[name], random, shuffle) for name in sorted(self._sources)}
+
+    def _part(self, source: Source, random: np.random.Generator | None, shuffle: bool) -> Any:
+        """Returns one source of several. In training it is infinite: `combine` decides how much of it is used."""
+        records = source.records(random)
+        if random is None or self._reading.cache or not self._reading.repeat:
+            return self._shuffled(records, random) if shuffle else records
+        if not shuffle or not self._reading.shuffle_buffer:
+            return records.repeat()
+        return files.shuffled_forever(self._tf, records, self._reading.shuffle_buffer, *files.seeds(random))
+
+    def _shuffled(self, records: Any, random: np.random.Generator | None) -> Any:
+        if random is None or self._reading.cache or not self._reading.shuffle_buffer:
+            return records
+        return files.shuffled(self._tf, records, self._reading.shuffle_buffer, *files.seeds(random))
+
+    def _parsed(self, records: Any) -> Any:
+        samples = self._mapped("parse", self._sampled(self._decoded(records)))
+        return samples.filter(self._functions["filter"]) if self._hooks.filter else samples
+
+    def _decoded(self, records: Any) -> Any:
+        if not self._hooks.combine or not isinstance(records, dict):
+            return self._mapped("decode", records)
+        return self._hooks.combine({name: self._mapped("decode", part) for name, part in records.items()})
+
+    def _sampled(self, decoded: Any) -> Any:
+        return decoded.apply(self._hooks.sample) if self._hooks.sample else decoded
+
+    def _batched(self, samples: Any) -> Any:
+        if self._hooks.transform_and_batch:
+            return self._hooks.transform_and_batch(samples, self._context)
+        return samples.batch(self._reading.batch_size, drop_remainder=self._reading.drop_remainder)
+
+    def _mapped(self, name: str, dataset: Any) -> Any:
+        """Returns the dataset passed through a user's function, in parallel unless it draws random numbers."""
+        function = self._functions.get(name)
+        if function is None:
+            return dataset
+        if name not in self._drawing:
+            self._drawing[name] = self._draws(function, dataset.element_spec)
+        if self._drawing[name]:
+            return dataset.map(function)
+        return dataset.map(function, num_parallel_calls=self._tf.data.AUTOTUNE, deterministic=True)
+
+    def _draws(self, function: Any, spec: Any) -> bool:
+        arguments = spec if type(spec) is tuple else (spec,)
+        return any(tf_data.draws(self._tf, function.get_concrete_function(*arguments).graph))
+
+    def _with_options(self, dataset: Any) -> Any:
+        options = self._tf.data.Options()
+        options.deterministic = True
+        if self._reading.ram_budget is not None:
+            options.autotune.ram_budget = self._reading.ram_budget * _GIGABYTE
+        if self._reading.autotune_algorithm is not None:
+            algorithms = self._tf.data.experimental.AutotuneAlgorithm
+            options.autotune.autotune_algorithm = algorithms[self._reading.autotune_algorithm]
+        return dataset.with_options(options)
+
+
+class InputStream(Stream):
+    """Batches from record files or TensorFlow Datasets; returned by `InputReader.read`.
+
+    The order is a pure function of (seed, epoch). Skipped records are read but not parsed where each makes one
+    sample and no function draws random numbers; otherwise everything before the position is computed again.
+
+    Args:
+      sources: What to read; a dict of sources where `hooks.combine` joins several.
+      hooks: A user's functions.
+      reading: How to read.
+      input_context: Passed to `hooks.transform_and_batch`.
+    """
+
+    _key = "input_path"  # what names the files, for messages
+
+    def __init__(
+        self, sources: Source | Mapping[str, Source], hooks: Hooks, reading: Reading, input_context: Any = None
+    ):
+        self._tf = load_tensorflow("reading record files")
+        self._pipeline = InputPipeline(self._tf, sources, hooks, reading, input_context)
+        self._sources = [sources] if isinstance(sources, Source) else list(sources.values())
+        self._prefetch = self._tf.data.AUTOTUNE if reading.prefetch is None else reading.prefetch
+        size = int(self._pipeline.unshuffled.cardinality())
+        self._infinite = size == -1
+        super().__init__(repeat=reading.repeat, batches_per_epoch=size if size >= 0 else None)
+
+    @property
+    def endless(self) -> bool:
+        """Whether epoch follows epoch, or the first one has no end."""
+        return self._infinite or super().endless
+
+    @property
+    def files(self) -> Sequence[str]:
+        """The record files; see `Stream.files`."""
+        return [file for source in self._sources for file, _ in source.readers()]
+
+    @property
+    def guarantee(self) -> str:
+        """What in the user's functions draws numbers that a resumed run cannot draw again; see `Stream.guarantee`."""
+        weaknesses = tf_data.weaknesses(self._tf, self._pipeline.unshuffled, passes=not self._infinite)
+        return "; ".join(weaknesses)
+
+    def open(self, epoch: int, batch: int) -> Iterator[Batch]:
+        """Returns the epoch's batches from that batch on."""
+        # One batch less is skipped in the pipeline: reading it proves that the position exists.
+        skipped = max(batch - 1, 0)
+        batches = self._pipeline.batches(epoch, skipped).prefetch(self._prefetch).as_numpy_iterator()
+        readers = [pair for source in self._sources for pair in source.readers()]
+        named = naming_damage(self._tf, batches, readers, self._key)
+        skip(named, batch - skipped, batch)
+        return named
 
 
 class InputReader:
@@ -24,25 +244,25 @@ class InputReader:
     `parser_fn`, `filter_fn`, cache, batch, `postprocess_fn`. Those that see tensors are written in TensorFlow,
     whatever the backend. Training data is shuffled and repeated, evaluation data is neither.
 
-    A resumed run gets the very next batch. Random numbers in the functions keep that up as well as they can:
-    `tf.random.stateless_…` always, others as the stream's `guarantee` says.
+    A resumed run gets the very next batch. For random numbers in the functions: `tf.random.stateless_…` are always
+    the same, others as far as the stream's `guarantee` says.
 
     Args:
       params: The data section of a task's configuration.
-      dataset_fn: Makes a dataset of records from one file's path; None reads TFRecord files.
-      decoder_fn: Makes tensors of one serialised record.
-      combine_fn: Makes one dataset of a dict of them, where `input_path` or `tfds_name` is a dict. In training
-        each of those has no end.
-      sample_fn: Makes a dataset of a dataset of decoded records: takes a part, repeats some, windows.
-      parser_fn: Makes a sample of one decoded record.
-      filter_fn: Says of a sample whether it stays.
-      transform_and_batch_fn: Makes batches of a dataset of samples, called with it and `input_context`; None
-        cuts batches of `global_batch_size`.
+      dataset_fn: Creates a dataset of records from one file's path; None reads TFRecord files.
+      decoder_fn: Decodes one serialised record to tensors.
+      combine_fn: Joins a dict of datasets to one, where `input_path` or `tfds_name` is a dict. In training each of
+        them is infinite.
+      sample_fn: Transforms the dataset of decoded records: takes a part, repeats some, windows.
+      parser_fn: Converts one decoded record to a sample.
+      filter_fn: Returns whether a sample is used.
+      transform_and_batch_fn: Batches the dataset of samples, called with it and `input_context`; None cuts batches
+        of `global_batch_size`.
       postprocess_fn: Changes a whole batch.
       compression: Of TFRecord files: `""`, `"GZIP"` or `"ZLIB"`.
 
     Raises:
-      UsageError: The section names no data, data that is not there, or contradicts itself; names the key.
+      UsageError: The section names no data, missing data, or contradicts itself.
     """
 
     def __init__(
@@ -80,7 +300,9 @@ class InputReader:
         Raises:
           UsageError: The batch size cannot be shared evenly.
         """
-        shard = _shard(self._params, input_context)
+        shard = Shard()
+        if input_context is not None and self._params.sharding:
+            shard = Shard(int(input_context.input_pipeline_id), int(input_context.num_input_pipelines))
         names = self._files or self._params.tfds_name
         if isinstance(names, dict):
             sources: Any = {key: self._source(value, shard) for key, value in names.items()}
@@ -97,12 +319,14 @@ class InputReader:
 
 def _check_source(params: DataConfig, combine_fn: Callable[..., Any] | None) -> None:
     if not params.input_path and not params.tfds_name:
-        text = "is empty: name record files, such as 'data/*.tfrecord', or a dataset in tfds_name"
-        raise ConfigError([Problem("input_path", text)])
+        raise UsageError(
+            "is empty",
+            key="input_path",
+            remedy="name record files, such as 'data/*.tfrecord', or a dataset in tfds_name",
+        )
     for key in ("input_path", "tfds_name"):
         if isinstance(getattr(params, key), dict) and combine_fn is None:
-            text = f"received {getattr(params, key)!r}; several sources need a combine_fn that makes one of them"
-            raise ConfigError([Problem(key, text)])
+            raise UsageError("several sources need a combine_fn", key=key, received=getattr(params, key))
 
 
 def _find_all(paths: str | list[str] | dict[str, str | list[str]]) -> list[str] | dict[str, list[str]]:
@@ -111,16 +335,18 @@ def _find_all(paths: str | list[str] | dict[str, str | list[str]]) -> list[str] 
     return find_files(paths) if paths else []
 
 
-def _shard(params: DataConfig, context: Any) -> Shard:
-    if context is None or not params.sharding:
-        return Shard()
-    return Shard(int(context.input_pipeline_id), int(context.num_input_pipelines))
-
-
 def _reading(params: DataConfig, context: Any) -> Reading:
     training = bool(params.is_training)
+    replicas = 1 if context is None else int(context.num_replicas_in_sync)
+    if params.global_batch_size % replicas:
+        raise UsageError(
+            f"cannot be shared evenly by {replicas} replicas",
+            key="global_batch_size",
+            received=params.global_batch_size,
+            remedy=f"use a multiple of {replicas}",
+        )
     return Reading(
-        batch_size=_batch_size(params.global_batch_size, 1 if context is None else int(context.num_replicas_in_sync)),
+        batch_size=params.global_batch_size // replicas,
         drop_remainder=training if params.drop_remainder is None else params.drop_remainder,
         shuffle=training,
         shuffle_buffer=params.shuffle_buffer_size,
@@ -131,10 +357,3 @@ def _reading(params: DataConfig, context: Any) -> Reading:
         ram_budget=params.ram_budget,
         autotune_algorithm=params.autotune_algorithm,
     )
-
-
-def _batch_size(total: int, replicas: int) -> int:
-    if total % replicas:
-        text = f"received {total}, which {replicas} replicas cannot share evenly; take a multiple of {replicas}"
-        raise ConfigError([Problem("global_batch_size", text)])
-    return total // replicas

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from everstep.data import nest, special
+from everstep.data import nest, sparse
 from everstep.data.randomness import BorrowedRandomness
 from everstep.data.stream import Stream, skip
 from everstep.errors import UsageError
@@ -26,11 +26,9 @@ class IterableStream(Stream):
     Each epoch calls the function, or iterates the object, anew. Resuming does the same and drops the batches
     that were already used; it is exact if the function yields the same batches whenever it is called for the
     same epoch. Random numbers are part of that: with `seed` the generators behind `random` and `np.random`
-    are set from (seed, epoch) while the function runs. A generator of the function's own must be made inside
-    it.
+    are set from (seed, epoch) while the function runs. A generator of its own must be created inside the function.
 
-    A one-shot iterator, such as a generator object, can be read to its end once: it neither repeats nor
-    resumes.
+    A one-shot iterator, such as a generator object, can be read once: it neither repeats nor resumes.
 
     Args:
       source: The function, called without arguments, or the iterable.
@@ -38,11 +36,11 @@ class IterableStream(Stream):
       batch_size: None: the source yields batches. Otherwise it yields samples, stacked to batches of this
         size, the last one of an epoch as short as it comes.
       seed: With the epoch, sets the global random generators for the source; None leaves them alone.
-      reads_on: Whether a one-shot iterator that is opened again at its beginning, as for another evaluation, is read
-        on from where it is.
+      reads_on: Whether a one-shot iterator that is opened again at its beginning, as for another evaluation,
+        continues where it is.
 
     Raises:
-      UsageError: A one-shot iterator is to repeat, or the batch size is not positive.
+      UsageError: A one-shot iterator should repeat, or the batch size is not positive.
     """
 
     def __init__(
@@ -55,7 +53,7 @@ class IterableStream(Stream):
         reads_on: bool = False,
     ):
         if batch_size is not None and batch_size < 1:
-            raise UsageError(f"batch_size is {batch_size}; it must be at least 1")
+            raise UsageError("must be at least 1", key="batch_size", received=batch_size)
         self._source, self._batch_size, self._seed = source, batch_size, seed
         self._one_shot = is_one_shot(source)
         self._started, self._reads_on = False, reads_on
@@ -65,7 +63,7 @@ class IterableStream(Stream):
 
     @property
     def guarantee(self) -> str:
-        """A one-shot iterator is gone once it was read, a DataLoader shuffles unseen; see `Stream.guarantee`."""
+        """A one-shot iterator cannot be read again, a DataLoader's order is not saved; see `Stream.guarantee`."""
         if self._one_shot:
             return str(self._cannot("go back or resume"))
         if _shuffles_unseen(self._source):
@@ -100,8 +98,8 @@ class IterableStream(Stream):
 
     def _cannot(self, act: str) -> UsageError:
         return UsageError(
-            f"a one-shot {type(self._source).__name__} cannot {act}: it can be read only once; pass the "
-            "function that returns it instead, such as `lambda: make_batches()`"
+            f"a one-shot {type(self._source).__name__} can be read only once, so it cannot {act}",
+            remedy="pass the function that returns it instead, such as `lambda: make_batches()`",
         )
 
 
@@ -131,11 +129,12 @@ def _stacked(samples: Iterator[Any], batch_size: int) -> Iterator[Batch]:
 
 
 def _as_batch(item: Any) -> Batch:
-    batch = nest.map_leaves(special.on_host, item)
+    batch = nest.map_leaves(sparse.on_host, item)
     for path, leaf in nest.walk(batch):
         if leaf.ndim == 0:
             raise UsageError(
-                f"the source yielded the single value {leaf.item()!r}{path and f' at {path}'}, no batch: "
-                "yield whole batches, or use IterableStream(source, batch_size=…) to stack samples"
+                f"expected a batch from the source, not a single value{path and f' at {path}'}",
+                received=leaf.item(),
+                remedy="yield whole batches, or use IterableStream(source, batch_size=…) to stack samples",
             )
     return batch

@@ -20,9 +20,9 @@ def check_labels(labels: Any, num_classes: int, where: str) -> None:
     """
     values = np.asarray(labels)
     if not (np.issubdtype(values.dtype, np.number) or values.dtype == bool):
-        raise UsageError(f"{where} are of type {values.dtype}; class labels must be whole numbers, so encode them")
+        raise UsageError(f"{where} are of type {values.dtype}, not whole numbers", remedy="encode class labels")
     if np.iscomplexobj(values):
-        raise UsageError(f"{where} are complex numbers; class labels must be whole numbers")
+        raise UsageError(f"{where} are complex numbers, not whole numbers")
     bad = _bad(values, num_classes)
     if bad is not None:
         raise _out_of_range(values, bad, num_classes, where)
@@ -45,6 +45,6 @@ def _out_of_range(values: np.ndarray, bad: np.ndarray, num_classes: int, where: 
     shown = index[0] if len(index) == 1 else index
     return UsageError(
         f"{where} must be whole numbers from 0 to {num_classes - 1}, but {int(bad.sum())} of {values.size} "
-        f"are not; the first is {values[index].item()} at index {shown}: correct the labels, or "
-        "give the model an output for every class there is"
+        f"are not; the first is {values[index].item()} at index {shown}",
+        remedy="correct the labels, or give the model an output for every class",
     )

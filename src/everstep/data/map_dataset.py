@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from everstep.data import drawing, nest, order
+from everstep.data import nest, randomness
 from everstep.data.arrays import check_batch_size
 from everstep.data.stream import Stream
 from everstep.errors import UsageError
@@ -30,10 +30,10 @@ class MapDatasetStream(Stream):
       shuffle: Whether each epoch has an order of its own.
       seed: With the epoch, decides that order.
       repeat: Whether epoch follows epoch without end.
-      drop_remainder: Whether the last, short batch of an epoch is left out.
+      drop_remainder: Whether the last, short batch of an epoch is dropped.
 
     Raises:
-      UsageError: The dataset is empty or does not know its length, or not one batch is left.
+      UsageError: The dataset is empty, has no length, or gives no batch.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class MapDatasetStream(Stream):
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Yields the epoch's batches from that batch on."""
-        random = order.generator(self._seed, epoch)
+        random = randomness.generator(self._seed, epoch)
         rows = random.permutation(self._size) if self._shuffle else np.arange(self._size)
         for number in range(batch, self._length):
             indices = rows[number * self._batch_size : (number + 1) * self._batch_size].tolist()
-            with drawing.for_batch(self._seed, epoch, number):
+            with randomness.for_batch(self._seed, epoch, number):
                 samples = self._samples(indices)
             yield stacked(samples, indices)
 
@@ -70,8 +70,8 @@ class MapDatasetStream(Stream):
         samples = list(at_once(indices))
         if len(samples) != len(indices):
             raise UsageError(
-                f"{_name(self._dataset)}.__getitems__ returned {len(samples)} samples for {len(indices)} indices: "
-                "return a list with one sample for each"
+                f"{_name(self._dataset)}.__getitems__ returned {len(samples)} samples for {len(indices)} indices",
+                remedy="return a list with one sample for each",
             )
         return samples
 
@@ -80,11 +80,11 @@ def stacked(samples: Sequence[Any], indices: Sequence[int]) -> Batch:
     """Returns samples as one batch.
 
     Raises:
-      UsageError: They differ in nesting or shapes; names the first that differs from the one at the batch's head.
+      UsageError: They differ in nesting or shapes; names the first that differs from the batch's first sample.
     """
     for sample, index in zip(samples, indices, strict=True):
         if sample is None:
-            raise UsageError(f"sample {index} is None: __getitem__ has to return it")
+            raise UsageError(f"sample {index} is None", remedy="return the sample from __getitem__")
     trees = [_with_arrays(sample) for sample in samples]
     for tree, index in zip(trees, indices, strict=True):
         _check_alike(tree, trees[0], index, indices[0])
@@ -95,19 +95,20 @@ def _check_alike(tree: Any, first: Any, index: int, first_index: int) -> None:
     forms = [dict(nest.walk(one)) for one in (tree, first)]
     if list(forms[0]) != list(forms[1]):
         raise UsageError(
-            f"sample {index} has the parts {_listed(forms[0])}, but sample {first_index} has {_listed(forms[1])}: "
-            "samples of one batch must have the same nesting"
+            f"sample {index} has the parts {_listed(forms[0])}, but sample {first_index} has {_listed(forms[1])}",
+            remedy="samples of one batch must have the same nesting",
         )
     for path, leaf in forms[0].items():
         if leaf.shape != forms[1][path].shape:
             raise UsageError(
                 f"sample {index} has the shape {leaf.shape}{path and f' at {path}'}, but sample {first_index} has "
-                f"{forms[1][path].shape}: pad or crop samples to one shape"
+                f"{forms[1][path].shape}",
+                remedy="pad or crop samples to one shape",
             )
         if leaf.dtype == object:
             raise UsageError(
-                f"sample {index} holds a Python object{path and f' at {path}'} that is no array of one shape: pad or "
-                "convert it in the dataset"
+                f"sample {index} holds a Python object{path and f' at {path}'} that is not an array of one shape",
+                remedy="pad or convert it in the dataset",
             )
 
 
@@ -140,7 +141,7 @@ def _is_numbers(part: Any) -> bool:
 
 
 def _as_arrays(dataset: Any) -> Any:
-    """Returns a Hugging Face dataset such that it gives arrays, if nobody has said what it is to give."""
+    """Returns a Hugging Face dataset that gives arrays, unless the user has set another format."""
     form = getattr(dataset, "format", None)
     is_plain = isinstance(form, Mapping) and "type" in form and form["type"] is None
     return dataset.with_format("numpy") if is_plain and hasattr(dataset, "with_format") else dataset
@@ -152,15 +153,15 @@ def _length(dataset: Any) -> int:
     except (TypeError, NotImplementedError, AttributeError) as error:
         raise no_length(dataset) from error
     if not size:
-        raise UsageError(f"the {_name(dataset)} is empty: there is no sample to read; give it data")
+        raise UsageError(f"the {_name(dataset)} is empty", remedy="a dataset needs at least one sample")
     return size
 
 
 def no_length(dataset: Any) -> UsageError:
-    """Returns the error for a dataset that can be asked for a sample but does not say how many there are."""
+    """Returns the error for a dataset that gives samples by index but not their number."""
     return UsageError(
-        f"{_name(dataset)} has __getitem__ but no __len__, so nobody knows how many samples an epoch has: add __len__, "
-        "or pass a function that returns an iterator over batches"
+        f"{_name(dataset)} has __getitem__ but no __len__, so the number of samples in an epoch is not known",
+        remedy="add __len__, or pass a function that returns an iterator over batches",
     )
 
 

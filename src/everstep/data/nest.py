@@ -57,7 +57,7 @@ def stack(trees: Sequence[Any]) -> Any:
     first = structure(trees[0])
     for tree in trees[1:]:
         if structure(tree) != first:
-            raise UsageError(f"cannot stack different nestings: {first} and {structure(tree)}")
+            raise UsageError(f"batches have different nestings: {first} and {structure(tree)}")
     return map_leaves(lambda *leaves: _stack_leaves(leaves), *trees)
 
 
@@ -69,9 +69,8 @@ def structure(tree: Any) -> Any:
 def _stack_leaves(leaves: Sequence[Any]) -> np.ndarray:
     shapes = {np.shape(leaf) for leaf in leaves}
     if len(shapes) > 1:
-        raise UsageError(
-            f"cannot stack arrays of different shapes: {', '.join(map(str, sorted(shapes)))}; pad them to one shape"
-        )
+        listed = ", ".join(map(str, sorted(shapes)))
+        raise UsageError(f"cannot stack arrays of different shapes: {listed}", remedy="pad them to one shape")
     return np.stack(leaves)
 
 

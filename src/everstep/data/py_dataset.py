@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from everstep.data import drawing, nest, order, special
-from everstep.data.parallel import Processes, Threads, Workers
+from everstep.data import nest, randomness, sparse
 from everstep.data.stream import Stream
+from everstep.data.workers import Processes, Threads, Workers
 from everstep.errors import UsageError
 from everstep.types import Batch
 
@@ -21,23 +21,23 @@ class PyDatasetStream(Stream):
 
         stream = PyDatasetStream(dataset, shuffle=True, seed=0, repeat=True)
 
-    The order of the batches of an epoch is a permutation that follows from (seed, epoch), so any place in it is found
-    without computing what lies before. A resumed run calls `on_epoch_begin` and `on_epoch_end` for the epochs before,
-    as often as they were called then, so that the dataset is in the same state. `random` and `np.random` are set from
-    seed, epoch and batch while its code runs.
+    The order of the batches of an epoch is a permutation that follows from (seed, epoch), so any position in it is
+    found without computing what comes before. A resumed run calls `on_epoch_begin` and `on_epoch_end` for the epochs
+    before, as often as they were called then, so that the dataset is in the same state. `random` and `np.random` are
+    set from seed, epoch and batch while its code runs.
 
     `workers` batches are computed at once, at most `max_queue_size` ahead, in threads, or with `use_multiprocessing` in
     processes; their order stays. Threads share the global random generators: for a dataset that draws from them, which
     the first batch shows, batches are computed one after the other.
 
     Args:
-      dataset: The dataset; one whose `num_batches` is None has no end, and no epochs.
+      dataset: The dataset; it is infinite and has no epochs if its `num_batches` is None.
       shuffle: Whether each epoch has an order of its own.
       seed: With the epoch, decides that order.
       repeat: Whether epoch follows epoch without end.
 
     Raises:
-      UsageError: The dataset does not say how many batches it has, or has none.
+      UsageError: The dataset has no number of batches, or no batches.
     """
 
     def __init__(self, dataset: Any, *, shuffle: bool = False, seed: int = 0, repeat: bool = False):
@@ -50,22 +50,22 @@ class PyDatasetStream(Stream):
 
     @property
     def infinite(self) -> bool:
-        """Whether the dataset has no end."""
+        """Whether the dataset is infinite."""
         return self._count is None
 
     @property
     def endless(self) -> bool:
-        """Whether the dataset has no end, or is repeated here."""
+        """Whether the dataset is infinite, or is repeated here."""
         return self._count is None or super().endless
 
     @property
     def guarantee(self) -> str:
-        """An evaluation's dataset does not say how often it was read before; see `Stream.guarantee`."""
+        """An evaluation's dataset does not know how often it was read before; see `Stream.guarantee`."""
         if self.repeat or not self._hooks.any:
             return ""
         return (
             f"{type(self._dataset).__name__} may change itself at each evaluation (on_epoch_begin or on_epoch_end), "
-            "and a resumed run starts with it as it is made: leave the method out of the dataset for evaluation"
+            "and a resumed run starts with a new one: remove the method from the dataset for evaluation"
         )
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
@@ -83,7 +83,7 @@ class PyDatasetStream(Stream):
         if self._count is None:
             return zip(itertools.count(batch), itertools.count(batch), strict=False)
         every = range(self._count)
-        order_of = order.generator(self._seed, epoch).permutation(self._count).tolist() if self._shuffle else every
+        order_of = randomness.generator(self._seed, epoch).permutation(self._count).tolist() if self._shuffle else every
         return list(zip(every, order_of, strict=True))[batch:]
 
     def _computed(self, epoch: int, batch: int, numbers: Iterable[tuple[int, int]]) -> Iterator[Any]:
@@ -95,26 +95,31 @@ class PyDatasetStream(Stream):
 
     def _one_by_one(self, epoch: int, numbers: Iterable[tuple[int, int]]) -> Iterator[Any]:
         for place, number in numbers:
-            with drawing.for_batch(self._seed, epoch, place):
+            with randomness.for_batch(self._seed, epoch, place):
                 value = self._dataset[number]
             yield value
 
     def _in_threads(self, epoch: int, numbers: Iterator[tuple[int, int]]) -> Iterator[Any]:
-        """Yields the first batch from here, looking whether it draws random numbers, and the others from threads."""
-        drawn = drawing.Drawn()
+        """Yields the first batch from this thread, checking if it draws random numbers, and the others from threads."""
+        drawn = randomness.DrawDetector()
         for place, number in itertools.islice(numbers, 1):
-            with drawing.for_batch(self._seed, epoch, place), drawn:
+            with randomness.for_batch(self._seed, epoch, place), drawn:
                 value = self._dataset[number]
             yield value
         if drawn.any:
-            self._say_why_in_turn()
+            logger.warning(
+                "%s draws from random or np.random, which its %d threads share: batches are computed one by one, so "
+                "that a resumed run draws the same; use np.random.default_rng(index), or use_multiprocessing=True",
+                type(self._dataset).__name__,
+                self._dataset.workers,
+            )
             self._in_turn = True
             yield from self._one_by_one(epoch, numbers)
         else:
             yield from Threads(self._dataset, self._dataset.workers, self._dataset.max_queue_size).map(numbers)
 
     def _workers_of(self, epoch: int) -> Workers:
-        """Returns the processes, started anew where the dataset may be another one than they have."""
+        """Returns the processes, restarted if the dataset may have changed since they were started."""
         if self._processes is not None and (self._hooks.any or self._processes.broken):
             self._processes.close()
             self._processes = None
@@ -129,16 +134,9 @@ class PyDatasetStream(Stream):
         if now != self._count:
             raise UsageError(
                 f"{type(self._dataset).__name__} has {now} batches in epoch {epoch} and had {self._count} when the run "
-                "began: keep the number the same in every epoch, or return None for a dataset without end"
+                "started",
+                remedy="keep the number the same in every epoch, or return None for an infinite dataset",
             )
-
-    def _say_why_in_turn(self) -> None:
-        logger.warning(
-            "%s draws from random or np.random, which its %d threads share: batches are computed one after the other, "
-            "so that a resumed run draws the same; use np.random.default_rng of the index, or use_multiprocessing=True",
-            type(self._dataset).__name__,
-            self._dataset.workers,
-        )
 
 
 class _Hooks:
@@ -150,21 +148,22 @@ class _Hooks:
         self.any = any(_is_own(dataset, name) for name in ("on_epoch_begin", "on_epoch_end"))
 
     def bring_to(self, epoch: int, again: bool) -> None:
-        """Calls what was called up to the beginning of an epoch, as far as it was not called yet.
+        """Makes all calls up to the beginning of an epoch that were not made yet.
 
         Args:
-          epoch: The epoch.
+          epoch: The epoch that begins.
           again: Whether an epoch that has ended may begin once more, as for an evaluation.
 
         Raises:
-          UsageError: The dataset has gone on, and cannot be brought back.
+          UsageError: The dataset is past that epoch, and cannot go back.
         """
         if self.has_ended(epoch) and (again or not self.any):
             self._begun = self._ended = epoch
         if self.has_ended(epoch):
             raise UsageError(
-                f"{type(self._dataset).__name__} may change itself in on_epoch_begin or on_epoch_end, and cannot go "
-                "back to an earlier epoch in the same process: run again to resume"
+                f"{type(self._dataset).__name__} may change itself in on_epoch_begin or on_epoch_end, so it cannot go "
+                "back to an earlier epoch in the same process",
+                remedy="run again to resume",
             )
         while self._ended < epoch:
             self._begin(self._ended)
@@ -178,13 +177,13 @@ class _Hooks:
     def end(self, epoch: int) -> None:
         """Calls `on_epoch_end`, unless it was called for this epoch before."""
         if self._ended == epoch:
-            with drawing.for_hook(self._seed, epoch, 1):
+            with randomness.for_hook(self._seed, epoch, 1):
                 self._dataset.on_epoch_end()
             self._ended += 1
 
     def _begin(self, epoch: int) -> None:
         if self._begun == epoch:
-            with drawing.for_hook(self._seed, epoch, 0):
+            with randomness.for_hook(self._seed, epoch, 0):
                 self._dataset.on_epoch_begin()
             self._begun += 1
 
@@ -201,10 +200,10 @@ def _num_batches(dataset: Any) -> int | None:
         count = dataset.num_batches
     except NotImplementedError as error:
         raise UsageError(
-            f"{name} does not say how many batches it has: add __len__, or a property num_batches, None for no end"
+            f"{name} has no number of batches", remedy="add __len__, or a property num_batches (None if infinite)"
         ) from error
     if count is not None and count < 1:
-        raise UsageError(f"{name} has {count} batches: there is nothing to read; give it data")
+        raise UsageError(f"{name} has {count} batches", remedy="a dataset needs at least one batch")
     return count
 
 
@@ -214,11 +213,12 @@ def _as_batch(value: Any) -> Batch:
     for path, leaf in nest.walk(batch):
         if leaf.ndim == 0:
             raise UsageError(
-                f"the PyDataset returned the single value {leaf.item()!r}{path and f' at {path}'}, no batch: its "
-                "__getitem__ returns whole batches"
+                f"expected a batch from the PyDataset, not a single value{path and f' at {path}'}",
+                received=leaf.item(),
+                remedy="return whole batches from __getitem__",
             )
     return batch
 
 
 def _copied(leaf: Any) -> Any:
-    return special.on_host(leaf) if special.is_special(leaf) else np.array(leaf)
+    return sparse.on_host(leaf) if sparse.is_sparse_or_ragged(leaf) else np.array(leaf)

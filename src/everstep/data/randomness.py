@@ -1,4 +1,13 @@
-"""Python's and NumPy's global random generators, borrowed for the time a user's generator runs."""
+"""Random numbers of data sources: everything drawn for an epoch is a function of (seed, epoch).
+
+`generator` is a counter-based generator keyed by both numbers. It needs no history: the order of epoch 1000 costs as
+much as that of epoch 0, and a resumed run finds it from two integers. The order depends on the data alone, not on
+backend, thread count or machine.
+
+A user's code may draw from Python's and NumPy's global generators instead. `BorrowedRandomness` sets their states while
+that code runs. Sources that are read by index do not read what comes before their position, so what their code draws
+follows from the batch's number: `for_batch`, `for_hook`.
+"""
 
 import random
 import threading
@@ -6,8 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from everstep.data import order
 from everstep.errors import TrainingError
+
+_WORD = 2**64
+
+
+def generator(seed: int, epoch: int) -> np.random.Generator:
+    """Returns the generator of one epoch: `np.random.Generator(np.random.Philox(key=[seed, epoch]))`.
+
+    Example: `generator(seed, epoch).permutation(num_samples)` is the order of a shuffled epoch.
+    Negative seeds count from the top of the 64-bit range.
+    """
+    key = np.array([seed % _WORD, epoch % _WORD], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))
+
 
 _one_at_a_time = threading.RLock()  # a source may itself read from another one
 _changing = threading.Lock()  # held while states change places
@@ -31,7 +52,7 @@ class BorrowedRandomness:
     """
 
     def __init__(self, seed: int, epoch: int):
-        words = order.generator(seed, epoch).integers(2**32, size=16)
+        words = generator(seed, epoch).integers(2**32, size=16)
         self._own: tuple[Any, Any] = (
             random.Random(words.tobytes()).getstate(),
             np.random.RandomState(words).get_state(legacy=False),
@@ -41,7 +62,7 @@ class BorrowedRandomness:
 
     def __enter__(self) -> None:
         if self._taken_back:
-            raise TrainingError("this data source was given up while it was being read; it cannot be read on")
+            raise TrainingError("this data source was abandoned while it was being read and cannot be read again")
         _one_at_a_time.acquire()
         try:
             with _changing:
@@ -62,13 +83,13 @@ class BorrowedRandomness:
 
 
 def outside() -> tuple[Any, Any]:
-    """Returns the states of `random` and `np.random` as the rest of the program knows them."""
+    """Returns the states of `random` and `np.random` outside of any block, as the rest of the program sees them."""
     with _changing:
         return _borrowers[0]._outer if _borrowers else _current()
 
 
 def take_back() -> None:
-    """Puts back what was lent to a source that does not come back; that one is given up, and cannot be read on."""
+    """Restores the states that a source borrowed and never returned; that source cannot be read any more."""
     with _changing:
         if _borrowers:
             _swap(_borrowers[0]._outer)
@@ -82,8 +103,50 @@ def _current() -> tuple[Any, Any]:
 
 
 def _swap(states: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Puts `states` in place and returns those that were."""
+    """Sets the states and returns the former ones."""
     replaced = _current()
     random.setstate(states[0])
     np.random.set_state(states[1])
     return replaced
+
+
+_HOOKS = 2**48  # above the number of any batch
+
+
+def seed_of(seed: int, batch: int) -> int:
+    """Returns the seed of one number: that of a batch, or of a hook at the start or end of an epoch."""
+    return int(np.random.SeedSequence([seed % 2**64, batch]).generate_state(1, np.uint64)[0])
+
+
+def for_batch(seed: int, epoch: int, batch: int) -> BorrowedRandomness:
+    """Returns the block in which a batch is computed."""
+    return BorrowedRandomness(seed_of(seed, batch), epoch)
+
+
+def for_hook(seed: int, epoch: int, number: int) -> BorrowedRandomness:
+    """Returns the block in which a hook at the start or end of an epoch runs; each hook has its own number."""
+    return BorrowedRandomness(seed_of(seed, _HOOKS + number), epoch)
+
+
+class DrawDetector:
+    """Detects whether code inside its `with` block drew from `random` or `np.random`.
+
+    drawn = Drawn()
+    with drawn:
+        batch = dataset[0]
+    print(drawn.any)
+    """
+
+    def __init__(self) -> None:
+        self.any = False
+
+    def __enter__(self) -> None:
+        self._before = _states()
+
+    def __exit__(self, *exception: object) -> None:
+        self.any = _states() != self._before
+
+
+def _states() -> tuple[object, ...]:
+    state: Any = np.random.get_state()
+    return random.getstate(), state[1].tobytes(), state[2:]

@@ -7,19 +7,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from everstep.data import nest
-from everstep.data.arrays import ArrayStream
+from everstep.data.arrays import ArrayStream, RowsStream
 from everstep.data.config import DataConfig
-from everstep.data.grain_stream import GrainStream
-from everstep.data.input_reader import InputReader
-from everstep.data.input_stream import InputStream
+from everstep.data.grain import GrainStream
+from everstep.data.input_reader import InputReader, InputStream
 from everstep.data.iterables import IterableStream
-from everstep.data.limited import limited
 from everstep.data.map_dataset import MapDatasetStream, no_length
 from everstep.data.py_dataset import PyDatasetStream
-from everstep.data.rows import RowsStream
-from everstep.data.special import Rows, is_special
+from everstep.data.sparse import Rows, is_sparse_or_ragged
 from everstep.data.stream import Stream
 from everstep.data.tf_data import TFDataStream, is_unbatched
+from everstep.data.wrappers import limited
 from everstep.errors import UsageError
 
 
@@ -31,6 +29,10 @@ class _Reading(NamedTuple):
     repeat: bool
     drop_remainder: bool
     seed: int
+
+    def choices(self) -> dict[str, Any]:
+        """Returns the arguments of the streams that are shuffled and batched here."""
+        return {name: getattr(self, name) for name in ("shuffle", "seed", "repeat", "drop_remainder")}
 
 
 def make_stream(source: Any, config: DataConfig, *, training: bool, seed: int, shuffle: bool | None = None) -> Stream:
@@ -52,7 +54,7 @@ def make_stream(source: Any, config: DataConfig, *, training: bool, seed: int, s
       shuffle: Whether what can be shuffled here is; None for in training.
 
     Raises:
-      UsageError: The source is none of these, or cannot be read as asked.
+      UsageError: The source is none of these, or cannot be read as configured.
     """
     return limited(_whole(source, config, _decide(config, training, seed, shuffle)), config.limit_batches)
 
@@ -67,9 +69,10 @@ def _whole(source: Any, config: DataConfig, reading: _Reading) -> Stream:
     if hasattr(source, "__getitem__") and not isinstance(source, (str, bytes, dict, list, tuple)):
         raise no_length(source)
     raise UsageError(
-        f"cannot read data from {_described(source)}; accepted are NumPy arrays in any nesting of dicts, tuples and "
-        "lists, a tf.data.Dataset, a Grain DataLoader or dataset, a keras.utils.PyDataset, a dataset with __len__ and "
-        "__getitem__, a function that returns an iterator, an iterable of batches, and a Stream"
+        f"cannot read data from {_described(source)}",
+        remedy="pass NumPy arrays in any nesting of dicts, tuples and lists, a tf.data.Dataset, a Grain DataLoader or "
+        "dataset, a keras.utils.PyDataset, a dataset with __len__ and __getitem__, a function that returns an "
+        "iterator, an iterable of batches, or a Stream",
     )
 
 
@@ -105,36 +108,15 @@ def _decide(config: DataConfig, training: bool, seed: int, shuffle: bool | None 
 
 
 def _array_stream(arrays: Any, batch_size: int, reading: _Reading) -> Stream:
-    return ArrayStream(
-        arrays,
-        batch_size,
-        shuffle=reading.shuffle,
-        seed=reading.seed,
-        repeat=reading.repeat,
-        drop_remainder=reading.drop_remainder,
-    )
+    return ArrayStream(arrays, batch_size, **reading.choices())
 
 
 def _rows_stream(arrays: Any, batch_size: int, reading: _Reading) -> Stream:
-    return RowsStream(
-        arrays,
-        batch_size,
-        shuffle=reading.shuffle,
-        seed=reading.seed,
-        repeat=reading.repeat,
-        drop_remainder=reading.drop_remainder,
-    )
+    return RowsStream(arrays, batch_size, **reading.choices())
 
 
 def _map_dataset_stream(dataset: Any, batch_size: int, reading: _Reading) -> Stream:
-    return MapDatasetStream(
-        dataset,
-        batch_size,
-        shuffle=reading.shuffle,
-        seed=reading.seed,
-        repeat=reading.repeat,
-        drop_remainder=reading.drop_remainder,
-    )
+    return MapDatasetStream(dataset, batch_size, **reading.choices())
 
 
 def _dataset_stream(dataset: Any, batch_size: int, reading: _Reading) -> Stream:
@@ -158,13 +140,13 @@ def _iterable_stream(source: Any, _: int, reading: _Reading) -> Stream:
 def _refuse_splits(source: Any, *_: Any) -> Stream:
     splits = ", ".join(repr(str(name)) for name in source) or "(none)"
     raise UsageError(
-        f"a {type(source).__name__} holds several datasets, its splits {splits}: pass one of them, such as "
-        f"data[{str(next(iter(source), 'train'))!r}]"
+        f"a {type(source).__name__} holds several datasets, its splits {splits}",
+        remedy=f"pass one of them, such as data[{str(next(iter(source), 'train'))!r}]",
     )
 
 
 def _is_dataset(source: Any) -> bool:
-    """Whether it is a `tf.data.Dataset`: nobody can have made one without loading TensorFlow."""
+    """Whether it is a `tf.data.Dataset`."""
     return _is_one_of(source, "tensorflow", "data.Dataset")
 
 
@@ -181,7 +163,7 @@ def _is_splits(source: Any) -> bool:
 
 
 def _is_one_of(source: Any, module: str, *names: str) -> bool:
-    """Whether it is an instance of a class of a package, which is loaded then, or else it could not exist."""
+    """Whether it is an instance of a class of a package; without that package loaded it could not exist."""
     loaded = sys.modules.get(module)
     found: list[Any] = []
     for name in names:
@@ -191,17 +173,21 @@ def _is_one_of(source: Any, module: str, *names: str) -> bool:
 
 
 def is_arrays(source: Any) -> bool:
-    """Whether it is nothing but arrays, in any nesting; sparse matrices and ragged tensors are such."""
+    """Whether it consists of arrays only, in any nesting; sparse matrices and ragged tensors count."""
     leaves = nest.flatten(source)
     return bool(leaves) and all(map(_is_array, leaves))
 
 
 def _is_array(leaf: Any) -> bool:
-    return (hasattr(leaf, "__array__") and hasattr(leaf, "shape")) or isinstance(leaf, Rows) or is_special(leaf)
+    return (
+        (hasattr(leaf, "__array__") and hasattr(leaf, "shape")) or isinstance(leaf, Rows) or is_sparse_or_ragged(leaf)
+    )
 
 
 def _has_special(source: Any) -> bool:
-    return is_arrays(source) and any(isinstance(leaf, Rows) or is_special(leaf) for leaf in nest.flatten(source))
+    return is_arrays(source) and any(
+        isinstance(leaf, Rows) or is_sparse_or_ragged(leaf) for leaf in nest.flatten(source)
+    )
 
 
 def makes_batches(source: Any) -> bool:
@@ -209,12 +195,12 @@ def makes_batches(source: Any) -> bool:
     if _is_dataset(source):
         return not is_unbatched(source)
     if _is_grain(source):
-        return False  # its first element tells whether it is a batch
+        return False  # only its first element shows whether it is a batch
     return _is_py_dataset(source) or not (is_arrays(source) or _is_map_dataset(source))
 
 
 def _is_map_dataset(source: Any) -> bool:
-    """Whether it can be asked for its length and for one sample; plain containers are batches, or arrays."""
+    """Whether it has a length and samples by index; plain containers are batches, or arrays."""
     return (
         hasattr(source, "__len__")
         and hasattr(source, "__getitem__")
@@ -236,7 +222,7 @@ _KINDS: list[tuple[Callable[[Any], bool], Callable[[Any, int, _Reading], Stream]
     (_is_map_dataset, _map_dataset_stream),
     (_is_iterable, _iterable_stream),
 ]
-"""What is asked of a source, in this order, and what reads it then."""
+"""How a source is recognised, in this order, and what reads it."""
 
 
 def _described(source: Any) -> str:

@@ -1,22 +1,63 @@
 """Batches with a position: what every data source looks like to the rest of the library.
 
-The base class owns counting, epochs, the end, looking ahead and stacking. A source implements `open`, the
-batches of one epoch from a given one on, and nothing else; one that would have to read what lies before its place keeps
-a bookmark beside the two numbers.
+The base class owns counting, epochs, the end of the data, peeking and stacking. A source implements `open`, the batches
+of one epoch from a given batch on, and nothing else. A source that would have to read everything before its position
+also keeps a bookmark beside the two numbers.
 """
 
 import abc
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from everstep.data import nest
-from everstep.data.block import Block, Position
 from everstep.errors import UsageError
 from everstep.types import Batch, StreamState
 
+
+class Position(NamedTuple):
+    """The batches handed out so far: `epoch` whole epochs and `batch` batches of the next."""
+
+    epoch: int
+    batch: int
+
+    def state(self) -> StreamState:
+        """Returns the position as the plain values a checkpoint stores."""
+        return {"epoch": self.epoch, "batch": self.batch}
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Several batches of one shape, stacked: what an engine runs in one call.
+
+    Attributes:
+      data: The batches' nesting; each leaf has the batches along a new first axis.
+      count: How many batches there are.
+      states: The stream's position after each of them.
+    """
+
+    data: Any
+    count: int
+    states: list[StreamState]
+
+    def split(self, n: int) -> tuple["Block", "Block"]:
+        """Returns the first `n` batches and the rest, both views of this block's memory.
+
+        Raises:
+          ValueError: One of the two parts would be empty.
+        """
+        if not 0 < n < self.count:
+            raise ValueError(f"a block of {self.count} batches cannot be split after {n}")
+        head, tail = slice(None, n), slice(n, None)
+        return self._part(head, n), self._part(tail, self.count - n)
+
+    def _part(self, which: slice, count: int) -> "Block":
+        return Block(nest.map_leaves(lambda leaf: leaf[which], self.data), count, self.states[which])
+
+
 BOOKMARK = "bookmark"
-"""The key of a state that a source's own idea of its place is saved under."""
+"""The key of the state under which a source saves its own bookmark."""
 
 BLOCK_SECONDS = 1.0  # a block takes no further batch after so much reading
 
@@ -29,8 +70,7 @@ class Stream(abc.ABC):
         stream.restore(state)                 # the next batch is again the one that followed
 
     A subclass implements `open` and passes `repeat`, and `batches_per_epoch` where it knows it. The state
-    counts batches handed out; what was merely looked at with `peek` does not count. A stream is read by one
-    thread at a time.
+    counts batches handed out; what was only peeked at does not count. A stream is read by one thread at a time.
 
     Args:
       repeat: Whether epoch follows epoch without end.
@@ -60,9 +100,9 @@ class Stream(abc.ABC):
         return self.open(epoch, batch)
 
     def bookmark(self) -> Any:
-        """Returns plain JSON values by which `open_at` finds the place behind the batch that was read last.
+        """Returns plain JSON values by which `open_at` finds the position after the batch that was read last.
 
-        It is saved beside the position. None, as here, where the position says all.
+        It is saved beside the position. None, as here, if the position is enough.
         """
         return None
 
@@ -73,7 +113,7 @@ class Stream(abc.ABC):
 
     @property
     def endless(self) -> bool:
-        """Whether reading on never comes to an end."""
+        """Whether reading never comes to an end."""
         return self._repeat
 
     @property
@@ -92,18 +132,18 @@ class Stream(abc.ABC):
         return self._batches_per_epoch
 
     @property
-    def made_of(self) -> Mapping[str, "Stream"]:
-        """The streams that this one is made of, by name; they tell whether a run goes on with the same data."""
+    def sources(self) -> Mapping[str, "Stream"]:
+        """The streams that this one is built from, by name; resuming checks that their data is the same."""
         return {}
 
     @property
     def limits_parts(self) -> bool:
-        """Whether it is made of parts that `DataConfig.limit_batches` is applied to, each by itself."""
+        """Whether it has parts to which `DataConfig.limit_batches` is applied one by one."""
         return False
 
     @property
     def files(self) -> Sequence[str]:
-        """The files that this one reads, where it knows them: their content tells whether the data is the same."""
+        """The files that this stream reads, where known: resuming checks that their content is the same."""
         return ()
 
     @property
@@ -167,7 +207,7 @@ class Stream(abc.ABC):
     def _checked(self, state: StreamState) -> Position:
         numbers = [state.get("epoch"), state.get("batch")]
         if set(state) != {"epoch", "batch"} or not all(isinstance(n, int) and n >= 0 for n in numbers):
-            raise UsageError(f"{dict(state)!r} is no stream position; expected {{'epoch': int, 'batch': int}}")
+            raise UsageError("not a stream position; expected {'epoch': int, 'batch': int}", received=dict(state))
         position = Position(**state)
         if self._batches_per_epoch is not None and position.batch > self._batches_per_epoch:
             raise ended_early(position.batch)
@@ -197,8 +237,8 @@ class Stream(abc.ABC):
             for value in self._rest(epoch + 1, 0):
                 return Position(epoch + 1, 1), value
         raise UsageError(
-            "the data source gave no batch at all: it is empty, or it has fewer samples than one batch and "
-            "drop_remainder is on"
+            "the data source gave no batch at all: it is empty, or has fewer samples than one batch and drop_remainder "
+            "is on"
         )
 
     def _rest(self, epoch: int, batch: int) -> Iterator[Batch]:
@@ -243,8 +283,9 @@ def skip(batches: Iterator[Batch], count: int, position: int) -> None:
 def ended_early(batch: int) -> UsageError:
     """Returns the error for a position behind the end of an epoch."""
     return UsageError(
-        f"the saved position is after batch {batch} of an epoch, but the data ends before it: data or batch "
-        "size have changed since; use the data the run was started with, or start a new run"
+        f"the saved position is after batch {batch} of an epoch, but the data ends before it: the data or the batch "
+        "size has changed",
+        remedy="use the data the run was started with, or start a new run",
     )
 
 

@@ -63,7 +63,7 @@ class TfVariables:
 
     def _unreadable(self, error: Exception) -> UsageError:
         reason = str(error).strip().partition("\n")[0]
-        return UsageError(f"the TensorFlow checkpoint {self._prefix!r} cannot be read: {reason}")
+        return UsageError(f"the TensorFlow checkpoint cannot be read: {reason}", received=self._prefix)
 
 
 def _lists(nodes: Any) -> dict[str, list[str]]:

@@ -28,18 +28,18 @@ def installed() -> list[str]:
     return [name for name in _ENGINES if importlib.util.find_spec(name) is not None]
 
 
-def choose_what_is_there() -> None:
+def set_default_backend() -> None:
     """Makes Keras use JAX where TensorFlow, its own choice, is not installed; a choice of the user's stands."""
     if "keras" not in sys.modules and "tensorflow" not in installed():
         os.environ.setdefault("KERAS_BACKEND", "jax")
 
 
 def select(name: str | None, said: str = "runtime.backend") -> str:
-    """Decides on the backend of this process and tells Keras; call it before anything imports Keras.
+    """Decides on the backend of this process and sets it for Keras; call it before anything imports Keras.
 
     Args:
-      name: The backend asked for. None: what `KERAS_BACKEND` says, else TensorFlow if installed, else JAX.
-      said: Where it was asked for, for messages.
+      name: The requested backend. None: what `KERAS_BACKEND` says, else TensorFlow if installed, else JAX.
+      said: The option or key that requested it, for messages.
 
     Returns:
       Its name.
@@ -52,13 +52,15 @@ def select(name: str | None, said: str = "runtime.backend") -> str:
     where = said if name else "KERAS_BACKEND"
     name = name or current or next(iter(installed()), "jax")
     if name not in _ENGINES:
-        raise UsageError(f"{where}: unknown backend {name!r}; {nearest(name, _ENGINES)}")
+        raise UsageError("unknown backend", key=where, received=name, remedy=nearest(name, _ENGINES))
     if name not in installed():
         raise missing_extra(name, name, f"{where}: {name!r}")
     if loaded is not None and current != name:
         raise UsageError(
-            f"{where}: asked for {name!r}, but Keras is loaded with {current!r}: set KERAS_BACKEND={name} "
-            "before importing keras"
+            f"but Keras is loaded with {current!r}",
+            key=where,
+            received=name,
+            remedy=f"set KERAS_BACKEND={name} before importing keras",
         )
     os.environ["KERAS_BACKEND"] = name
     _share_devices(name)
@@ -120,7 +122,7 @@ def prepared(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _same_environment() -> Iterator[None]:
-    """What `select` tells the libraries by variables of the environment is not for the processes of the program."""
+    """Keeps the environment variables that `select` sets away from the processes of the program."""
     names = ("CUBLAS_WORKSPACE_CONFIG", "JAX_PLATFORMS", "KERAS_BACKEND", "OMP_WAIT_POLICY", "TF_CPP_MIN_LOG_LEVEL")
     before = {name: os.environ.get(name) for name in (*names, "XLA_FLAGS")}
     try:
@@ -220,6 +222,6 @@ def create_engine(task: Any, model: Any, optimizer: Any = None, **options: Any) 
 
     name = keras.backend.backend()
     if name not in _ENGINES:
-        raise UsageError(f"runtime.backend: there is no engine for {name!r}; {nearest(name, _ENGINES)}")
+        raise UsageError("has no engine", key="runtime.backend", received=name, remedy=nearest(name, _ENGINES))
     module, cls = _ENGINES[name]
     return getattr(importlib.import_module(module), cls)(task, model, optimizer, **options)

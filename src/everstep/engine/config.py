@@ -5,11 +5,31 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
-from everstep.config import Config, ConfigError, Problem
-from everstep.config.declined import Declined
-from everstep.engine.declined import DECLINED
+from everstep.config import Config
+from everstep.config.base import Declined
 from everstep.engine.strategy import strategy_name
-from everstep.errors import UsageError
+from everstep.errors import Problem, UsageError
+
+_NOBODY = "nothing reads it, in Model Garden neither"
+_THREADS = f"threads are the backend's to share out, and {_NOBODY}"
+_MACHINES = "a run is on one machine"
+_CORES = "a replica is one core, and the batch is what is split"
+
+_DECLINED = {
+    "gpu_thread_mode": Declined(_THREADS),
+    "dataset_num_private_threads": Declined(_THREADS),
+    "per_gpu_thread_count": Declined(_THREADS, 0),
+    "worker_hosts": Declined(_MACHINES),
+    "task_index": Declined(_MACHINES, -1),
+    "num_packs": Declined("the backend decides in how many pieces gradients are summed", 1),
+    "run_eagerly": Declined("steps are always compiled", False),
+    "batchnorm_spatial_persistent": Declined(_NOBODY, False),
+    "tpu_enable_xla_dynamic_padder": Declined("batches of another shape are compiled for themselves, unpadded", False),
+    "num_cores_per_replica": Declined(_CORES, 1),
+    "default_shard_dim": Declined(_CORES, -1),
+    "use_tpu_mp_strategy": Declined(_CORES, False),
+}
+"""Keys of Model Garden's runtime section that are not offered: the reason, and the values that request nothing."""
 
 
 @dataclasses.dataclass
@@ -17,7 +37,7 @@ class RuntimeConfig(Config):
     """Backend, seed and precision; and what makes a run end early."""
 
     _may_change: ClassVar[frozenset[str]] = frozenset({"stop_signals", "requeue_exit_code", "preemption_notice"})
-    _declined: ClassVar[Mapping[str, Declined]] = DECLINED
+    _declined: ClassVar[Mapping[str, Declined]] = _DECLINED
 
     backend: str | None = None
     """The Keras backend: tensorflow, jax or torch. None: TensorFlow if installed, else JAX. Set before Keras loads."""
@@ -45,7 +65,7 @@ class RuntimeConfig(Config):
     """Whose announcement that the machine will go away to watch for, and save in time."""
 
     def validate(self) -> None:
-        """Checks the numbers, and that nothing is set that nobody reads.
+        """Checks the numbers, and that nothing is set that is not read.
 
         Raises:
           UsageError: One of them cannot be used, or would not be; names the key.
@@ -53,32 +73,29 @@ class RuntimeConfig(Config):
         super().validate()
         problems = [*self._wrong_numbers(), *self._wrong_devices()]
         if problems:
-            raise ConfigError(problems)
+            raise UsageError(problems)
 
     def _wrong_numbers(self) -> Iterator[Problem]:
         if not 0 <= self.seed < 2**32:
-            yield Problem("seed", f"received {self.seed}, must be from 0 to {2**32 - 1}")
+            yield Problem("seed", f"must be from 0 to {2**32 - 1}", received=self.seed)
         if self.requeue_exit_code is not None and not 3 <= self.requeue_exit_code <= 255:
-            text = f"received {self.requeue_exit_code}, must be from 3 to 255: 0, 1 and 2 mean done, failed, bad input"
-            yield Problem("requeue_exit_code", text)
-        if isinstance(self.loss_scale, float | int):
-            yield from self._wrong_scale(self.loss_scale)
-
-    def _wrong_scale(self, scale: float) -> Iterator[Problem]:
-        if not 0 < scale < math.inf:
-            yield Problem("loss_scale", f"received {scale}, must be more than 0, or dynamic")
-        elif self.mixed_precision_dtype != "float16":
-            text = "but losses are scaled with mixed_precision_dtype=float16 alone: set that, or leave this out"
-            yield Problem("loss_scale", f"received {scale}, {text}")
+            text = "must be from 3 to 255: 0, 1 and 2 mean done, failed, bad input"
+            yield Problem("requeue_exit_code", text, received=self.requeue_exit_code)
+        scale = self.loss_scale
+        if isinstance(scale, float | int) and not 0 < scale < math.inf:
+            yield Problem("loss_scale", "must be more than 0, or dynamic", received=scale)
+        elif isinstance(scale, float | int) and self.mixed_precision_dtype != "float16":
+            text = "but losses are scaled with mixed_precision_dtype=float16 alone"
+            yield Problem("loss_scale", text, received=scale, remedy="set that, or remove this")
 
     def _wrong_devices(self) -> Iterator[Problem]:
         try:
             name = strategy_name(self.distribution_strategy)
         except UsageError as error:
-            yield Problem("distribution_strategy", str(error))
+            yield from error.problems
             return
         if self.num_gpus < 0:
-            yield Problem("num_gpus", f"received {self.num_gpus}, must be at least 0 (0: all there are)")
+            yield Problem("num_gpus", "must be at least 0 (0: all there are)", received=self.num_gpus)
         unread = {
             "num_gpus": (self.num_gpus > 1, "mirrored"),
             "all_reduce_alg": (self.all_reduce_alg is not None, "mirrored"),
@@ -86,5 +103,6 @@ class RuntimeConfig(Config):
         }
         for key, (is_set, reader) in unread.items():
             if is_set and name != reader:
-                text = f"received {getattr(self, key)!r}, but distribution_strategy is {name}: set it to {reader}"
-                yield Problem(key, f"{text}, or leave this out")
+                remedy = f"set that to {reader}, or remove this"
+                text = f"but distribution_strategy is {name}"
+                yield Problem(key, text, received=getattr(self, key), remedy=remedy)

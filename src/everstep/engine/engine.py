@@ -1,6 +1,6 @@
 """`Engine`: how steps run on one backend.
 
-What all backends share is here: building what is born late, capturing the state, running the pieces of a feed.
+What all backends share is here: building what is created late, capturing the state, running the pieces of a feed.
 A backend is one file that compiles the two steps, calls them, and moves the state:
 
     engine.build(batch, validation_batch)     # once: builds everything, captures the state
@@ -24,10 +24,11 @@ import keras
 import numpy as np
 
 from everstep.data import nest
-from everstep.data.special import RaggedArray, SparseArray
+from everstep.data.sparse import RaggedArray, SparseArray
 from everstep.data.stream import Stream
 from everstep.engine import state as states
-from everstep.engine.feed import Feed, NobodyWaits, Piece, check_leaves
+from everstep.engine.explain import explain, misfits_explained
+from everstep.engine.feed import Feed, FeedInterrupted, Piece, check_leaves
 from everstep.engine.logs import (
     checked_logs,
     host_outputs,
@@ -37,17 +38,14 @@ from everstep.engine.logs import (
     validation_logs,
     watched_log,
 )
-from everstep.engine.misfit import misfits_explained
-from everstep.engine.norms import measure
 from everstep.engine.pace import Pace
-from everstep.engine.probe import explain, no_new_variables, watch_variables
-from everstep.engine.window import FINITE_STEPS, Window, size_of
+from everstep.engine.probe import no_new_variables, watch_variables
+from everstep.engine.window import FINITE_STEPS, Window, measure, size_of
 from everstep.errors import UsageError
-from everstep.grad import adapt_loss_scaling, forget_scaled
-from everstep.optim.held import held_optimizers
-from everstep.optim.loss_scale import updates
-from everstep.task import compiled_step
-from everstep.task.task import Task, unpack
+from everstep.task.grad import adapt_loss_scaling, forget_scaled
+from everstep.task.optim.loss_scale import updates
+from everstep.task.optim.optimizers import held_optimizers
+from everstep.task.task import Task, compiled_metrics, unpack
 from everstep.types import Batch, Logs, State
 
 WHOLE = 10_000  # the window of an evaluation of unknown length
@@ -79,16 +77,16 @@ class Engine(abc.ABC):
         self.compilations = 0
         self.warmup = (0, 0.0)  # training steps in calls that compiled or were the first, and the seconds of those
         self._label_classes: set[int] = set()
-        self._not_numbers: set[str] = set()  # what `reduce_aggregated_logs` returned and nobody can log
+        self._not_numbers: set[str] = set()  # what `reduce_aggregated_logs` returned and cannot be logged
         self.pace = Pace()
 
     # -- before the first step ---------------------------------------------------------------------------------
 
     def build(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
-        """Builds what is born late, on the shapes of one batch, and captures the state.
+        """Builds what is created late, on the shapes of one batch, and captures the state.
 
         Raises:
-          UsageError: A step has no loss, creates variables, uses some that nobody holds, or draws unseeded numbers.
+          UsageError: A step has no loss, creates variables, uses some that no object holds, or draws unseeded numbers.
         """
         batch = validation_batch if train_batch is None else train_batch
         own = {kind: self.task.build_metrics(training=kind == "train") for kind in ("train", "validation")}
@@ -141,14 +139,14 @@ class Engine(abc.ABC):
     def _metrics(self, kind: str, own: Mapping[str, list[keras.Metric]]) -> list[keras.Metric]:
         """Returns the task's metrics and the model's, some of which are only there when a step has been traced."""
         own_steps = self.task.window(kind) == "last"
-        return [*own[kind], *(compiled_step.metrics(self.model, own_steps) if self.model.compiled else [])]
+        return [*own[kind], *(compiled_metrics(self.model, own_steps) if self.model.compiled else [])]
 
     def _build_model(self, batch: Batch) -> None:
         if not self.model.built and type(self.model).call is not keras.Model.call:
 
             def call(features: Any) -> dict[str, Any]:
                 self.task.inference_step(self.composed(features), self.model)
-                return {}  # what a model returns may be nested in any way, and nobody asks for it
+                return {}  # what a model returns may be nested in any way, and is not needed
 
             self._trace(call, unpack(batch)[0])
 
@@ -181,7 +179,7 @@ class Engine(abc.ABC):
         owners |= {f"window.{kind}": window.owners for kind, window in self.windows.items()}
         return {role: owner for role, owner in owners.items() if owner is not None}
 
-    # -- the steps, in Keras's words; compiled by the backend ----------------------------------------------------
+    # -- the steps, as stateful Keras code; compiled by the backend ----------------------------------------------------
 
     def _user_step(self, batch: Batch, metrics: Sequence[keras.Metric]) -> dict[str, Any]:
         forget_scaled()
@@ -230,7 +228,7 @@ class Engine(abc.ABC):
         single: bool = False,
         may_wait: Callable[[], bool] = lambda: True,
     ) -> Feed:
-        """Opens a feed from a stream; `single` gives one batch a call, `may_wait` is asked while data is waited for."""
+        """Opens a feed from a stream; `single` gives one batch a call, `may_wait` is polled while waiting for data."""
         return Feed(stream, self.place, (lambda window, left: 1) if single else self.pace.length, check, may_wait)
 
     def run(self, feed: Feed, n: int, after_call: Callable[[int], bool] | None = None) -> int:
@@ -242,7 +240,7 @@ class Engine(abc.ABC):
           after_call: Called between two compiled calls with the steps done; False ends the run early.
 
         Returns:
-          The steps done: less than `n` if the data ended, `after_call` said so, or nobody waits for the next batch.
+          The steps done: less than `n` if the data ended, `after_call` returned False, or a stop was requested.
         """
         done = 0
         feed.expect(n)
@@ -250,14 +248,14 @@ class Engine(abc.ABC):
             position = feed.state()
             try:
                 piece = feed.take(n - done)
-            except NobodyWaits:
+            except FeedInterrupted:
                 break
             if piece is None:
                 break
             try:
                 self._timed(piece)
             except BaseException:
-                with contextlib.suppress(NobodyWaits):
+                with contextlib.suppress(FeedInterrupted):
                     feed.restore(position)  # batches that were not learned from are still to come
                 raise
             done += piece.count
@@ -301,7 +299,7 @@ class Engine(abc.ABC):
           The logs, and the batches evaluated.
 
         Raises:
-          NobodyWaits: The next batch is not there, and the feed was told not to wait for it.
+          FeedInterrupted: The next batch is not ready, and a stop was requested.
         """
         done, gathered = 0, None
         feed.expect(n if n > 0 else WHOLE)
@@ -359,7 +357,7 @@ class Engine(abc.ABC):
         The sums of evaluations are not part of it: each evaluation starts from zero.
 
         Args:
-          into: What an earlier call returned and nobody needs any more; its memory is used again.
+          into: What an earlier call returned and is no longer needed; its memory is reused.
         """
         former = into or {}
         return {key: states.canonical(value, former.get(key)) for key, value in self._get(self._lasting()).items()}
@@ -400,6 +398,27 @@ class Engine(abc.ABC):
         if "train" in self.windows and self.windows["train"].finite_steps is not None:
             self.windows["train"].finite_steps.count.assign(0.0)
         self.pull()
+
+    @contextlib.contextmanager
+    def model_view(self) -> Iterator[keras.Model]:
+        """Yields the model with the current state, to be called between two steps; what the calls change is undone.
+
+        A call may change random generators and variables that are not trained.
+        """
+        roles = ("model/", "task.")
+        keys = [key for key, variable in self.variables.items() if key.startswith(roles) and not variable.trainable]
+        before = self._copies(keys)
+        self.push()
+        try:
+            yield self.model
+        finally:
+            self._set(keys, before)
+            self.push()
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Returns host copies of the model's trainable weights, by their keys below `model/`."""
+        keys = [key for key, variable in self.variables.items() if key.startswith("model/") and variable.trainable]
+        return {key.removeprefix("model/"): value for key, value in self._copies(keys).items()}
 
     def _lasting(self) -> list[str]:
         passing = ("metrics.validation/", "window.validation/", f"window.train/{FINITE_STEPS}")
@@ -448,8 +467,8 @@ class Engine(abc.ABC):
     def _ragged(self, parts: RaggedArray) -> Any:
         """Returns a ragged tensor."""
         raise UsageError(
-            f"a batch holds a ragged tensor, which the backend {keras.backend.backend()!r} does not have: pad it to "
-            "one shape, as x.to_tensor() does, or train on TensorFlow"
+            f"a batch holds a ragged tensor, which the backend {keras.backend.backend()!r} does not have",
+            remedy="pad it to one shape, as x.to_tensor() does, or train on TensorFlow",
         )
 
     @abc.abstractmethod
@@ -478,9 +497,9 @@ class Engine(abc.ABC):
         return lambda: logs
 
     def read_bad_step_later(self) -> Callable[[], int | None]:
-        """Returns a function that tells which step since the last `reset` or `load` had a loss that was not finite.
+        """Returns a function that returns which step since the last `reset` or `load` had a loss that was not finite.
 
-        It is the number of the first one, from 1 on; None where there was none, or nobody can say.
+        It is the number of the first one, from 1 on; None where there was none, or it is unknown.
         """
         watched = self.windows["train"].finite_steps
         count = 0.0 if watched is None else float(keras.ops.convert_to_numpy(watched.count.value))
@@ -489,6 +508,14 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def reset(self, kind: str) -> None:
         """Opens the next window."""
+
+    def train_step_flops(self, batch: Batch) -> float | None:
+        """Returns the floating-point operations of a training step that has run; None if they cannot be known."""
+        return None
+
+    def inference_step_flops(self, batch: Batch) -> float | None:
+        """Returns the floating-point operations of `task.inference_step` on a batch."""
+        return None
 
     @abc.abstractmethod
     def push(self) -> None:

@@ -1,7 +1,7 @@
 """Batches on their way to the device: read, checked, stacked and placed by one background thread.
 
 The position of a feed is that of the last piece taken, whatever the thread has read ahead. The thread may be inside a
-source that is slow, or never comes back: whoever waits for it asks again and again whether to wait on.
+source that is slow, or never returns: while waiting for it, the feed polls whether to keep waiting.
 """
 
 import contextlib
@@ -20,18 +20,18 @@ from everstep.data import nest, randomness
 from everstep.data.arrays import is_text
 from everstep.data.stream import Block, Stream
 from everstep.errors import TrainingError, UsageError
-from everstep.task.unpack import unpack
+from everstep.task.task import unpack
 from everstep.types import StreamState
 
 AHEAD = 3  # pieces read ahead of the device
 ASK_SECONDS = 0.1  # between two questions whether to wait on
-GRACE_SECONDS = 2.0  # what a source still gets to come back when nobody waits for it any more
+GRACE_SECONDS = 2.0  # how long a source may still take to return once a stop is requested
 
 logger = logging.getLogger(__name__)
 
 
-class NobodyWaits(TrainingError):
-    """The next batch is not there, and the one who takes was told not to wait for it; it can be taken later."""
+class FeedInterrupted(TrainingError):
+    """The next batch is not ready, and a stop was requested; it can be taken later."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,22 +73,26 @@ def check_leaves(batch: Any) -> None:
                 _refuse_text(f"{name}{path}", array, name)
             elif array.dtype == object:
                 raise UsageError(
-                    f"{name}{path}: holds Python objects, such as {_example(array)}: pass numbers; pad rows of "
-                    "different lengths, as keras.utils.pad_sequences does"
+                    f"holds Python objects, such as {_example(array)}",
+                    key=f"{name}{path}",
+                    remedy="pass numbers; pad rows of different lengths, as keras.utils.pad_sequences does",
                 )
 
 
 def _refuse_text(where: str, array: np.ndarray, name: str) -> None:
-    text = f"{where}: holds text, such as {_example(array)}"
+    text = f"holds text, such as {_example(array)}"
     if name != "x":
         raise UsageError(
-            f"{text}: labels have to be numbers; number the classes first, names, y = np.unique(y, return_inverse=True)"
+            text,
+            key=where,
+            remedy="labels have to be numbers; number the classes first, names, y = np.unique(y, return_inverse=True)",
         )
     if keras.backend.backend() != "tensorflow":
         raise UsageError(
-            f"{text}, which the backend {keras.backend.backend()!r} cannot compute with: turn it into numbers before "
-            "it reaches the model, with keras.layers.TextVectorization or StringLookup called on the data, as in "
-            "dataset.map; inside the model they work on TensorFlow alone"
+            f"{text}, which the backend {keras.backend.backend()!r} cannot compute with",
+            key=where,
+            remedy="turn it into numbers before it reaches the model, with keras.layers.TextVectorization or "
+            "StringLookup called on the data, as in dataset.map; inside the model they work on TensorFlow alone",
         )
 
 
@@ -105,7 +109,7 @@ class Feed:
       place: Puts a block's data on the device (the engine's).
       length: Says how many of the `left` steps of a `window` the next call holds (the engine's).
       check: Looks at each block on the host, and may raise.
-      may_wait: Asked again and again while the source is waited for; False once the run is to end.
+      may_wait: Polled while waiting for the source; returns False once a stop is requested.
     """
 
     def __init__(
@@ -121,16 +125,16 @@ class Feed:
         self._thread: threading.Thread | None = None
         self._state = stream.state()
         self.samples = 0  # taken so far
-        self.waited = 0.0  # seconds that whoever takes has waited for the source
+        self.waited = 0.0  # seconds spent waiting for the source
         self._open()
 
     def _open(self) -> None:
         self._window, self._left, self._ahead = 1, 0, 0
         self._rest: Block | None = None  # of a block that was longer than wanted
         self._ended = False
-        self._resting = False  # whether the thread leaves the stream alone: nobody waits
+        self._resting = False  # whether the thread leaves the stream alone, because a stop was requested
         self._lock = threading.Lock()
-        self._gate = threading.RLock()  # passed on the way to the stream: the thread waits there for whoever pauses it
+        self._gate = threading.RLock()  # passed on the way to the stream: a caller that pauses the thread holds it
         self._reading = threading.RLock()  # held by the thread while the stream is being read
         self._grace = GRACE_SECONDS
         self._queue: queue.Queue[Piece | BaseException | None] = queue.Queue(maxsize=AHEAD)
@@ -149,18 +153,18 @@ class Feed:
         """Moves to a position; what was read ahead is dropped.
 
         Raises:
-          NobodyWaits: The stream is still being read, and the run is to end.
+          FeedInterrupted: The stream is still being read, and a stop was requested.
         """
         self._stop()
         if not self._wait_for(self._has_ended):
             self._state = state  # what is saved now begins there
-            raise NobodyWaits("the data source is still being read: it cannot go to another position")
+            raise FeedInterrupted("the data source is still being read and cannot move to another position")
         self._stream.restore(state)
         self._state = self._stream.state()
         self._open()
 
     def expect(self, window: int) -> None:
-        """Tells that `window` batches will be taken now, and, until told otherwise, as many again after them.
+        """Announces that `window` batches will be taken now, and, until the next call, as many again after them.
 
         What is read ahead is cut to fit, so that the calls of a window are as long as they can be.
         """
@@ -173,13 +177,13 @@ class Feed:
 
         Raises:
           UsageError: The feed is closed.
-          NobodyWaits: It is not there yet, and the run is to end.
+          FeedInterrupted: It is not ready, and a stop was requested.
           Exception: What reading or checking the next batch raised; it can be tried again.
         """
         if self._closed.is_set():
-            raise UsageError("the feed is closed: open another one, or restore a position")
+            raise UsageError("the feed is closed", remedy="open another one, or restore a position")
         if not self._grace:
-            raise NobodyWaits("the data source was given up: it did not answer")
+            raise FeedInterrupted("the data source did not answer and was given up")
         self._resting = False
         self._start()
         piece = self._next() if self._rest is None else self._cut(self._rest, n)
@@ -197,7 +201,7 @@ class Feed:
         if self._rest is None and not self._closed.is_set() and self._grace:
             self._resting = False
             self._start()
-            with contextlib.suppress(NobodyWaits):
+            with contextlib.suppress(FeedInterrupted):
                 piece = self._next()
                 self._rest = None if piece is None else piece.block
         return self._ended and self._rest is None
@@ -206,7 +210,7 @@ class Feed:
     def paused(self) -> Iterator[None]:
         """Inside the block nothing is read: a source may use the global random generators, and so may the caller.
 
-        Once the run is to end, a source that does not come back is given up; nothing more can be taken then.
+        Once a stop is requested, a source that does not return is given up; nothing more can be taken then.
         """
         with self._gate:
             paused = self._wait_for(lambda seconds: self._reading.acquire(timeout=seconds))
@@ -243,7 +247,7 @@ class Feed:
         return True
 
     def _wait_for(self, succeeds: Callable[[float], bool]) -> bool:
-        """Tries until it works, and once the run is to end a moment longer; returns whether it did."""
+        """Retries until it succeeds, or until a grace period after a requested stop; returns whether it did."""
         while not succeeds(ASK_SECONDS):
             if self._rests():
                 return succeeds(self._grace)
@@ -290,7 +294,7 @@ class Feed:
             with contextlib.suppress(queue.Empty):
                 return self._queue.get(timeout=ASK_SECONDS)
             if self._rests():
-                raise NobodyWaits("the next batch is not there yet, and the run is to end")
+                raise FeedInterrupted("the next batch is not ready, and a stop was requested")
 
     def _cut(self, block: Block, n: int) -> Piece:
         """Takes a call of at most `n` batches off a block; the rest waits for the next one."""
@@ -309,7 +313,7 @@ class Feed:
                 if not self._put(piece):
                     return
             self._put(None)
-        except BaseException as error:  # handed to the one who takes
+        except BaseException as error:  # raised by `take`
             self._put(error)
 
     def _read_pieces(self) -> Iterator[Piece]:
@@ -332,7 +336,7 @@ class Feed:
             if self._resting:
                 self._closed.wait(ASK_SECONDS)
             elif self._gate.acquire(timeout=ASK_SECONDS):
-                self._reading.acquire()  # free: whoever pauses holds the gate, too
+                self._reading.acquire()  # free: a caller that pauses holds the gate, too
                 self._gate.release()
                 return True
         return False
@@ -343,7 +347,7 @@ class Feed:
             return self._length(self._window, self._left)
 
     def _pieces(self, block: Block) -> Iterator[Piece]:
-        """Cuts a block into calls; it may hold fewer batches than were asked for, at the end of an epoch."""
+        """Cuts a block into calls; it may hold fewer batches than requested, at the end of an epoch."""
         rest: Block | None = block
         while rest is not None:
             length = self._length(self._window, rest.count)

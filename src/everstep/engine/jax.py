@@ -3,9 +3,14 @@
 The whole step runs inside a `StatelessScope` over all variables; n steps are a `lax.scan` over n stacked batches.
 On a CPU a step with a convolution runs in single calls instead: inside a scan it is several times slower and has
 other bits. That choice is a rule, not a timing, and is recorded with the run (`describe`).
+
+Several devices of a machine (`DeviceMesh`) share the batch; everything else is on each of them. The compiled step stays
+the same program over the whole batch: XLA partitions it and adds the communication. So nothing is scaled by the number
+of devices, and BatchNorm sees the whole batch.
 """
 
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,28 +19,109 @@ import jax
 import keras
 import numpy as np
 from jax.experimental.sparse import BCOO
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from everstep.data import nest
-from everstep.data.special import SparseArray
-from everstep.engine import mesh
+from everstep.data.sparse import SparseArray
+from everstep.engine import flops
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece, on_host
-from everstep.engine.labels import watch_sparse_labels
 from everstep.engine.logs import floats
 from everstep.engine.pace import Pace
+from everstep.engine.probe import watch_sparse_labels
 from everstep.errors import UsageError
-from everstep.grad import ChainedScope
+from everstep.task.grad import ChainedScope
 from everstep.task.task import unpack
 from everstep.types import Batch, Logs
 
+logger = logging.getLogger(__name__)
+
 IN_FLIGHT = 2  # calls handed to the device and not yet awaited
+
+
+class DeviceMesh:
+    """Devices that train as one; the counterpart of a `tf.distribute` strategy.
+
+        with DeviceMesh(jax.devices()).scope():
+            ...  # engines built here use all of them
+
+    Args:
+      devices: The devices.
+    """
+
+    def __init__(self, devices: Sequence[Any]) -> None:
+        self.devices = list(devices)
+        self._mesh = Mesh(self.devices, ("batch",))
+        self.everywhere = NamedSharding(self._mesh, PartitionSpec())
+        self._in_parts = NamedSharding(self._mesh, PartitionSpec(None, "batch"))
+        self._whole_in_a_row = 0  # batches; one alone is the rest of an epoch
+        self._has_warned = False
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """How many devices share a batch."""
+        return len(self.devices)
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Engines that are built inside the block use the devices."""
+        _active.append(self)
+        try:
+            yield
+        finally:
+            _active.pop()
+
+    def share(self, block: Any) -> Any:
+        """Puts stacked batches on the devices, a part of each batch on every one.
+
+        A batch that cannot be cut into equal parts, as the last one of an evaluation, goes to all of them whole. Where
+        that is the rule, nothing is gained by several devices, and a warning says so, once.
+        """
+        leaves = [leaf for leaf in jax.tree.leaves(block) if leaf.ndim > 1]
+        self._count_whole([leaf for leaf in leaves if not self._is_even(leaf)])
+        return jax.tree.map(self._share_leaf, block)
+
+    def _is_even(self, leaf: Any) -> bool:
+        return bool(leaf.shape[1] % len(self.devices) == 0)
+
+    def _share_leaf(self, leaf: Any) -> jax.Array:
+        parted = leaf.ndim > 1 and self._is_even(leaf)
+        return jax.device_put(leaf, self._in_parts if parted else self.everywhere)
+
+    def _count_whole(self, uneven: list[Any]) -> None:
+        self._whole_in_a_row = self._whole_in_a_row + uneven[0].shape[0] if uneven else 0
+        if self._whole_in_a_row > 1 and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "batches of %d samples cannot be shared evenly by %d devices, and each of them computes the whole: "
+                "choose task.train_data.global_batch_size, and that of task.validation_data, so that %d divides it",
+                uneven[0].shape[1],
+                len(self.devices),
+                len(self.devices),
+            )
+
+    def copy_to_all(self, value: Any) -> jax.Array:
+        """Returns an array that is on every device."""
+        return jax.device_put(value, self.everywhere)
+
+    def copy_to_first(self, value: Any) -> jax.Array:
+        """Returns an array as code that knows of no mesh expects it."""
+        return jax.device_put(value, self.devices[0])
+
+
+_active: list[DeviceMesh] = []
+
+
+def current_mesh() -> DeviceMesh | None:
+    """Returns the mesh in whose scope this is called; None for one device."""
+    return _active[-1] if _active else None
 
 
 class JaxEngine(Engine):
     """Runs steps on JAX."""
 
     _convolves = False
-    _mesh: mesh.DeviceMesh | None = None
+    _mesh: DeviceMesh | None = None
 
     def describe(self) -> dict[str, Any]:
         """Returns how steps are run, for the run's record."""
@@ -44,7 +130,7 @@ class JaxEngine(Engine):
 
     def strategy(self) -> Any:
         """Returns the mesh of devices in whose scope this is called."""
-        return mesh.current()
+        return current_mesh()
 
     @property
     def _single(self) -> bool:
@@ -77,7 +163,7 @@ class JaxEngine(Engine):
         self._names: dict[str, list[str]] = {}
         self._zeros: dict[str, dict[int, np.ndarray]] = {}
         self._logs: dict[str, list[Any]] = {}  # of the last call, as long as nothing else has changed the state
-        self._mesh = mesh.current()
+        self._mesh = current_mesh()
         options: dict[str, Any] = {"donate_argnums": 0}
         if self._mesh is not None:
             options["out_shardings"] = self._mesh.everywhere
@@ -161,7 +247,7 @@ class JaxEngine(Engine):
         return lambda: floats(dict(zip(names, jax.device_get(values[: len(names)]), strict=True)))
 
     def read_bad_step_later(self) -> Callable[[], int | None]:
-        """Returns a function that waits for the steps handed over so far, and tells which had a bad loss first."""
+        """Returns a function that waits for the steps so far, and returns the first whose loss is not finite."""
         self.read_later("train")
         values = self._logs["train"]  # the count comes last, and out of the compiled call as the logs do
 
@@ -188,6 +274,21 @@ class JaxEngine(Engine):
         for position, value in self._zeros[kind].items():
             self._values[position] = value
         self._logs = {}
+
+    def train_step_flops(self, batch: Batch) -> float | None:
+        """Returns the operations of a training step; reads the program that was traced for single steps."""
+        block = nest.map_leaves(lambda leaf: _abstract(leaf, (1,)), batch)
+        before = self.compilations
+        try:
+            return flops.of_jax_program(self._train_many.trace(self._values, block))
+        finally:
+            self.compilations = before
+
+    def inference_step_flops(self, batch: Batch) -> float | None:
+        """Returns the operations of the inference step; traces it."""
+        step = self._pure(lambda features: self.task.inference_step(self.composed(features), self.model))
+        features = nest.map_leaves(_abstract, unpack(batch)[0])
+        return flops.of_jax_program(jax.jit(step).trace(self._values, features))
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -235,7 +336,9 @@ def _explained_lowering() -> Iterator[None]:
         if "is not supported by dot_general on CPU" not in str(error):
             raise
         raise UsageError(
-            "attention in float16 does not run on JAX on a CPU: use bfloat16 or float32, a GPU, or another backend"
+            "attention in float16 does not run on JAX on a CPU",
+            key="runtime.mixed_precision_dtype",
+            remedy="use bfloat16 or float32, a GPU, or another backend",
         ) from error
 
 
@@ -259,6 +362,7 @@ def _source(jaxpr: Any, variable: Any) -> Any:
     return variable
 
 
-def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+def _abstract(leaf: Any, before: tuple[int, ...] = ()) -> jax.ShapeDtypeStruct:
+    """Returns shape and type of an array, with further axes before its own."""
     array = on_host(leaf)
-    return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
+    return jax.ShapeDtypeStruct((*before, *array.shape), jax.dtypes.canonicalize_dtype(array.dtype))

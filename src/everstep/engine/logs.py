@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from everstep.errors import UsageError, kind_of, nearest
-from everstep.grad import as_scalar
+from everstep.task.grad import as_scalar
 from everstep.task.task import Task
 from everstep.types import Logs
 
@@ -29,27 +29,27 @@ def host_outputs(outputs: Mapping[str, Any]) -> dict[str, tuple[HostArray, ...]]
     return {name: tuple(np.asarray(part).view(HostArray) for part in parts) for name, parts in outputs.items()}
 
 
-def reduced_logs(results: Any, told: set[str], above: str = "") -> dict[str, Any]:
+def reduced_logs(results: Any, skipped: set[str], above: str = "") -> dict[str, Any]:
     """Returns what `reduce_aggregated_logs` returned, as numbers, nested as they are; None is nothing.
 
     Args:
       results: What it returned.
-      told: Names of what is no number: it is left out, with a warning the first time.
+      skipped: Names of what is not a number: each is skipped, with a warning the first time.
       above: The names that `results` is inside of.
 
     Raises:
       UsageError: It returned no dict.
     """
     if results is not None and not isinstance(results, Mapping):
-        raise UsageError(f"reduce_aggregated_logs returned {type(results).__name__}, not a dict of names and numbers")
+        raise UsageError(f"returned {kind_of(results)}, not a dict of names and numbers", key="reduce_aggregated_logs")
     numbers: dict[str, Any] = {}
     for name, value in (results or {}).items():
         if isinstance(value, Mapping):
-            numbers[name] = reduced_logs(value, told, f"{above}{name}|")
+            numbers[name] = reduced_logs(value, skipped, f"{above}{name}|")
         elif (number := _number(value)) is not None:
             numbers[name] = number
-        elif f"{above}{name}" not in told:
-            told.add(f"{above}{name}")
+        elif f"{above}{name}" not in skipped:
+            skipped.add(f"{above}{name}")
             logger.warning(
                 "reduce_aggregated_logs returned a %s under %r, which is not one number: it is not logged",
                 _brief(value),
@@ -113,7 +113,9 @@ def checked_logs(logs: Any, task: Task, step: str) -> dict[str, Any]:
     """
     if logs is not None and not isinstance(logs, Mapping):
         raise UsageError(
-            f"{type(task).__name__}.{step} returned {kind_of(logs)}, not a dict: return {{self.loss: loss}}"
+            f"returned {kind_of(logs)}, not a dict",
+            key=f"{type(task).__name__}.{step}",
+            remedy="return {self.loss: loss}",
         )
     flat: dict[str, Any] = {}
     for name, value in (logs or {}).items():
@@ -131,14 +133,16 @@ def train_logs(shapes: Mapping[str, tuple], task: Task) -> dict[str, tuple]:
         return dict(shapes)
     if task.loss not in shapes:
         raise UsageError(
-            f"{type(task).__name__}.train_step returned no {task.loss!r} (it returned {sorted(shapes) or 'nothing'}): "
-            "return {self.loss: loss}"
+            f"returned no {task.loss!r} (it returned {sorted(shapes) or 'nothing'})",
+            key=f"{type(task).__name__}.train_step",
+            remedy="return {self.loss: loss}",
         )
     wrong = {name: shape for name, shape in shapes.items() if shape != ()}
     if wrong:
         raise UsageError(
-            f"{type(task).__name__}.train_step returned {', '.join(f'{n!r} of shape {s}' for n, s in wrong.items())}: "
-            "return scalars, for example keras.ops.mean(value)"
+            f"returned {', '.join(f'{n!r} of shape {s}' for n, s in wrong.items())}",
+            key=f"{type(task).__name__}.train_step",
+            remedy="return scalars, for example keras.ops.mean(value)",
         )
     return dict(shapes)
 
@@ -158,7 +162,7 @@ def watched_log(names: Sequence[str], task: Task) -> str:
     named = task.watch or (task.loss if task.loss in names else next(iter(names), ""))
     if task.watch and names and task.watch not in names:
         raise UsageError(
-            f"watch: received {task.watch!r}, which train_step does not return; {nearest(task.watch, names)}"
+            "train_step does not return it", key="watch", received=task.watch, remedy=nearest(task.watch, names)
         )
     return named
 
@@ -171,4 +175,4 @@ def refuse_duplicates(names: Sequence[str]) -> None:
     """
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UsageError(f"two metrics are named {', '.join(map(repr, twice))}: give them other names")
+        raise UsageError(f"two metrics are named {', '.join(map(repr, twice))}", remedy="give them other names")

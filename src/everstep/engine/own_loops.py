@@ -11,7 +11,7 @@ from everstep.data import nest
 
 
 def can_compile(dataset: Any) -> bool:
-    """Tells whether steps over the data can be compiled: by TensorFlow, from iterators that it knows."""
+    """Returns whether steps over the data can be compiled: by TensorFlow, from iterators that it knows."""
     if keras.backend.backend() != "tensorflow":
         return False
     tf = importlib.import_module("tensorflow")

@@ -34,11 +34,11 @@ class Pace:
         return self._calls == 0
 
     def batch_of(self, size: int) -> None:
-        """Tells how many bytes a batch has."""
+        """Sets how many bytes a batch has."""
         self._batch_bytes = max(size, 1)
 
     def took(self, seconds: float) -> None:
-        """Tells how long a single step took while `measuring`."""
+        """Records how long a single step took while `measuring`."""
         self._calls += 1
         if not self.measuring:
             self._longest = int(SECONDS_PER_CALL / max(seconds, 1e-9))

@@ -1,4 +1,4 @@
-"""What is watched while a step is traced: variables that appear or are used, and errors that need better words."""
+"""What is watched while a step is traced: variables that it creates or uses, and the class labels that it is given."""
 
 import contextlib
 import dataclasses
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import keras.src.backend as keras_backend
 
-from everstep.engine.tapes import tape_lines
 from everstep.errors import UsageError
 
 
@@ -54,7 +54,8 @@ def watch_variables() -> Iterator[Watched]:
 def no_new_variables() -> Iterator[None]:
     """Refuses variables created meanwhile.
 
-    In a compiled step a new variable would leak: made at tracing, held by nobody, and made anew at the next one.
+    In a compiled step a new variable would leak: created while tracing, held by no
+    object, and created again by the next trace.
     """
     init = _explained_init()
 
@@ -64,66 +65,6 @@ def no_new_variables() -> Iterator[None]:
 
     with replaced("__init__", refuse):
         yield
-
-
-@contextlib.contextmanager
-def explain(task: Any) -> Iterator[None]:
-    """Turns errors for what cannot be compiled into ones that say what to do in a task."""
-    with _explained_tape(task), _explained_keras(task), _compiled_metrics():
-        yield
-
-
-@contextlib.contextmanager
-def _compiled_metrics() -> Iterator[None]:
-    """Inside the block `model.compiled_metrics` is what the model was compiled with, as it was in Keras 2; else None.
-
-    In Keras 3 it is always there on TensorFlow, and never elsewhere: `if model.compiled_metrics:` would tell nothing.
-    """
-    name = "compiled_metrics"
-    if name in vars(keras.Model):  # around another one
-        yield
-        return
-    setattr(keras.Model, name, property(lambda model: model._compile_metrics))
-    try:
-        yield
-    finally:
-        delattr(keras.Model, name)
-
-
-@contextlib.contextmanager
-def _explained_tape(task: Any) -> Iterator[None]:
-    """A step that opens a `tf.GradientTape` fails in some way or other on another backend: shows where it does."""
-    try:
-        yield
-    except UsageError:
-        raise
-    except Exception as error:
-        lines = tape_lines(task) if keras.backend.backend() != "tensorflow" else []
-        if not lines:
-            raise
-        raise UsageError(
-            f"{type(task).__name__} records gradients with tf.GradientTape, which knows TensorFlow alone, but the "
-            f"backend is {keras.backend.backend()!r}: use everstep.value_and_grad(loss_fn, variables, "
-            "optimizer=optimizer), which works on all, instead of\n" + "\n".join(f"  {line}" for line in lines)
-        ) from error
-
-
-@contextlib.contextmanager
-def _explained_keras(task: Any) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        text = " ".join(str(error).split())
-        if "Unseeded random ops" in text:
-            raise UsageError(
-                f"{type(task).__name__} draws unseeded random numbers inside a step: keep "
-                "`self.seed = keras.random.SeedGenerator(1)` in the task and pass `seed=self.seed` to keras.random"
-            ) from error
-        raise
-    except TypeError as error:
-        if "bool" in str(error) and ("symbolic" in str(error) or "traced array" in str(error)):
-            raise decided_in_python(task) from error
-        raise
 
 
 def _explained_init() -> Callable[..., None]:
@@ -143,15 +84,8 @@ def _explained_init() -> Callable[..., None]:
 
 def _created_inside(name: str) -> UsageError:
     return UsageError(
-        f"variable {name!r} is created inside a step: create it in __init__ or build_model and keep it in an attribute"
-    )
-
-
-def decided_in_python(task: Any) -> UsageError:
-    """Returns the error for a step with `if tensor:`."""
-    return UsageError(
-        f"{type(task).__name__} decides in Python on a value that is known only when the step runs: "
-        "use everstep.cond(predicate, true_fn, false_fn), or keras.ops.where"
+        f"variable {name!r} is created inside a step",
+        remedy="create it in __init__ or build_model and keep it in an attribute",
     )
 
 
@@ -167,3 +101,35 @@ def replaced(name: str, replacement: Any) -> Iterator[None]:
             delattr(keras.Variable, name)
         else:
             setattr(keras.Variable, name, own)
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseLabels:
+    """What a sparse cross-entropy was called with."""
+
+    target: Any
+    classes: int
+
+
+@contextlib.contextmanager
+def watch_sparse_labels(clip: bool = False) -> Iterator[list[SparseLabels]]:
+    """Yields the list of labels that sparse cross-entropies are called with meanwhile.
+
+    Args:
+      clip: Whether labels out of range are brought into it, where they would fail: the result is not wanted.
+    """
+    seen: list[SparseLabels] = []
+    original = keras_backend.nn.sparse_categorical_crossentropy
+
+    def watched(target: Any, output: Any, from_logits: bool = False, axis: int = -1) -> Any:
+        classes = output.shape[axis]
+        if isinstance(classes, int):
+            seen.append(SparseLabels(target, classes))
+            target = keras.ops.clip(target, 0, classes - 1) if clip else target
+        return original(target, output, from_logits=from_logits, axis=axis)
+
+    keras_backend.nn.sparse_categorical_crossentropy = watched
+    try:
+        yield seen
+    finally:
+        keras_backend.nn.sparse_categorical_crossentropy = original

@@ -1,35 +1,20 @@
 """A trace of some steps, by the profiler of the backend, in files that TensorBoard or Perfetto opens.
 
-Looking changes nothing: the same programs run on the same numbers.
+Tracing changes nothing: the same programs run on the same numbers.
 """
 
 import contextlib
-import importlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 import keras
 
-_PROFILERS = {
-    "tensorflow": "everstep.engine.profiler_tensorflow",
-    "jax": "everstep.engine.profiler_jax",
-    "torch": "everstep.engine.profiler_torch",
-}
+from everstep.engine.engine import Engine
+
 NAME = "train"
 """What the events of our steps are called in a trace."""
-
-
-class _Profiler(Protocol):
-    HOW: str
-
-    def start(self, directory: Path) -> Any: ...
-
-    def stop(self, session: Any, directory: Path) -> None: ...
-
-    def event(self, name: str, step: int) -> contextlib.AbstractContextManager[Any]: ...
-
-    def single_steps(self) -> bool: ...
 
 
 class Trace:
@@ -41,47 +26,115 @@ class Trace:
       step: Returns the steps done so far.
     """
 
-    def __init__(self, engine: Any, directory: Path, step: Callable[[], int]) -> None:
-        self._engine, self._directory = engine, directory
-        self._profiler = _profiler()
+    def __init__(self, engine: Engine, directory: Path, step: Callable[[], int]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._session = self._profiler.start(directory)
+        self._engine: Any = engine
+        self._profiler = _PROFILERS[keras.backend.backend()](directory)
         self._mark(step)
 
     def stop(self) -> str:
-        """Ends it, when the device has done what it was given; returns how to open the files."""
-        with contextlib.suppress(AttributeError):
-            del self._engine._train
-        with contextlib.suppress(AttributeError):
-            del self._engine._train_step
+        """Ends the trace when the device is idle; returns how to open its files."""
+        for name in ("_train", "_train_step"):
+            vars(self._engine).pop(name, None)
         self._engine.wait()
-        self._profiler.stop(self._session, self._directory)
-        return self._profiler.HOW
+        self._profiler.stop()
+        return self._profiler.how_to_open
 
     def _mark(self, step: Callable[[], int]) -> None:
-        """Makes an event of every call, or of every step where they are run one by one.
+        """Makes an event of every compiled call, or of every step where they are run one by one.
 
-        The engine's own methods are hidden behind others as long as the trace is taken: without one, nothing is asked.
+        The engine's own methods are hidden behind others while the trace is taken: without one, nothing is checked.
         """
         engine, event = self._engine, self._profiler.event
-        if not self._profiler.single_steps():
+        if not engine.is_eager:
             train = engine._train
 
             def marked(piece: Any) -> None:
-                with event(NAME, step()):
+                with event(step()):
                     train(piece)
 
             engine._train = marked
             return
-        one, before, done = engine._train_step, [-1], [0]
+        one, before, done = engine._train_step, -1, 0
 
         def marked_step(batch: Any) -> None:
-            done[0], before[0] = (done[0] + 1, before[0]) if before[0] == step() else (0, step())
-            with event(NAME, before[0] + done[0]):
+            nonlocal before, done
+            before, done = (before, done + 1) if before == step() else (step(), 0)
+            with event(before + done):
                 one(batch)
 
         engine._train_step = marked_step
 
 
-def _profiler() -> _Profiler:
-    return importlib.import_module(_PROFILERS[keras.backend.backend()])
+class _Profiler(Protocol):
+    """A backend's profiler; it runs from its creation until `stop`, which writes the files."""
+
+    how_to_open: str
+
+    def stop(self) -> None: ...
+
+    def event(self, step: int) -> contextlib.AbstractContextManager[Any]: ...
+
+
+class _JaxProfiler:
+    how_to_open = (
+        "tensorboard --logdir {directory} (with the package xprof), or *.trace.json.gz in https://ui.perfetto.dev"
+    )
+
+    def __init__(self, directory: Path) -> None:
+        import jax
+
+        self._profiler = jax.profiler
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0  # every call of a Python function would hide what matters
+        jax.profiler.start_trace(str(directory), profiler_options=options)
+
+    def stop(self) -> None:
+        self._profiler.stop_trace()
+
+    def event(self, step: int) -> contextlib.AbstractContextManager[Any]:
+        return self._profiler.StepTraceAnnotation(NAME, step_num=step)
+
+
+class _TensorFlowProfiler:
+    how_to_open = "tensorboard --logdir {directory} (with the package xprof)"
+
+    def __init__(self, directory: Path) -> None:
+        import tensorflow as tf
+
+        self._profiler = tf.profiler.experimental
+        options = self._profiler.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
+        self._profiler.start(str(directory), options=options)
+
+    def stop(self) -> None:
+        self._profiler.stop()
+
+    def event(self, step: int) -> contextlib.AbstractContextManager[Any]:
+        event: contextlib.AbstractContextManager[Any] = self._profiler.Trace(NAME, step_num=step, _r=1)
+        return event
+
+
+class _TorchProfiler:
+    how_to_open = "{directory}/*.pt.trace.json.gz in https://ui.perfetto.dev"
+
+    def __init__(self, directory: Path) -> None:
+        import torch
+
+        self._directory, self._profiler = directory, torch.profiler
+        self._session = torch.profiler.profile()
+        self._session.start()
+
+    def stop(self) -> None:
+        self._session.stop()
+        name = f"{time.strftime('%Y_%m_%d_%H_%M_%S')}.pt.trace.json.gz"
+        self._session.export_chrome_trace(str(self._directory / name))
+
+    def event(self, step: int) -> contextlib.AbstractContextManager[Any]:
+        return self._profiler.record_function(f"{NAME} step {step}")
+
+
+_PROFILERS: dict[str, Callable[[Path], _Profiler]] = {
+    "tensorflow": _TensorFlowProfiler,
+    "jax": _JaxProfiler,
+    "torch": _TorchProfiler,
+}

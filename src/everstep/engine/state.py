@@ -15,9 +15,11 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.src.utils.naming import to_snake_case
 
 from everstep.data import nest
 from everstep.errors import UsageError
+from everstep.task.optim.optimizers import held_optimizers, set_names
 from everstep.types import State
 
 _NORMS = "window.train/norms/"
@@ -82,7 +84,7 @@ def canonical(value: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
 
     Args:
       value: The array; it may be a view of the device's memory.
-      into: An array that nobody needs any more. Its memory is used again if it fits: that of a new one is given by the
+      into: An array that is no longer needed. Its memory is used again if it fits: that of a new one is given by the
         system page by page, which takes longer than to copy.
     """
     dtype = np.dtype(np.int64) if value.dtype.kind in "iu" else value.dtype
@@ -112,12 +114,13 @@ def checked(expected: Mapping[str, keras.Variable], given: State) -> State:
     if metrics:
         raise UsageError(
             f"the metrics are not those that the run was started with: {metrics} ({len(wrong)} differences); their "
-            f"sums are part of what is saved: resume with the same metrics, or start a new run in another directory"
-            f"\n  {listed}"
+            "sums are part of what is saved",
+            remedy=f"resume with the same metrics, or start a new run in another directory\n  {listed}",
         )
     raise UsageError(
-        f"the state does not fit this experiment ({len(wrong)} differences): resume with the model, optimizer and "
-        f"metrics that the run was started with, or start a new run in another directory\n  {listed}"
+        f"the state does not fit this experiment ({len(wrong)} differences)",
+        remedy="resume with the model, optimizer and metrics that the run was started with, or start a new run in "
+        f"another directory\n  {listed}",
     )
 
 
@@ -134,7 +137,7 @@ def _changed_metrics(expected: Iterable[str], given: Iterable[str]) -> str:
 
 
 def check_held(keyed: Mapping[str, keras.Variable], used: Iterable[keras.Variable]) -> None:
-    """Refuses variables that a step uses and nobody holds: they would neither learn nor be saved.
+    """Refuses variables that a step uses and no object holds: they would neither learn nor be saved.
 
     Raises:
       UsageError: There is one; the message says where to keep it.
@@ -144,8 +147,9 @@ def check_held(keyed: Mapping[str, keras.Variable], used: Iterable[keras.Variabl
     if strays:
         raise UsageError(
             f"a step uses variables that neither the model, the optimizer, the metrics nor the task's attributes hold: "
-            f"{', '.join(strays)}; keep them in attributes of the task, or of the model where the step is its own, and "
-            "pass seeds (seed=self.seed) to keras.random"
+            f"{', '.join(strays)}",
+            remedy="keep them in attributes of the task, or of the model where the step is its own, and pass seeds "
+            "(seed=self.seed) to keras.random",
         )
 
 
@@ -161,7 +165,7 @@ def _kind(dtype: str) -> str:
 
 
 def holds_variables(value: Any) -> bool:
-    """Tells whether a value is an owner of variables, or a list or dict with one."""
+    """Returns whether a value is an owner of variables, or a list or dict with one."""
     if isinstance(value, Mapping):
         return any(holds_variables(v) for v in value.values())
     if isinstance(value, list | tuple):
@@ -176,6 +180,21 @@ def _all_variables(value: Any) -> list[keras.Variable]:
     if isinstance(value, list | tuple):
         return [variable for item in value for variable in _all_variables(item)]
     return _variables(value)
+
+
+def name_variables(task: Any, model: keras.Model, optimizer: Any) -> None:
+    """Gives the optimizer, and those that the task and the model keep, the names by which they choose variables.
+
+    Those of the model have their keys in a checkpoint without `model/`, such as `encoder/layer_norm/bias`; those that
+    the task keeps in an attribute have them as they are: `task.critic/dense/kernel`.
+    """
+
+    def names() -> dict[int, str]:
+        keyed = collect({"model": model, **task_owners(task)})
+        return {id(variable): key.removeprefix("model/") for key, variable in keyed.items()}
+
+    for holder in held_optimizers(optimizer, task, model):
+        set_names(holder, names)
 
 
 class _Role:
@@ -277,10 +296,4 @@ def _automatic_names(owner: Any) -> set[str]:
         parts = owner._flatten_layers(include_self=True, recursive=True)
     elif isinstance(owner, keras.Metric):
         parts = [owner, *getattr(owner, "metrics", [])]
-    return {_snake_case(type(part).__name__) for part in parts} | {"seed_generator", "variable", "mean"}
-
-
-def _snake_case(name: str) -> str:
-    name = re.sub(r"\W+", "", name)
-    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
-    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
+    return {to_snake_case(type(part).__name__) for part in parts} | {"seed_generator", "variable", "mean"}

@@ -16,7 +16,8 @@ logger = logging.getLogger(__name__)
 STRATEGIES = ("off", "one_device", "mirrored", "tpu")
 _MULTI_WORKER = "multi_worker_mirrored"
 _ALL_REDUCE = {"nccl": "NcclAllReduce", "hierarchical_copy": "HierarchicalCopyAllReduce"}
-_KEY = "runtime.distribution_strategy"
+_NAME = "distribution_strategy"
+_KEY = f"runtime.{_NAME}"
 _HERE = (None, "", "local")
 
 
@@ -81,7 +82,7 @@ def get_distribution_strategy(
 
     Example:
         strategy = everstep.get_distribution_strategy("mirrored", num_gpus=4)
-        model, logs = everstep.run_experiment(strategy, task, "train", params, "runs/four")
+        model, logs = everstep.run_experiment(task, params, "runs/four", "train", distribution_strategy=strategy)
 
     Args:
       distribution_strategy: `off` and `one_device` use one device; `mirrored` shares each batch among several; `tpu`
@@ -100,9 +101,10 @@ def get_distribution_strategy(
     if str(distribution_strategy).lower() == _MULTI_WORKER:
         logger.warning("%s: %s has one worker here, this machine: it is 'mirrored'", _KEY, _MULTI_WORKER)
     if num_gpus < 0:
-        raise UsageError(f"runtime.num_gpus: received {num_gpus}, must be at least 0 (0: all there are)")
+        raise UsageError("must be at least 0 (0: all there are)", key="runtime.num_gpus", received=num_gpus)
     if name in ("off", "one_device") and num_gpus > 1:
-        raise UsageError(f"{_KEY}: {name!r} uses one device, received num_gpus={num_gpus}: choose 'mirrored'")
+        text = f"uses one device, but num_gpus is {num_gpus}"
+        raise UsageError(text, key=_KEY, received=name, remedy="choose 'mirrored'")
     make = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[_backend()]
     return make(name, all_reduce_alg, num_gpus, tpu_address)
 
@@ -111,7 +113,7 @@ def strategy_name(name: Any) -> str:
     """Returns the name of a strategy as it is spelled here; Model Garden does not mind capitals.
 
     Raises:
-      UsageError: There is none of this name. The text names no key.
+      UsageError: There is none of this name; the key is relative to the runtime section.
     """
     if name is None or name is False:  # what other YAML readers make of `off`
         return "off"
@@ -120,10 +122,12 @@ def strategy_name(name: Any) -> str:
         _require_one_worker(name)
         return "mirrored"
     if lowered == "parameter_server":
-        reason = "parameter servers, which train asynchronously and cannot be resumed exactly,"
-        raise UsageError(f"{name!r} is for {reason} and is not offered: {', '.join(STRATEGIES)}")
+        reason = (
+            "is for parameter servers, which train asynchronously and cannot be resumed exactly, and is not offered"
+        )
+        raise UsageError(reason, key=_NAME, received=name, remedy=f"choose one of {', '.join(STRATEGIES)}")
     if lowered not in STRATEGIES:
-        raise UsageError(f"there is no strategy {name!r}; {nearest(lowered, STRATEGIES)}")
+        raise UsageError("is not a strategy", key=_NAME, received=name, remedy=nearest(lowered, STRATEGIES))
     return lowered
 
 
@@ -133,11 +137,14 @@ def _require_one_worker(name: str) -> None:
         workers = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
         count = sum(len(workers.get(job, [])) for job in ("chief", "worker"))
     except (ValueError, AttributeError, TypeError):
-        raise UsageError(f"{name!r} reads its cluster from TF_CONFIG, which is no JSON object: unset it") from None
+        text = "reads its cluster from TF_CONFIG, which is no JSON object"
+        raise UsageError(text, key=_NAME, received=name, remedy="unset it") from None
     if count > 1:
         raise UsageError(
-            f"{name!r} is for several machines and is not offered, but TF_CONFIG names {count} workers: unset it to "
-            "train on this machine alone"
+            f"is for several machines and is not offered, but TF_CONFIG names {count} workers",
+            key=_NAME,
+            received=name,
+            remedy="unset TF_CONFIG to train on this machine alone",
         )
 
 
@@ -145,7 +152,7 @@ def _checked_name(name: Any) -> str:
     try:
         return strategy_name(name)
     except UsageError as error:
-        raise UsageError(f"{_KEY}: {error}") from None
+        raise UsageError([problem.under("runtime") for problem in error.problems]) from None
 
 
 def _backend() -> str:
@@ -158,26 +165,32 @@ def _jax(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str 
     import jax
 
     if all_reduce_alg is not None:
-        raise UsageError(f"runtime.all_reduce_alg: received {all_reduce_alg!r}, but on JAX the compiler decides")
+        raise UsageError("but on JAX the compiler decides", key="runtime.all_reduce_alg", received=all_reduce_alg)
     if name in ("off", "one_device"):
         return OneDevice()
     if name == "tpu" and jax.default_backend() != "tpu":
-        raise UsageError(f"{_KEY}: there is no TPU on this machine, JAX computes on {jax.default_backend()}")
+        raise UsageError(f"there is no TPU on this machine, JAX computes on {jax.default_backend()}", key=_KEY)
     if tpu_address not in _HERE:
-        raise UsageError(f"runtime.tpu: received {tpu_address!r}, but JAX uses the TPU of this machine: leave it out")
+        raise UsageError(
+            "but JAX uses the TPU of this machine", key="runtime.tpu", received=tpu_address, remedy="remove it"
+        )
     devices = jax.local_devices()
-    return importlib.import_module("everstep.engine.mesh").DeviceMesh(_wanted(devices, num_gpus))
+    return importlib.import_module("everstep.engine.jax").DeviceMesh(_wanted(devices, num_gpus))
 
 
 def _torch(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str | None) -> Any:
     if all_reduce_alg is not None:
-        raise UsageError(f"runtime.all_reduce_alg: received {all_reduce_alg!r}, but on PyTorch a run uses one device")
+        raise UsageError("but on PyTorch a run uses one device", key="runtime.all_reduce_alg", received=all_reduce_alg)
     if name == "tpu":
-        raise UsageError(f"{_KEY}: there is no TPU on this machine that PyTorch could use: use JAX or TensorFlow")
-    there = importlib.import_module("everstep.engine.accelerator").devices()
+        raise UsageError(
+            "there is no TPU on this machine that PyTorch could use", key=_KEY, remedy="use JAX or TensorFlow"
+        )
+    there = importlib.import_module("everstep.engine.devices").devices()
     if name == "mirrored" and len(_wanted(there, num_gpus)) > 1:
         raise UsageError(
-            f"{_KEY}: on PyTorch a run uses one device, and here are {len(there)}: set it to 'one_device', or use JAX"
+            f"on PyTorch a run uses one device, and this machine has {len(there)}",
+            key=_KEY,
+            remedy="set it to 'one_device', or use JAX",
         )
     return OneDevice()
 
@@ -185,7 +198,9 @@ def _torch(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: st
 def _tensorflow(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str | None) -> Any:
     tf = importlib.import_module("tensorflow")
     if all_reduce_alg is not None and all_reduce_alg not in _ALL_REDUCE:
-        raise UsageError(f"runtime.all_reduce_alg: received {all_reduce_alg!r}; {nearest(all_reduce_alg, _ALL_REDUCE)}")
+        raise UsageError(
+            key="runtime.all_reduce_alg", received=all_reduce_alg, remedy=nearest(all_reduce_alg, _ALL_REDUCE)
+        )
     if name == "off":
         return OneDevice()
     if name == "tpu":
@@ -214,18 +229,20 @@ def _cpus(tf: Any) -> list[str]:
 
 def _wanted(devices: list[Any], count: int) -> list[Any]:
     if count > len(devices):
-        raise UsageError(f"runtime.num_gpus: received {count}, but this machine has {len(devices)}; 0 takes all")
+        raise UsageError(f"but this machine has {len(devices)}; 0 takes all", key="runtime.num_gpus", received=count)
     return devices[:count] if count else devices
 
 
 def _tpu(tf: Any, address: str | None) -> Any:
     if address in _HERE and not tf.config.list_logical_devices("TPU"):
-        raise UsageError(f"{_KEY}: there is no TPU on this machine; for one elsewhere set runtime.tpu to its address")
+        raise UsageError(
+            "there is no TPU on this machine", key=_KEY, remedy="for one elsewhere set runtime.tpu to its address"
+        )
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address or "")
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except (ValueError, RuntimeError, ImportError, OSError, tf.errors.OpError) as error:  # as many as it has layers
         said = str(error).strip().partition("\n")[0]
-        raise UsageError(f"runtime.tpu: the TPU {address!r} cannot be reached: {said}") from error
+        raise UsageError(f"the TPU cannot be reached: {said}", key="runtime.tpu", received=address) from error
     return tf.distribute.TPUStrategy(resolver)

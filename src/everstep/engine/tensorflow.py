@@ -1,23 +1,27 @@
 """The TensorFlow engine: the Keras variables are the state, and n steps are one loop inside a `tf.function`."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import gen_random_ops
 
 from everstep.data import nest
-from everstep.data.special import RaggedArray, SparseArray
+from everstep.data.sparse import RaggedArray, SparseArray
+from everstep.engine import flops
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece, on_host
-from everstep.engine.labels import watch_sparse_labels
 from everstep.engine.logs import floats
 from everstep.engine.pace import Pace
+from everstep.engine.probe import watch_sparse_labels
 from everstep.engine.replicas import Replicas
-from everstep.engine.summaries import summaries_refused
-from everstep.engine.tensorflow_random import StepRandom
+from everstep.errors import UsageError
+from everstep.task.grad import current_share
 from everstep.task.task import unpack
 from everstep.types import Batch, Logs
 
@@ -139,6 +143,18 @@ class TensorFlowEngine(Engine):
         """Opens the next window."""
         self.windows[kind].reset()
 
+    def train_step_flops(self, batch: Batch) -> float | None:
+        """Returns the operations of a training step; reads the loop that ran batches of this one's shape."""
+        shapes = tuple(tuple(leaf.shape) for leaf in nest.flatten(batch))
+        ran = {tuple(shape for shape, _ in key[1:]): loop for key, loop in self._loops.items() if key[0] == "train"}
+        return flops.of_tensorflow_loop(ran[shapes]) if shapes in ran else None
+
+    def inference_step_flops(self, batch: Batch) -> float | None:
+        """Returns the operations of the inference step; traces it."""
+        specs = nest.map_leaves(lambda leaf: tf.TensorSpec(leaf.shape, tf.as_dtype(leaf.dtype)), unpack(batch)[0])
+        step = _function(lambda features: self.task.inference_step(self.composed(features), self.model))
+        return flops.of_tensorflow_function(step.get_concrete_function(specs))
+
     # -- state: the Keras objects hold it ------------------------------------------------------------------------------
 
     def push(self) -> None:
@@ -203,3 +219,88 @@ def _placeholder(leaf: Any) -> tf.Tensor:
 
 def _shape(value: Any) -> tuple:
     return tuple(value.shape) if hasattr(value, "shape") else ()
+
+
+# -- random numbers ---------------------------------------------------------------------------------------------------
+
+# `tf.random` keeps its position inside its operations, where no checkpoint reaches it: a resumed run would draw other
+# numbers. While steps are traced, its functions draw from a seed generator instead, which is saved with the state.
+
+
+class StepRandom:
+    """Where the steps of an engine draw what they ask `tf.random` for.
+
+    Attributes:
+      generator: What is saved of it; None as long as no step has drawn anything.
+    """
+
+    def __init__(self) -> None:
+        self.generator: keras.random.SeedGenerator | None = None
+
+    @contextlib.contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Inside the block `tf.random` draws from the generator, in this thread and in those of its replicas."""
+        thread = threading.get_ident()
+        with contextlib.ExitStack() as stack:
+            for name, draw in _DRAWS.items():
+                original = getattr(gen_random_ops, name)
+                stack.callback(setattr, gen_random_ops, name, original)
+                setattr(gen_random_ops, name, self._replaced(thread, original, draw))
+            yield
+
+    def _replaced(self, thread: int, original: Callable[..., Any], draw: Callable[..., Any]) -> Callable[..., Any]:
+        def drawn(*args: Any, seed: int = 0, seed2: int = 0, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread and current_share() is None:  # data that is read meanwhile
+                return original(*args, seed=seed, seed2=seed2, **kwargs)
+            kwargs.pop("name", None)
+            return draw(self._next(), *args, **kwargs)
+
+        return drawn
+
+    def _next(self) -> Any:
+        if self.generator is None:
+            with tf.init_scope():
+                self.generator = keras.random.SeedGenerator(0)
+        return tf.cast(self.generator.next(), "int32")
+
+
+_DRAWS: dict[str, Callable[..., Any]] = {
+    "random_uniform": lambda seed, shape, dtype: tf.random.stateless_uniform(shape, seed, dtype=dtype),
+    "random_uniform_int": lambda seed, shape, minval, maxval: tf.random.stateless_uniform(
+        shape, seed, minval, maxval, dtype=tf.as_dtype(getattr(minval, "dtype", tf.int32))
+    ),
+    "random_standard_normal": lambda seed, shape, dtype: tf.random.stateless_normal(shape, seed, dtype=dtype),
+    "truncated_normal": lambda seed, shape, dtype: tf.random.stateless_truncated_normal(shape, seed, dtype=dtype),
+    "random_shuffle": lambda seed, value: tf.random.experimental.stateless_shuffle(value, seed),
+    "multinomial": lambda seed, logits, num_samples, output_dtype=tf.int64: tf.random.stateless_categorical(
+        logits, num_samples, seed, dtype=output_dtype
+    ),
+}
+"""Each function of `tf.random` that keeps a position, and the one without that stands in for it."""
+
+
+# -- tf.summary inside a step -----------------------------------------------------------------------------------------
+
+
+class _RefusedSummaries(tf.summary.SummaryWriter):
+    """Takes the place of the writer that there is not; what is written to it is an error."""
+
+    @property
+    def _resource(self) -> None:  # asked for by every function of tf.summary that writes
+        raise UsageError(
+            "tf.summary is called in a step, where nothing records it",
+            remedy="return the scalar from train_step or validation_step, {self.loss: loss, 'name': value}, and it is "
+            "logged; or set a writer of your own as the default, with "
+            "tf.summary.create_file_writer(folder).as_default(): …",
+        )
+
+    def flush(self) -> None:
+        """Has nothing to write."""
+
+
+def summaries_refused() -> contextlib.AbstractContextManager[None]:
+    """Inside the block `tf.summary` raises UsageError, unless somebody has set a writer to write to."""
+    if bool(tf.summary.should_record_summaries()):
+        return contextlib.nullcontext()
+    refusing: contextlib.AbstractContextManager[None] = _RefusedSummaries().as_default(step=0)
+    return refusing

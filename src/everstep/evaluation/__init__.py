@@ -8,7 +8,7 @@ Three words: a `SampleMetric` says how good one sample's prediction is, `predict
 model answers, and the `Evaluator` writes it down while it passes. Nothing here knows a backend.
 """
 
-from everstep.evaluation.batch import SampleBatch
+from everstep.evaluation.batch import SampleBatch, predictions
 from everstep.evaluation.evaluator import Evaluation, Evaluator
 from everstep.evaluation.metric import SampleMetric, sample_metrics, vectorized
 from everstep.evaluation.metrics import (
@@ -26,7 +26,6 @@ from everstep.evaluation.metrics import (
     SquaredError,
     TopK,
 )
-from everstep.evaluation.predicting import predictions
 
 __all__ = [
     "TNR",

@@ -1,4 +1,4 @@
-"""Host arrays from whatever a backend hands out."""
+"""NumPy arrays from the tensors of any backend."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from everstep.errors import UsageError
 
 
 def host(tree: Any) -> Any:
-    """Returns a nesting of NumPy arrays that nobody can write to: what one metric does, no other sees."""
+    """Returns a nesting of read-only NumPy arrays, so that no metric changes what another one sees."""
     return nest.map_leaves(_host_leaf, listed(tree))
 
 
@@ -20,7 +20,7 @@ def listed(tree: Any) -> Any:
 
 def host_array(value: Any) -> np.ndarray:
     """Returns a NumPy array from an array or a tensor of any backend."""
-    if hasattr(value, "detach"):  # a tensor that may remember gradients, or lie on a device
+    if hasattr(value, "detach"):  # a PyTorch tensor, which may have gradients or be on a device
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value  # which NumPy does not know
     return np.asarray(value)
@@ -34,9 +34,10 @@ def rows(tree: Any, what: str) -> int:
     """
     sizes = {path: np.shape(leaf)[0] if np.ndim(leaf) else None for path, leaf in nest.walk(tree)}
     if not sizes or None in sizes.values():
-        raise UsageError(f"{what} must be arrays with a batch axis, received {_described(tree)}")
+        described = nest.map_leaves(lambda leaf: f"{type(leaf).__name__} of shape {np.shape(leaf)}", tree)
+        raise UsageError("must be arrays with a batch axis", key=what, received=described)
     if len(set(sizes.values())) > 1:
-        raise UsageError(f"the parts of {what} hold different numbers of samples: {sizes}")
+        raise UsageError("its parts have different numbers of samples", key=what, received=sizes)
     return next(size for size in sizes.values() if size is not None)
 
 
@@ -51,7 +52,3 @@ def _host_leaf(leaf: Any) -> np.ndarray:
         array = array.astype(np.float32)
     array.flags.writeable = False
     return array
-
-
-def _described(tree: Any) -> str:
-    return repr(nest.map_leaves(lambda leaf: f"{type(leaf).__name__} of shape {np.shape(leaf)}", tree))

@@ -1,7 +1,10 @@
-"""The batches that are evaluated: labels and predictions with the ids of their samples."""
+"""The batches that are evaluated: `predictions` joins batches of data with a model's outputs, `Reader` checks them.
+
+Ids and labels stay on the host.
+"""
 
 import array
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +14,14 @@ from everstep.evaluation import arrays
 
 
 class SampleBatch(NamedTuple):
-    """Some samples and what the model said of them; the first axis of every array counts the samples.
+    """Some samples and the model's predictions for them; the first axis of every array counts the samples.
 
     Attributes:
       ids: One id per sample (text, bytes or numbers), or None in every batch: then samples are counted from 0.
       y_true: Labels, as arrays of any nesting.
-      y_pred: The model's answers.
-      inputs: What the model saw, so that a reader can see it too; or None.
-      columns: Further facts about the samples by name, one value each: to slice a report by; or None.
+      y_pred: The model's predictions.
+      inputs: The model's inputs, to be shown in a report; or None.
+      columns: Further facts about the samples by name, one value each, to slice a report by; or None.
     """
 
     ids: Any
@@ -67,8 +70,10 @@ class Reader:
         y_true, y_pred = arrays.host(y_true), arrays.host(y_pred)
         size = arrays.rows(y_pred, "y_pred")
         if arrays.rows(y_true, "y_true") != size:
-            where = f"the batch after sample {self.rows}"
-            raise UsageError(f"{where} has {arrays.rows(y_true, 'y_true')} labels for {size} predictions")
+            labels = arrays.rows(y_true, "y_true")
+            raise UsageError(
+                f"the batch after sample {self.rows} has {labels} labels for {size} predictions", key="y_true"
+            )
         first_row, self.rows = self.rows, self.rows + size
         return CheckedBatch(
             first_row, self._ids(ids, first_row, size), y_true, y_pred, inputs, self._checked(columns, first_row, size)
@@ -78,15 +83,14 @@ class Reader:
         if not size:
             return []
         if self._counted is not None and self._counted != (ids is None):
-            raise UsageError(f"ids are there in some batches only; from sample {first_row} on, that changes")
+            raise UsageError(f"only some batches have ids; from sample {first_row} on, that changes", key="ids")
         self._counted = ids is None
         if ids is None:
             return [str(row) for row in range(first_row, first_row + size)]
         found = [_text(value) for value in _values(ids)]
         if len(found) != size:
-            raise UsageError(
-                f"the batch after sample {first_row} holds {size} samples and {len(found)} ids: {ids!r:.80}"
-            )
+            reason = f"the batch after sample {first_row} has {size} samples and {len(found)} ids"
+            raise UsageError(reason, key="ids", received=ids)
         self._hashes.extend(map(hash, found))
         return found
 
@@ -96,14 +100,12 @@ class Reader:
             return {}
         self._columns = tuple(found) if self._columns is None else self._columns
         if tuple(found) != self._columns:
-            raise UsageError(
-                f"from sample {first_row} on the columns are {list(found)}, before they were {list(self._columns)}"
-            )
+            reason = f"from sample {first_row} on the columns are {list(found)}, before they were {list(self._columns)}"
+            raise UsageError(reason, key="columns")
         for name, values in found.items():
             if len(values) != size:
-                raise UsageError(
-                    f"column {name!r} has {len(values)} values for {size} samples, after sample {first_row}"
-                )
+                reason = f"has {len(values)} values for {size} samples, after sample {first_row}"
+                raise UsageError(reason, key=f"columns.{name}")
         return found
 
 
@@ -111,9 +113,12 @@ def _parts(batch: Any) -> tuple[Any, ...]:
     if isinstance(batch, tuple | list) and 3 <= len(batch) <= 5:
         return tuple(batch)
     raise UsageError(
-        f"a batch is (ids, y_true, y_pred, inputs, columns), the last two optional: received {type(batch).__name__}"
-        + (f" of {len(batch)}" if isinstance(batch, tuple | list) else "")
+        f"a batch is (ids, y_true, y_pred, inputs, columns), the last two optional, not a {_length(batch)}"
     )
+
+
+def _length(item: Any) -> str:
+    return f"{type(item).__name__}{f' of {len(item)}' if isinstance(item, tuple | list) else ''}"
 
 
 def _values(values: Any) -> list[Any]:
@@ -130,7 +135,9 @@ def _text(value: Any) -> str:
     """Returns an id as text; bytes are decoded."""
     plain = _plain(value)
     if plain is None:
-        raise UsageError("an id is a text or a number: received None; leave ids out of every batch to count samples")
+        raise UsageError(
+            "an id is a text or a number", key="ids", received=None, remedy="pass no ids at all to count samples"
+        )
     return str(plain)
 
 
@@ -144,5 +151,75 @@ def _plain(value: Any) -> Any:
     single = arrays.host_array(value)
     inside = single.reshape(-1).tolist()[0] if single.size == 1 else value
     if not isinstance(inside, str | bytes | int | float):
-        raise UsageError(f"ids and columns hold one number or text per sample: received {value!r:.80}")
+        raise UsageError("ids and columns have one number or text per sample", received=value)
     return _plain(inside)
+
+
+def predictions(
+    predict: Callable[[Any], Any],
+    batches: Iterable[Any],
+    *,
+    limit: int | None = None,
+    index: Sequence[Any] | None = None,
+) -> Iterator[SampleBatch]:
+    """Yields each batch with the model's predictions, in order.
+
+    Only the inputs are given to `predict`; labels and ids never leave the host. The last batch may be short.
+
+    Args:
+      predict: Any function from a batch of inputs to a batch of predictions: `model.predict_on_batch`, a SavedModel's
+        endpoint, an estimator's `predict`.
+      batches: Items `(x, y)`, `(x, y, ids)` or `(x, y, ids, columns)`.
+      limit: How many samples there are, for batches that have no end, or begin again in the last one; the rest is cut
+        off.
+      index: The ids in the order of the data. The third element of an item, if any, is then ignored: where data
+        carry sample weights, they stand there.
+
+    Raises:
+      UsageError: An item is no such tuple, the answers do not fit the labels, or the batches or the index end before
+        `limit` or each other.
+    """
+    done = 0
+    for item in batches if limit != 0 else ():
+        x, y, ids, columns = _data_parts(item)
+        size = _size(y, limit, done)
+        ids = ids if index is None else index[done : done + size]
+        yield _joined(ids, y, predict(x), x, columns, size)
+        done += size
+        if done == limit:
+            break
+    _check_end(done, limit, index)
+
+
+def _joined(ids: Any, y: Any, answer: Any, x: Any, columns: Any, size: int) -> SampleBatch:
+    """Returns the first `size` samples; the whole batch stays as it is."""
+    y_true, y_pred = arrays.host(y), arrays.host(answer)
+    whole = arrays.rows(y_true, "the labels")
+    if arrays.rows(y_pred, "the predictions") != whole:
+        answers = arrays.rows(y_pred, "the predictions")
+        raise UsageError(f"returned {answers} answers to a batch of {whole}", key="predict")
+    if size == whole:
+        return SampleBatch(ids, y_true, y_pred, x, columns)
+    cut = slice(size)
+    few = {name: values[cut] for name, values in columns.items()} if columns else columns
+    return SampleBatch(None if ids is None else ids[cut], arrays.at(y_true, cut), arrays.at(y_pred, cut), x, few)
+
+
+def _data_parts(item: Any) -> tuple[Any, Any, Any, Any]:
+    if not isinstance(item, tuple | list) or not 2 <= len(item) <= 4:
+        raise UsageError(f"a batch to predict is (x, y), (x, y, ids) or (x, y, ids, columns), not a {_length(item)}")
+    x, y, ids, columns = (*item, None, None)[:4]
+    return x, y, ids, columns
+
+
+def _size(y: Any, limit: int | None, done: int) -> int:
+    size = arrays.rows(arrays.host(y), "the labels")
+    return size if limit is None else min(size, limit - done)
+
+
+def _check_end(done: int, limit: int | None, index: Sequence[Any] | None) -> None:
+    if limit is not None and done < limit:
+        raise UsageError(f"the data ended after {done} samples", key="limit", received=limit)
+    if index is not None and len(index) != done:
+        reason = f"has {len(index)} ids for {done} samples, must list one id per sample, in order"
+        raise UsageError(reason, key="index")

@@ -15,16 +15,93 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.evaluation.kinds import Kind
-from everstep.evaluation.metric import SampleMetric, sample_metrics
-from everstep.evaluation.record import Record
-from everstep.evaluation.summary import Summary, as_csv, read_column, summarize
+from everstep.evaluation.batch import CheckedBatch, Reader
+from everstep.evaluation.gallery import Gallery
+from everstep.evaluation.metric import SampleMetric, sample_metrics, scores
+from everstep.evaluation.outcome import Kind, Outcome, Plain, outcome_of
+from everstep.evaluation.table import Summary, Table, as_csv, check_columns, read_column, summarize
+
+logger = logging.getLogger(__name__)
+
+
+class _Pass:
+    """One pass over the data: every batch is checked, measured, written, and searched for samples to show.
+
+    Attributes:
+      kind: The kind of problem, known from the first batch on.
+      reader: Checks the batches, and counts their samples.
+      outcome: Reads label, prediction and confidence.
+      gallery: The samples to show.
+    """
+
+    def __init__(
+        self,
+        metrics: Sequence[SampleMetric],
+        kind: Kind | None,
+        classes: int,
+        from_logits: bool | None,
+        show: Callable[[Any], Any] | None,
+    ):
+        self.kind: Kind = kind or "values"
+        self._given = kind, classes, from_logits
+        self._metrics = metrics
+        self.reader = Reader()
+        self.outcome: Outcome = Plain()
+        self.gallery = Gallery(metrics, show)
+
+    def write(
+        self, batches: Iterable[Any], csv_path: Path, parquet_path: Path, progress: Callable[[int], None]
+    ) -> None:
+        """Takes in all batches and writes a row for each of their samples.
+
+        Args:
+          batches: What is evaluated.
+          csv_path: Where the rows go.
+          parquet_path: Where they go with everything that is known of them.
+          progress: Called after each batch with the number of samples so far.
+
+        Raises:
+          UsageError: There are no samples, or some do not fit.
+        """
+        names = [metric.name for metric in self._metrics]
+        with (
+            open(csv_path, "x", encoding="utf-8", newline="") as csv_file,
+            open(parquet_path, "xb") as parquet_file,
+            Table(csv_file, parquet_file, names) as table,
+        ):
+            for item in batches:
+                batch = self.reader.read(item)
+                if batch.ids:
+                    self._add(batch, table)
+                    progress(self.reader.rows)
+            if not self.reader.rows:
+                raise UsageError("the data gave no samples", key="batches")
+
+    def _add(self, batch: CheckedBatch, table: Table) -> None:
+        if batch.first_row == 0:
+            self._begin(batch)
+        values = {m.name: scores(m, batch.ids, batch.y_true, batch.y_pred) for m in self._metrics}
+        outcome = self.outcome.columns(batch.y_true, batch.y_pred)
+        table.add(batch.ids, values, outcome, batch.columns)
+        masks = (
+            self.kind == "segmentation"
+            and isinstance(batch.y_true, np.ndarray)
+            and isinstance(batch.y_pred, np.ndarray)
+        )
+        self.gallery.offer(batch, values, outcome, masks=masks, cells=self.outcome.confusion is not None)
+
+    def _begin(self, batch: CheckedBatch) -> None:
+        kind, classes, from_logits = self._given
+        check_columns(list(batch.columns), [metric.name for metric in self._metrics])
+        self.kind, self.outcome = outcome_of(kind, batch.y_true, batch.y_pred, classes, from_logits)
+
 
 FORMAT = 1
 SUFFIXES = (".csv", ".parquet", "_summary.csv", ".json")
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -98,36 +175,36 @@ class Evaluator:
           UsageError: There are no samples, a batch does not fit, or a metric does not give numbers; no file changes.
         """
         folder = _prepared(directory, split)
-        record = Record(self._metrics, self._kind, len(self._classes or ()), self._from_logits, self._show)
+        passed = _Pass(self._metrics, self._kind, len(self._classes or ()), self._from_logits, self._show)
         table, rows, last = (folder / f"{split}{suffix}" for suffix in (".csv", ".parquet", ".json"))
         with storage.atomic_path(table) as new_table, storage.atomic_path(rows) as new_rows:
-            record.write(batches, new_table, new_rows, progress or (lambda rows: None))
+            passed.write(batches, new_table, new_rows, progress or (lambda rows: None))
             summaries = {m.name: summarize(read_column(new_rows, m.name)) for m in self._metrics}
-            page = self._page(record, split, summaries, overall or {})
-            _warn(record.rows, record.repeated_ids, summaries)
+            page = self._page(passed, split, summaries, overall or {})
+            _warn(passed.reader.rows, passed.reader.repeated_ids(), summaries)
             last.unlink(missing_ok=True)  # first to go, last to come: where it is, all four belong together
         storage.write_text(folder / f"{split}_summary.csv", as_csv(summaries))
         storage.write_text(last, page)
         return Evaluation(
             split,
-            record.rows,
-            record.kind,
+            passed.reader.rows,
+            passed.kind,
             {name: summary.mean for name, summary in summaries.items()},
             {name: summary.count for name, summary in summaries.items()},
         )
 
-    def _page(self, record: Record, split: str, summaries: Mapping[str, Summary], overall: Mapping[str, Any]) -> str:
+    def _page(self, passed: _Pass, split: str, summaries: Mapping[str, Summary], overall: Mapping[str, Any]) -> str:
         """Returns the JSON that a page is made of."""
         page = {
             "format": FORMAT,
             "split": split,
-            "kind": record.kind,
-            "rows": record.rows,
+            "kind": passed.kind,
+            "rows": passed.reader.rows,
             "classes": self._classes,
             "metrics": [_described(metric, summaries[metric.name]) for metric in self._metrics],
-            "confusion": record.confusion,
+            "confusion": None if passed.outcome.confusion is None else passed.outcome.confusion.tolist(),
             "overall": {str(name): _finite(float(value)) for name, value in overall.items()},
-            "samples": record.samples,
+            "samples": passed.gallery.samples(),
         }
         return json.dumps(page, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -135,7 +212,7 @@ class Evaluator:
 def _prepared(directory: storage.PathLike, split: str) -> Path:
     """Makes the directory ready, without what an evaluation that was killed left in it."""
     if not re.fullmatch(r"\w[\w-]*", split):
-        raise UsageError(f"a split is named by letters, digits, _ and -: received {split!r}")
+        raise UsageError("must consist of letters, digits, _ and -", key="split", received=split)
     folder = Path(directory)
     storage.prepare_directory(folder)
     for entry in folder.iterdir():

@@ -1,12 +1,20 @@
-"""What is measured on each sample: a name, and a function of its label and its prediction."""
+"""Metrics of single samples: a name, and a function of a label and a prediction.
+
+`scores` is the only place that calls users' functions. It checks every number, and its errors name the metric, the
+sample and the line that failed.
+"""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+import math
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from everstep.errors import UsageError
+from everstep.evaluation import arrays
 
 Better = Literal["higher", "lower"]
 
@@ -36,7 +44,7 @@ class SampleMetric:
 
     A function is called for one data point, `f(y_true, y_pred)`, with arrays that have no batch axis. One that
     is vectorised is called once per batch and returns as many numbers as there are samples. Either may return
-    tensors of any backend; NaN means that the metric says nothing about this sample.
+    tensors of any backend; NaN means that the metric has no value for this sample.
 
     Example:
       SampleMetric("margin", lambda y_true, y_pred: np.ptp(y_pred), description="first minus last", better="higher")
@@ -46,7 +54,7 @@ class SampleMetric:
       function: As given.
       vectorized: Whether the function takes a batch.
       description: One sentence for the reader of the page.
-      better: "higher", "lower", or None where neither is; then high values count as the ones to look at.
+      better: "higher", "lower", or None where neither is; then high values count as the worst.
     """
 
     def __init__(
@@ -58,13 +66,13 @@ class SampleMetric:
         better: Better | None = None,
     ):
         if not isinstance(name, str) or not name.strip():
-            raise UsageError(f"a metric needs a name, a text that is not empty: received {name!r}")
+            raise UsageError("a metric needs a name, a text that is not empty", key="name", received=name)
         if name in RESERVED:
-            raise UsageError(f"a metric cannot be named {name!r}, which is a column of its own: choose another name")
+            raise UsageError("is a column of its own", key="name", received=name, remedy="choose another name")
         if not callable(function):
-            raise UsageError(f"metric {name!r} needs a function f(y_true, y_pred): received {function!r}")
+            raise UsageError("needs a function f(y_true, y_pred)", key=f"metrics.{name}", received=function)
         if better not in ("higher", "lower", None):
-            raise UsageError(f"metric {name!r}: better is 'higher', 'lower' or None, received {better!r}")
+            raise UsageError("must be 'higher', 'lower' or None", key=f"metrics.{name}.better", received=better)
         self.name = name
         self.function = function
         self.vectorized = bool(vectorized or getattr(function, "vectorized", False))
@@ -87,20 +95,22 @@ class SampleMetric:
 
 
 def sample_metrics(metrics: Mapping[str, Any] | Iterable[Any]) -> list[SampleMetric]:
-    """Returns what to measure as a list, whichever way it was written down.
+    """Returns the metrics as a list of `SampleMetric`.
 
     Args:
       metrics: A dict from name to function (or metric), or a list of metrics: `SampleMetric`s, or objects with
         `name`, `description` and `get_func()`.
 
     Raises:
-      UsageError: A name is empty or there twice, or something is not a metric.
+      UsageError: A name is empty or used twice, or something is not a metric.
     """
     found = _of_dict(metrics) if isinstance(metrics, Mapping) else [_of_object(m) for m in _listed(metrics)]
     names = [metric.name for metric in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UsageError(f"two metrics are named {twice[0]!r}: give each a name of its own")
+        raise UsageError(
+            "two metrics have this name", key="metrics", received=twice[0], remedy="give each a name of its own"
+        )
     return found
 
 
@@ -119,8 +129,10 @@ def _of_object(value: Any) -> SampleMetric:
         return value
     if not (hasattr(value, "name") and hasattr(value, "get_func")):
         raise UsageError(
-            f"{value!r} is not a metric: a list holds SampleMetrics or objects with name, description and "
-            "get_func(); give functions as a dict from name to function"
+            "a list has SampleMetrics, or objects with name, description and get_func()",
+            key="metrics",
+            received=value,
+            remedy="pass functions as a dict from name to function",
         )
     return SampleMetric(
         value.name,
@@ -133,5 +145,101 @@ def _of_object(value: Any) -> SampleMetric:
 
 def _listed(metrics: Any) -> list[Any]:
     if isinstance(metrics, str | bytes) or not isinstance(metrics, Iterable):
-        raise UsageError(f"metrics are a dict from name to function, or a list of metrics: received {metrics!r}")
+        raise UsageError("expected a dict from name to function, or a list of metrics", key="metrics", received=metrics)
     return list(metrics)
+
+
+def scores(metric: SampleMetric, ids: Sequence[str], y_true: Any, y_pred: Any) -> np.ndarray:
+    """Returns the metric's number for each sample, as float64.
+
+    Raises:
+      UsageError: The function fails, or what it returns is not one number per sample; names metric and sample.
+    """
+    if metric.vectorized:
+        return _of_a_batch(metric, ids, y_true, y_pred)
+    return _of_each_point(metric, ids, y_true, y_pred)
+
+
+def _of_each_point(metric: SampleMetric, ids: Sequence[str], y_true: Any, y_pred: Any) -> np.ndarray:
+    found = np.empty(len(ids))
+    for i, name in enumerate(ids):
+        try:
+            value = metric.function(arrays.at(y_true, i), arrays.at(y_pred, i))
+        except Exception as error:
+            raise _failed(metric, f"sample {name!r}", error) from error
+        found[i] = _checked_number(metric, name, value)
+    return found
+
+
+def _checked_number(metric: SampleMetric, name: str, value: Any) -> float:
+    """Returns what the function gave as a float; the common types come first, for speed."""
+    number = float(value) if isinstance(value, float | int | np.floating) else _from_tensor(value)
+    if number is None or math.isinf(number):
+        raise UsageError(
+            f"returned {_shown(value)} for sample {name!r}",
+            key=f"metrics.{metric.name}",
+            remedy="return one number, finite or NaN",
+        )
+    return number
+
+
+def _from_tensor(value: Any) -> float | None:
+    array = _numeric(value)
+    return None if array is None or array.size != 1 else float(array.reshape(())[()])
+
+
+def _of_a_batch(metric: SampleMetric, ids: Sequence[str], y_true: Any, y_pred: Any) -> np.ndarray:
+    try:
+        value = metric.function(y_true, y_pred)
+    except Exception as error:
+        raise _failed(metric, f"the batch from sample {ids[0]!r} to {ids[-1]!r}", error) from error
+    array = _numeric(value)
+    if array is None or array.size != len(ids) or array.shape[:1] != (len(ids),):
+        raise UsageError(
+            f"returned {_shown(value)} for the {len(ids)} samples from {ids[0]!r} to {ids[-1]!r}",
+            key=f"metrics.{metric.name}",
+            remedy="return one number per sample from a vectorised function",
+        )
+    return _finite_or_nan(metric, ids, array.reshape(-1).astype(np.float64))
+
+
+def _finite_or_nan(metric: SampleMetric, ids: Sequence[str], values: np.ndarray) -> np.ndarray:
+    infinite = np.isinf(values)
+    if infinite.any():
+        first = int(np.argmax(infinite))
+        _checked_number(metric, ids[first], float(values[first]))
+    return values
+
+
+def _numeric(value: Any) -> np.ndarray | None:
+    """Returns a real array, or None for what is none: texts, None, complex numbers, lists of unequal lengths."""
+    try:
+        array = arrays.host_array(value)
+        return None if array.dtype.kind in "OSUcmM" else array.astype(np.float64)
+    except (TypeError, ValueError):
+        return None
+
+
+def _failed(metric: SampleMetric, where: str, error: Exception) -> UsageError:
+    if isinstance(error, AttributeError) and error.name == "numpy":
+        return UsageError(
+            f"calls .numpy() on {type(error.obj).__name__}, which has none{_line(error)}, on {where}",
+            key=f"metrics.{metric.name}",
+            remedy="return the value itself, which is converted on every backend",
+        )
+    kind = "" if isinstance(error, UsageError) else f"{type(error).__name__}: "
+    text = str(error).strip().partition("\n")[0]
+    return UsageError(f"failed on {where}: {kind}{text}{_line(error)}", key=f"metrics.{metric.name}")
+
+
+def _line(error: Exception) -> str:
+    """Returns the line of the user's function that failed, not the one deep inside a library."""
+    own = Path(__file__).parent
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if own not in Path(f.filename).parents]
+    return "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in frames[:1])
+
+
+def _shown(value: Any) -> str:
+    text = " ".join(f"{value!r:.60}".split())
+    shape = np.shape(value) if hasattr(value, "shape") else ()
+    return f"{text} ({type(value).__name__}{f' of shape {tuple(shape)}' if shape else ''})"

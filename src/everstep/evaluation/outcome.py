@@ -1,6 +1,6 @@
-"""What a page wants to know of a sample besides its metrics: label, prediction, confidence.
+"""Label, prediction and confidence of each sample, beside its metrics.
 
-That depends on the kind of problem, which is given, or seen in the first batch:
+They depend on the kind of problem, which is given, or inferred from the first batch:
 
     classification   labels are class numbers or one-hot, predictions have one number per class (or one, of two)
     regression       labels and predictions are numbers
@@ -8,13 +8,55 @@ That depends on the kind of problem, which is given, or seen in the first batch:
     values           anything else: metrics alone
 """
 
-from typing import Any, Protocol, get_args
+import dataclasses
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
 from everstep.data import check_labels
 from everstep.errors import UsageError, nearest
-from everstep.evaluation.kinds import Kind, kind_of
+
+Kind = Literal["classification", "regression", "segmentation", "values"]
+
+
+def kind_of(y_true: Any, y_pred: Any) -> Kind:
+    """Returns the kind that labels and predictions look like; "values" where it is unknown.
+
+    Class numbers next to a prediction of one number are two classes only if the predictions are within 0 to 1: pass
+    `kind` where this guess is wrong.
+    """
+    if not (_is_numeric(y_true) and _is_numeric(y_pred)):
+        return "values"
+    if y_pred.ndim > 2:
+        return "segmentation" if y_true.ndim > 2 else "values"
+    if y_pred.ndim == 2 and y_pred.shape[1] > 1:
+        return _of_vectors(y_true, y_pred)
+    if y_true.size != len(y_true):
+        return "values"
+    return "classification" if _is_two_classes(y_true, y_pred) else "regression"
+
+
+def _of_vectors(y_true: np.ndarray, y_pred: np.ndarray) -> Kind:
+    if y_true.size == len(y_true):
+        return "classification" if _are_class_numbers(y_true, y_pred.shape[1]) else "values"
+    if y_true.shape != y_pred.shape:
+        return "values"
+    if _are_class_numbers(y_true, 2):
+        return "classification" if (y_true.sum(axis=1) == 1).all() else "values"
+    return "regression"
+
+
+def _is_two_classes(y_true: np.ndarray, y_pred: np.ndarray) -> bool:
+    return _are_class_numbers(y_true, 2) and bool(((y_pred >= 0) & (y_pred <= 1)).all())
+
+
+def _are_class_numbers(values: np.ndarray, count: int) -> bool:
+    return bool(((values >= 0) & (values < count) & (values == np.floor(values))).all())
+
+
+def _is_numeric(values: Any) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and values.ndim > 0
+
 
 Columns = dict[str, np.ndarray]
 
@@ -82,7 +124,9 @@ class Classes:
             self._from_logits = outside
         if outside and not self._from_logits:
             raise UsageError(
-                "predictions began as probabilities and now leave 0 to 1: for logits, say from_logits=True"
+                "began as probabilities and now leave 0 to 1",
+                key="y_pred",
+                remedy="pass from_logits=True if they are logits",
             )
         with np.errstate(over="ignore", invalid="ignore"):
             return _of_logits(scores) if self._from_logits else _of_two(scores)
@@ -94,7 +138,7 @@ def outcome_of(
     """Returns the kind of a problem and its reader, from the first batch.
 
     Args:
-      kind: What the user says, None to look.
+      kind: The kind that was given; None to infer it.
       y_true: Labels of the first batch.
       y_pred: Predictions of the first batch.
       classes: How many class names were given, 0 for none.
@@ -104,15 +148,15 @@ def outcome_of(
       UsageError: There is no such kind, or the names of the classes are not as many as the predictions.
     """
     if kind is not None and kind not in get_args(Kind):
-        raise UsageError(f"there is no kind {kind!r} of problem: {nearest(str(kind), get_args(Kind))}")
+        raise UsageError("unknown", key="kind", received=kind, remedy=nearest(str(kind), get_args(Kind)))
     kind = kind or kind_of(y_true, y_pred)
     if kind != "classification":
         return kind, (Numbers() if kind == "regression" else Plain())
     if not isinstance(y_pred, np.ndarray) or y_pred.ndim > 2:
-        raise UsageError(f"classification needs predictions of shape (n, classes), received {np.shape(y_pred)}")
+        raise UsageError("classification needs the shape (n, classes)", key="y_pred", received=np.shape(y_pred))
     count = max(2, y_pred.reshape(len(y_pred), -1).shape[1])
     if classes and classes != count:
-        raise UsageError(f"there are {classes} names of classes, but predictions tell {count} apart")
+        raise UsageError(f"there are {classes} names, but predictions for {count} classes", key="classes")
     return kind, Classes(count, from_logits)
 
 
@@ -121,11 +165,13 @@ def _class_numbers(y_true: Any, count: int) -> np.ndarray:
     if labels.ndim == 2 and labels.shape[1] == count:
         return labels.argmax(axis=1)
     if labels.size != len(labels):
-        raise UsageError(f"labels of shape {labels.shape} are neither class numbers nor one-hot over {count} classes")
+        reason = f"labels of shape {labels.shape} are neither class numbers nor one-hot over {count} classes"
+        raise UsageError(reason, key="y_true")
     try:
         check_labels(labels, count, "the labels")
     except UsageError as error:
-        raise UsageError(f"{error}; labels that are no classes: say kind='regression'") from error
+        remedy = "pass kind='regression' if the labels are not classes"
+        raise UsageError([dataclasses.replace(one, remedy=remedy) for one in error.problems]) from error
     return labels.reshape(-1).astype(np.int64)
 
 

@@ -1,11 +1,13 @@
-"""Does the exported model answer as the live one does?"""
+"""Compares the outputs of an exported model with those of the live one."""
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from everstep.engine.accelerator import has_accelerator
+from everstep.engine.devices import has_accelerator
 from everstep.errors import TrainingError
 
 _FULL_PRECISION = 1e-5
@@ -13,15 +15,19 @@ _REDUCED_PRECISION = 1e-2
 
 
 def live_outputs(model: keras.Model, sample: Any) -> list[np.ndarray]:
-    """Returns the model's outputs on `sample`, flat, and leaves the model as it was.
-
-    A model may count or draw random numbers when it is called; what it changed is put back.
-    """
-    before = [keras.ops.convert_to_numpy(v.value).copy() for v in model.non_trainable_variables]
-    try:
+    """Returns the model's outputs on `sample`, flat, and leaves the model as it was."""
+    with unchanged(model.non_trainable_variables):
         return flat_arrays(model(sample, training=False))
+
+
+@contextlib.contextmanager
+def unchanged(variables: Sequence[keras.Variable]) -> Iterator[None]:
+    """Restores the variables after the block: a model may count or draw random numbers when it is called."""
+    before = [keras.ops.convert_to_numpy(variable.value).copy() for variable in variables]
+    try:
+        yield
     finally:
-        for variable, value in zip(model.non_trainable_variables, before, strict=True):
+        for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
 
 
@@ -46,8 +52,9 @@ def check_same(model: keras.Model, expected: list[np.ndarray], actual: list[np.n
     worst = max((_difference(a, b) for a, b in zip(expected, actual, strict=True)), default=0.0)
     if not worst <= tolerance:
         raise TrainingError(
-            f"{what} does not answer as the trained model: outputs differ by {worst:.2g} of their scale, "
-            f"{tolerance:g} is allowed; look for layers whose call depends on Python state"
+            f"{what} does not have the outputs of the trained model: they differ by {worst:.2g} of their scale, "
+            f"{tolerance:g} is allowed",
+            remedy="look for layers whose call depends on Python state",
         )
 
 

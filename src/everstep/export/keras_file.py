@@ -35,14 +35,11 @@ def _load(path: Path, model: keras.Model) -> keras.Model:
     try:
         return keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:
+        # Keras wraps the cause in the whole configuration of the model.
+        innermost = str(error).rpartition("Exception encountered: ")[2]
+        cause = innermost.strip().partition("\n")[0].partition(". ")[0].rstrip(".")
         raise TrainingError(
-            f"model {model.name!r} can be saved but not loaded again without its code: {_cause(error)} "
-            "Decorate its classes and functions with @keras.saving.register_keras_serializable(), give them "
-            "get_config, and replace Lambda layers by layer classes"
+            f"model {model.name!r} can be saved but not loaded again without its code: {cause}",
+            remedy="decorate its classes and functions with @keras.saving.register_keras_serializable(), give them "
+            "get_config, and replace Lambda layers by layer classes",
         ) from error
-
-
-def _cause(error: Exception) -> str:
-    """Returns the sentence that says why; Keras wraps it in the whole configuration of the model."""
-    innermost = str(error).rpartition("Exception encountered: ")[2]
-    return innermost.strip().partition("\n")[0].partition(". ")[0].rstrip(".") + "."

@@ -1,6 +1,10 @@
 """`saved_model/`: the forward pass alone, for TensorFlow Serving and all that reads SavedModels."""
 
-from collections.abc import Mapping
+import contextlib
+import importlib.util
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +13,10 @@ import numpy as np
 
 from everstep import storage
 from everstep.engine.strategy import suspended
-from everstep.export import tensorflow_files
+from everstep.errors import UsageError, missing_extra
 from everstep.export.comparison import check_same, live_outputs
+
+_BACKENDS = ("tensorflow", "jax")
 
 
 def export_saved_model(model: keras.Model, directory: storage.PathLike, sample: Any) -> None:
@@ -28,8 +34,8 @@ def export_saved_model(model: keras.Model, directory: storage.PathLike, sample: 
       UsageError: TensorFlow is not installed, the backend cannot write SavedModels, or something else is there.
       TrainingError: What was written answers otherwise than the model. Nothing is left of it.
     """
-    tensorflow_files.require_support()
-    tensorflow_files.require_replaceable(Path(directory))
+    require_support()
+    require_replaceable(Path(directory))
     storage.prepare_directory(Path(directory).parent)
     signature = _signature(model, sample)
     with suspended(), storage.atomic_path(directory) as temporary:
@@ -65,11 +71,11 @@ def declared_inputs(model: keras.Model, sample: Any) -> list[Any]:
 
 def _write(model: keras.Model, directory: Path, signature: Any) -> None:
     def forward(inputs: Any) -> Any:
-        # Said, not left out: layers that augment images take silence for training.
+        # Explicit: layers that augment images take None for training.
         return model(inputs, training=False)
 
-    options = {"jax2tf_kwargs": tensorflow_files.jax2tf_options()} if keras.backend.backend() == "jax" else {}
-    with tensorflow_files.quiet():
+    options = {"jax2tf_kwargs": jax2tf_options()} if keras.backend.backend() == "jax" else {}
+    with quiet():
         archive = keras.export.ExportArchive()
         archive.track(model)
         archive.add_endpoint("serve", forward, [signature], **options)
@@ -79,7 +85,67 @@ def _write(model: keras.Model, directory: Path, signature: Any) -> None:
 def _loaded_outputs(directory: Path, signature: Any, sample: Any) -> list[np.ndarray]:
     import tensorflow as tf
 
-    with tensorflow_files.quiet():
+    with quiet():
         loaded = tf.saved_model.load(str(directory))
     inputs = keras.tree.map_structure(lambda a, spec: tf.constant(a, spec.dtype), sample, signature)
     return [np.asarray(output) for output in tf.nest.flatten(loaded.serve(inputs))]
+
+
+def require_support() -> None:
+    """Checks that this process can write SavedModels.
+
+    Raises:
+      UsageError: TensorFlow is not installed, or the backend cannot.
+    """
+    backend = keras.backend.backend()
+    if backend not in _BACKENDS:
+        raise UsageError(
+            f"a SavedModel needs the backend {' or '.join(_BACKENDS)}",
+            key="backend",
+            received=backend,
+            remedy="for PyTorch use everstep.export.export_torch_program",
+        )
+    if importlib.util.find_spec("tensorflow") is None:
+        raise missing_extra("tensorflow", "tensorflow", "exporting a SavedModel")
+
+
+def require_replaceable(directory: Path) -> None:
+    """Checks that a directory may be replaced by a SavedModel.
+
+    Raises:
+      UsageError: It holds something else.
+    """
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / "saved_model.pb").is_file():
+        raise UsageError(
+            "exists, is not a SavedModel, and would be replaced",
+            key="directory",
+            received=str(directory),
+            remedy="use a new directory, or timestamped=True, which adds one below it",
+        )
+
+
+def jax2tf_options() -> dict[str, Any]:
+    """Returns the options that JAX's programs are written with: for the CPU, and for the device trained on.
+
+    Without it, a program written where there is a GPU cannot be loaded where there is none.
+    """
+    import jax
+
+    device = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
+    platforms = ("cpu",) if device == "cpu" else ("cpu", device)
+    return {"with_gradient": False, "native_serialization": True, "native_serialization_platforms": platforms}
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Suppresses what TensorFlow logs about every SavedModel, and deprecation warnings inside Keras."""
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    logger.setLevel(max(level, logging.WARNING))
+    try:
+        with warnings.catch_warnings():
+            # Keras calls JAX and NumPy in ways they deprecate; nobody who exports a model can change that.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        logger.setLevel(level)

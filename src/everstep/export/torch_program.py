@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from everstep import storage
-from everstep.errors import UsageError
+from everstep.errors import TrainingError, UsageError, missing_extra
 from everstep.export.comparison import check_same, live_outputs
 from everstep.export.saved_model import declared_inputs
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 def export_torch_program(model: keras.Model, path: storage.PathLike, sample: Any) -> None:
     """Writes the model as an exported program that is known to load and to answer as the model does.
 
-    It holds the model's variables by their names, on the CPU, and nothing of the optimizer; whoever loads it needs
+    It holds the model's variables by their names, on the CPU, and nothing of the optimizer; loading it needs
     PyTorch alone. The batch may have any size, unless the model was built for one; another dimension that the model
     leaves open stays so, unless its code makes a loop of it.
 
@@ -36,7 +36,7 @@ def export_torch_program(model: keras.Model, path: storage.PathLike, sample: Any
       TrainingError: What was written answers otherwise than the model. Nothing is left of it.
     """
     if keras.backend.backend() != "torch":
-        raise UsageError(f"a program of PyTorch needs the backend 'torch', not {keras.backend.backend()!r}")
+        raise UsageError("a PyTorch program needs 'torch'", key="backend", received=keras.backend.backend())
     torch = importlib.import_module("torch")
     storage.prepare_directory(Path(path).parent)
     expected = live_outputs(model, sample)
@@ -51,10 +51,12 @@ def _write(torch: Any, model: keras.Model, path: Path, sample: Any) -> None:
     try:
         program = torch.export.export(_forward(torch, model), (inputs,), dynamic_shapes=(shapes,))
     except Exception as error:  # of many kinds, from PyTorch, from Keras and from the model's own code
-        raise UsageError(f"model {model.name!r} is no program for PyTorch: {_reason(error)}") from error
-    _tell_what_is_fixed(program, model, inputs)
+        raise UsageError(f"PyTorch cannot export model {model.name!r}: {_reason(error)}") from error
+    _warn_of_fixed_dimensions(program, model, inputs)
+    # For the CPU, whatever device trained the model: so it loads on every machine, and can be moved.
+    on_cpu = importlib.import_module("torch.export.passes").move_to_device_pass(program, "cpu")
     with open(path, "wb") as file:
-        torch.export.save(_on_cpu(program), file)
+        torch.export.save(on_cpu, file)
 
 
 def _forward(torch: Any, model: keras.Model) -> Any:
@@ -72,8 +74,8 @@ def _forward(torch: Any, model: keras.Model) -> Any:
 
         def forward(self, inputs: Any) -> Any:
             held = [(variable, getattr(self, name)) for name, variable in names.items()]
-            with keras.StatelessScope(state_mapping=held):  # what the model assigns is left out: a program has no state
-                # Said, not left out: layers that augment images take silence for training.
+            with keras.StatelessScope(state_mapping=held):  # what the model assigns is dropped: a program has no state
+                # Explicit: layers that augment images take None for training.
                 return model(inputs, training=False)
 
     return Forward().eval()
@@ -117,22 +119,17 @@ def _open(model: keras.Model, inputs: Any) -> list[list[int]]:
     return [[i for i, size in enumerate(shape) if size is None] for shape in shapes]
 
 
-def _tell_what_is_fixed(program: Any, model: keras.Model, inputs: Any) -> None:
-    """Warns of dimensions that the model leaves open and the program does not, as the steps of a recurrent layer."""
+def _warn_of_fixed_dimensions(program: Any, model: keras.Model, inputs: Any) -> None:
+    """Warns of dimensions that the model leaves open and the program does not, such as the steps of an RNN."""
     known = _symbolic().is_concrete_int
     taken = [node.meta["val"].shape for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
     for shape, dims in zip(taken, _open(model, inputs), strict=True):
         if fixed := [str(i) for i in dims if known(shape[i])]:
             logger.warning(
-                "the program takes inputs of shape %s alone: the model makes a loop of dimension %s",
+                "the program takes only inputs of shape %s: the model loops over dimension %s",
                 [int(size) if known(size) else None for size in shape],
                 ", ".join(fixed),
             )
-
-
-def _on_cpu(program: Any) -> Any:
-    """Returns the program for the CPU, wherever the model was trained: it loads on every machine, and can be moved."""
-    return importlib.import_module("torch.export.passes").move_to_device_pass(program, "cpu")
 
 
 def _loaded_outputs(torch: Any, model: keras.Model, path: Path, sample: Any) -> list[np.ndarray]:
@@ -144,18 +141,18 @@ def _loaded_outputs(torch: Any, model: keras.Model, path: Path, sample: Any) -> 
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the sentence that says why; PyTorch adds advice to it."""
+    """Returns the sentence that gives the cause, without PyTorch's advice."""
     text = str(error)
     if isinstance(error, _symbolic().GuardOnDataDependentSymNode):
-        return "its call decides in Python on the value of a tensor: use keras.ops.where or keras.ops.cond"
+        return "its call branches in Python on the value of a tensor: use keras.ops.where or keras.ops.cond"
     if "specialized it to be a constant" in text:
         return (
-            "it works for the one batch size that it was shown, as Keras's SimpleRNN does: use another layer, or in "
-            "code of your own -1 or keras.ops.shape(x)[0]"
+            "it works for one batch size only, as Keras's SimpleRNN does: use another layer, or -1 or "
+            "keras.ops.shape(x)[0] in your own code"
         )
     lines = [line.strip() for line in text.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()]
-    told = [line for line in lines if line and not line.startswith("Exception encountered")]
-    return f"{type(error).__name__}: {next(iter(told), 'no reason given')}"
+    reasons = [line for line in lines if line and not line.startswith("Exception encountered")]
+    return f"{type(error).__name__}: {next(iter(reasons), 'no reason given')}"
 
 
 def _symbolic() -> Any:
@@ -164,7 +161,7 @@ def _symbolic() -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Holds back what PyTorch logs where it cannot make a program: the error says it."""
+    """Suppresses what PyTorch logs when an export fails: the error has it."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -172,3 +169,46 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+class ExportedProgram:
+    """An exported PyTorch program, loaded to predict and to read its weights.
+
+    Args:
+      path: The file.
+      dtypes: The types of its inputs, flat; None to hand them over as they are.
+    """
+
+    def __init__(self, path: str | Path, dtypes: Sequence[str] | None = None) -> None:
+        try:
+            self._torch = importlib.import_module("torch")
+        except ModuleNotFoundError:
+            raise missing_extra("torch", "torch", f"opening {str(path)!r}") from None
+        program = self._torch.export.load(str(path))
+        self._call, self._weights, self._dtypes = program.module(), program.state_dict, dtypes
+
+    def predict(self, x: Any) -> Any:
+        """Returns the answers to a batch of inputs, as NumPy arrays in the model's nesting."""
+        flat = [np.asarray(leaf) for leaf in keras.tree.flatten(x)]
+        dtypes = self._dtypes or [leaf.dtype.name for leaf in flat]
+        tensors = [self._torch.tensor(leaf.astype(dtype)) for leaf, dtype in zip(flat, dtypes, strict=True)]
+        with self._torch.no_grad():
+            outputs = self._call(keras.tree.pack_sequence_as(x, tensors))
+        return keras.tree.map_structure(self._array, outputs)
+
+    def _array(self, tensor: Any) -> np.ndarray:
+        return np.asarray((tensor.float() if tensor.dtype == self._torch.bfloat16 else tensor).numpy())
+
+    def give_weights(self, model: keras.Model) -> None:
+        """Gives a model the exported weights: what its own losses add depends on them.
+
+        Raises:
+          TrainingError: They are those of another model.
+        """
+        stored = list(self._weights.values())  # in the model's order; the names of layers count on in a process
+        if [tuple(v.shape) for v in model.variables] != [tuple(value.shape) for value in stored]:
+            raise TrainingError(
+                "the exported model has other weights than get_compiled_model() builds", remedy="export it again"
+            )
+        for variable, value in zip(model.variables, stored, strict=True):
+            variable.assign(self._array(value))

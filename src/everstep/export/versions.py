@@ -11,11 +11,11 @@ from everstep import storage
 
 
 class Version:
-    """A version in the making.
+    """A version that is being written.
 
     Attributes:
       temporary: Where to write it.
-      path: Where it is; set when the block that wrote it has ended.
+      path: Where it is; set at the end of the block that writes it.
     """
 
     def __init__(self, temporary: Path) -> None:
@@ -33,7 +33,7 @@ def new_version(directory: Path) -> Iterator[Version]:
     version = Version(directory / f".everstep-{uuid.uuid4().hex[:12]}-version")
     try:
         yield version
-        version.path = _take_a_number(version.temporary)
+        version.path = _rename_to_number(version.temporary)
     finally:
         storage.remove_directory(version.temporary)
         if new:
@@ -41,7 +41,7 @@ def new_version(directory: Path) -> Iterator[Version]:
                 directory.rmdir()
 
 
-def _take_a_number(temporary: Path) -> Path:
+def _rename_to_number(temporary: Path) -> Path:
     number = int(time.time())
     while True:
         path = temporary.with_name(str(number))
@@ -49,6 +49,6 @@ def _take_a_number(temporary: Path) -> Path:
             if not path.exists():
                 return temporary.rename(path)
         except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else somebody was quicker
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else another process was faster
                 raise
         number += 1

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from everstep.errors import UsageError
-from everstep.launch.death import Death
+from everstep.launch.exit_status import Death
 from everstep.launch.passing import Passing
 
 _GRACE_SECONDS = 30.0

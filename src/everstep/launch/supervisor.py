@@ -12,10 +12,10 @@ from pathlib import Path
 from everstep import redaction
 from everstep.errors import UsageError
 from everstep.launch.child import Child
-from everstep.launch.death import Death
+from everstep.launch.exit_status import Death
 from everstep.launch.forwarding import Forwarding
 from everstep.launch.progress import Progress, newest_checkpoint, note_death, progress
-from everstep.run.supervised import VARIABLE, announced
+from everstep.run.launcher import SUPERVISOR, announced
 
 _DONE, _BAD_INPUT = 0, 2
 _MOST_STALLS = 3
@@ -88,7 +88,7 @@ class _Supervisor:
 
     def _attempt(self) -> _Attempt:
         since, begin = time.time(), time.monotonic()
-        child = Child(self._command, os.environ | {VARIABLE: str(self._link)})
+        child = Child(self._command, os.environ | {SUPERVISOR: str(self._link)})
         self._forwarding.attach(child)
         death = child.wait()
         self._forwarding.detach()

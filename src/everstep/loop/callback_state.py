@@ -1,35 +1,61 @@
-"""The state of callbacks and actions: what they must remember when a run goes on in another process.
+"""The state of callbacks and actions: what they must remember when a run is resumed in another process.
 
-One that has `get_state()` and `set_state(state)` says itself what that is: a dict of plain values and arrays. Of all
-others it is found in their attributes; see `attribute_state.py`.
+One that has `get_state()` and `set_state(state)` defines it itself: a dict of plain values and arrays. Of all others
+it is found in their attributes: plain ones (numbers, text, lists and dicts of them, arrays, random generators) that
+have changed since construction are state; what it was constructed with, a patience or a file's name, is not, and
+stays as the new attempt specifies. Keras's own callbacks follow the same rule, but for the names below.
 """
 
 import contextlib
 import functools
+import json
 import logging
+import os
+import pathlib
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from everstep import redaction
 from everstep.errors import UsageError
-from everstep.loop.attribute_state import AttributeState, is_keras
-from everstep.loop.csv_logger_state import CSVLoggerState
-from everstep.loop.plain_values import NotPlainError, decode, encode
+from everstep.loop.plain_values import NotPlainError, decode, encode, fingerprint
 from everstep.types import State
 
 logger = logging.getLogger(__name__)
 
+# By Keras's class: attributes that change and are no state, because a new attempt finds or opens them anew. The sign
+# of `min_delta` is turned along with the setting of `monitor_op`; saved, it would be turned twice.
+_NOT_STATE = {
+    "Callback": {"params", "_model"},
+    "MonitorCallback": {"monitor_op", "min_delta"},
+    "CSVLogger": {"append", "append_header", "csv_file", "writer"},
+    "OrbaxCheckpoint": {"checkpointer", "_async_futures"},
+    "ProgbarLogger": {"epochs", "progbar", "seen", "target", "verbose"},
+    "TensorBoard": {
+        *("_batch_start_time", "_batch_trace_context", "_epoch_start_time", "_is_tracing", "_log_write_dir"),
+        *("_prev_summary_state", "_previous_epoch_iterations", "_profiler_started", "_should_trace"),
+        *("_should_write_train_graph", "_summary_module", "_train_accumulated_time", "_train_dir", "_val_dir"),
+        "_writers",
+    },
+}
+
+# They do not change, or are not for a callback to keep.
+_NO_MEMORY = (
+    *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type),
+    *(pathlib.PurePath, logging.Logger),
+)
+
 
 class CallbackState:
-    """The state of a list of callbacks, or of actions; a part of a run's state as in `everstep.loop.extra_state`.
+    """The state of a list of callbacks, or of actions; a part of a run's state, see `everstep.loop.hooks.Stateful`.
 
         state = CallbackState(callbacks)      # as they were made
-        arrays, meta = state.get()            # {"callbacks/0.EarlyStopping/best_weights/0": …}, {"0.EarlyStopping": …}
-        state.set(arrays, meta)               # here or in another process, after on_train_begin
+        arrays, meta = state.state()          # {"callbacks/0.EarlyStopping/best_weights/0": …}, {"0.EarlyStopping": …}
+        state.restore(arrays, meta)           # here or in another process, after on_train_begin
 
     Args:
-      callbacks: They; all are to have been made, and none to have been called.
+      callbacks: The callbacks, before any of them is called.
       name: What they are, `callbacks` or `actions`.
     """
 
@@ -37,22 +63,22 @@ class CallbackState:
         self.name = name
         keys = [f"{index}.{type(callback).__name__}" for index, callback in enumerate(callbacks)]
         self._each = {key: _state_of(c, f"{name}/{key}") for key, c in zip(keys, callbacks, strict=True)}
-        self._said = False
+        self._warned = False
 
     def look(self) -> None:
         """Notes what `on_train_begin` has changed, and finds out early what cannot be saved."""
         for each in self._each.values():
             each.look()
 
-    def get(self) -> tuple[State, dict[str, Any]]:
-        """Returns arrays, and plain JSON values by callback; says once what of them cannot be saved."""
+    def state(self) -> tuple[State, dict[str, Any]]:
+        """Returns arrays, and plain JSON values by callback; warns once of what cannot be saved."""
         arrays: State = {}
         meta = {key: each.get(arrays) for key, each in self._each.items()}
-        if not self._said:
-            self._say_unsaved()
+        if not self._warned:
+            self._warn_of_unsaved()
         return {key: array.copy() for key, array in arrays.items()}, meta
 
-    def prepare(self, meta: dict[str, Any]) -> None:
+    def check(self, meta: dict[str, Any]) -> None:
         """Checks that what was saved is of these callbacks.
 
         Raises:
@@ -64,23 +90,24 @@ class CallbackState:
             difference = f"{', '.join(changed)}: get_state and set_state were added or removed"
         if difference:
             raise UsageError(
-                f"{self.name}: not those that the run was saved with ({difference}): pass the same ones in the same "
-                "order, or start a new run in another directory"
+                f"not those that the run was saved with ({difference})",
+                key=self.name,
+                remedy="pass the same ones in the same order, or start a new run in another directory",
             )
 
-    def set(self, arrays: State, meta: dict[str, Any]) -> None:
-        """Goes on from what `get` returned."""
-        self.prepare(meta)
+    def restore(self, arrays: State, meta: dict[str, Any]) -> None:
+        """Continues from what `state` returned."""
+        self.check(meta)
         for key, each in self._each.items():
             each.set(arrays, meta[key])
 
-    def set_known(self, arrays: State, meta: dict[str, Any]) -> list[str]:
-        """Goes on from what `get` returned of others, as far as they are the same.
+    def restore_known(self, arrays: State, meta: dict[str, Any]) -> list[str]:
+        """Continues from what `state` returned of others, as far as they are the same.
 
         One is the same as one that was saved if both are the first, or the second and so on, of a class of one name.
 
         Returns:
-          Those that were not saved: they start anew.
+          Those that were not saved: they start from scratch.
         """
         saved, here = (_in_order(keys) for keys in (meta, self._each))
         known = [name for name, key in here.items() if name in saved and self._each[key].form in meta[saved[name]]]
@@ -89,34 +116,159 @@ class CallbackState:
         return [here[name] for name in here if name not in known]
 
     @contextlib.contextmanager
-    def going_on(self) -> Iterator[None]:
-        """Around the `on_train_begin` of an attempt that goes on: what it would erase stays."""
+    def resuming(self) -> Iterator[None]:
+        """Around the `on_train_begin` of a resumed attempt: what it would erase stays."""
         with contextlib.ExitStack() as stack:
             for each in self._each.values():
                 if isinstance(each, CSVLoggerState):
-                    stack.enter_context(each.going_on())
+                    stack.enter_context(each.resuming())
             yield
 
-    def _say_unsaved(self) -> None:
-        self._said = True
+    def _warn_of_unsaved(self) -> None:
+        self._warned = True
         for key, each in self._each.items():
             if each.unsaved:
                 listed = ", ".join(f"{name} ({kind})" for name, kind in each.unsaved.items())
                 logger.warning(
-                    "%s: what %s keeps in %s cannot be saved and starts anew after a resume: give it get_state() and "
-                    "set_state(state)",
+                    "%s: what %s keeps in %s cannot be saved and starts from scratch after a resume: give it "
+                    "get_state() and set_state(state)",
                     *(self.name, key, listed),
                 )
 
 
-def remembering(actions: Sequence[Callable[..., Any]]) -> list[Any]:
+def owners(actions: Sequence[Callable[..., Any]]) -> list[Any]:
     """Returns what of actions can have a state: objects, and those whose methods are the actions, each once.
 
-    What a function's closure holds nobody can see.
+    What a function's closure holds is not visible.
     """
-    owners = [getattr(action, "__self__", action) for action in actions]
+    found = [getattr(action, "__self__", action) for action in actions]
     mute = (types.FunctionType, types.ModuleType, functools.partial, type)
-    return list({id(o): o for o in owners if hasattr(o, "__dict__") and not isinstance(o, mute)}.values())
+    return list({id(o): o for o in found if hasattr(o, "__dict__") and not isinstance(o, mute)}.values())
+
+
+class AttributeState:
+    """The state of one callback, as its attributes show it.
+
+    Args:
+      owner: The callback; as it is now is how it was made.
+      prefix: Where its arrays go, such as `callbacks/0.EarlyStopping`.
+
+    Attributes:
+      unsaved: Attributes that may be state and cannot be saved, with their types; known after the first `get`.
+    """
+
+    form = "attributes"
+
+    def __init__(self, owner: Any, prefix: str) -> None:
+        self.owner, self.prefix = owner, prefix
+        self.unsaved: dict[str, str] = {}
+        own = [cls.__name__ for cls in type(owner).__mro__ if is_keras(cls)]
+        self._not_state = set().union(*(_NOT_STATE.get(name, ()) for name in own))
+        self._born = {name: fingerprint(encoded, arrays) for name, encoded, arrays in self._plain()}
+        self._changed: set[str] = set()
+
+    def look(self) -> None:
+        """Notes what has changed so far: what `on_train_begin` resets is state, also when it is back to what it was."""
+        for name, encoded, arrays in self._plain():
+            if name not in self._changed and fingerprint(encoded, arrays) != self._born.get(name):
+                self._changed.add(name)
+
+    def get(self, arrays: State) -> dict[str, Any]:
+        """Returns the attributes that have ever changed, and the names of the others; arrays go to `arrays`."""
+        self.look()
+        changed, unchanged = {}, []
+        for name, encoded, own in self._plain():
+            if name in self._changed:
+                changed[name] = encoded
+                arrays |= own
+            else:
+                unchanged.append(name)
+        return {"attributes": changed, "unchanged": unchanged}
+
+    def set(self, arrays: State, meta: dict[str, Any]) -> None:
+        """Sets the attributes; those that had not changed yet, and have since, go back to what they were made as."""
+        for name in self._changed.intersection(meta["unchanged"]):
+            born, sums = json.loads(self._born[name])
+            if not sums:
+                setattr(self.owner, name, decode(born, {}))
+        for name, encoded in meta["attributes"].items():
+            setattr(self.owner, name, decode(encoded, arrays))
+            self._changed.add(name)
+
+    def _plain(self) -> Iterator[tuple[str, Any, State]]:
+        """Yields the attributes that can be saved: name, encoded value, arrays."""
+        for name, value in list(getattr(self.owner, "__dict__", {}).items()):
+            arrays: State = {}
+            if name in self._not_state:
+                continue
+            try:
+                encoded = encode(value, f"{self.prefix}/{name}", arrays)
+            except NotPlainError as error:
+                if self._may_be_state(value):
+                    self.unsaved[name] = str(error)
+                continue
+            if redaction.tree({name: encoded}) == {name: encoded}:  # a secret is got anew, never saved
+                yield name, encoded, arrays
+
+    def _may_be_state(self, value: Any) -> bool:
+        if isinstance(value, _NO_MEMORY) or is_keras(type(self.owner)) or _root(type(value)) == "everstep":
+            return False
+        return not any(value is part for part in _model_parts(getattr(self.owner, "_model", None)))
+
+
+def _model_parts(model: Any) -> list[Any]:
+    """Returns the model, its optimizer and its layers: their variables are saved with the run."""
+    return [] if model is None else [model, model.optimizer, *model._flatten_layers()]
+
+
+def is_keras(cls: type) -> bool:
+    """Whether a class is Keras's own; a user's subclass is not."""
+    return _root(cls) == "keras"
+
+
+def _root(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
+
+
+class CSVLoggerState(AttributeState):
+    """A CSVLogger's state: its columns, and how long its file was.
+
+    Its `on_train_begin` would overwrite the file. In a resumed attempt it appends instead, and rows that were written
+    after the checkpoint are cut off: their epochs are trained again.
+    """
+
+    def get(self, arrays: State) -> dict[str, Any]:
+        """Returns the columns and the file's length; rows are on disk by then, the callback flushes each."""
+        return {**super().get(arrays), "bytes": self._size()}
+
+    def set(self, arrays: State, meta: dict[str, Any]) -> None:
+        """Cuts the file, as long as it is open: when training is done nobody writes to it any more."""
+        super().set(arrays, meta)
+        file = self.owner.csv_file
+        if file is None or file.closed:
+            return
+        size = self._size()
+        if size is None or meta["bytes"] is None or size < meta["bytes"]:
+            logger.warning("CSVLogger: %r is not what the checkpoint left: rows may be missing", self.owner.filename)
+        elif size > meta["bytes"]:
+            os.truncate(self.owner.filename, meta["bytes"])
+        self.owner.append_header = not self._size()
+
+    @contextlib.contextmanager
+    def resuming(self) -> Iterator[None]:
+        """Inside the block the file is opened to be appended to."""
+        append, self.owner.append = self.owner.append, True
+        try:
+            yield
+        finally:
+            self.owner.append = append
+
+    def _size(self) -> int | None:
+        """Returns the file's length; None for one that is not there, or not on this machine."""
+        try:
+            return os.path.getsize(self.owner.filename)
+        except OSError:
+            return None
 
 
 class _OwnState:
@@ -137,8 +289,9 @@ class _OwnState:
             return {self.form: encode(self.owner.get_state(), self.prefix, arrays)}
         except NotPlainError as error:
             raise UsageError(
-                f"{type(self.owner).__name__}.get_state() returned something with an object of type {error}: expected "
-                "numbers, text, bools, None, NumPy arrays, and lists, tuples and dicts of them"
+                f"returned an object of type {error}",
+                key=f"{type(self.owner).__name__}.get_state()",
+                remedy="return numbers, text, bools, None, NumPy arrays, and lists, tuples and dicts of them",
             ) from None
 
     def set(self, arrays: State, meta: dict[str, Any]) -> None:
@@ -149,7 +302,7 @@ def _state_of(callback: Any, prefix: str) -> AttributeState | _OwnState:
     has = [name for name in ("get_state", "set_state") if callable(getattr(callback, name, None))]
     if len(has) == 1:
         other = "set_state" if has == ["get_state"] else "get_state"
-        raise UsageError(f"{type(callback).__name__} has {has[0]} and no {other}: its state needs both")
+        raise UsageError(f"has {has[0]} and no {other}", key=type(callback).__name__, remedy="define both, or none")
     if has:
         return _OwnState(callback, prefix)
     is_csv_logger = any(is_keras(cls) and cls.__name__ == "CSVLogger" for cls in type(callback).__mro__)

@@ -6,19 +6,18 @@ import numbers
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import pydantic
 
-from everstep.config import Config, ConfigError, Problem
-from everstep.config.declined import Declined
-from everstep.config.problem import show
-from everstep.loop.declined import DECLINED
-from everstep.loop.stopping_config import EarlyStoppingConfig
-from everstep.optim.config import OptimizationConfig
+from everstep.config import Config
+from everstep.config.base import Declined
+from everstep.errors import Problem, UsageError
+from everstep.task.optim.config import OptimizationConfig
 from everstep.tracking.config import TrackingConfig
 
 _EPOCHS = re.compile(r"([0-9]+(?:\.[0-9]+)?) epochs?")
+_AnyTrainerConfig = TypeVar("_AnyTrainerConfig", bound="TrainerConfig")
 _STEPS = re.compile(r"([0-9]{1,15})\.\.([0-9]{1,15})")
 
 
@@ -33,8 +32,7 @@ def _checked_form(value: Any) -> Any:
     whole = isinstance(value, numbers.Integral) or (isinstance(value, float) and value.is_integer())
     if (whole and not isinstance(value, bool)) or epochs_in(value):
         return value
-    text = f"received {show(value)} ({type(value).__name__}), expected steps, as 500, or epochs, as '0.5 epochs'"
-    raise ConfigError([Problem("", text)])
+    raise UsageError("expected steps, as 500, or epochs, as '0.5 epochs'", received=value)
 
 
 Interval = Annotated[
@@ -50,6 +48,56 @@ _FOLDERS = (  # of a run directory
 
 INTERVALS = ("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval")
 """The fields that may be given in epochs."""
+
+
+_CALLS = "every backend runs as many compiled steps in a call as it can, with the same bits however many they are"
+
+_DECLINED = {
+    "train_tf_while_loop": Declined(_CALLS, True),
+    "train_tf_function": Declined("steps are always compiled", True),
+    "eval_tf_function": Declined("steps are always compiled", True),
+    "eval_tf_while_loop": Declined(_CALLS, False),
+    "allow_tpu_summary": Declined("steps write no summaries: what a train_step returns is logged", False),
+    "preemption_on_demand_checkpoint": Declined("a run that is asked to end always saves its state first", True),
+    "progressive": Declined("the stages are the task's: derive it from everstep.ProgressivePolicy"),
+    "trainer_type": Declined("it is the task that says how several are trained, in task.mode"),
+    "task_sampler": Declined("it is the task that says which of several comes next, in task.sampler"),
+}
+"""Keys of TF Model Garden that are not offered: the reason, and the values that ask for nothing."""
+
+
+@dataclasses.dataclass
+class EarlyStoppingConfig(Config):
+    """Ends training once so many evaluations in a row have brought nothing; off as long as `metric` is empty."""
+
+    metric: str = ""
+    """The evaluation metric that has to get better, such as `validation_loss`; `a|b` for one inside another."""
+    mode: Literal["higher", "lower"] | None = None
+    """Whether a higher or a lower value is better; to be said where `metric` is."""
+    patience: int = 3
+    """After so many evaluations in a row without a better value, training ends."""
+    min_delta: float = 0.0
+    """By how much a value has to be better than the best so far to count as better."""
+
+    def validate(self) -> None:
+        """Checks that what is asked for can be done.
+
+        Raises:
+          UsageError: It cannot; names the key.
+        """
+        super().validate()
+        if problems := list(self._problems()):
+            raise UsageError(problems)
+
+    def _problems(self) -> Iterator[Problem]:
+        if self.metric and self.mode is None:
+            yield Problem(
+                "mode", f"whether a 'higher' or a 'lower' {self.metric} is better has to be set", received=None
+            )
+        if self.patience < 1:
+            yield Problem("patience", "must be at least 1", received=self.patience)
+        if not self.min_delta >= 0:
+            yield Problem("min_delta", "must be at least 0", received=self.min_delta)
 
 
 @dataclasses.dataclass
@@ -68,7 +116,7 @@ class TrainerConfig(Config):
         | {"validation_steps", "validation_summary_subdir", "continuous_eval_timeout", "tracking", "profile"}
         | {"sanity_validation_steps"}
     )
-    _declined: ClassVar[Mapping[str, Declined]] = DECLINED
+    _declined: ClassVar[Mapping[str, Declined]] = _DECLINED
 
     optimizer_config: OptimizationConfig = dataclasses.field(default_factory=OptimizationConfig)
     """Optimizer, learning rate and warm-up."""
@@ -111,7 +159,7 @@ class TrainerConfig(Config):
     recovery_begin_steps: int = 0
     """The step from which on `loss_upper_bound` counts; a loss that is not finite always does."""
     recovery_max_trials: int = 0
-    """How often to go back to the last good state and leave out what did the harm. 0: stop. -1: train on, unsaved."""
+    """How often to roll back to the last good state and skip what did the harm. 0: stop. -1: train on, unsaved."""
     validation_steps: int = -1
     """Batches per evaluation; -1 is the whole validation set, every sample once."""
     validation_interval: Interval = 1000
@@ -152,29 +200,30 @@ class TrainerConfig(Config):
         problems = [*_wrong_length(self), *_too_small(self), *wrong_multiples(self), *_wrong_retention(self)]
         problems += [*_wrong_export(self), *_wrong_actions(self), *_wrong_profile(self)]
         if problems:
-            raise ConfigError(problems)
+            raise UsageError(problems)
 
 
 def wrong_multiples(config: TrainerConfig) -> Iterator[Problem]:
     """Yields what is wrong between intervals; those in epochs have to be made steps first."""
     every, loop = config.summary_interval, config.steps_per_loop
     if isinstance(every, int) and isinstance(loop, int) and loop > 0 and every % loop:
-        yield Problem("summary_interval", f"received {every}, must be a multiple of steps_per_loop ({loop})")
+        yield Problem("summary_interval", f"must be a multiple of steps_per_loop ({loop})", received=every)
 
 
 def _wrong_length(config: TrainerConfig) -> Iterator[Problem]:
     if config.train_steps is None and config.epochs is None:
-        yield Problem("train_steps", "received None, and epochs is None as well: set one of them")
+        yield Problem("train_steps", "and epochs is None as well", received=None, remedy="set one of them")
     if config.epochs is not None and not 0 < config.epochs < math.inf:
-        yield Problem("epochs", f"received {config.epochs}, must be more than 0")
+        yield Problem("epochs", "must be more than 0", received=config.epochs)
 
 
 def _wrong_retention(config: TrainerConfig) -> Iterator[Problem]:
     if config.max_to_keep < 2:
-        reason = "with a single checkpoint there is nothing to fall back on when it is damaged"
-        yield Problem("max_to_keep", f"received {config.max_to_keep}, must be at least 2: {reason}")
+        reason = "must be at least 2, so that there is another one if the newest is damaged"
+        yield Problem("max_to_keep", reason, received=config.max_to_keep)
     if config.keep_best and not config.best_checkpoint_eval_metric:
-        yield Problem("keep_best", f"received {config.keep_best}, but best_checkpoint_eval_metric does not say by what")
+        remedy = "set best_checkpoint_eval_metric, too"
+        yield Problem("keep_best", "but by which metric is not set", received=config.keep_best, remedy=remedy)
 
 
 def _wrong_export(config: TrainerConfig) -> Iterator[Problem]:
@@ -182,11 +231,11 @@ def _wrong_export(config: TrainerConfig) -> Iterator[Problem]:
     first = PurePath(folder).parts[:1]
     taken = {*_FOLDERS, config.validation_summary_subdir}
     if folder and (not first or PurePath(folder).is_absolute() or ".." in PurePath(folder).parts or first[0] in taken):
-        text = f"received {folder!r}, expected a folder of its own in the run directory, such as 'best'"
-        yield Problem("best_checkpoint_export_subdir", text)
+        reason = "expected a folder of its own in the run directory, such as 'best'"
+        yield Problem("best_checkpoint_export_subdir", reason, received=folder)
     if folder and not config.best_checkpoint_eval_metric:
-        text = f"is empty, but best_checkpoint_export_subdir is {folder!r}: name the metric that tells what is best"
-        yield Problem("best_checkpoint_eval_metric", text)
+        reason = f"is empty, but best_checkpoint_export_subdir is {folder!r}"
+        yield Problem("best_checkpoint_eval_metric", reason, remedy="name the metric that decides what is best")
 
 
 def profiled_steps(profile: str) -> tuple[int, int] | None:
@@ -198,32 +247,139 @@ def profiled_steps(profile: str) -> tuple[int, int] | None:
 def _wrong_profile(config: TrainerConfig) -> Iterator[Problem]:
     steps, end = profiled_steps(config.profile), config.train_steps
     if config.profile not in ("", "auto") and (steps is None or steps[0] >= steps[1]):
-        text = f"received {config.profile!r}, expected steps, as '200..220', or 'auto', or nothing"
-        yield Problem("profile", text)
+        yield Problem("profile", "expected steps, as '200..220', or 'auto', or nothing", received=config.profile)
     elif steps is not None and end is not None and steps[0] >= end:
-        yield Problem("profile", f"received {config.profile!r}, but training ends at step {end}: name steps before it")
+        reason, remedy = f"but training ends at step {end}", "name steps before it"
+        yield Problem("profile", reason, received=config.profile, remedy=remedy)
 
 
 def _wrong_actions(config: TrainerConfig) -> Iterator[Problem]:
     for name in ("train_actions", "eval_actions"):
         for index, entry in enumerate(getattr(config, name)):
             if not isinstance(entry, str) and "_target_" not in entry:
-                text = f"received {show(entry)}, expected a registered name, or keys with a _target_"
-                yield Problem(f"{name}[{index}]", text)
+                reason = "expected a registered name, or keys with a _target_"
+                yield Problem(f"{name}[{index}]", reason, received=entry)
 
 
 def _too_small(config: TrainerConfig) -> Iterator[Problem]:
     least = {"train_steps": 1, "steps_per_loop": 1, "summary_interval": 0, "checkpoint_interval": 0}
     least |= {"validation_interval": 1, "keep_best": 0, "keep_steps": 1, "recovery_max_trials": -1}
     least |= {"sanity_validation_steps": 0, "overfit_batches": 1}
-    for name, bound in least.items():
-        value = getattr(config, name)
-        if isinstance(value, int) and value < bound:
-            yield Problem(name, f"received {value}, must be at least {bound}")
+    yield from _below(config, least)
     for name in ("checkpoint_seconds", "keep_seconds", "loss_upper_bound"):
         value = getattr(config, name)
         if value is not None and not value > 0:
-            yield Problem(name, f"received {value}, must be more than 0")
+            yield Problem(name, "must be more than 0", received=value)
     if config.validation_steps < 1 and config.validation_steps != -1:
-        text = f"received {config.validation_steps}, must be at least 1, or -1 for the whole validation set"
-        yield Problem("validation_steps", text)
+        reason = "must be at least 1, or -1 for the whole validation set"
+        yield Problem("validation_steps", reason, received=config.validation_steps)
+
+
+def _below(config: TrainerConfig, least: Mapping[str, int]) -> Iterator[Problem]:
+    """Yields the whole numbers that are too small."""
+    for name, bound in least.items():
+        value = getattr(config, name)
+        if isinstance(value, int) and value < bound:
+            yield Problem(name, f"must be at least {bound}", received=value)
+
+
+def in_steps(config: _AnyTrainerConfig, batches_per_epoch: int | None, counting: bool = False) -> _AnyTrainerConfig:
+    """Returns the same settings with plain steps everywhere.
+
+        in_steps(TrainerConfig(epochs=3, validation_interval="0.5 epochs"), batches_per_epoch=10)
+        # TrainerConfig(train_steps=30, epochs=None, validation_interval=5, …)
+
+    Args:
+      config: The trainer's section; left as it is.
+      batches_per_epoch: How many steps an epoch has; None if the training data does not say.
+      counting: Whether the first epoch will tell. `epochs` stays then, and what happens once an epoch happens at the
+        end of every window, which is one.
+
+    Raises:
+      UsageError: Something is given in epochs and their length is not known, or the steps do not fit each other.
+    """
+    given = _in_epochs(config)
+    if batches_per_epoch is None and given and counting:
+        return config.replace(**dict.fromkeys(set(given) - {"epochs"}, 1))
+    if batches_per_epoch is None and given:
+        raise UsageError([_length_unknown(name, getattr(config, name)) for name in given])
+    steps = {name: max(1, round(epochs * (batches_per_epoch or 0))) for name, epochs in given.items()}
+    total = {"train_steps": steps.pop("epochs")} if "epochs" in steps else {}
+    new = config.replace(**steps, **total)
+    problems = [_with_length(problem, batches_per_epoch) for problem in wrong_multiples(new)]
+    if problems:
+        raise UsageError(problems)
+    return new
+
+
+def _in_epochs(config: TrainerConfig) -> dict[str, float]:
+    """Returns the fields that are given in epochs, and how many."""
+    found = {"epochs": config.epochs} | {name: epochs_in(getattr(config, name)) for name in INTERVALS}
+    return {name: epochs for name, epochs in found.items() if epochs is not None}
+
+
+def _with_length(problem: Problem, batches_per_epoch: int | None) -> Problem:
+    problem = problem.under("trainer")
+    return dataclasses.replace(problem, reason=f"{problem.reason}; an epoch is {batches_per_epoch} steps")
+
+
+def _length_unknown(name: str, value: object) -> Problem:
+    steps = "train_steps=1000" if name == "epochs" else f"{name}=1000"
+    reason = "but the training data does not say how many batches an epoch has"
+    return Problem(f"trainer.{name}", reason, received=value, remedy=f"specify steps, as trainer.{steps}")
+
+
+def per_epoch(epochs: int, steps: int | None, **others: Any) -> TrainerConfig:
+    """Returns a trainer's section with windows, evaluations and checkpoints at the ends of epochs.
+
+    Args:
+      epochs: How many in all.
+      steps: Batches in each; None where the first epoch will tell.
+      **others: Fields that have other values.
+    """
+    every: int | str = "1 epoch" if steps is None else steps
+    length = {"train_steps": None, "epochs": float(epochs)} if steps is None else {"train_steps": epochs * steps}
+    settings = {
+        **length,
+        "steps_per_loop": every,
+        "validation_interval": every,
+        "checkpoint_interval": every,
+        "loss_upper_bound": math.inf,  # that of a regression may be large
+        "recovery_max_trials": -1,  # a callback may want to see it; nothing that is not finite is saved
+    }
+    return TrainerConfig(**{**settings, **others})
+
+
+_LEAST_EXPORTS = {"export_checkpoint_interval": 0, "export_max_to_keep": 1}
+
+
+@dataclasses.dataclass
+class ProgressiveTrainerConfig(TrainerConfig):
+    """How long to train in all, and which copies of the model to keep aside on the way."""
+
+    _may_change: ClassVar[frozenset[str]] = TrainerConfig._may_change | {
+        "export_checkpoint",
+        "export_checkpoint_interval",
+        "export_max_to_keep",
+        "export_only_final_stage_ckpt",
+    }
+
+    export_checkpoint: bool = True
+    """Whether to write copies of the model alone into `exported_ckpts`, for runs that know nothing of stages."""
+    export_checkpoint_interval: int | None = None
+    """Steps between them, each written at the first loop's end at or after a multiple; 0: none on the way. None:
+    `checkpoint_interval`. The model at the end of training is always among them."""
+    export_max_to_keep: int | None = None
+    """How many newest ones stay, at least 1; None: `max_to_keep`."""
+    export_only_final_stage_ckpt: bool = True
+    """Whether only models of the last stage are copied."""
+
+    def validate(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+          UsageError: One of them cannot be used; names the key.
+        """
+        super().validate()
+        if problems := list(_below(self, _LEAST_EXPORTS)):
+            raise UsageError(problems)

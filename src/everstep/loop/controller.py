@@ -1,45 +1,102 @@
 """`Controller`: the outer loop. When to train, evaluate, save and act.
 
-while step < train_steps:
+while step < target and not stopped:
     train the window          trainer.train
     log it                    tracker.log
-    look at logs and state    where anything of the following is due
-    act                       train_actions
+    check logs and state      where anything of the following is due
+    act                       train_actions, hooks
     evaluate, act, log        at multiples of the interval, and at the end; there the state is saved before, too
     save                      after everything that belongs to the step
 
-Whoever asks the run to end is heard between two calls of the engine: the state is saved as it is, in the middle of a
-window or of its closing, and nothing more is done. The next attempt does the rest.
+A requested stop (a signal, a preemption notice) is answered between two compiled calls: the state is saved as it is, in
+the middle of a window or of its end, and nothing more is done. The next attempt does the rest.
 """
 
 import contextlib
+import dataclasses
+import enum
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from everstep.checkpoint.checkpointer import Checkpointer, SaveError
+from everstep.engine.feed import FeedInterrupted
 from everstep.errors import TrainingError, UsageError
-from everstep.loop.acting import Action as Action
-from everstep.loop.acting import act
-from everstep.loop.callback_state import CallbackState, remembering
-from everstep.loop.careful import CarefulSteps
-from everstep.loop.extra_state import ExtraState
-from everstep.loop.following import follow
-from everstep.loop.pending_logs import PendingLogs
+from everstep.loop import random_state
+from everstep.loop.callback_state import CallbackState, owners
+from everstep.loop.hooks import Hook, Stateful
+from everstep.loop.lazy_logs import UnreadWindows
 from everstep.loop.plain_trainer import joined
-from everstep.loop.plan import Plan
-from everstep.loop.random_state import RandomState
-from everstep.loop.recovery import Recovery
-from everstep.loop.saver import Saver
-from everstep.loop.windows import Windows
-from everstep.loop.without_trace import without_trace
+from everstep.loop.recovery import BadBatchSkipper, Recovery
+from everstep.loop.saver import Parts, Saver, prefetch_paused
+from everstep.loop.schedule import Schedule, StepSchedule
+from everstep.loop.trainer import Trainer
 from everstep.tracking.tensorboard import TensorBoardTracker
 from everstep.tracking.tracker import NoopTracker, Tracker, plain
-from everstep.types import Logs, State
+from everstep.types import Logs
 
 logger = logging.getLogger(__name__)
+
+Action = Callable[[Mapping[str, Any]], None]
+"""Called with the logs of a window or an evaluation; may read the Keras objects and change them."""
+
+
+class Phase(enum.StrEnum):
+    """How far the current window is."""
+
+    OPEN = "open"
+    """It has steps left to train."""
+    TRAINED = "trained"
+    """Its steps are done; it is not logged and acted on."""
+    ACTED = "acted"
+    """It is logged and acted on; its evaluation or its save may be pending."""
+    FINISHED = "finished"
+    """Everything that belongs to it is done."""
+
+
+@dataclasses.dataclass
+class Window:
+    """The state of the loop, saved in every checkpoint.
+
+    Attributes:
+      phase: How far the window is that ends at the current step, or holds it.
+      stopped: Why training was stopped before its target; empty if it was not.
+      target: The step at which training was to end.
+    """
+
+    phase: Phase = Phase.FINISHED
+    stopped: str = ""
+    target: int = 0
+
+    @classmethod
+    def from_meta(cls, meta: Mapping[str, Any]) -> "Window":
+        """Returns the window that a checkpoint was saved in; older ones say it in the keys of before."""
+        if "window" in meta:
+            saved = meta["window"]
+            return cls(Phase(saved["phase"]), saved["stopped"], saved["target"])
+        phase = Phase.TRAINED if meta.get("unclosed") else Phase.OPEN if meta.get("early") else Phase.FINISHED
+        stopped = meta.get("stopped", {})
+        return cls(phase, stopped.get("reason", ""), stopped.get("target", 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What one call of the controller does.
+
+    Attributes:
+      schedule: Where windows end, and what is due there.
+      evaluates: Whether to evaluate where the schedule says so.
+      eval_steps: Batches of an evaluation, -1 for all.
+      save_at_end: Whether to save when training is done.
+    """
+
+    schedule: Schedule
+    evaluates: bool = False
+    eval_steps: int = -1
+    save_at_end: bool = True
 
 
 class Controller:
@@ -54,23 +111,26 @@ class Controller:
       evaluator: Has `evaluate(num_steps) -> logs`; None to train only.
       steps_per_loop: The logging window, or a function of the step.
       checkpointer: Where to save and restore.
-      checkpoint_interval: Steps between saves; 0 saves only when training is done, or asked to end.
+      checkpoint_interval: Steps between saves; 0 saves only when training is done, or a stop is requested.
       checkpoint_seconds: Save also after so many seconds without a save.
       save_failure: What to do when a save fails: `stop`, or `continue`.
       tracker: Where logs go.
-      summary_interval: Log training only at multiples of it; None for every loop.
-      train_actions: Run after each loop, before anything is saved.
+      summary_interval: Log training only at multiples of it; None for every window.
+      train_actions: Run after each window, before anything is saved.
       eval_actions: Run after each evaluation.
-      trained: Called once when the last training step is done, before the closing evaluation.
+      hooks: What else takes part; called after the actions, in their order.
+      schedule: Where windows end and what is due there, in place of `steps_per_loop` and the intervals of a call.
       recovery: What to do when the loss or the state goes bad; by default, train on without saving.
-      asked: Returns what to raise, when the state is saved, once somebody has asked the run to end.
-      went_back: Called with the number of steps that will be done again, when training goes back.
+      stop_requested: Returns what to raise, when the state is saved, once somebody has requested a stop.
       global_step: For objects without one: the variable that counts their steps, such as `optimizer.iterations`.
       strategy: For objects that only have `train` and `evaluate`: the strategy in whose scope these are called.
       summary_dir: In place of a tracker: where TensorBoard events of training go.
       eval_summary_dir: Where those of evaluations go; None for `validation` in `summary_dir`.
       orbit: What else orbit's Controller takes: `checkpoint_manager`, another name for `checkpointer`;
         `enable_async_checkpointing`, which is always done; summary managers are refused.
+
+    Attributes:
+      window: How far the current window is, and why training was stopped.
     """
 
     def __init__(
@@ -87,10 +147,10 @@ class Controller:
         summary_interval: int | None = None,
         train_actions: Iterable[Action] = (),
         eval_actions: Iterable[Action] = (),
-        trained: Callable[[], None] = lambda: None,
+        hooks: Iterable[Hook] = (),
+        schedule: Schedule | None = None,
         recovery: Recovery | None = None,
-        asked: Callable[[], BaseException | None] = lambda: None,
-        went_back: Callable[[int], None] = lambda steps: None,
+        stop_requested: Callable[[], BaseException | None] = lambda: None,
         global_step: Any = None,
         strategy: Any = None,
         summary_dir: str | os.PathLike[str] | None = None,
@@ -100,26 +160,27 @@ class Controller:
         checkpointer = _orbit_checkpointer(checkpointer, orbit)
         tracker = _orbit_tracker(tracker, summary_dir, eval_summary_dir)
         if trainer is None and evaluator is None:
-            raise UsageError("Controller() has nothing to do: pass a trainer, an evaluator, or both")
+            raise UsageError("Controller() has nothing to do", remedy="pass a trainer, an evaluator, or both")
         self.trainer, self.evaluator = joined(trainer, evaluator, global_step, strategy)
-        self.steps_per_loop = steps_per_loop
+        self.steps_per_loop, self.schedule = steps_per_loop, schedule
         self.tracker = tracker or NoopTracker()
         self.summary_interval = summary_interval
-        self.train_actions, self.eval_actions = list(train_actions), list(eval_actions)
-        actions = CallbackState(remembering([*self.train_actions, *self.eval_actions]), "actions")
-        parts: list[ExtraState] = [actions, RandomState()]
+        self.train_actions, self.eval_actions, self.hooks = list(train_actions), list(eval_actions), list(hooks)
+        actions = CallbackState(owners([*self.train_actions, *self.eval_actions]), "actions")
+        # Random numbers last: restoring may draw some.
+        parts: list[Stateful] = [*self.hooks, actions, random_state.RandomState()]
         self.saver = Saver(checkpointer, checkpoint_interval, checkpoint_seconds, save_failure, parts)
         self.recovery = recovery or Recovery()
         self.recovery.watched = getattr(trainer, "watched_log", "training_loss")
-        self._trained, self._asked, self._went_back = trained, asked, went_back
-        self.stopped = ""  # why training is to end before its time
-        self._target = 0
-        self._early_step = -1  # one that was saved before everything that belongs to it was done
-        self._told: dict[str, Any] = {"reason": "", "target": 0}  # what made an earlier attempt stop on its way
-        self._unclosed = False  # whether what belongs to the end of the last window is still to be done
-        self._unsaved = ""  # why the last state was not saved
-        self._pending = PendingLogs(self._watch)
+        self._acts = any(type(hook).on_window_end is not Hook.on_window_end for hook in self.hooks)
+        self.window = Window()
+        self._stop_requested = stop_requested
+        self._skipper: BadBatchSkipper | None = None  # while training passes a bad place again
+        self._unread = UnreadWindows(self._watch)
         self._evaluated: dict[str, Any] = {"step": -1, "logs": {}}
+        self._parts_before_evaluation: Parts | None = None
+        for hook in self.hooks:
+            hook.setup(self)
 
     @property
     def step(self) -> int:
@@ -133,39 +194,54 @@ class Controller:
 
     @property
     def training_time(self) -> tuple[int, float]:
-        """Steps that this controller has trained, and the seconds in which it did: no evaluation, no save counts."""
-        return self._pending.steps, self._pending.seconds
+        """Steps that this controller has trained, and the seconds they took, without evaluations and saves."""
+        return self._unread.steps, self._unread.seconds
 
     @property
     def checkpointer(self) -> Checkpointer:
         """Where states are kept."""
         return self.saver.checkpointer
 
+    @property
+    def stopped(self) -> str:
+        """Why training ends before its target; empty if it does not."""
+        return self.window.stopped
+
     def stop(self, reason: str) -> None:
-        """Ends training after what belongs to the current step; for actions."""
-        self.stopped = reason
+        """Ends training after what belongs to the current step; for actions and hooks."""
+        self.window.stopped = reason
+
+    @contextlib.contextmanager
+    def synced(self) -> Iterator[None]:
+        """Inside the block the Keras objects hold the current state; changes to them are taken over after it."""
+        trainer = self.trainer or self.evaluator
+        engine = getattr(trainer, "engine", None)
+        with prefetch_paused(trainer):
+            if engine is not None:
+                engine.push()
+            yield
+            if engine is not None:
+                engine.pull()
 
     # -- modes -----------------------------------------------------------------------------------------------------
 
-    def train(self, steps: int, checkpoint_at_completion: bool = True) -> Logs:
+    def train(self, steps: int | None, checkpoint_at_completion: bool = True) -> Logs:
         """Trains until `steps` steps are done in all; returns the last window's logs."""
-        return self._carry_out(Plan(steps, Windows(self.steps_per_loop), save_at_end=checkpoint_at_completion))
+        schedule = self.schedule or StepSchedule(self.steps_per_loop)
+        return self._run(Plan(schedule, save_at_end=checkpoint_at_completion), steps)
 
-    def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None) -> Logs:
+    def train_and_evaluate(
+        self, train_steps: int | None, eval_steps: int = -1, eval_interval: int | None = None
+    ) -> Logs:
         """Trains until `train_steps`, evaluating at multiples of `eval_interval` and at the end.
 
         Returns:
           The logs of the last evaluation.
         """
         self._require("evaluator", "train_and_evaluate")
-        windows = Windows(self.steps_per_loop, eval_interval)
-
-        def due() -> bool:
-            due = bool(eval_interval and self.step % eval_interval == 0)
-            return due or self.step >= train_steps or bool(self.stopped)
-
-        self._carry_out(Plan(train_steps, windows, due, eval_steps))
-        return dict(self._evaluated["logs"])
+        schedule = self.schedule or StepSchedule(self.steps_per_loop, eval_interval)
+        self._run(Plan(schedule, evaluates=True, eval_steps=eval_steps), train_steps)
+        return self.last_evaluation
 
     def evaluate(self, steps: int = -1) -> Logs:
         """Evaluates once; returns the logs.
@@ -175,26 +251,33 @@ class Controller:
         """
         self._require("evaluator", "evaluate")
         if steps < 1 and steps != -1:
-            raise UsageError(f"trainer.validation_steps: received {steps}, must be at least 1, or -1 for the whole set")
-        self.evaluator.between_calls, self.evaluator.may_wait = self._leave_if_asked, self._may_wait
+            reason = "must be at least 1, or -1 for the whole set"
+            raise UsageError(reason, key="trainer.validation_steps", received=steps)
+        if any(hook.watches_evaluation_batches for hook in self.hooks):
+            # An evaluation that is cut short is done again from its first batch: what hooks learn in it does not count.
+            self._parts_before_evaluation = self.saver.collect(self.trainer)
+        self._notify("on_evaluation_begin", self.step, steps)
         begin = time.perf_counter()
         try:
-            logs = dict(self.evaluator.evaluate(steps) or {})
+            logs = dict(self._run_evaluator(steps) or {})
         except Exception:
-            self._keep_trained()
+            self._save_before_failing()
             raise
         logs["eval_seconds"] = round(time.perf_counter() - begin, 3)
-        act(self.eval_actions, logs, self.trainer or self.evaluator)
+        self._act(self.eval_actions, logs)
+        self._parts_before_evaluation = None
+        self._notify("on_evaluation_end", self.step, logs)
         self.tracker.log(self.step, logs, "validation")
         self._evaluated = {"step": self.step, "logs": plain(logs)}
         return logs
 
     def try_evaluation(self, steps: int) -> int:
-        """Evaluates some batches to see whether it works, and leaves no trace; returns how many there were."""
+        """Evaluates some batches to see whether it works, and restores everything; returns how many there were."""
         self._require("evaluator", "try_evaluation")
-        self.evaluator.between_calls, self.evaluator.may_wait = self._leave_if_asked, self._may_wait
-        with without_trace(self.evaluator):
-            self.evaluator.evaluate(steps)
+        variables, generators = self.evaluator.engine.state(), random_state.get()
+        self._run_evaluator(steps)
+        self.evaluator.engine.load(variables)
+        random_state.set(generators)
         return int(getattr(self.evaluator, "evaluated_batches", steps))
 
     def evaluate_continuously(
@@ -206,7 +289,7 @@ class Controller:
     ) -> Logs:
         """Evaluates the newest checkpoint each time one appears.
 
-        Ends when `timeout_fn` says so after an evaluation, or when no new checkpoint came for `timeout` seconds:
+        Ends when `timeout_fn` returns True after an evaluation, or when no new checkpoint came for `timeout` seconds:
         the trainer is done or dead.
 
         Returns:
@@ -216,219 +299,333 @@ class Controller:
           TrainingError: No checkpoint appeared at all.
         """
         self._require("evaluator", "evaluate_continuously")
-        return follow(self, steps, timeout, timeout_fn, poll)
+        seen, since = None, time.monotonic()
+        while timeout is None or time.monotonic() - since < timeout:
+            newest = self.checkpointer.latest()
+            if newest is None or newest == seen:
+                time.sleep(poll)
+                continue
+            try:
+                self.restore_checkpoint(newest)
+            except (UsageError, FileNotFoundError):
+                if newest in self.checkpointer.steps():
+                    raise
+                continue  # the trainer has pruned it meanwhile; there is a newer one
+            self.evaluate(steps)
+            self.tracker.flush()
+            seen, since = newest, time.monotonic()
+            if timeout_fn():
+                return self.last_evaluation
+        if seen is None:
+            raise TrainingError(f"no checkpoint appeared within {timeout} seconds", remedy="is the trainer running?")
+        logger.warning("no new checkpoint for %s seconds after step %d: giving up on the trainer", timeout, self.step)
+        return self.last_evaluation
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def save_checkpoint(self) -> None:
         """Saves now, unless this very step is saved; a state that is not finite never is."""
-        self._save(early=False)
-
-    def _save(self, early: bool) -> None:
-        """Saves; `early` is a state to which more belongs: the next attempt does that, and saves the step again."""
         self._require("trainer", "save_checkpoint")
-        again = self._early_step == self.step and not early
-        if self.saver.is_off or (self.checkpointer.latest() == self.step and not again):
+        self._save(Phase.FINISHED)
+
+    def _save(self, phase: Phase) -> None:
+        """Saves the step; in any phase but FINISHED, the next attempt does the rest, and saves the step again."""
+        finished = phase is Phase.FINISHED
+        replaces = finished and self.saver.is_unfinished(self.step)
+        if self.saver.is_off or (self.checkpointer.latest() == self.step and not replaces):
             return
         self.tracker.flush()  # what was logged up to a committed step must not be lost
         meta = {
             "evaluated": self._evaluated,
-            "stopped": {"reason": self.stopped, "target": self._target},
-            "unclosed": self._unclosed,
-            "early": early,
-            "recovery": self.recovery.state(self._careful_until()),
+            "window": {"phase": phase.value, "stopped": self.window.stopped, "target": self.window.target},
+            "recovery": self.recovery.state(self._skipper.until if self._skipper else 0),
         }
         metrics = self._evaluated["logs"] if self._evaluated["step"] == self.step else {}
-        judge = self.recovery.judge_state
-        self._unsaved = self.saver.save(self.trainer, meta, metrics, judge, self._parts(), replace=again)
-        self._early_step = self.step if early else -1
-        if self._unsaved:
-            self.recovery.alarm = self._unsaved
+        parts = self._parts_before_evaluation or self.saver.collect(self.trainer)
+        self.saver.save(self.trainer, parts, meta, metrics, self.recovery.judge_state, finished)
+        if self.saver.refused:
+            self.recovery.alarm = self.saver.refused
+        else:
+            self._notify("on_save", self.step)
 
-    def _keep_trained(self) -> None:
+    def _save_before_failing(self) -> None:
         """Saves what was trained, where its evaluation has failed: the next attempt evaluates it."""
         if self.trainer is None or not self.step:
             return
         with contextlib.suppress(SaveError):  # why the evaluation failed counts more
-            self._save(early=True)
+            self._save(self.window.phase)
             self.checkpointer.wait()
 
     def restore_checkpoint(self, step: int | None = None) -> int | None:
         """Restores a checkpoint, by default the newest; returns its step, or None if there is none."""
         if step is None and self.checkpointer.latest() is None:
+            self._notify("on_restore", None)
             return None
-        meta = self.saver.restore(self.trainer or self.evaluator, self.trainer is not None, step)
+        meta = self.saver.read(self.trainer or self.evaluator, self.trainer is not None, step)
         self._evaluated = meta.get("evaluated", self._evaluated)
-        self._told = meta.get("stopped", self._told)
-        self._unclosed = meta.get("unclosed", False)
-        self._early_step = self.step if meta.get("early") else -1
-        self._take_care(self.recovery.restore(meta.get("recovery", {})))
+        self.window = Window.from_meta(meta)
+        self.saver.finished = self.window.phase is Phase.FINISHED
+        self._skip_bad_batches(until=self.recovery.restore(meta.get("recovery", {})))
+        self._notify("on_restore", self.step)
         return self.step
 
-    def _careful_until(self) -> int:
-        careful = getattr(self.trainer, "careful", None)
-        return careful.until if careful else 0
-
-    def _take_care(self, until: int) -> None:
-        """Goes on step by step up to a step, past what went wrong there."""
+    def _skip_bad_batches(self, until: int) -> None:
+        """Trains step by step up to a step, past what went wrong there."""
         if self.trainer is not None and self.step < until:
-            self.trainer.careful = CarefulSteps(self.recovery, until)
-
-    def _parts(self) -> tuple[State, dict[str, Any]]:
-        return self.saver.collect(self.trainer)
-
-    def refuse_fewer(self, train_steps: int, asked: str) -> None:
-        """Refuses to end before the step that the restored run is at: what it has learned since cannot be undone.
-
-        Args:
-          train_steps: Where training is to end.
-          asked: What the user said, in the user's words: `trainer.epochs: received 3`.
-
-        Raises:
-          UsageError: The run is beyond that step.
-        """
-        if self.step > train_steps:
-            raise UsageError(
-                f"{asked}, but this run has trained {self.step} steps already: ask for {self.step} steps or more, or "
-                "start a new run"
-            )
+            self._skipper = BadBatchSkipper(self.recovery, until)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, plan: Plan) -> Logs:
+    def _run(self, plan: Plan, steps: int | None) -> Logs:
         self._require("trainer", "train")
-        self._target = plan.target
-        self.trainer.may_wait = self._may_wait
-        over = self._is_over(plan.target)
-        self._begin()
+        target = plan.schedule.target(steps)
+        if target > self.window.target:
+            self.window.stopped = ""  # what stopped training on its way to an earlier target
+        self.window.target = target
         try:
-            logs = self._finish_earlier(plan, over)
-            while not self._is_done():
-                logs = self._train_window(plan.windows, min(plan.windows.end(self.step), self._target))
-                self._leave_if_asked()
-                self._close(plan, logs)
-            self._pending.settle()
-            self.checkpointer.wait()
-        except SystemExit:
-            self._save_on_the_way_out()
+            logs = self._train(plan)
+        except BaseException as error:
+            self._notify("on_exit", error)
             raise
-        if self._unsaved:
-            raise TrainingError(f"training is done, but its end is not saved: {self._unsaved}")
+        self._notify("on_exit", None)
         return dict(logs)
 
+    def _train(self, plan: Plan) -> Mapping[str, float]:
+        """Trains window after window; see the first lines of this file."""
+        self._begin()
+        try:
+            logs = self._finish_restored_window(plan)
+            while not self._is_done(plan):
+                logs = self._train_window(plan)
+                self._raise_if_stop_requested()
+                self._finish_window(plan, logs)
+            self._unread.settle()
+            self.checkpointer.wait()
+        except SystemExit:
+            self._save_before_exit()
+            raise
+        if self.saver.refused:
+            raise TrainingError(f"training is done, but its end is not saved: {self.saver.refused}")
+        return logs
+
     def _begin(self) -> None:
-        """Does what comes before the first step of an attempt."""
-        self.saver.put_back()
+        """Calls the hooks, and restores their state after it."""
+        self._notify("on_train_begin")
+        self.saver.restore_parts()
+        self._notify("on_ready")
         if self.step or self.saver.is_off or self.checkpointer.latest() is not None:
             return
         if self.recovery.max_trials > 0:
-            self.save_checkpoint()  # there must be a state to go back to
+            self.save_checkpoint()  # there must be a state to roll back to
             self.checkpointer.wait()
         else:
             self.recovery.judge_state(0, self.trainer.state()[0])  # what is infinite now is meant to be
 
-    def _finish_earlier(self, plan: Plan, over: bool) -> Mapping[str, float]:
+    def _finish_restored_window(self, plan: Plan) -> Mapping[str, float]:
         """Does what the attempt before left undone at its last step; returns the logs of that, if any."""
-        if self._unclosed and (plan.windows.ends_at(self.step) or over):
-            logs = self._pending.add(self.step, self.trainer.window_logs(), 0, time.perf_counter(), 0.0)
-            self._close(plan, logs)
+        over = self.is_ending
+        if self.window.phase is Phase.TRAINED and (plan.schedule.is_window_end(self.step) or over):
+            logs = self._unread.add(self.step, self.trainer.window_logs(), 0, time.perf_counter(), 0.0)
+            self._finish_window(plan, logs)
             return logs
-        self._unclosed = False
-        if plan.evaluation_due() and 0 < self.step != self._evaluated["step"]:
+        if 0 < self.step != self._evaluated["step"] and self._evaluation_due(plan):
             if over:
-                self._trained()
+                self._notify("on_train_end", self.step)
             self.evaluate(plan.eval_steps)
-            if self._early_step == self.step:
+            if self.saver.is_unfinished(self.step):
                 self.save_checkpoint()
+            self.window.phase = Phase.FINISHED
         return {}
 
-    def _is_done(self) -> bool:
-        """Whether nothing is left to train; goes back first where something has gone wrong."""
-        self._leave_if_asked()
-        if self.step >= self._target or self.stopped:
-            self._pending.settle()
+    def _is_done(self, plan: Plan) -> bool:
+        """Whether nothing is left to train; rolls back first where something has gone wrong."""
+        between_epochs = plan.schedule.counts_batches and plan.schedule.is_window_end(self.step)
+        if self.step and between_epochs and not self.stopped and self.trainer.at_pass_end():
+            self._learn_length(plan)
+        self._raise_if_stop_requested()
+        if self.is_ending:
+            self._unread.settle()
         if self.recovery.alarm and self.recovery.max_trials >= 0:
-            self._go_back()
-        return self.step >= self._target or bool(self.stopped)
+            self._roll_back()
+        return self.is_ending
 
-    def _close(self, plan: Plan, logs: Mapping[str, float]) -> None:
-        """Does what belongs to the end of a window: looks, acts, evaluates, saves; no more if something is wrong."""
+    def _train_window(self, plan: Plan) -> Mapping[str, float]:
+        """Trains up to the end of the window; returns its logs, which nobody has waited for."""
+        self._notify("on_window_begin", self.step)
+        begin, first = time.perf_counter(), self.step
+        end = min(plan.schedule.window_end(first), self.window.target)
+        self.window.phase = Phase.OPEN
+        trained = self._run_trainer(end - first, new_window=plan.schedule.is_window_end(first))
+        if plan.schedule.counts_batches and self._learn_length(plan):
+            self._notify("on_pass_end", self.step)
+            end = self.step
+        if self.step == end or self.stopped:
+            self.window.phase = Phase.TRAINED
+        elif self._stop_requested() is None:
+            logger.warning("trainer.train(%d) moved the step from %d to %d", end - first, first, self.step)
+        return self._unread.add(self.step, trained, self.step - first, begin, time.perf_counter() - begin)
+
+    def _run_trainer(self, steps: int, new_window: bool) -> Any:
+        if not isinstance(self.trainer, Trainer):
+            return self.trainer.train(steps)
+        logs = self.trainer.train(
+            steps,
+            new_window=new_window,
+            after_call=self._after_call,
+            may_wait=self._may_wait,
+            skipper=self._skipper,
+        )
+        if self._skipper is not None and self.step >= self._skipper.until:
+            self._skipper = None
+        return logs
+
+    def _after_call(self, step: int) -> bool:
+        """Called by the trainer after each compiled call; returns whether to train on."""
+        self._notify("on_call_end", step)
+        return not self.stopped and self._stop_requested() is None
+
+    def _run_evaluator(self, steps: int) -> Any:
+        if not isinstance(self.evaluator, Trainer):
+            return self.evaluator.evaluate(steps)
+        watching = [hook for hook in self.hooks if hook.watches_evaluation_batches]
+
+        def before_batch(done: int) -> None:
+            for hook in watching:
+                hook.on_evaluation_batch_begin(done)
+
+        def after_call(done: int) -> bool:
+            self._raise_if_stop_requested()
+            return all(hook.on_evaluation_batch_end(done) for hook in watching)
+
+        try:
+            return self.evaluator.evaluate(
+                steps,
+                before_call=before_batch if watching else None,
+                after_call=after_call,
+                may_wait=self._may_wait,
+                single_batches=bool(watching),
+            )
+        except FeedInterrupted:
+            self._raise_if_stop_requested()
+            raise
+
+    def _finish_window(self, plan: Plan, logs: Mapping[str, float]) -> None:
+        """Does what belongs to the end of a window: logs, checks, acts, evaluates, saves; no more if it is bad."""
         if not self.summary_interval or self.step % self.summary_interval == 0:
             self.tracker.log(self.step, logs, "train")
         if self._is_bad(plan):
             return
         reason = self.stopped
-        act(self.train_actions, logs, self.trainer)
-        self._unclosed = False
+        self._act(self.train_actions, logs)
+        self._notify("on_window_end", self.step, logs)
+        self.window.phase = Phase.ACTED
         if self.stopped != reason and self._is_bad(plan):  # more is due than before the actions
             return
-        ending, evaluating, saving = self._due(plan)
+        ending, evaluating, saving = self.is_ending, self._evaluation_due(plan), self._save_due(plan)
         if ending:
-            self._trained()
+            self._notify("on_train_end", self.step)
         if evaluating:
             if ending and plan.save_at_end:
-                self._save(early=True)  # the evaluation is user code: should it fail, the training is not lost
+                self._save(Phase.ACTED)  # the evaluation is user code: should it fail, the training is not lost
             self.evaluate(plan.eval_steps)
-            saving = saving or (plan.save_at_end and bool(self.stopped))  # an action may just have said so
+            saving = saving or (plan.save_at_end and bool(self.stopped))  # an action may just have stopped training
         # Saved last: what a checkpoint holds is done, all of it, and is never done again.
         if saving:
             self.save_checkpoint()
+        self.window.phase = Phase.FINISHED
 
-    def _due(self, plan: Plan) -> tuple[bool, bool, bool]:
-        """Returns whether training ends with this window, whether it is evaluated, and whether it is saved."""
-        ending = self.step >= self._target or bool(self.stopped)
-        saving = self.saver.is_due(self.step) or (plan.save_at_end and ending) or self._early_step == self.step
-        return ending, plan.evaluation_due(), saving
+    @property
+    def is_ending(self) -> bool:
+        """Whether nothing is left to train: the target is reached, or training was stopped."""
+        return self.step >= self.window.target or bool(self.stopped)
+
+    def _evaluation_due(self, plan: Plan) -> bool:
+        return plan.evaluates and plan.schedule.evaluation_due(self.step, self.is_ending)
+
+    def _save_due(self, plan: Plan) -> bool:
+        due = plan.schedule.save_due(self.step, self.saver.step, self.saver.interval)
+        at_end = plan.save_at_end and self.is_ending
+        return due or at_end or self.saver.time_is_up(self.step) or self.saver.is_unfinished(self.step)
 
     def _is_bad(self, plan: Plan) -> bool:
-        """Looks at what is about to be acted on; returns whether that is a reason to go back, or to stop.
+        """Checks what is about to be acted on; returns whether that is a reason to roll back, or to stop.
 
-        Only where something is due it waits for the device; a save looks at the state by itself.
+        Waits for the device only where something is due; a save checks the state by itself.
         """
-        ending, evaluating, saving = self._due(plan)
-        due, watching = ending or evaluating or saving, self.recovery.max_trials >= 0
-        acting = watching and bool(self.train_actions)
+        evaluating = self._evaluation_due(plan)
+        due, watching = self.is_ending or evaluating or self._save_due(plan), self.recovery.max_trials >= 0
+        acting = watching and (bool(self.train_actions) or self._acts)
         if due or acting:
-            self._pending.settle()
+            self._unread.settle()
         if watching and (evaluating or (acting and due)) and not self.saver.is_off:
             self.recovery.watch_state(self.step, self.trainer.state()[0])
         return watching and (due or acting) and bool(self.recovery.alarm)
 
-    def _go_back(self) -> None:
-        """Goes back to the last good state, and from there step by step past what went wrong."""
-        reached = max(self.step, self._careful_until())
-        # All that is to be said of the steps so far is heard before: said later, it would be taken for new.
-        self._pending.settle()
+    def _roll_back(self) -> None:
+        """Returns to the last good state, and trains from there step by step past what went wrong."""
+        reached = max(self.step, self._skipper.until if self._skipper else 0)
+        # All logs of the steps so far are written before: later they would be taken for new ones.
+        self._unread.settle()
         self.tracker.flush()
-        computed = self.step
+        computed, target = self.step, self.window.target
         self.checkpointer.wait()
-        self.recovery.try_again(self.checkpointer.latest())
+        try:
+            self.recovery.try_again(self.checkpointer.latest())
+        except TrainingError:
+            self._notify("on_divergence")
+            raise
         self.restore_checkpoint()
-        self.saver.put_back()
-        self.stopped, self._unsaved = "", ""
-        self._went_back(computed - self.step)
-        self._take_care(reached)
+        self.saver.restore_parts()
+        self.window = Window(self.window.phase, target=target)
+        self.saver.refused = ""
+        self._notify("on_rollback", computed - self.step)
+        self._skip_bad_batches(until=reached)
         self.tracker.start(self.step)
 
     def _watch(self, step: int, logs: Logs) -> None:
-        """Looks at the logs of a window that ends at `step`; where the trainer knows the very step, that is named."""
+        """Checks the logs of a window that ends at `step`; where the trainer knows the very step, that is named."""
         bad_step = getattr(self.trainer, "bad_step", lambda step: None)
         self.recovery.watch(bad_step(step) or step, logs)
 
-    def _may_wait(self) -> bool:
-        """Whether data is still waited for: not by a run that is to end."""
-        return self._asked() is None
+    def _learn_length(self, plan: Plan) -> bool:
+        """Tells the schedule how many batches there are, where the first pass over the data has counted them."""
+        stream = self.trainer.train_stream
+        if not plan.schedule.learn_length(stream.batches_per_epoch):
+            return False
+        self.window.target = min(self.window.target, plan.schedule.target(None))
+        if not stream.repeat and self.step < self.window.target:
+            warn_of_data_end("steps_per_epoch")
+            self.stop("the data ran out: it can be read only once")
+        return True
 
-    def _leave_if_asked(self) -> None:
-        leaving = self._asked()
+    # -- small things ----------------------------------------------------------------------------------------------
+
+    def _notify(self, event: str, *arguments: Any) -> None:
+        for hook in self.hooks:
+            getattr(hook, event)(*arguments)
+
+    def _act(self, actions: Iterable[Action], logs: Mapping[str, Any]) -> None:
+        """Pushes the state to the Keras objects, calls the actions in their order, and pulls what they changed."""
+        if not actions:
+            return
+        with self.synced():
+            for action in actions:
+                action(logs)
+
+    def _may_wait(self) -> bool:
+        """Whether to wait for data: not once a stop is requested."""
+        return self._stop_requested() is None
+
+    def _raise_if_stop_requested(self) -> None:
+        leaving = self._stop_requested()
         if leaving is not None:
             raise leaving
 
-    def _save_on_the_way_out(self) -> None:
-        """Saves for the next attempt, if the run was asked to end and has something good to save."""
-        if self._asked() is None:
+    def _save_before_exit(self) -> None:
+        """Saves for the next attempt, if a stop was requested and there is something good to save."""
+        if self._stop_requested() is None:
             return
-        self._pending.settle()
+        self._unread.settle()
         if self.recovery.alarm and self.recovery.max_trials >= 0:
             logger.warning("the state of step %d is not saved: %s", self.step, self.recovery.alarm)
             return
@@ -436,33 +633,22 @@ class Controller:
             self.checkpointer.wait()
         except SaveError as error:  # of an earlier step; this one may do better
             logger.error("%s", error)
-        self._save(early=True)
+        self._save(self.window.phase)
         self.checkpointer.wait()
-
-    def _is_over(self, target: int) -> bool:
-        """Whether nothing is left to train: done, or told to stop on the way there, be it in an earlier attempt."""
-        if self._told["reason"] and target <= self._told["target"]:
-            self.stopped = self._told["reason"]
-        return self.step >= target or bool(self.stopped)
-
-    def _train_window(self, windows: Windows, end: int) -> Mapping[str, float]:
-        begin, first = time.perf_counter(), self.step
-        self.trainer.window_open = not windows.ends_at(first)
-        self._unclosed = False
-        trained = self.trainer.train(end - first)
-        end = self._end_of_window(end)
-        self._unclosed = self.step == end
-        if self.step != end and not self.stopped and self._asked() is None:
-            logger.warning("trainer.train(%d) moved the step from %d to %d", end - first, first, self.step)
-        return self._pending.add(self.step, trained, self.step - first, begin, time.perf_counter() - begin)
-
-    def _end_of_window(self, end: int) -> int:
-        """Returns where the window that was trained ends: as planned, unless the data has said otherwise."""
-        return end
 
     def _require(self, attribute: str, method: str) -> None:
         if getattr(self, attribute) is None:
-            raise UsageError(f"Controller.{method} needs a {attribute}: Controller({attribute}=…)")
+            raise UsageError(f"Controller.{method} needs a {attribute}", remedy=f"Controller({attribute}=…)")
+
+
+def warn_of_data_end(key: str) -> None:
+    """Warns as Keras does where an epoch or an evaluation gets fewer batches than specified by `key`."""
+    doing = "training" if key == "steps_per_epoch" else "evaluation"
+    warnings.warn(
+        f"Your input ran out of data; interrupting {doing}. It ends where a pass over the data does: make {key} a "
+        "divisor of the number of batches, or let the data repeat itself, as dataset.repeat() does.",
+        stacklevel=2,
+    )
 
 
 def _orbit_checkpointer(checkpointer: Checkpointer | None, orbit: dict[str, Any]) -> Checkpointer | None:
@@ -474,19 +660,18 @@ def _orbit_checkpointer(checkpointer: Checkpointer | None, orbit: dict[str, Any]
     orbit.pop("enable_async_checkpointing", None)  # checkpoints are always written in the background
     for name in ("summary_manager", "eval_summary_manager"):
         if orbit.pop(name, None) is not None:
-            raise UsageError(f"Controller({name}=…) is not offered: pass summary_dir=…, or your own tracker=…")
+            raise UsageError("is not offered", key=name, remedy="pass summary_dir=… or tracker=…")
     manager = orbit.pop("checkpoint_manager", None)
     if orbit:
         raise TypeError(f"Controller() got an unexpected keyword argument {next(iter(orbit))!r}")
     if manager is None:
         return checkpointer
     if checkpointer is not None:
-        raise UsageError("Controller(): checkpoint_manager is another name for checkpointer: pass one of them")
+        raise UsageError("is another name for checkpointer", key="checkpoint_manager", remedy="pass one of them")
     if not isinstance(manager, Checkpointer):
-        raise UsageError(
-            f"Controller(checkpoint_manager=…): received a {type(manager).__name__}, expected a Checkpointer, such as "
-            "everstep.checkpoint.orbax.OrbaxCheckpointer(directory)"
-        )
+        reason = f"expected a Checkpointer, received a {type(manager).__name__}"
+        remedy = "everstep.checkpoint.orbax.OrbaxCheckpointer(directory) is one"
+        raise UsageError(reason, key="checkpoint_manager", remedy=remedy)
     return manager
 
 
@@ -494,7 +679,7 @@ def _orbit_tracker(tracker: Tracker | None, summary_dir: Any, eval_summary_dir: 
     if summary_dir is None and eval_summary_dir is None:
         return tracker
     if tracker is not None:
-        raise UsageError("Controller(): summary_dir makes a tracker, and tracker is one: pass one of them")
+        raise UsageError("creates a tracker, and one is passed", key="summary_dir", remedy="pass one of them")
     folder = os.path.abspath(summary_dir if summary_dir is not None else eval_summary_dir)
     return TensorBoardTracker(
         folder,

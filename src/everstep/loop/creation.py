@@ -9,7 +9,7 @@ from everstep.engine.precision import precision
 from everstep.errors import UsageError
 from everstep.loop.progressive import ProgressiveTrainer, is_progressive
 from everstep.loop.trainer import Trainer
-from everstep.optim.loss_scale import rescale
+from everstep.task.optim.loss_scale import rescale
 from everstep.task.task import Task
 
 
@@ -45,10 +45,8 @@ def _progressive(trainer_cls: type[Trainer]) -> type[ProgressiveTrainer]:
         return trainer_cls
     if trainer_cls is Trainer:
         return ProgressiveTrainer
-    name = trainer_cls.__name__
-    raise UsageError(
-        f"trainer_cls: received {name}, but the task is trained in stages: derive it from ProgressiveTrainer"
-    )
+    reason = f"received {trainer_cls.__name__}, but the task is trained in stages"
+    raise UsageError(reason, key="trainer_cls", remedy="derive it from ProgressiveTrainer")
 
 
 def _optimizer(params: Any, task: Task, model: keras.Model) -> keras.Optimizer:

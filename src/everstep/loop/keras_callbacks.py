@@ -1,18 +1,20 @@
-"""Keras callbacks around a loop whose windows are epochs.
+"""Keras callbacks as a hook of a loop whose windows are epochs.
 
-Epoch hooks run exactly when Keras would run them. The batch hooks of Keras's own callbacks run once per loop, on
-that loop's logs; a callback of the user's that has batch hooks makes the engine run single steps, and says so.
+Epoch methods are called exactly when Keras would call them. The batch methods of Keras's own callbacks are called
+once per epoch, with that epoch's logs; a callback of the user's that has batch methods makes the engine run single
+steps, with a warning.
 
-What callbacks remember is a part of a run's state. An attempt that goes on calls `on_train_begin`, which resets them,
-and then sets them back. A checkpoint at an epoch's end is taken before the next `on_epoch_begin`, so that each epoch
+What callbacks remember is a part of a run's state. A resumed attempt calls `on_train_begin`, which resets them, and
+then restores them. A checkpoint at an epoch's end is taken before the next `on_epoch_begin`, so that each epoch
 begins and ends once, whatever the attempts. One taken inside an epoch is of callbacks that have seen its beginning.
-They see it again, because they may open there what cannot be saved, a clock or a progress bar; what it changes is set
-back.
+They see it again, because they may open there what cannot be saved, a clock or a progress bar; what it changes is
+restored.
 """
 
 import contextlib
+import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -20,11 +22,14 @@ import keras
 from everstep.engine.logs import floats, whole
 from everstep.errors import UsageError, nearest, own_frames, wants_traceback
 from everstep.loop.callback_state import CallbackState
-from everstep.loop.epoch_lengths import OPEN, EpochLengths
-from everstep.loop.given_callbacks import accepted, looks_at_batches
+from everstep.loop.controller import warn_of_data_end
+from everstep.loop.hooks import Hook
 from everstep.loop.plain_values import decode, encode
-from everstep.optim.loss_scale import UPDATES
+from everstep.loop.schedule import OPEN, EpochSchedule
+from everstep.task.optim.loss_scale import UPDATES
 from everstep.types import Logs, State
+
+logger = logging.getLogger(__name__)
 
 BETWEEN, TRAINING, TESTING = "between epochs", "training", "testing"
 """Where callbacks are: `on_epoch_begin` leads from the first to the second, `on_test_begin` to the third, and
@@ -34,49 +39,49 @@ _TRAIN_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", 
 _TEST_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 
 
-class KerasCallbacks:
-    """Calls a list of Keras callbacks from the controller's actions; a part of the state it saves.
+class KerasCallbacks(Hook):
+    """Calls a list of Keras callbacks, and saves what they remember.
 
     Args:
       callbacks: The user's callbacks, in any form that `fit` takes; a History is added.
-      model: The model they look at.
-      epochs: How many there will be.
-      steps: Steps per epoch; or where epochs begin and end, for those that differ, or that nobody knows yet.
-      validates: Whether each epoch ends with an evaluation; or a function that tells of each epoch, counted from 0.
-      first_epoch: The epoch that a run begins with which does not go on from a checkpoint.
-      verbose: What callbacks are told of how much to say.
-      told: Called with each epoch and its logs, when callbacks have seen them.
+      model: The model that they are set on.
+      schedule: The epochs; the controller is given the same object.
+      initial_epoch: The epoch that a run begins with which is not resumed.
+      verbose: The verbosity that callbacks are given.
+      listeners: Their `on_epoch_end` is called with each epoch and its logs, after the callbacks. Those with
+        `get_state` and `set_state` are saved as the callbacks are, behind those of the user.
     """
+
+    name = "callbacks"
 
     def __init__(
         self,
         callbacks: Any,
         model: keras.Model,
-        epochs: int,
-        steps: int | EpochLengths,
-        validates: bool | Callable[[int], bool],
+        schedule: EpochSchedule,
         *,
-        first_epoch: int = 0,
+        initial_epoch: int = 0,
         verbose: Any = 0,
-        told: Callable[[int, Logs], None] = lambda epoch, logs: None,
+        listeners: Sequence[Any] = (),
     ) -> None:
-        self.model, self.epochs, self.first_epoch = model, epochs, first_epoch
-        self.lengths = steps if isinstance(steps, EpochLengths) else EpochLengths(steps)
-        self._validates = validates if callable(validates) else lambda epoch: bool(validates)
-        self._told = told
+        self.model, self.schedule, self._initial_epoch = model, schedule, initial_epoch
+        self._listeners, given = listeners, accepted(callbacks)
         self.list = keras.callbacks.CallbackList(
-            accepted(callbacks),
+            given,
             add_history=True,
             model=model,
-            epochs=epochs,
-            steps=self.lengths.steps or self.lengths.batches,
+            epochs=schedule.epochs,
+            steps=schedule.steps or schedule.batches,
             verbose=verbose,
         )
-        self._state = CallbackState(self.list.callbacks)
+        saved = [listener for listener in listeners if hasattr(listener, "get_state")]
+        self._state = CallbackState([*self.list.callbacks[: len(given)], *saved, *self.list.callbacks[len(given) :]])
         self.per_call = int(getattr(model, "steps_per_execution", None) or 1)
         self.history.on_train_begin()  # it has its list of epochs also where there is nothing left to train
         self.phase, self._epoch = BETWEEN, 0
         self._logs: Logs = {}
+        self._evaluated_steps = self._num_steps = 0
+        self._watches_steps = False
 
     @property
     def history(self) -> keras.callbacks.History:
@@ -86,16 +91,16 @@ class KerasCallbacks:
     @property
     def steps(self) -> int:
         """Steps of an epoch that is not cut short, where they are known."""
-        return self.lengths.length or OPEN
+        return self.schedule.length or OPEN
 
     @property
     def single_steps(self) -> list[str]:
-        """The user's callbacks that want to be called at every training batch, by class name."""
+        """The user's callbacks that have methods for every training batch, by class name."""
         return self._watching(_TRAIN_HOOKS)
 
     @property
     def single_evaluations(self) -> list[str]:
-        """Those that want to be called at every validation batch."""
+        """Those that have methods for every validation batch."""
         return self._watching(_TEST_HOOKS)
 
     def _watching(self, hooks: Sequence[str]) -> list[str]:
@@ -103,126 +108,222 @@ class KerasCallbacks:
 
     # -- the state ---------------------------------------------------------------------------------------------------
 
-    name = "callbacks"
-
-    def get(self) -> tuple[State, dict[str, Any]]:
-        """Returns what they remember and where they are."""
-        arrays, each = self._state.get()
-        stop = bool(self.model.stop_training) and self.phase != BETWEEN  # then it has been obeyed
+    def state(self) -> tuple[State, dict[str, Any]]:
+        """Returns what callbacks remember, and where they are."""
+        arrays, each = self._state.state()
+        stop = bool(self.model.stop_training) and self.phase != BETWEEN  # between epochs it has been obeyed
         place = {"phase": self.phase, "epoch": self._epoch, "stop": stop}
-        place |= {"batches": self.lengths.batches, "first_epoch": self.lengths.first_epoch}
+        place |= {"batches": self.schedule.batches, "first_epoch": self.schedule.first_epoch}
         return arrays, {**place, "logs": encode(floats(self._logs), "", {}), "each": each}
 
-    def prepare(self, meta: dict[str, Any]) -> None:
+    def check(self, meta: dict[str, Any]) -> None:
         """Checks that these are the callbacks that were saved, and learns where they were.
 
         Raises:
           UsageError: They are others.
         """
-        self._state.prepare(meta["each"])
+        self._state.check(meta["each"])
         self.phase, self._epoch = meta["phase"], meta["epoch"]
-        self.lengths.batches = self.lengths.batches or meta.get("batches")
-        self.lengths.first_epoch = meta.get("first_epoch", 0)
+        self.schedule.learn_length(meta.get("batches"))
+        self.schedule.first_epoch = meta.get("first_epoch", 0)
 
-    def set(self, arrays: State, meta: dict[str, Any]) -> None:
-        """Goes on from what `get` returned."""
-        self._state.set(arrays, meta["each"])
+    def restore(self, arrays: State, meta: dict[str, Any]) -> None:
+        """Continues from what `state` returned."""
+        self._state.restore(arrays, meta["each"])
         self.phase, self._epoch = meta["phase"], meta["epoch"]
         self._logs = whole(decode(meta["logs"], {}))
         self.model.stop_training = meta["stop"]
 
-    # -- hooks -------------------------------------------------------------------------------------------------------
+    def setup(self, controller: Any) -> None:
+        """Gives the controller to callbacks that have `set_controller`."""
+        super().setup(controller)
+        for callback in self.list.callbacks:
+            if hasattr(callback, "set_controller"):
+                callback.set_controller(controller)
 
-    def begin(self, step: int, going_on: bool) -> None:
-        """Before the first step of an attempt; `going_on` when the state will be set next."""
+    # -- events of the loop --------------------------------------------------------------------------------------------
+
+    def on_restore(self, step: int | None) -> None:
+        """A run without a checkpoint begins with its first epoch as if others had been trained before."""
+        first, stream = self._initial_epoch, self.controller.trainer.train_stream
+        if step is None and first and stream.counting:
+            self.schedule.first_epoch = first
+        elif step is None and first:
+            self._start_at(self.schedule.begin(first) or 0)
+        if stream.counting and self.schedule.batches:
+            stream.count(self.schedule.batches)
+
+    def _start_at(self, step: int) -> None:
+        """Begins after so many steps: data whose epochs have a length is read from where they would have led."""
+        trainer = self.controller.trainer
+        batches = trainer.train_stream.batches_per_epoch
+        epoch, batch = divmod(step, batches) if batches else (0, 0)
+        state = trainer.engine.state()
+        self.controller.recovery.judge_state(0, state)  # what is infinite now is meant to be
+        trainer.restore(state, {"step": step, "stream": {"epoch": epoch, "batch": batch}})
+        self.controller.saver.step = step
+
+    def on_train_begin(self) -> None:
+        """Calls `on_train_begin`; what that changes in a resumed run is restored afterwards, variables here."""
+        controller, trainer = self.controller, self.controller.trainer
+        if controller.is_ending and self.phase == BETWEEN:
+            return  # nothing is left to train: callbacks are only restored
+        if names := ", ".join(self.single_steps):
+            logger.warning("running single steps: %s wants to be called at every batch", names)
+            self._watches_steps = True
+        # A step of the model's own that runs uncompiled may set model.stop_training whenever it runs.
+        own_step = type(self.model).train_step is not keras.Model.train_step
+        if names or (trainer.engine.is_eager and own_step):
+            trainer.step_by_step()
+        if names := ", ".join(self.single_evaluations):
+            logger.warning("evaluating in single steps: %s wants to be called at every batch", names)
+            self.watches_evaluation_batches = True
+        resuming = controller.saver.is_restoring
+        variables = trainer.engine.state() if resuming else None
+        with controller.synced():
+            self._begin(resuming)
+        if variables is not None:
+            trainer.engine.load(variables)
+
+    def _begin(self, resuming: bool) -> None:
+        step = self.controller.step
         self.model.stop_training = False
-        with self._state.going_on() if going_on else contextlib.nullcontext():
+        with self._state.resuming() if resuming else contextlib.nullcontext():
             self.list.on_train_begin()
         self._state.look()
         if self.phase != BETWEEN:
             self.list.on_epoch_begin(self._epoch)
-        if self.phase == TRAINING and not self.trained(step):
-            self.begin_batch(step - self.lengths.first(step))
+        end = self.schedule.begin(self._epoch + 1)
+        if self.phase == TRAINING and not (end is not None and step >= end):
+            self._begin_batch(step - self.schedule.first(step))
         if self.phase == TESTING:
             self.list.on_test_begin()
 
-    def trained(self, step: int) -> bool:
-        """Whether the epoch that has begun has all its steps."""
-        end = self.lengths.begin(self._epoch + 1)
-        return end is not None and step >= end
-
-    def evaluation_due(self, step: int, stopped: bool) -> bool:
-        """Whether the epoch is to be evaluated now: it is trained, or as far as it will be, and one that is."""
-        ended = self.phase == TRAINING and (stopped or self.trained(step))
-        return self.phase == TESTING or (ended and self._validates(self._epoch))
-
-    def begin_epoch(self, step: int) -> None:
+    def on_window_begin(self, step: int) -> None:
         """Before an epoch's first step, or the first one after a stop inside it."""
-        self._epoch, self.phase = self.lengths.number(step), TRAINING
-        self.list.on_epoch_begin(self._epoch)
-        self.begin_batch(step - self.lengths.first(step))
+        if self.phase == TESTING:  # it was stopped before its evaluation, and is now trained further
+            self.phase = TRAINING
+        if self.phase == TRAINING:
+            return
+        with self.controller.synced():
+            self._epoch, self.phase = self.schedule.number(step), TRAINING
+            self.list.on_epoch_begin(self._epoch)
+            self._begin_batch(step - self.schedule.first(step))
+
+    def on_call_end(self, step: int) -> None:
+        """After each step, where callbacks watch batches; stops, as Keras would, where `stop_training` was set."""
+        if self._watches_steps:
+            done, last = self.schedule.done(step), self.schedule.window_end(step - 1) == step
+            if not last and not self._due(done):
+                return
+            with self.controller.synced():
+                self._end_batch(done)
+                if not last and not self.model.stop_training:
+                    self._begin_batch(done)
+        self._obey()  # any thread may have set model.stop_training
+
+    def on_pass_end(self, step: int) -> None:
+        """Calls callbacks after the last steps of an epoch that ends unexpectedly: fewer than the others."""
+        done = self.schedule.done(step)
+        if self._watches_steps and not self._due(done):
+            with self.controller.synced():
+                self._end_batch(done)
+
+    def on_window_end(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Ends the epoch, or begins its evaluation."""
+        if not self.controller.stopped and self.schedule.is_cut(step):
+            warn_of_data_end("steps_per_epoch")
+        with self.controller.synced():
+            self._logs = self._fit_logs(logs, "train")
+            last = self.schedule.done(step) - 1
+            self._call(_TRAIN_HOOKS[0], last, {}, own=True)
+            self._call(_TRAIN_HOOKS[1], last, self._logs, own=True)
+            if self.schedule.validates(self._epoch):
+                self.list.on_test_begin()
+                self.phase = TESTING
+            else:
+                self._end_epoch()
+        self._obey()
+
+    def on_evaluation_begin(self, step: int, num_steps: int) -> None:
+        """Notes how many batches there should be."""
+        self._num_steps = num_steps
+
+    def on_evaluation_batch_begin(self, done: int) -> None:
+        """Before a validation step."""
+        self._evaluated_steps = done
+        if self._due(done):
+            with self.controller.synced():
+                if not done:
+                    self.model.stop_evaluating = False
+                self._call(_TEST_HOOKS[0], done, {}, own=False)
+
+    def on_evaluation_batch_end(self, done: int) -> bool:
+        """After a validation step; False ends the evaluation here, as Keras would."""
+        self._evaluated_steps = done
+        if not self._due(done):
+            return True
+        with self.controller.synced():
+            self._end_test_batch(done, self.controller.trainer.engine.read("validation"))
+        return not self.model.stop_evaluating
+
+    def on_evaluation_end(self, step: int, logs: dict[str, Any]) -> None:
+        """Ends the epoch."""
+        with self.controller.synced():
+            if self.watches_evaluation_batches and not self._due(self._evaluated_steps):
+                self._end_test_batch(self._evaluated_steps, logs)  # of fewer steps than the others
+            if self.phase == TESTING:
+                validation = self._fit_logs(logs, "test")
+                self._call(_TEST_HOOKS[0], 0, {}, own=True)
+                self._call(_TEST_HOOKS[1], 0, validation, own=True)
+                self.list.on_test_end(validation)
+                self._logs |= {f"val_{name}": value for name, value in validation.items()}
+                self._end_epoch()
+        self._obey()
+        evaluated = self.controller.evaluator.evaluated_batches
+        if evaluated < self._num_steps and not getattr(self.model, "stop_evaluating", False):
+            warn_of_data_end("validation_steps")
+
+    def on_divergence(self) -> None:
+        """Adds the epoch that training failed in to the history, with what is known of it; no callback is called."""
+        unknown = {"val_loss": math.nan} if self.schedule.validates(self._epoch) else {}
+        logs = self._fit_logs(self.controller.trainer.window_logs(), "train")
+        self.history.on_epoch_end(self._epoch, {**logs, **unknown})
+
+    def _obey(self) -> None:
+        if self.model.stop_training:
+            self.controller.stop("model.stop_training was set")
+
+    # -- calls -------------------------------------------------------------------------------------------------------
 
     # Keras calls the hooks of a batch once for `steps_per_execution` of them: at the first one with its index, and
     # after the last with the index that this one has, or would have in an epoch that is longer.
 
-    def due(self, done: int) -> bool:
-        """Whether the hooks of batches are called when so many steps, which are not the last ones, are done."""
+    def _due(self, done: int) -> bool:
+        """Whether batch methods are called when so many steps, which are not the last ones, are done."""
         return done % self.per_call == 0
 
-    def begin_batch(self, done: int) -> None:
-        """Before a training step, when so many of the epoch are done."""
-        if done % self.per_call == 0:
+    def _begin_batch(self, done: int) -> None:
+        if self._due(done):
             self._call(_TRAIN_HOOKS[0], done, {}, own=False)
 
-    def end_batch(self, done: int, logs: Mapping[str, float]) -> None:
-        """After a training step, when so many of the epoch are done."""
-        self._call(_TRAIN_HOOKS[1], self._last_index(done), _training(logs), own=False)
+    def _end_batch(self, done: int) -> None:
+        logs = self.controller.trainer.engine.read("train")
+        self._call(_TRAIN_HOOKS[1], self._last_index(done), self._fit_logs(logs, "train"), own=False)
 
-    def begin_test_batch(self, done: int) -> None:
-        """Before a validation step, when so many are done."""
-        self._call(_TEST_HOOKS[0], done, {}, own=False)
-
-    def end_test_batch(self, done: int, logs: Mapping[str, float]) -> None:
-        """After a validation step, when so many are done."""
-        self._call(_TEST_HOOKS[1], self._last_index(done), _renamed(logs, "validation_loss"), own=False)
+    def _end_test_batch(self, done: int, logs: Mapping[str, float]) -> None:
+        self._call(_TEST_HOOKS[1], self._last_index(done), self._fit_logs(logs, "test"), own=False)
 
     def _last_index(self, done: int) -> int:
         return -(-done // self.per_call) * self.per_call - 1
-
-    def after_training(self, step: int, logs: Mapping[str, Any]) -> None:
-        """After an epoch's training, which ended with so many steps: a train action."""
-        self._logs = _training(logs)
-        last = self.lengths.done(step) - 1
-        self._call(_TRAIN_HOOKS[0], last, {}, own=True)
-        self._call(_TRAIN_HOOKS[1], last, self._logs, own=True)
-        if not self._validates(self._epoch):
-            self._end_epoch()
-            return
-        self.list.on_test_begin()
-        self.phase = TESTING
-
-    def after_evaluation(self, logs: Mapping[str, Any]) -> None:
-        """After an epoch's evaluation: an eval action."""
-        if self.phase != TESTING:  # of an epoch that ended without one, in an attempt that had nothing to evaluate
-            return
-        validation = _renamed(logs, "validation_loss")
-        self._call(_TEST_HOOKS[0], 0, {}, own=True)
-        self._call(_TEST_HOOKS[1], 0, validation, own=True)
-        self.list.on_test_end(validation)
-        self._logs |= {f"val_{name}": value for name, value in validation.items()}
-        self._end_epoch()
-
-    def note_failure(self, logs: Mapping[str, Any]) -> None:
-        """Adds the epoch that training failed in to the history, with what is known of it; no hook is called."""
-        unknown = {"val_loss": math.nan} if self._validates(self._epoch) else {}
-        self.history.on_epoch_end(self._epoch, {**_training(logs), **unknown})
 
     def _end_epoch(self) -> None:
         self.phase = BETWEEN
         with self._monitors_explained():
             self.list.on_epoch_end(self._epoch, self._logs)
-        self._told(self._epoch, self._logs)
-        if self.model.stop_training or self._epoch + 1 >= self.epochs:
+        for listener in self._listeners:
+            listener.on_epoch_end(self._epoch, self._logs)
+        if self.model.stop_training or self._epoch + 1 >= self.schedule.epochs:
             self.model.optimizer.finalize_variable_values(self.model.trainable_variables)  # Keras's own averages
             self.list.on_train_end(self._logs)
 
@@ -237,8 +338,23 @@ class KerasCallbacks:
             if "monitor" not in str(error) or not missing or own_frames(error, below=__file__):
                 raise
             name, key = missing[0]
-            text = f"callbacks: {name}(monitor={key!r}): nothing of that name is logged; {nearest(key, self._logs)}"
-            raise UsageError(text) from (error if wants_traceback() else None)
+            cause = error if wants_traceback() else None
+            remedy = nearest(key, self._logs)
+            raise UsageError(
+                f"{name}(monitor={key!r}): nothing of that name is logged", key="callbacks", remedy=remedy
+            ) from cause
+
+    def _fit_logs(self, logs: Mapping[str, Any], kind: str) -> Logs:
+        """Returns the logs as `fit` names them, those that are arrays in one piece.
+
+        Keras's own steps log `model.metrics`: where a model overrides that without the tracker of the loss, no loss.
+        """
+        dropped = {"learning_rate", "steps_per_second", "eval_seconds", UPDATES}
+        loss, step = ("training_loss", "train_step") if kind == "train" else ("validation_loss", "test_step")
+        own_step = getattr(type(self.model), step) is not getattr(keras.Model, step)
+        if not own_step and all(metric.name != "loss" for metric in self.model.metrics):
+            dropped.add(loss)
+        return whole({"loss" if name == loss else name: value for name, value in logs.items() if name not in dropped})
 
     def _call(self, hook: str, index: int, logs: Logs, own: bool) -> None:
         hooks = _TEST_HOOKS if hook in _TEST_HOOKS else _TRAIN_HOOKS
@@ -255,7 +371,7 @@ def _wants(callback: keras.callbacks.Callback, hooks: Sequence[str]) -> bool:
 
 def _is_keras_own(callback: keras.callbacks.Callback, hooks: Sequence[str]) -> bool:
     """Whether the batch hooks are Keras's, not a function or subclass of the user's, and one call an epoch will do."""
-    if any(name in vars(callback) for name in hooks) or looks_at_batches(callback):
+    if any(name in vars(callback) for name in hooks) or _acts_at_batches(callback):
         return False
     default = keras.callbacks.Callback
     owners = [getattr(type(callback), name) for name in hooks]
@@ -263,11 +379,44 @@ def _is_keras_own(callback: keras.callbacks.Callback, hooks: Sequence[str]) -> b
     return all(hook.__module__.split(".")[0] == "keras" for hook in written)
 
 
-def _training(logs: Mapping[str, Any]) -> Logs:
-    return _renamed(logs, "training_loss")
+def accepted(given: Any, keeps: bool = True) -> list[keras.callbacks.Callback]:
+    """Returns callbacks as a flat list.
+
+    Args:
+      given: None, a callback, a `CallbackList`, or any nesting of them.
+      keeps: Whether the run has a directory that it resumes from.
+
+    Raises:
+      UsageError: Something in it is no callback, or would be relied on and cannot work.
+    """
+    flat = [callback for each in keras.tree.flatten(given) if each is not None for callback in _of(each)]
+    backups = [callback for callback in flat if isinstance(callback, keras.callbacks.BackupAndRestore)]
+    if backups and not keeps:
+        raise UsageError(
+            "BackupAndRestore: the run has no directory to resume from",
+            key="callbacks",
+            remedy="remove it and pass model_dir=…, a new directory, which saves more and resumes inside an epoch",
+        )
+    if backups:
+        logger.warning(
+            "BackupAndRestore is skipped: it would replace the weights that the run resumes with by older ones; a run "
+            "with a directory resumes by itself"
+        )
+    return [callback for callback in flat if callback not in backups]
 
 
-def _renamed(logs: Mapping[str, Any], loss: str) -> Logs:
-    """Returns the logs as `fit` names them, those that are arrays in one piece."""
-    ours = {"learning_rate", "steps_per_second", "eval_seconds", UPDATES}
-    return whole({"loss" if name == loss else name: value for name, value in logs.items() if name not in ours})
+def _of(each: Any) -> list[keras.callbacks.Callback]:
+    if isinstance(each, keras.callbacks.CallbackList):
+        return list(each.callbacks)
+    if isinstance(each, keras.callbacks.Callback):
+        return [each]
+    name = getattr(each, "__name__", type(each).__name__)
+    is_class = isinstance(each, type) and issubclass(each, keras.callbacks.Callback)
+    remedy = f"write {name}(…)" if is_class else "keras.callbacks.LambdaCallback creates one from functions"
+    raise UsageError(f"received {name}, expected a keras.callbacks.Callback", key="callbacks", remedy=remedy)
+
+
+def _acts_at_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether one of Keras's own callbacks is set to do something at batches, not only at an epoch's end."""
+    counts = [getattr(callback, name, "epoch") for name in ("save_freq", "update_freq")]
+    return any(count != "epoch" for count in counts) or bool(getattr(callback, "_should_trace", False))

@@ -31,8 +31,8 @@ def joined(trainer: Any, evaluator: Any, global_step: Any, strategy: Any) -> tup
     if hasattr(evaluator if trainer is None else trainer, "state"):
         for name, value in {"global_step": global_step, "strategy": strategy}.items():
             if value is not None:
-                text = "the trainer counts its steps, and was made in its strategy's scope: leave it out"
-                raise UsageError(f"Controller({name}=…): received {value!r}, but {text}")
+                reason = "but the trainer counts its steps, and was created in its strategy's scope"
+                raise UsageError(reason, key=name, received=value, remedy="remove it")
         return trainer, evaluator
     holders = {id(one): one for one in (trainer, evaluator) if one is not None}
     plain = PlainTrainer(list(holders.values()), trainer, evaluator, global_step, strategy)
@@ -57,8 +57,8 @@ class PlainTrainer:
         self._global_step = global_step
         if global_step is None and self._counter is None:
             raise UsageError(
-                f"{type(holders[0]).__name__} does not say at which step it is: give it a global_step, or pass "
-                "Controller(global_step=optimizer.iterations)"
+                f"{type(holders[0]).__name__} does not say at which step it is",
+                remedy="give it a global_step, or pass Controller(global_step=optimizer.iterations)",
             )
 
     @property
@@ -100,8 +100,8 @@ class PlainTrainer:
         if missing or unexpected or shapes:
             raise UsageError(
                 f"the checkpoint does not fit what {type(self._holders[0]).__name__} holds (missing in it: "
-                f"{_listed(missing)}; unknown here: {_listed(unexpected)}; of another shape: {_listed(shapes)}): build "
-                "model and optimizer before it is restored, optimizer.build(model.trainable_variables)"
+                f"{_listed(missing)}; unknown here: {_listed(unexpected)}; of another shape: {_listed(shapes)})",
+                remedy="build model and optimizer before, optimizer.build(model.trainable_variables)",
             )
         for key, variable in here.items():
             variable.assign(given[key].astype(str(keras.backend.standardize_dtype(variable.dtype))))

@@ -1,4 +1,4 @@
-"""Training that grows: larger images, more regularisation, another model, stage by stage.
+"""Progressive training: larger images, more regularisation, another model, stage by stage.
 
 A task that is a `ProgressivePolicy` as well is trained in stages. A stage ends with the window in which its last step
 lies, and with everything that belongs to it: it is logged, evaluated and saved as it was trained. The next window
@@ -10,19 +10,26 @@ A checkpoint says which stage it is of; a run that goes on builds that stage bef
 
 import abc
 import contextlib
+import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import keras
+import numpy as np
 
 from everstep.loop import random_state
-from everstep.loop.carried import Carrying, carry
+from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.trainer import Trainer
+from everstep.task.optim.ema import averaged_keys
 from everstep.task.task import Task
 from everstep.types import State
 
 logger = logging.getLogger(__name__)
+
+_LEVELS = re.compile(r"optimizer/(?:inner/)*")
+_LASTING = ("model/", "optimizer/", "task.")
 
 
 class ProgressivePolicy(abc.ABC):
@@ -112,12 +119,12 @@ class ProgressiveTrainer(Trainer):
         data = task.get_train_dataset(0) if train else None, task.get_eval_dataset(0) if evaluate else None
         super().__init__(config, task, model, optimizer, train, evaluate, *data)
 
-    def train(self, num_steps: int) -> Mapping[str, float]:
+    def train(self, num_steps: int, *, new_window: bool = True, **call: Any) -> LazyLogs:
         """Trains `num_steps` steps in one stage: the one in which the window begins."""
         stage = self.task.stage_at(self.global_step)
-        if not self.window_open and stage != self.stage:
+        if new_window and stage != self.stage:
             self._grow(stage)
-        return super().train(num_steps)
+        return super().train(num_steps, new_window=new_window, **call)
 
     def state(self, into: State | None = None) -> tuple[State, dict[str, Any]]:
         """Returns what must resume together; the stage, too."""
@@ -141,7 +148,7 @@ class ProgressiveTrainer(Trainer):
         self.engine.reset("train")
         if self._train_feed is not None:
             self._train_feed.restore({"epoch": epoch + 1, "batch": 0})  # another order than the stage before had
-        text = "step %d: stage %d of %d, %d of %d variables go on"
+        text = "step %d: stage %d of %d, %d of %d variables carried over"
         logger.warning(text, self.global_step, stage + 1, self.task.num_stages(), carried, variables)
 
     def _make_optimizer(self, task: Any, stage: int, config: Any) -> keras.Optimizer:
@@ -185,3 +192,62 @@ def _kind(optimizer: Any) -> type:
 def is_progressive(task: Task) -> bool:
     """Whether a task is trained in stages."""
     return isinstance(task, ProgressivePolicy)
+
+
+@dataclasses.dataclass(frozen=True)
+class Carrying:
+    """What goes on beside the number of steps, which always does.
+
+    Attributes:
+      weights: What the model has learned, its averages, and what the optimizer remembers of it.
+      slots: That last part; not where another kind of optimizer begins, which would take it for something else.
+      rate: The learning rate, where it is no schedule; not where a stage has an optimizer of its own.
+    """
+
+    weights: bool = True
+    slots: bool = True
+    rate: bool = True
+
+    def takes(self, key: str) -> bool:
+        """Whether the variable with this key goes on."""
+        if not key.startswith("optimizer/") or averaged_keys([key]):
+            return self.weights
+        name = key.rpartition("/")[2]
+        if name in ("iteration", "learning_rate"):
+            return self.rate or name == "iteration"
+        return self.weights and self.slots
+
+
+def carry(before: State, fresh: State, carrying: Carrying) -> tuple[State, int, int]:
+    """Returns the state in which a stage begins, and how many of how many variables in it go on.
+
+    Averages of weights that nobody averaged before begin as those weights.
+
+    Args:
+      before: The state of the stage before.
+      fresh: The state of this one as it was built.
+      carrying: What goes on.
+    """
+    lasting = [key for key in fresh if key.startswith(_LASTING)]
+    then, now = _middle(before), _middle(fresh)
+    former = {key: before.get(_former_key(key, then, now)) for key in lasting if carrying.takes(key)}
+    carried = {key: array for key, array in former.items() if array is not None and _fits(array, fresh[key])}
+    state = {**fresh, **carried}
+    begun = {mean: state[weight] for mean, weight in averaged_keys(fresh).items() if mean not in carried}
+    return {**state, **begun}, len(carried), len(lasting)
+
+
+def _middle(state: State) -> str:
+    """Returns what the keys of the optimizer in the middle begin with."""
+    return max((match[0] for key in state if (match := _LEVELS.match(key))), key=len, default="optimizer/")
+
+
+def _former_key(key: str, then: str, now: str) -> str:
+    """Returns the key that a variable had in the stage before; empty where no such optimizer was around."""
+    if not key.startswith("optimizer/") or then == now:
+        return key
+    return then + key.removeprefix(now) if key.startswith(now) else ""
+
+
+def _fits(array: np.ndarray, other: np.ndarray) -> bool:
+    return (array.shape, array.dtype) == (other.shape, other.dtype)

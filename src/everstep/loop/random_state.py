@@ -1,7 +1,7 @@
 """The global random generators, Python's and NumPy's, as whole numbers.
 
-Callbacks and actions may draw from `random` and `np.random`. Saved with every checkpoint and put back when a run goes
-on, the generators give them the numbers they would have got.
+Callbacks and actions may draw from `random` and `np.random`. Saved with every checkpoint and restored when a run
+resumes, the generators give them the numbers they would have got.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ def get() -> dict[str, Any]:
 
 
 def set(state: dict[str, Any]) -> None:
-    """Makes both generators go on from what `get` returned, in this process or another.
+    """Restores both generators to what `get` returned, in this process or another.
 
     Raises:
       UsageError: NumPy's global generator is of another kind than then.
@@ -32,8 +32,8 @@ def set(state: dict[str, Any]) -> None:
     here, saved = np.random.get_state(legacy=False)["bit_generator"], state["numpy"]["bit_generator"]
     if here != saved:
         raise UsageError(
-            f"the run was saved with {saved} behind np.random, and here it is {here}: call np.random.set_bit_generator "
-            "as then"
+            f"the run was saved with {saved} behind np.random, and here it is {here}",
+            remedy="call np.random.set_bit_generator as then",
         )
     random.setstate((version, tuple(words), gauss))
     np.random.set_state(state["numpy"])
@@ -50,19 +50,19 @@ def untouched() -> Iterator[None]:
 
 
 class RandomState:
-    """The generators as a part of a run's state; see `everstep.loop.extra_state`."""
+    """The generators as a part of a run's state; see `everstep.loop.hooks.Stateful`."""
 
     name = "random"
 
-    def get(self) -> tuple[State, dict[str, Any]]:
+    def state(self) -> tuple[State, dict[str, Any]]:
         """Returns no arrays, and both states."""
         return {}, get()
 
-    def prepare(self, meta: dict[str, Any]) -> None:
+    def check(self, meta: dict[str, Any]) -> None:
         """Accepts any."""
 
-    def set(self, arrays: State, meta: dict[str, Any]) -> None:
-        """Puts them back."""
+    def restore(self, arrays: State, meta: dict[str, Any]) -> None:
+        """Restores both."""
         set(meta)
 
 

@@ -1,23 +1,29 @@
-"""What is done when training goes wrong: a loss that is not finite or too high, a state that is not finite.
+"""What is done when training diverges: a loss that is not finite or too high, a state that is not finite.
 
-Nothing of the kind is ever saved. With `max_trials` 0 training stops; with n > 0 it goes back to the last good state
-and tries again, step by step, leaving out the batches that do the harm; with -1 it trains on without saving.
+Nothing of the kind is ever saved. With `max_trials` 0 training stops; with n > 0 it is rolled back to the last good
+state and repeated, step by step, skipping the batches that do the harm; with -1 it continues without saving.
 """
 
 import dataclasses
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import keras
 import numpy as np
 
+from everstep.engine.engine import Engine
+from everstep.engine.feed import Feed
 from everstep.errors import TrainingError
-from everstep.types import State
+from everstep.task.optim.loss_scale import UPDATES, find_scaling
+from everstep.types import Logs, State
 
 logger = logging.getLogger(__name__)
 
-_PIECE = 1 << 20  # of an array, looked at in one go: what that takes stays in the processor's cache
+_ADVICE = "check the data and the learning rate, or set trainer.recovery_max_trials to skip batches"
+
+_PIECE = 1 << 20  # elements checked in one go: what that takes stays in the processor's cache
 
 
 @dataclasses.dataclass
@@ -27,11 +33,11 @@ class Recovery:
     Attributes:
       upper_bound: A mean loss above it is as bad as one that is not finite.
       begin_steps: The step from which on the bound counts.
-      max_trials: How often to go back; 0 stops at once, -1 never does.
-      watched: Which of the logs is looked at; the loss, unless steps return none.
-      alarm: What was found and not dealt with yet.
-      trials: How often training went back, or left out a further batch, over all attempts.
-      skipped: The batches that were left out, over all attempts.
+      max_trials: How often to roll back; 0 stops at once, -1 never does.
+      watched: Which of the logs is checked; the loss, unless steps return none.
+      alarm: What was found and not handled yet.
+      trials: How often training was rolled back, or a further batch skipped, over all attempts.
+      skipped: The batches that were skipped, over all attempts.
     """
 
     upper_bound: float = math.inf
@@ -63,13 +69,13 @@ class Recovery:
         return f"{new[0]}{more} is not finite after step {step}" if new else ""
 
     def watch(self, step: int, logs: Mapping[str, float]) -> None:
-        """Raises the alarm if a window's logs are bad; says so, once, where training goes on all the same."""
+        """Raises the alarm if a window's logs are bad; warns once, where training continues all the same."""
         if self.alarm:
             return
         self.alarm = self.judge(step, logs)
         if self.alarm and self.max_trials < 0:
             logger.warning(
-                "%s: training continues, but nothing of it is worth keeping: look for NaN or infinity in the data, or "
+                "%s: training continues, but nothing of it is worth keeping: check the data for NaN and infinity, or "
                 "lower the learning rate",
                 self.alarm,
             )
@@ -79,7 +85,7 @@ class Recovery:
         self.alarm = self.alarm or self.judge_state(step, state)
 
     def try_again(self, good: int | None) -> None:
-        """Counts a return to the last good state.
+        """Counts a rollback to the last good state.
 
         Args:
           good: Its step; None if there is none.
@@ -89,28 +95,28 @@ class Recovery:
         """
         reason, self.alarm = self.alarm, ""
         if good is None or self.trials >= self.max_trials:
-            raise TrainingError(f"{reason}; {self._remedy(good)}")
+            raise TrainingError(f"{reason}; {self._so_far(good)}", remedy=_ADVICE)
         self.trials += 1
-        logger.warning("%s: going back to step %d (trial %d of %d)", reason, good, self.trials, self.max_trials)
+        logger.warning("%s: rolling back to step %d (trial %d of %d)", reason, good, self.trials, self.max_trials)
 
-    def leave_out(self, step: int, position: Mapping[str, Any], reason: str, further: bool) -> None:
-        """Notes a batch that is left out; each further one of a trial counts as one.
+    def skip(self, step: int, position: Mapping[str, Any], reason: str, further: bool) -> None:
+        """Notes a batch that is skipped; each further one of a trial counts as one.
 
         Raises:
           TrainingError: There are no trials left.
         """
         if self.trials + further > self.max_trials:
-            raise TrainingError(f"{reason}; {self._remedy(None)}")
+            raise TrainingError(f"{reason}; {self._so_far(None)}", remedy=_ADVICE)
         self.trials += further
         batch = {"step": step, "epoch": position.get("epoch"), "batch": position.get("batch")}
         self.skipped.append(batch)
-        logger.warning("%s: leaving out batch %s of epoch %s", reason, batch["batch"], batch["epoch"])
+        logger.warning("%s: skipping batch %s of epoch %s", reason, batch["batch"], batch["epoch"])
 
-    def state(self, careful_until: int = 0) -> dict[str, Any]:
-        """Returns what a checkpoint has to remember; up to which step care is taken, among others."""
+    def state(self, skip_until: int = 0) -> dict[str, Any]:
+        """Returns what a checkpoint has to remember; `skip_until` is the step up to which bad batches are skipped."""
         return {
             "trials": self.trials,
-            "careful_until": careful_until,
+            "careful_until": skip_until,
             "skipped": list(self.skipped),
             "infinite": sorted(self._infinite_from_the_start or ()),
         }
@@ -119,19 +125,108 @@ class Recovery:
         """Continues from what `state` returned; trials used up since then stay used up.
 
         Returns:
-          The step up to which care is to be taken; 0 for none.
+          The step up to which bad batches are skipped; 0 for none.
         """
         self.trials = max(self.trials, int(state.get("trials", 0)))
         self.skipped = list(state.get("skipped", []))
         self._infinite_from_the_start = frozenset(state.get("infinite", ()))
         return int(state.get("careful_until", 0))
 
-    def _remedy(self, good: int | None) -> str:
+    def _so_far(self, good: int | None) -> str:
+        """Returns what was tried, and what is kept."""
         tried = f"after {self.trials} trial{'s' if self.trials > 1 else ''}, " if self.trials else ""
-        left_out = f" (left out so far: {_listed(self.skipped)})" if self.skipped else ""
-        last = f"the checkpoint of step {good} is the last good one" if good is not None else "nothing bad was saved"
-        advice = "look at the data and the learning rate, or set trainer.recovery_max_trials to leave out batches"
-        return f"{tried}{last}{left_out}; {advice}"
+        batches = ", ".join(f"batch {batch['batch']} of epoch {batch['epoch']}" for batch in self.skipped)
+        kept = f"the checkpoint of step {good} is the last good one" if good is not None else "nothing bad was saved"
+        return f"{tried}{kept}{f' (skipped so far: {batches})' if batches else ''}"
+
+
+class BadBatchSkipper:
+    """Trains single steps, each checked before the next; a batch that spoils the loss or the state is skipped.
+
+    Args:
+      recovery: Judges logs and states.
+      until: The step up to which steps are checked.
+    """
+
+    def __init__(self, recovery: Recovery, until: int) -> None:
+        self._recovery, self.until = recovery, until
+        self._skipped = 0
+
+    def run(
+        self,
+        engine: Engine,
+        feed: Feed,
+        n: int,
+        begin: int,
+        logs: Callable[[], Mapping[str, float]],
+        after: Callable[[int], bool],
+    ) -> int:
+        """Trains up to `n` good steps, no further than `until`.
+
+        Args:
+          engine: Runs the steps; another one in each stage of a progressive run.
+          feed: Where batches come from.
+          n: How many steps.
+          begin: Steps done before.
+          logs: Reads the open window.
+          after: Called after each step with the steps done; False ends it.
+
+        Returns:
+          The steps done; fewer than requested if the data ended or `until` is reached.
+        """
+        done = 0
+        while done < n and begin + done < self.until:
+            before, position = engine.state(), feed.state()
+            if not engine.run(feed, 1):
+                break
+            step = begin + done + 1
+            reason = self._recovery.judge(step, logs()) or self._recovery.judge_state(step, engine.state())
+            if reason:
+                engine.load(before)
+                self._recovery.skip(step, position, reason, further=self._skipped > 0)
+                self._skipped += 1
+                continue
+            done += 1
+            if not after(step):
+                break
+        return done
+
+
+class SkippedUpdates:
+    """Warns, once, of windows whose steps changed no weights, because the gradients of the scaled loss are not finite.
+
+    One such step now and then is how a scale is found; a window of nothing else is a run that does not learn, and whose
+    loss may look as usual.
+
+    Args:
+      optimizer: The optimizer, as it is after `step`; one that does not scale the loss skips nothing.
+      step: Steps done so far.
+    """
+
+    def __init__(self, optimizer: Any, step: int = 0) -> None:
+        self._step, self._updates = step, 0.0
+        self._per_update, self._warned = 1, False
+        if (scaling := find_scaling(optimizer)) is not None:
+            self._updates = float(keras.ops.convert_to_numpy(optimizer.iterations))
+            while (inner := getattr(scaling, "inner_optimizer", None)) is not None:
+                scaling = inner
+            self._per_update = int(scaling.gradient_accumulation_steps or 1)
+
+    def watch(self, step: int, logs: Logs) -> None:
+        """Checks the logs of a window that ends at `step`, when somebody reads them anyway."""
+        updates = logs.get(UPDATES)
+        if updates is None or self._warned:
+            return
+        if updates != self._updates:
+            self._step, self._updates = step, updates
+        elif step - self._step >= self._per_update:
+            self._warned = True
+            logger.warning(
+                "steps %d to %d changed no weights: the gradients of their scaled losses are not finite; if that "
+                "continues, lower runtime.loss_scale or set it to dynamic, and check the data and the learning rate",
+                self._step + 1,
+                step,
+            )
 
 
 def non_finite(state: State) -> list[str]:
@@ -144,7 +239,3 @@ def _is_finite(array: np.ndarray) -> bool:
         return True
     flat = array.reshape(-1)
     return all(np.isfinite(flat[begin : begin + _PIECE]).all() for begin in range(0, flat.size, _PIECE))
-
-
-def _listed(skipped: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"batch {batch['batch']} of epoch {batch['epoch']}" for batch in skipped)

@@ -1,28 +1,41 @@
-"""`Saver`: what is in a checkpoint of a run, and when one is due."""
+"""`Saver`: what is in a checkpoint of a run.
+
+Beside the variables, everything that must resume with them: hooks, actions, random generators. Their arrays join the
+checkpoint's state under keys that begin with the part's name, `callbacks/…`; plain JSON values go into the checkpoint's
+meta. A checkpoint is read before training begins, and a part is restored after everything that might change it.
+"""
 
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from everstep.checkpoint.checkpointer import Checkpointer, NoopCheckpointer, SaveError
-from everstep.loop import extra_state
-from everstep.loop.extra_state import ExtraState
+from everstep.errors import UsageError
+from everstep.loop.hooks import Stateful
 from everstep.types import State
 
 logger = logging.getLogger(__name__)
+
+Parts = tuple[State, dict[str, Any]]
+"""The arrays of all parts, and their meta by name."""
 
 
 class Saver:
     """Saves and restores a trainer with everything that must resume with it.
 
     Args:
-      checkpointer: Where to.
-      interval: Steps between saves; 0 for none on the way.
+      checkpointer: Where checkpoints are written.
+      interval: Steps between saves; 0 for none before the end.
       seconds: Save also after so many seconds without a save.
       failure: Whether a save that fails stops the run.
-      parts: What belongs to the state beside the variables.
+      parts: What belongs to the state beside the variables, in the order in which it is restored.
+
+    Attributes:
+      step: The last step that was saved or restored.
+      finished: Whether everything that belongs to that step was done by then.
+      refused: Why the last state was not saved; empty if it was.
     """
 
     def __init__(
@@ -31,15 +44,15 @@ class Saver:
         interval: int = 0,
         seconds: float | None = None,
         failure: Literal["stop", "continue"] = "stop",
-        parts: list[ExtraState] | None = None,
+        parts: Sequence[Stateful] = (),
     ) -> None:
         self.checkpointer = checkpointer or NoopCheckpointer()
         self.interval, self.seconds, self.failure = interval, seconds, failure
-        self.parts = parts or []
-        self.step = 0  # the last one saved or restored
+        self.step, self.finished, self.refused = 0, True, ""
+        self._parts = [part for part in parts if part.name]
         self._copied: State | None = None  # of the last save: memory to use again
         self._time = time.monotonic()
-        self._to_put_back: tuple[State, dict[str, Any]] | None = None
+        self._unrestored: Parts | None = None
 
     @property
     def is_off(self) -> bool:
@@ -47,90 +60,113 @@ class Saver:
         return isinstance(self.checkpointer, NoopCheckpointer)
 
     @property
-    def goes_on(self) -> bool:
-        """Whether a checkpoint was read, and not all of it is put back yet."""
-        return self._to_put_back is not None
+    def is_restoring(self) -> bool:
+        """Whether a checkpoint was read, and its parts are not restored yet."""
+        return self._unrestored is not None
 
-    def is_due(self, step: int) -> bool:
-        """Whether to save at the end of a loop: a multiple of the interval was passed, or the time is up."""
-        if self.interval and step // self.interval > self.step // self.interval:
-            return True
+    def time_is_up(self, step: int) -> bool:
+        """Whether the last save is too many seconds ago."""
         return bool(self.seconds) and step > self.step and time.monotonic() - self._time >= (self.seconds or 0)
 
-    def collect(self, trainer: Any) -> tuple[State, dict[str, Any]]:
-        """Returns the state of the parts; meanwhile nobody else draws random numbers."""
-        with undisturbed(trainer):
-            return extra_state.collect(self.parts)
+    def is_unfinished(self, step: int) -> bool:
+        """Whether this step was saved before everything that belongs to it was done."""
+        return self.step == step and not self.finished
+
+    def collect(self, trainer: Any) -> Parts:
+        """Returns the state of the parts; meanwhile prefetching draws no random numbers."""
+        arrays: State = {}
+        metas: dict[str, Any] = {}
+        with prefetch_paused(trainer):
+            for part in self._parts:
+                own, metas[part.name] = part.state()
+                arrays |= own
+        return arrays, metas
 
     def save(
         self,
         trainer: Any,
+        parts: Parts,
         meta: Mapping[str, Any],
         metrics: Mapping[str, Any],
         judge: Callable[[int, State], str],
-        parts: tuple[State, dict[str, Any]],
-        replace: bool = False,
-    ) -> str:
-        """Saves a trainer, unless its state is bad.
+        finished: bool,
+    ) -> None:
+        """Saves a trainer, unless its state is bad; then `refused` says why.
 
         Args:
-          trainer: It.
+          trainer: The trainer whose state is saved.
+          parts: What `collect` returned.
           meta: What else belongs to the step.
           metrics: The evaluation that belongs to the step.
           judge: Says what is wrong with a state; empty if nothing is.
-          parts: What `collect` returned.
-          replace: Whether the step is saved already, but not all of it.
-
-        Returns:
-          Why nothing was saved; empty if something was.
+          finished: Whether everything that belongs to the step is done.
         """
         step = trainer.global_step
-        with self._policy():
-            self.checkpointer.wait()  # of what is being written, nothing may change
+        with self._failure_policy():
+            self.checkpointer.wait()  # what is being written must not change
         self._copied, own = trainer.state(self._copied)
-        if reason := judge(step, self._copied):
-            return reason
+        self.refused = judge(step, self._copied)
+        if self.refused:
+            return
         arrays, extra = parts
         document = {**own, **meta, "extra": extra}
-        with self._policy():
-            self.checkpointer.save(step, {**self._copied, **arrays}, document, metrics, replace)
-        self.step, self._time = step, time.monotonic()
-        return ""
+        with self._failure_policy():
+            self.checkpointer.save(step, {**self._copied, **arrays}, document, metrics, self.is_unfinished(step))
+        self.step, self.finished, self._time = step, finished, time.monotonic()
 
     @contextlib.contextmanager
-    def _policy(self) -> Iterator[None]:
-        """Whether a save that failed, this one or one before it, ends the run."""
+    def _failure_policy(self) -> Iterator[None]:
+        """Decides whether a save that failed, this one or one before it, ends the run."""
         try:
             yield
         except SaveError as error:
             if self.failure == "stop":
                 raise
-            logger.error("%s; training goes on", error)
+            logger.error("%s; training continues", error)
 
-    def restore(self, target: Any, trains: bool, step: int | None = None) -> dict[str, Any]:
-        """Restores a trainer, and keeps the state of the parts for `put_back`; returns the rest.
+    def read(self, trainer: Any, trains: bool, step: int | None = None) -> dict[str, Any]:
+        """Restores the variables of a trainer, and keeps the state of the parts for `restore_parts`.
+
+        Returns:
+          The checkpoint's meta.
 
         Raises:
-          UsageError: The checkpoint does not fit.
+          UsageError: The checkpoint does not fit, or holds the state of a part that is not there.
         """
         state, meta = self.checkpointer.restore(step)
         extra = meta.get("extra", {})
-        state, arrays = extra_state.split(state, extra)
+        beginnings = tuple(f"{name}/" for name in extra)
+        arrays = {key: array for key, array in state.items() if key.startswith(beginnings)}
         if trains:
-            extra_state.prepare(self.parts, extra)
-            self._to_put_back = arrays, extra
-        target.restore(state, meta)
-        self.step, self._time = target.global_step, time.monotonic()
+            names = {part.name for part in self._parts}
+            if unknown := [name for name, own in extra.items() if own and name not in names]:
+                raise UsageError(
+                    f"the checkpoint holds the state of {', '.join(unknown)}, which this call does not have",
+                    remedy="resume with the call that started the run, or start a new one",
+                )
+            for part in self._parts:
+                if part.name in extra:
+                    part.check(extra[part.name])
+            self._unrestored = arrays, extra
+        trainer.restore({key: array for key, array in state.items() if key not in arrays}, meta)
+        self.step, self.finished, self._time = trainer.global_step, True, time.monotonic()
         return meta
 
-    def put_back(self) -> None:
-        """Puts back the state of the parts: after everything that may change it, before the first step."""
-        if self._to_put_back is not None:
-            extra_state.put_back(self.parts, *self._to_put_back)
-            self._to_put_back = None
+    def restore_parts(self) -> None:
+        """Restores the parts: after everything that may change them, before the first step.
+
+        What older checkpoints do not have stays as it is.
+        """
+        if self._unrestored is None:
+            return
+        (arrays, metas), self._unrestored = self._unrestored, None
+        for part in self._parts:
+            if part.name in metas:
+                own = {key: array for key, array in arrays.items() if key.startswith(f"{part.name}/")}
+                part.restore(own, metas[part.name])
 
 
-def undisturbed(trainer: Any) -> contextlib.AbstractContextManager[None]:
+def prefetch_paused(trainer: Any) -> contextlib.AbstractContextManager[None]:
     """Inside the block no thread of ours draws random numbers: those of user code depend on nothing else."""
-    pause: Callable[[], Any] = getattr(trainer, "undisturbed", contextlib.nullcontext)
+    pause: Callable[[], Any] = getattr(trainer, "prefetch_paused", contextlib.nullcontext)
     return pause()

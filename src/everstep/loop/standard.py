@@ -61,9 +61,11 @@ class StandardTrainer(abc.ABC):
     def __init__(self, train_dataset: Any, options: StandardTrainerOptions | None = None) -> None:
         options = options or StandardTrainerOptions()
         if options.use_tf_while_loop and not options.use_tf_function:
-            raise UsageError("use_tf_while_loop=True needs use_tf_function=True: a compiled loop has compiled steps")
+            raise UsageError("needs use_tf_function=True", key="use_tf_while_loop", received=True)
         if options.use_tpu_summary_optimization:
-            raise UsageError("use_tpu_summary_optimization: received True, but steps write no summaries: leave it out")
+            raise UsageError(
+                "but steps write no summaries", key="use_tpu_summary_optimization", received=True, remedy="remove it"
+            )
         self._train_options, self._train_dataset = options, train_dataset
         self._train_iter: Any = None
         self._train_loop: Callable[[Any, int], None] | None = None
@@ -121,7 +123,9 @@ class StandardEvaluator(abc.ABC):
     def __init__(self, eval_dataset: Any, options: StandardEvaluatorOptions | None = None) -> None:
         options = options or StandardEvaluatorOptions()
         if options.use_tf_while_loop:
-            raise UsageError("use_tf_while_loop: received True, but eval_reduce is called step by step: leave it out")
+            raise UsageError(
+                "but eval_reduce is called step by step", key="use_tf_while_loop", received=True, remedy="remove it"
+            )
         self._eval_options, self._eval_dataset = options, eval_dataset
         self._eval_iter: Any = None
         self._eval_step: Callable[[Any], Any] | None = None
@@ -142,7 +146,9 @@ class StandardEvaluator(abc.ABC):
                 break
             state, done = self.eval_reduce(state, outputs), done + 1
         if done < num_steps:
-            raise UsageError(f"the data ended after {done} of {num_steps} batches: evaluate fewer, or -1 for all")
+            raise UsageError(
+                f"the data ended after {done} of {num_steps} batches", remedy="evaluate fewer, or -1 for all"
+            )
         return self.eval_end() if state is None else self.eval_end(state)
 
     def eval_begin(self) -> Any:  # noqa: B027

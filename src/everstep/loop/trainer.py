@@ -5,27 +5,23 @@ When to train, evaluate and save is the controller's business; how a step runs, 
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 
-from everstep.config.problem import ConfigError, problems_under
 from everstep.data.arrays import ArrayStream
-from everstep.data.counted import CountedStream
-from everstep.data.limited import hold
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
+from everstep.data.wrappers import CountedStream, hold
 from everstep.engine.backend import create_engine
 from everstep.engine.engine import Engine
-from everstep.engine.feed import Feed, NobodyWaits
-from everstep.engine.variable_names import name_variables
-from everstep.errors import TrainingError, UsageError
-from everstep.loop.careful import CarefulSteps
+from everstep.engine.feed import Feed
+from everstep.engine.state import name_variables
+from everstep.errors import TrainingError, UsageError, problems_under
 from everstep.loop.lazy_logs import LazyLogs
-from everstep.loop.skipped_steps import SkippedSteps
-from everstep.optim.averaged_state import with_averages
-from everstep.optim.ema import find_average
+from everstep.loop.recovery import BadBatchSkipper, SkippedUpdates
+from everstep.task.optim.ema import find_average, with_averages
 from everstep.task.task import Task
 from everstep.types import Batch, Logs, State
 
@@ -65,14 +61,8 @@ class Trainer:
         self._bad_steps: dict[int, int] = {}  # the first bad step of a window, by the window's last
         self._checked: set[int] = set()
         self._warmups: list[Callable[[], tuple[int, float]]] = []  # of each stage's engine
-        self.window_open = False  # whether the next step belongs to a window that has begun
-        self.after_call: Callable[[int], bool] = lambda step: True
-        # Asked again and again while data is waited for; False: training ends at the step reached, and no one waits.
-        self.may_wait: Callable[[], bool] = lambda: True
-        self.careful: CarefulSteps | None = None  # set where training goes over a bad place again
-        self.between_calls: Callable[[], None] = lambda: None  # while it evaluates; may raise
-        # Called with the batches done before and after each validation batch, which is then a call of its own.
-        self.around_validation: tuple[Callable[[int], None], Callable[[int], bool]] | None = None
+        self.evaluated_batches = 0
+        self._may_wait: Callable[[], bool] = lambda: True  # of the call that runs
         self._trains, self._evaluates = train, evaluate
         self._join(train_dataset, validation_dataset)
 
@@ -91,7 +81,7 @@ class Trainer:
         self.engine = engine = self._built_engine(train_batch, validation_batch)
         steps, seconds = engine.warmup  # an engine may have served before
         self._warmups.append(lambda: (engine.warmup[0] - steps, engine.warmup[1] - seconds))
-        self._skipped = SkippedSteps(self.optimizer, self.global_step)
+        self._skipped = SkippedUpdates(self.optimizer, self.global_step)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
         self._validation_feed: Feed | None = None  # of the running evaluation, or closed, of the last one
 
@@ -102,35 +92,63 @@ class Trainer:
         engine.build(train_batch, validation_batch)
         return engine
 
-    def train(self, num_steps: int) -> Mapping[str, float]:
-        """Trains `num_steps` steps, the rest of the open window or a new one; returns the window's logs.
+    def train(
+        self,
+        num_steps: int,
+        *,
+        new_window: bool = True,
+        after_call: Callable[[int], bool] = lambda step: True,
+        may_wait: Callable[[], bool] = lambda: True,
+        skipper: BadBatchSkipper | None = None,
+    ) -> LazyLogs:
+        """Trains `num_steps` steps, and returns the window's logs.
 
-        The device may still be at work when it returns; looking at the logs waits for it.
+        The device may still be at work when it returns; reading the logs waits for it.
 
-        They are fewer where the first pass over the data ends, which was to tell how many batches there are.
+        There are fewer steps where `after_call` or `may_wait` ends the call, or where the first pass over the data
+        ends, which counts the batches.
+
+        Args:
+          num_steps: How many steps.
+          new_window: Whether a window begins; False continues the one that a call before has left open.
+          after_call: Called after each compiled call with the steps done in all; False ends training here.
+          may_wait: Polled while the next batch is not there; False ends training here.
+          skipper: Checks single steps and skips bad batches, as long as it is needed.
 
         Raises:
           TrainingError: The training data ended before, or something in it is wrong.
         """
         if self._train_feed is None:
-            raise UsageError("this trainer was made to evaluate only: Trainer(…, train=True)")
-        if not self.window_open:
+            raise UsageError("this trainer was created to evaluate only", remedy="Trainer(…, train=True)")
+        if new_window:
             self.engine.reset("train")
             self._counted_from = self.global_step
-        self._stopped = False
+        self._may_wait, stopped = may_wait, False
+
+        def after(step: int) -> bool:
+            nonlocal stopped
+            self.global_step = step
+            stopped = not after_call(step)
+            return not stopped
+
+        feed, begin, done = self._train_feed, self.global_step, 0
         try:
-            done = self._run(self._train_feed, num_steps)
+            if skipper is not None:
+                done = skipper.run(self.engine, feed, num_steps, begin, self.window_logs, after)
+            if done < num_steps and not stopped and (skipper is None or begin + done >= skipper.until):
+                already = done
+                done += self.engine.run(feed, num_steps - done, lambda more: after(begin + already + more))
         except UsageError as error:
             if self.global_step == 0:
                 raise
             raise TrainingError(f"after step {self.global_step}: {error}") from error
-        ended = done < num_steps and not self._stopped and self.may_wait()
+        ended = done < num_steps and not stopped and may_wait()
         if ended and not self._count_pass():
+            total = self.config.trainer.train_steps
             raise TrainingError(
-                f"the training data ended after step {self.global_step} of {self.config.trainer.train_steps}: repeat "
-                "it (dataset.repeat(), or task.train_data.repeat=true) or lower trainer.train_steps"
+                f"the training data ended after step {self.global_step}{f' of {total}' if total else ''}",
+                remedy="repeat it (dataset.repeat(), or task.train_data.repeat=true) or lower trainer.train_steps",
             )
-        self.window_open = done < num_steps and not ended
         return self._logs(self._skipped.watch if done == num_steps or ended else None)
 
     def _count_pass(self) -> bool:
@@ -153,22 +171,25 @@ class Trainer:
         """Which of the logs of training has to stay finite."""
         return "training_loss" if self.engine.watched_log == self.task.loss else self.engine.watched_log
 
-    def window_logs(self) -> Mapping[str, float]:
-        """Returns the logs of the open window as it is now; looking at them waits for the device."""
+    def window_logs(self) -> LazyLogs:
+        """Returns the logs of the open window as it is now; reading them waits for the device."""
         return self._logs()
 
-    def _logs(self, watch: Callable[[int, Logs], None] | None = None) -> Mapping[str, float]:
-        """Returns the window's logs; `watch` sees them, with the step that they end at, when somebody looks."""
+    def _logs(self, watch: Callable[[int, Logs], None] | None = None) -> LazyLogs:
+        """Returns the window's logs; `watch` is called with them, and with the step that they end at, when read."""
         read, step, first = self.engine.read_later("train"), self.global_step, self._counted_from
-        bad_step = self.engine.read_bad_step_later()
+        bad_step, loss = self.engine.read_bad_step_later(), self.task.loss
 
         def fetch() -> Logs:
             logs = read()
-            if not math.isfinite(logs.get(self.task.loss, 0.0)) and (number := bad_step()):
+            if not math.isfinite(logs.get(loss, 0.0)) and (number := bad_step()):
                 self._bad_steps[step] = first + number
             if watch is not None:
                 watch(step, logs)
-            return _named(logs, self.task.loss, "training_loss")
+            if loss not in logs:
+                return logs
+            # The loss comes first, under the name that the logs of Model Garden's trainer give it.
+            return {"training_loss": logs[loss], **{name: value for name, value in logs.items() if name != loss}}
 
         return LazyLogs(fetch)
 
@@ -176,42 +197,39 @@ class Trainer:
         """Returns the first step with a loss that was not finite, of a window that ends at `step` and was read."""
         return self._bad_steps.get(step)
 
-    def _run(self, feed: Feed, num_steps: int) -> int:
-        begin, careful = self.global_step, self.careful
-        done = careful.run(self.engine, feed, num_steps, begin, self.window_logs, self._go_on) if careful else 0
-        if careful and self.global_step >= careful.until:
-            self.careful = None
-        if done == num_steps or self._stopped or self.careful:
-            return done
-        return done + self.engine.run(feed, num_steps - done, lambda more: self._go_on(begin + done + more))
+    def evaluate(
+        self,
+        num_steps: int = -1,
+        *,
+        before_call: Callable[[int], None] | None = None,
+        after_call: Callable[[int], bool] | None = None,
+        may_wait: Callable[[], bool] = lambda: True,
+        single_batches: bool = False,
+    ) -> Logs:
+        """Evaluates `num_steps` batches, or with -1 the whole validation set, every sample once.
 
-    def evaluate(self, num_steps: int = -1) -> Logs:
-        """Evaluates `num_steps` batches, or with -1 the whole validation set, every sample once."""
+        Args:
+          num_steps: How many batches.
+          before_call: Called before each compiled call with the batches done.
+          after_call: Called after each; False ends the evaluation here.
+          may_wait: Polled while the next batch is not there.
+          single_batches: Whether each batch is a call of its own.
+
+        Raises:
+          FeedInterrupted: `may_wait` returned False.
+        """
         if self.validation_stream is None:
-            raise UsageError("this trainer was made to train only: Trainer(…, evaluate=True)")
+            raise UsageError("this trainer was created to train only", remedy="Trainer(…, evaluate=True)")
         _require_end(self.validation_stream, num_steps)
-        before, after = self.around_validation or (None, None)
-
-        def between_calls(done: int) -> bool:
-            self.between_calls()
-            return after is None or after(done)
-
-        try:
-            feed = self._open_validation(self.validation_stream, self.task.aggregates or after is not None)
-            with self.averaged(), contextlib.closing(feed):
-                logs, self.evaluated_batches = self.engine.evaluate(
-                    feed, num_steps, self.global_step, before, between_calls, loss_name="validation_loss"
-                )
-        except NobodyWaits:
-            self.between_calls()  # says why
-            raise
+        self._may_wait = may_wait
+        # The feed of the last evaluation may still be reading the stream.
+        (self._validation_feed or self.validation_stream).restore({"epoch": 0, "batch": 0})
+        feed = self._validation_feed = self._feed(self.validation_stream, self.task.aggregates or single_batches)
+        with self.averaged(), contextlib.closing(feed):
+            logs, self.evaluated_batches = self.engine.evaluate(
+                feed, num_steps, self.global_step, before_call, after_call, loss_name="validation_loss"
+            )
         return logs
-
-    def _open_validation(self, stream: Stream, single: bool) -> Feed:
-        """Opens the validation data at its beginning, which the feed of the last evaluation may still be reading."""
-        (self._validation_feed or stream).restore({"epoch": 0, "batch": 0})
-        self._validation_feed = self._feed(stream, single)
-        return self._validation_feed
 
     @property
     def epoch(self) -> int:
@@ -262,12 +280,12 @@ class Trainer:
         else:
             self.engine.load(state)
         self.global_step = self._counted_from = meta["step"]
-        self._skipped = SkippedSteps(self.optimizer, self.global_step)
+        self._skipped = SkippedUpdates(self.optimizer, self.global_step)
         if self._train_feed is not None:
             self._train_feed.restore(meta["stream"])
 
     @contextlib.contextmanager
-    def undisturbed(self) -> Iterator[None]:
+    def prefetch_paused(self) -> Iterator[None]:
         """Inside the block no data is read ahead: user code has the global random generators for itself."""
         with contextlib.ExitStack() as stack:
             for feed in (self._train_feed, self._validation_feed):
@@ -290,7 +308,7 @@ class Trainer:
             self.engine.exchange(pairs)
 
     def step_by_step(self) -> None:
-        """Makes every step a call of its own, so that `after_call` sees each."""
+        """Makes every training step a call of its own, so that `after_call` is called for each."""
         if self.train_stream is not None:
             self._train_feed = self._feed(self.train_stream, single=True)
 
@@ -299,11 +317,6 @@ class Trainer:
         if self._train_feed is not None:
             self._train_feed.close()
         self.engine.push()
-
-    def _go_on(self, step: int) -> bool:
-        self.global_step = step
-        self._stopped = not self.after_call(step)
-        return not self._stopped
 
     def _streams(self, train_dataset: Any, validation_dataset: Any) -> tuple[Stream | None, Stream | None]:
         """Returns the data to train on and that to evaluate on, each where it is needed."""
@@ -332,11 +345,8 @@ class Trainer:
                 with _in_section(stream is self.train_stream):
                     self.task.check_batch(stream.arrays)
             self._checked.add(id(stream))
-            return self.engine.feed(stream, None, single, self._may_wait)
-        return self.engine.feed(stream, self.task.check_batch, single, self._may_wait)
-
-    def _may_wait(self) -> bool:
-        return self.may_wait()
+            return self.engine.feed(stream, None, single, lambda: self._may_wait())
+        return self.engine.feed(stream, self.task.check_batch, single, lambda: self._may_wait())
 
 
 @contextlib.contextmanager
@@ -347,7 +357,7 @@ def _in_section(training: bool) -> Iterator[None]:
     except UsageError as error:
         problems = problems_under("", error)
         section = f"task.{'train' if training else 'validation'}_data"
-        raise ConfigError([p if p.path.startswith("task.") else p.under(section) for p in problems]) from error
+        raise UsageError([p if p.key.startswith("task.") else p.under(section) for p in problems]) from error
 
 
 def _first(stream: Stream | None, training: bool) -> Batch | None:
@@ -366,8 +376,3 @@ def _require_end(stream: Stream, num_steps: int) -> None:
             f"trainer.validation_steps: received {num_steps}, the whole validation set, but its data never ends: "
             "set the number of batches, or do not repeat the data"
         )
-
-
-def _named(logs: Logs, loss: str, name: str) -> Logs:
-    """Puts the loss first, under the name the logs of Model Garden's trainer give it."""
-    return {name: logs[loss], **{k: v for k, v in logs.items() if k != loss}} if loss in logs else logs

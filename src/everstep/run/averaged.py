@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from everstep.checkpoint.averaging import write_average
-from everstep.optim.averaged_state import averaged_keys
-from everstep.run.chosen import Chosen
+from everstep.run.checkpoint_selection import Chosen
+from everstep.task.optim.ema import averaged_keys
 
 
 @contextlib.contextmanager

@@ -1,22 +1,64 @@
-"""What a run has cost: parameters, operations of a step, steps and samples a second, the share of the device used.
+"""What a run costs: parameters, operations of a step, steps and samples a second, the share of the device that is used.
 
-Taken once, when training is done: nothing is compiled for it, and what cannot be known is left out.
+`Throughput` adds the rates to the logs while a run trains. `measure` takes the figures once, when training is done:
+nothing is compiled for them, and what cannot be known is None.
 """
 
 import dataclasses
 import logging
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
 from everstep.data import nest
 from everstep.engine import flops
+from everstep.engine.devices import device_kind
+from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.progressive import ProgressiveTrainer
 from everstep.loop.trainer import Trainer
-from everstep.run.peaks import peak_flops
 from everstep.task.task import unpack
-from everstep.types import Batch
+from everstep.tracking.tracker import Kind, Tracker
+from everstep.types import Batch, Logs
+
+# Words of the name, half precision, float32. The first that a device's name has counts.
+_PEAKS: tuple[tuple[str, float, float], ...] = (
+    ("H200 NVL", 835e12, 417e12),
+    ("H200", 989e12, 494e12),
+    ("GH200", 989e12, 494e12),
+    ("H100 PCIe", 756e12, 378e12),
+    ("H100 NVL", 835e12, 417e12),
+    ("H100", 989e12, 494e12),
+    ("A100", 312e12, 156e12),
+    ("V100-PCIE", 112e12, 14e12),
+    ("V100", 125e12, 15.7e12),
+    ("T4", 65e12, 8.1e12),
+    ("TPU v4", 275e12, 275e12),
+    ("TPU v5 lite", 197e12, 197e12),
+    ("TPU v5e", 197e12, 197e12),
+    ("TPU v5p", 459e12, 459e12),
+    ("TPU v5", 459e12, 459e12),
+    ("TPU v6 lite", 918e12, 918e12),
+    ("TPU v6e", 918e12, 918e12),
+)
+_SLICES = ("MIG", "GRID")  # names of a part of a device, which has a part of its peak
+
+
+def peak_flops(device: str, half_precision: bool) -> float | None:
+    """Returns the peak of a device, such as `NVIDIA H100 80GB HBM3`; None if it is not known here."""
+    if any(_has(device, word) for word in _SLICES):
+        return None
+    for name, half, single in _PEAKS:
+        if _has(device, name):
+            return half if half_precision else single
+    return None
+
+
+def _has(device: str, words: str) -> bool:
+    """Returns whether a name contains words as such: an A1000 is not an A100."""
+    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", device) is not None
+
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +68,7 @@ class Cost:
     """The figures of a run; None where one cannot be known.
 
     Attributes:
-      parameters: Numbers in the model's variables, those that random generators count with left out.
+      parameters: Numbers in the model's variables, without the counters of random generators.
       trainable_parameters: Those of them that are trained.
       flops_per_train_step: Floating-point operations of one training step, over all devices.
       flops_per_inference_sample: Those of the model alone, for one sample.
@@ -34,7 +76,7 @@ class Cost:
       steps_per_second: Of this attempt while it trained: without evaluations and saves, and without the calls that
         compiled, which a longer run pays for only once.
       samples_per_second: The same in samples.
-      device: What the device calls itself.
+      device: The name that the device reports.
       devices: How many of them share a step.
       utilisation: Operations done, of those that the devices could do at their peak.
       stages: Stages that this attempt has trained. Where they are several, the figures of a step are those of the last,
@@ -67,12 +109,12 @@ class Cost:
         return ", ".join(part for part in parts if part)
 
 
-def take(record: dict[str, Any], trainer: Trainer, training_time: tuple[int, float]) -> Cost | None:
-    """Takes the figures of a run that has trained, and puts them into its record under `cost`.
+def measure(record: dict[str, Any], trainer: Trainer, training_time: tuple[int, float]) -> Cost | None:
+    """Measures a run that has trained, and puts the figures into its record under `cost`.
 
     Args:
       record: The record of the run; its last attempt is the one that has just trained.
-      trainer: What trained it.
+      trainer: The trainer of this attempt.
       training_time: The steps of this attempt, and the seconds in which they were trained.
 
     Returns:
@@ -93,7 +135,7 @@ def take(record: dict[str, Any], trainer: Trainer, training_time: tuple[int, flo
 
 
 def count_parameters(model: keras.Model) -> tuple[int, int]:
-    """Returns how many numbers a model holds, and how many of them are trained; counters of random draws left out."""
+    """Returns how many numbers a model holds, and how many are trained; counters of random generators excluded."""
     trained = sum(_size(variable) for variable in model.trainable_variables)
     others = [v for v in model.non_trainable_variables if v.name != "seed_generator_state"]
     return trained + sum(_size(variable) for variable in others), trained
@@ -105,7 +147,7 @@ def _cost(attempt: Mapping[str, Any], trainer: Trainer, training_time: tuple[int
     train_flops = flops.of_train_step(trainer.engine, trainer.train_example)
     rate = steady_rate(training_time, getattr(trainer, "warmup", (0, 0.0)))
     alike = rate if stages == 1 else None  # the speed of steps that are as the last one
-    device, devices = flops.device_kind(), int(trainer.engine.describe().get("replicas", 1))
+    device, devices = device_kind(), int(trainer.engine.describe().get("replicas", 1))
     return Cost(
         parameters=parameters,
         trainable_parameters=trained,
@@ -128,10 +170,10 @@ def samples_per_step(trainer: Trainer) -> int | None:
 
 
 def peak(trainer: Trainer) -> float | None:
-    """Returns the operations a second that the devices of a trainer can do; None where nobody knows."""
+    """Returns the operations a second that the devices of a trainer can do; None where it is unknown."""
     model, devices = trainer.model, int(trainer.engine.describe().get("replicas", 1))
     half = any(layer.compute_dtype in ("float16", "bfloat16") for layer in (model, *model.layers))
-    of_one = peak_flops(flops.device_kind(), half)
+    of_one = peak_flops(device_kind(), half)
     return of_one * devices if of_one else None
 
 
@@ -178,3 +220,84 @@ def _short(number: float) -> str:
         if number >= power:
             return f"{number / power:.3g} {prefix}"
     return f"{number:.3g} "
+
+
+class _Mark(NamedTuple):
+    """How far training was at some time."""
+
+    step: int
+    samples: int
+    waited: float
+
+
+class Throughput(Tracker):
+    """Adds figures to the logs of training windows, on their way to another tracker.
+
+    samples_per_second: Of the batches as they were, the smaller one at an epoch's end included.
+    data_wait: The share of the time that was spent waiting for the next batch, 0 to 1.
+    mfu: Model FLOPs utilisation: the operations of the steps over what the devices could have done at their peak,
+      where both are known.
+
+    They are computed when the logs are first read, off the training thread. Only the operations of a step are
+    counted on it, once, after the first window, and only on devices whose peak is known.
+
+    Args:
+      tracker: Where logs go.
+      trainer: The trainer whose windows are logged.
+    """
+
+    def __init__(self, tracker: Tracker, trainer: Any) -> None:
+        self._tracker, self._trainer = tracker, trainer
+        self._last = _Mark(0, 0, 0.0)
+        self._share: tuple[Any, float | None] = (None, None)  # of the peak that a step a second is, and whose steps
+
+    def start(self, step: int) -> None:
+        """Begins to count."""
+        self._last = _Mark(step, *self._trainer.consumed)
+        self._tracker.start(step)
+
+    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+        """Hands the logs on; those of training with more in them."""
+        self._tracker.log(step, self._with_figures(step, logs) if kind == "train" else logs, kind)
+
+    def flush(self) -> None:
+        """Flushes the other tracker."""
+        self._tracker.flush()
+
+    def close(self) -> None:
+        """Closes the other tracker."""
+        self._tracker.close()
+
+    def _with_figures(self, step: int, logs: Mapping[str, float]) -> Mapping[str, float]:
+        before, self._last = self._last, _Mark(step, *self._trainer.consumed)
+        steps, waited = step - before.step, _gain(before.waited, self._last.waited)
+        samples, share = self._samples(steps, before), self._share_of_peak()
+
+        def fetch() -> Logs:
+            rate = logs.get("steps_per_second")
+            if not rate or steps <= 0:
+                return dict(logs)
+            found = {"samples_per_second": samples and rate * samples, "mfu": share and rate * share}
+            known = {name: value for name, value in found.items() if value is not None}
+            return {**logs, **known, "data_wait": min(1.0, waited * rate / steps)}
+
+        return LazyLogs(fetch)
+
+    def _samples(self, steps: int, before: _Mark) -> float | None:
+        """Returns the samples of a step, in the mean of the last ones."""
+        if hasattr(self._trainer.task, "samples_per_step"):
+            return samples_per_step(self._trainer)
+        return _gain(before.samples, self._last.samples) / steps if steps > 0 else None
+
+    def _share_of_peak(self) -> float | None:
+        engine = self._trainer.engine
+        if self._share[0] is not engine:  # another one for each stage
+            most = peak(self._trainer)
+            operations = flops.of_train_step(engine, self._trainer.train_example) if most else None
+            self._share = engine, operations / most if operations and most else None
+        return self._share[1]
+
+
+def _gain(before: float, now: float) -> float:
+    """Returns how much a count has grown; where it began anew meanwhile, the count."""
+    return now - before if now >= before else now

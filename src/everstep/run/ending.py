@@ -37,7 +37,7 @@ def exit_code(error: BaseException, name: str = "everstep: ") -> int:
     if wants_traceback() and not interrupted:
         print(redaction.text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if interrupted:
-        _tell_of_interruption(error, name)
+        _print_interruption(error, name)
         return error.exit_code if isinstance(error, Interrupted) else 130
     if expected:
         print(f"{name}error: {redaction.text(str(error))}", file=sys.stderr)
@@ -48,8 +48,8 @@ def exit_code(error: BaseException, name: str = "everstep: ") -> int:
     return 1
 
 
-def _tell_of_interruption(error: BaseException, name: str) -> None:
-    if getattr(error, "told", False):
+def _print_interruption(error: BaseException, name: str) -> None:
+    if getattr(error, "announced", False):
         return
     if isinstance(error, Interrupted):
         text = error.text

@@ -1,26 +1,78 @@
-"""What made a run: the code, the machine, the data. Observed, never imported."""
+"""What made a run: the code, the packages, the machine, the data. Observed, never imported."""
 
+import contextlib
 import hashlib
 import importlib.metadata
+import json
 import os
 import platform
+import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from everstep import __version__, storage
-from everstep.run import code_diff, surroundings
+from everstep import __version__, redaction, storage
 from everstep.run.digest import array_bytes
-from everstep.run.submitted import submitted_code
+from everstep.run.launcher import submitted_code
+
+REQUIREMENTS = "requirements.txt"
+"""The file of a run directory that lists every installed package."""
+
+CODE_DIFF = "code.diff"
+"""The file of a run directory with the changes that were not committed."""
+
+MAX_DIFF_BYTES = 5 * 2**20
+"""A longer patch is not kept: it holds data."""
+
+MAX_DATA_BYTES = 256 * 2**20
+"""Data files are read to the last byte up to this size, over all files: half a second's work."""
+
+MAX_SAMPLED_FILES = 1000
+"""Of so many further files a few places are read; of the others the size is all that counts."""
+
+MAX_NAMED_FILES = 200
+"""A folder of more files has one fingerprint for all of them."""
 
 _PACKAGES = ("everstep", "keras", "jax", "jaxlib", "tensorflow", "torch", "numpy")
+_PROCESSORS = Path("/proc/cpuinfo")
+_GPUS = Path("/proc/driver/nvidia/gpus")
+_SETTINGS = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "JAX_DEFAULT_MATMUL_PRECISION",
+    "JAX_DEFAULT_PRNG_IMPL",
+    "JAX_ENABLE_X64",
+    "JAX_THREEFRY_PARTITIONABLE",
+    "KERAS_FLOATX",
+    "MKL_NUM_THREADS",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "TF_CUDNN_DETERMINISTIC",
+    "TF_DETERMINISTIC_OPS",
+    "TF_ENABLE_ONEDNN_OPTS",
+    "TF_NUM_INTEROP_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_XLA_FLAGS",
+    "XLA_FLAGS",
+)
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist", "venv", "env"}
-_MAX_FILES = 2000
-_MAX_BYTES = 32 * 2**20
-_GIT_SECONDS = 10.0
+_MAX_SOURCES = 2000
+_MAX_SOURCE_BYTES = 32 * 2**20
+_GIT_SECONDS = 20.0
+_DIFF = (
+    *("diff", "HEAD", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames"),
+    *("--src-prefix=a/", "--dst-prefix=b/", "--ignore-submodules"),
+)
+_SAMPLE_BYTES, _SAMPLES = 2**16, 4
+
+
+# -- machine and packages ----------------------------------------------------------------------------------------------
 
 
 def environment() -> dict[str, Any]:
@@ -29,57 +81,60 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),
-        "processor": surroundings.processor(),
+        "processor": processor(),
         "cpu_count": os.cpu_count(),
-        "gpus": surroundings.gpus(),
-        "settings": surroundings.settings(),
+        "gpus": gpus(),
+        "settings": settings(),
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
     }
 
 
-def code_version(path: storage.PathLike) -> dict[str, Any]:
-    """Returns which code is at `path`.
-
-    Returns:
-      `commit`, `dirty` (a tracked file changed, or a Python file nobody added) and `changes` (a digest of what has)
-      inside a git work tree; elsewhere they are None and `sources` is a digest of the Python files below `path`. Of a
-      run that was submitted, the version that was.
-    """
-    if (told := submitted_code(path)) is not None:
-        return told
-    commit = _git(path, "rev-parse", "HEAD")
-    if commit is None:
-        return {"commit": None, "dirty": None, "changes": None, "sources": _sources_digest(Path(path))}
-    changed = _git(path, "status", "--porcelain", "--untracked-files=no")
-    added = _git(path, "ls-files", "--others", "--exclude-standard", "*.py")
-    dirty = None if changed is None or added is None else bool(changed or added)
-    return {"commit": commit, "dirty": dirty, "changes": code_diff.digest(path) if dirty else None, "sources": None}
+def processor() -> str:
+    """Returns the processor's model."""
+    return _value_of("model name", _PROCESSORS) or platform.processor()
 
 
-def code_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Returns how what `code_version` returned has changed, as `commit 1f2e3d4c5b -> commit 0a1b2c3d4e`.
-
-    Empty where it has not, or where nothing is known of before.
-    """
-    keys = ("commit", "dirty", "changes", "sources")
-    same = not before or all(before.get(key) == now.get(key) for key in keys)
-    return "" if same else f"{_code_words(before)} -> {_code_words(now)}"
+def gpus() -> list[str]:
+    """Returns the model of each NVIDIA GPU of this machine."""
+    if not _GPUS.is_dir():
+        return []
+    return [_value_of("Model", folder / "information") or "unknown" for folder in sorted(_GPUS.iterdir())]
 
 
-def _code_words(code: Mapping[str, Any]) -> str:
-    if not code.get("commit"):
-        return f"sources {str(code.get('sources'))[:10]}"
-    changes = f" with changes {(code.get('changes') or '')[:10]}".rstrip() if code.get("dirty") else ""
-    return f"commit {code['commit'][:10]}{changes}"
+def settings() -> dict[str, str]:
+    """Returns the environment variables that change what libraries compute, as far as they are set."""
+    return {name: os.environ[name] for name in _SETTINGS if name in os.environ}
 
 
-def fingerprint(arrays: Any) -> dict[str, dict[str, Any]]:
-    """Returns shape, dtype and sha256 of every array in a nested structure, by its path in it.
+def with_settings(variables: Mapping[str, str], recorded: Mapping[str, str]) -> dict[str, str]:
+    """Returns environment variables, with those that change what libraries compute as they were recorded."""
+    others = {name: value for name, value in variables.items() if name not in _SETTINGS}
+    return {**others, **{name: str(value) for name, value in recorded.items() if name in _SETTINGS}}
 
-    Example:
-      fingerprint({"x": x, "y": (a, b)})  # keys "x", "y/0", "y/1"
-    """
-    return {path: _describe(np.asarray(leaf)) for path, leaf in _leaves(arrays, ())}
+
+def installed_packages() -> dict[str, str]:
+    """Returns every installed package with its version, read from the names of their folders."""
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        for path in Path(folder or ".").glob("*.dist-info"):
+            name, _, version = path.stem.rpartition("-")
+            found.setdefault(name.lower().replace("_", "-"), version)
+    return dict(sorted(found.items()))
+
+
+def write_requirements(directory: Path) -> None:
+    """Writes `requirements.txt` to a run directory: `pip install -r` brings the packages back."""
+    lines = [f"{name}=={version}\n" for name, version in installed_packages().items()]
+    storage.write_text(directory / REQUIREMENTS, "".join(lines))
+
+
+def read_requirements(directory: Path) -> dict[str, str]:
+    """Returns what `write_requirements` wrote; empty where there is nothing."""
+    try:
+        lines = (directory / REQUIREMENTS).read_text("utf-8").split()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return {name: version for name, _, version in (line.partition("==") for line in lines) if version}
 
 
 def _version(package: str) -> str | None:
@@ -91,28 +146,151 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git(path: storage.PathLike, *arguments: str) -> str | None:
-    """Returns what git prints, or None where there is no git, no work tree, no commit or no answer."""
+def _value_of(name: str, path: Path) -> str:
+    """Returns the first value of a name in a file of `name: value` lines; empty if there is none."""
     try:
-        result = subprocess.run(
-            ["git", "-C", os.fspath(path), *arguments],
+        lines = path.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    values = (value.strip() for key, _, value in (line.partition(":") for line in lines) if key.strip() == name)
+    return next(values, "")
+
+
+# -- code --------------------------------------------------------------------------------------------------------------
+
+
+def code_version(path: storage.PathLike) -> dict[str, Any]:
+    """Returns which code is at `path`.
+
+    Returns:
+      `commit`, `dirty` (a tracked file changed, or there is an untracked Python file) and `changes` (a digest of the
+      patch) inside a git work tree; elsewhere they are None and `sources` is a digest of the Python files below `path`.
+      In a submitted run, the version that was submitted.
+    """
+    if (submitted := submitted_code(path)) is not None:
+        return submitted
+    commit = git(path, "rev-parse", "HEAD")
+    if commit is None:
+        return {"commit": None, "dirty": None, "changes": None, "sources": _sources_digest(Path(path))}
+    changed = git(path, "status", "--porcelain", "--untracked-files=no")
+    added = git(path, "ls-files", "--others", "--exclude-standard", "*.py")
+    dirty = None if changed is None or added is None else bool(changed or added)
+    changes = code_diff_digest(path) if dirty else None
+    return {"commit": commit.decode().strip(), "dirty": dirty, "changes": changes, "sources": None}
+
+
+def code_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Returns how what `code_version` returned has changed, as `commit 1f2e3d4c5b -> commit 0a1b2c3d4e`.
+
+    Empty where it has not, or where nothing is known of before.
+    """
+    keys = ("commit", "dirty", "changes", "sources")
+    same = not before or all(before.get(key) == now.get(key) for key in keys)
+    return "" if same else f"{_code_text(before)} -> {_code_text(now)}"
+
+
+def code_diff(path: storage.PathLike) -> bytes | None:
+    """Returns how the repository around `path` differs from its last commit, as a patch; empty where it does not.
+
+    Commit and patch together bring the code back: untracked Python files are in the patch, too. The repository is only
+    read; what git has to write goes to a temporary folder. None where it cannot be known: there is no git, no
+    repository or no commit, or the patch is too long.
+    """
+    top = git(path, "rev-parse", "--show-toplevel")
+    if top is None:
+        return None
+    root = top.decode("utf-8", "surrogateescape").removesuffix("\n")
+    with contextlib.suppress(OSError), _read_only_git(root) as variables:
+        new = git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py", variables=variables)
+        if new:
+            names = ("--pathspec-from-file=-", "--pathspec-file-nul")
+            git(root, "add", "--intent-to-add", *names, stdin=new, variables=variables)
+        found = git(root, *_DIFF, variables=variables)
+        return found if found is not None and len(found) <= MAX_DIFF_BYTES else None
+    return None
+
+
+def code_diff_digest(path: storage.PathLike) -> str | None:
+    """Returns the sha256 of what `code_diff` returns; None where nothing differs, or it cannot be known."""
+    found = code_diff(path)
+    return hashlib.sha256(found).hexdigest() if found else None
+
+
+def write_code_diff(directory: Path, path: storage.PathLike | None) -> None:
+    """Writes the patch to a run directory, for its owner alone and without known secrets; an earlier one is removed.
+
+    Args:
+      directory: The run directory.
+      path: Where the code is; None where it is known to be that of its commit.
+    """
+    found = None if path is None else code_diff(path)
+    if found:
+        text = redaction.text(found.decode("utf-8", "surrogateescape"))
+        storage.write_bytes(directory / CODE_DIFF, text.encode("utf-8", "surrogateescape"))
+        (directory / CODE_DIFF).chmod(0o600)
+    else:
+        (directory / CODE_DIFF).unlink(missing_ok=True)
+
+
+def git(
+    path: storage.PathLike, *words: str, stdin: bytes | None = None, variables: Mapping[str, str] | None = None
+) -> bytes | None:
+    """Returns what git prints; None where there is no git, no repository, no commit, or no good answer in time.
+
+    Args:
+      path: The folder to call it in.
+      *words: The command.
+      stdin: What it reads.
+      variables: Environment variables for it.
+    """
+    try:
+        done = subprocess.run(
+            ["git", "-C", os.fspath(path), *words],
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
-            text=True,
             timeout=_GIT_SECONDS,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", **(variables or {})},
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip() if result.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None
+
+
+@contextlib.contextmanager
+def _read_only_git(root: str) -> Iterator[dict[str, str]]:
+    """Yields environment variables with which git writes to a temporary folder whatever it has to write."""
+    places = [git(root, "rev-parse", "--git-path", name) for name in ("index", "objects")]
+    if any(place is None for place in places):
+        raise FileNotFoundError(root)
+    index, objects = (os.path.join(root, os.fsdecode(place or b"").removesuffix("\n")) for place in places)
+    with tempfile.TemporaryDirectory(prefix="everstep-git-") as folder:
+        if os.path.exists(index):
+            shutil.copyfile(index, os.path.join(folder, "index"))
+        os.mkdir(os.path.join(folder, "objects"))
+        yield {
+            "GIT_INDEX_FILE": os.path.join(folder, "index"),
+            "GIT_OBJECT_DIRECTORY": os.path.join(folder, "objects"),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.path.abspath(objects),
+        }
+
+
+def _code_text(code: Mapping[str, Any]) -> str:
+    if not code.get("commit"):
+        return f"sources {str(code.get('sources'))[:10]}"
+    changes = f" with changes {(code.get('changes') or '')[:10]}".rstrip() if code.get("dirty") else ""
+    return f"commit {code['commit'][:10]}{changes}"
 
 
 def _sources_digest(root: Path) -> str:
-    """Returns the digest of the first sources below `root`; bounded, for `root` may be a home directory."""
-    sha, left = hashlib.sha256(), _MAX_BYTES
+    """Returns the digest of the Python files below `root`; bounded, for `root` may be a home directory."""
+    sha, left = hashlib.sha256(), _MAX_SOURCE_BYTES
     for number, source in enumerate(_sources(root)):
-        if number >= _MAX_FILES or left <= 0:
+        if number >= _MAX_SOURCES or left <= 0:
             break
-        data = _content(source)
+        data = b""
+        with contextlib.suppress(OSError):
+            data = source.read_bytes()
         left -= len(data)
         name = os.fsencode(source.relative_to(root))
         sha.update(b"%d %d " % (len(name), len(data)) + name + data)
@@ -126,11 +304,43 @@ def _sources(root: Path) -> Iterator[Path]:
         yield from (Path(directory, name) for name in sorted(files) if name.endswith(".py"))
 
 
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+def fingerprint(arrays: Any) -> dict[str, dict[str, Any]]:
+    """Returns shape, dtype and sha256 of every array in a nested structure, by its path in it.
+
+    Example:
+      fingerprint({"x": x, "y": (a, b)})  # keys "x", "y/0", "y/1"
+    """
+    return {path: _describe(np.asarray(leaf)) for path, leaf in _leaves(arrays, ())}
+
+
+def file_fingerprints(files: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Returns the content of files, by their names without folders: data may lie elsewhere tomorrow.
+
+    Returns:
+      For each `bytes`, and `sha256` of all of it, or `sampled`, that of four places in it. Neither where there are too
+      many files, or one cannot be read.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for file, content in _contents(files):
+        name = os.path.basename(file)
+        while name in found:  # two folders may have files of the same name
+            name += "'"
+        found[name] = content
+    return found
+
+
+def folder_fingerprint(folder: Path) -> dict[str, Any]:
+    """Returns each file's fingerprint by its path in a folder; of many files, one for all: `sha256`."""
+    found = {os.path.relpath(file, folder): content for file, content in _contents(_files_below(folder))}
+    if len(found) <= MAX_NAMED_FILES:
+        return found
+    whole = all("sha256" in content for content in found.values())
+    digest = hashlib.sha256(json.dumps(sorted(found.items())).encode()).hexdigest()
+    size = sum(content["bytes"] for content in found.values())
+    return {"files": len(found), "bytes": size, "sha256" if whole else "sampled": digest}
 
 
 def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
@@ -149,3 +359,35 @@ def _describe(array: np.ndarray) -> dict[str, Any]:
         array = array.astype(str)
     data = hashlib.sha256(array_bytes(array)).hexdigest()
     return {"shape": list(array.shape), "dtype": array.dtype.name, "sha256": data}
+
+
+def _files_below(folder: Path) -> Iterator[str]:
+    for directory, names, files in os.walk(folder):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        yield from (os.path.join(directory, name) for name in sorted(files) if not name.startswith("."))
+
+
+def _contents(files: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    left, to_sample = MAX_DATA_BYTES, MAX_SAMPLED_FILES
+    for file in files:
+        found: dict[str, Any] = {"bytes": 0}
+        with contextlib.suppress(OSError):
+            found["bytes"] = size = os.path.getsize(file)
+            if size <= left:
+                left -= size
+                with open(file, "rb") as opened:
+                    found["sha256"] = hashlib.file_digest(opened, "sha256").hexdigest()
+            else:
+                to_sample -= 1
+                if to_sample >= 0:
+                    found["sampled"] = _sample(file, size)
+        yield file, found
+
+
+def _sample(file: str, size: int) -> str:
+    sha = hashlib.sha256()
+    with open(file, "rb") as opened:
+        for number in range(_SAMPLES):
+            opened.seek(max(size - _SAMPLE_BYTES, 0) * number // (_SAMPLES - 1))
+            sha.update(opened.read(_SAMPLE_BYTES))
+    return sha.hexdigest()

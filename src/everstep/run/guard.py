@@ -1,4 +1,4 @@
-"""What guards a run while it trains: the lock, the signals, the preemption notices, the sign of life."""
+"""What protects a run while it trains: the lock, the signals, the preemption notices, the heartbeat."""
 
 import contextlib
 from pathlib import Path
@@ -7,24 +7,23 @@ from typing import Any
 from everstep import storage
 from everstep.run import preemption
 from everstep.run.heartbeat import last_beat
+from everstep.run.launcher import announce
 from everstep.run.lock import RunLock
 from everstep.run.signals import Interrupted, Signals
-from everstep.run.supervised import announce
 
 
 class Guard:
-    """While the block runs, the directory is this process's alone, and whoever wants the run to end only asks for it.
+    """While the block runs, this process holds the directory, and signals and preemption notices are stop requests.
 
     Example:
       with Guard(directory, params.runtime) as guard:
-          trainer.after_call = guard.go_on
-          controller = Controller(…, asked=guard.asked)
+          controller = Controller(…, stop_requested=guard.stop_requested)
 
     Attributes:
-      last_beat: The last sign of life of the attempt before this one: its step, and when that was; None for none.
+      last_beat: The last heartbeat of the attempt before this one: its step, and when that was; None for none.
 
     Args:
-      directory: The run directory; created if it is not there.
+      directory: The run directory; created if it does not exist.
       runtime: The runtime section: `stop_signals`, `requeue_exit_code`, `preemption_notice`.
     """
 
@@ -52,24 +51,24 @@ class Guard:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def go_on(self, step: int) -> bool:
-        """Gives a sign of life; returns whether training may go on after `step`."""
+    def keep_going(self, step: int) -> bool:
+        """Writes a heartbeat; returns whether training continues after `step`, because no stop is requested."""
         self._lock.beat(step)
         return self._signals.reason is None
 
-    def asked(self) -> Interrupted | None:
-        """Returns what to raise when the state is saved, if somebody has asked the run to end."""
+    def stop_requested(self) -> Interrupted | None:
+        """Returns what to raise when the state is saved, if a stop is requested."""
         return self._signals.interrupted() if self._signals.reason is not None else None
 
 
 class NoGuard:
-    """For modes that only look on: nobody is kept out, and nobody can ask for anything."""
+    """For modes that only read the run directory: no lock, and no stop requests."""
 
     last_beat = None
 
-    def go_on(self, step: int) -> bool:
-        """Always."""
+    def keep_going(self, step: int) -> bool:
+        """Returns True."""
         return True
 
-    def asked(self) -> None:
-        """Nobody."""
+    def stop_requested(self) -> None:
+        """Returns None."""

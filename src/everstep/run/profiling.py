@@ -7,6 +7,7 @@ from typing import Any
 
 from everstep.engine.profiler import Trace
 from everstep.loop.config import profiled_steps
+from everstep.loop.hooks import Hook
 
 logger = logging.getLogger(__name__)
 
@@ -16,37 +17,35 @@ FOLDER = "profile"
 _STEPS = 20  # of a trace whose steps nobody has said: enough to see, and to open
 
 
-class Profile:
+class Profile(Hook):
     """Takes a trace of some steps of an attempt, if `trainer.profile` asks for one.
 
     It begins and ends between two calls of the engine, so it has all steps of the calls that hold those asked for.
     What goes wrong with it is said, and no reason to stop: a run is worth more than a look at it.
 
     Args:
-      trainer: What trains; its configuration is in steps by now.
+      trainer: The trainer whose steps are traced.
+      config: The trainer's section, in steps.
       directory: The run directory.
       say: Called with a line that tells where the trace is.
     """
 
-    def __init__(self, trainer: Any, directory: Path, say: Callable[[str], None]) -> None:
-        self._trainer, self._directory, self._say = trainer, directory / FOLDER, say
-        self._first, self._last = _range(trainer.config.trainer, trainer.global_step)
+    def __init__(self, trainer: Any, config: Any, directory: Path, say: Callable[[str], None]) -> None:
+        self._trainer, self._config, self._directory, self._say = trainer, config, directory / FOLDER, say
+        self._first = self._last = self._begun = 0
         self._trace: Trace | None = None
-        self._begun = 0
 
-    def around(self, after_call: Callable[[int], bool]) -> Callable[[int], bool]:
-        """Returns what to call after each call of the engine; the same where no trace is asked for."""
-        if self._last <= self._trainer.global_step:
-            return after_call
-        self._look(self._trainer.global_step)
+    def on_ready(self) -> None:
+        """Chooses the steps, and begins where the first of them is next."""
+        step = self._trainer.global_step
+        self._first, self._last = _range(self._config, step)
+        self._look(step)
 
-        def looking(step: int) -> bool:
-            self._look(step)
-            return after_call(step)
+    def on_call_end(self, step: int) -> None:
+        """Begins or ends the trace."""
+        self._look(step)
 
-        return looking
-
-    def close(self) -> None:
+    def on_exit(self, error: BaseException | None) -> None:
         """Ends a trace that training did not."""
         if self._trace is not None:
             self._end(self._trainer.global_step)

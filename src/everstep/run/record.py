@@ -14,9 +14,16 @@ from typing import Any, Literal
 
 from everstep import redaction, storage
 from everstep.errors import UsageError
-from everstep.run import code_diff, surroundings
 from everstep.run.digest import weights_digest
-from everstep.run.environment import code_change, code_version, environment
+from everstep.run.environment import (
+    CODE_DIFF,
+    REQUIREMENTS,
+    code_change,
+    code_version,
+    environment,
+    write_code_diff,
+    write_requirements,
+)
 from everstep.types import State
 
 logger = logging.getLogger(__name__)
@@ -26,7 +33,7 @@ Record = dict[str, Any]
 """The content of `run.json`."""
 
 MAX_STATES = 500
-"""So many states are noted; of more, every other one of the former."""
+"""The most states that are recorded; of more, every other earlier one is dropped."""
 
 Clock = Callable[[], datetime.datetime]
 
@@ -56,25 +63,27 @@ _BLANK: Record = {
 LOGGED = "logged.jsonl"
 """What a flow's `log_metrics` was given: on each line a step, a name, and the number as Python spells it."""
 
-OWN_FILES = ("config.yaml", surroundings.REQUIREMENTS, code_diff.FILE, "history.csv")
-"""What a run writes anew in its directory, beside `run.json`, which is the first."""
+OWN_FILES = ("config.yaml", REQUIREMENTS, CODE_DIFF, "history.csv")
+"""The files that a run writes in its directory, after `run.json`."""
 
 
 _BEFORE_A_RUN = ("submissions", "checkpoints", "spool", "train", "validation", "logs", "run_id.txt")
-"""What may be in a run directory before its record is."""
+"""What may be in a run directory before its record."""
 
 
 def refuse_foreign(directory: Path, names: Sequence[str]) -> None:
-    """Refuses a directory with files that a run would write over and none has written.
+    """Refuses a directory with files that a run would overwrite and no run has written.
 
     Raises:
-      UsageError: There is one.
+      UsageError: There is such a file.
     """
     foreign = [] if (directory / "run.json").exists() else [name for name in names if (directory / name).exists()]
     if foreign:
         raise UsageError(
-            f"model_dir: {str(directory)!r} holds {foreign[0]!r} but no run, which would write over it: name another "
-            "directory"
+            f"{foreign[0]!r} in it is not a run's, and a run would overwrite it",
+            key="model_dir",
+            received=str(directory),
+            remedy="use another directory",
         )
 
 
@@ -90,9 +99,9 @@ class Run:
     Attributes:
       directory: The run directory.
       record: What `run.json` says, or will say with the next write.
-      code_root: Where the code is that the run is made of; the working directory, unless someone knows better.
+      code_root: Where the run's code is; by default the working directory.
       newest_save: The last step that this attempt has on disk, and when it was (`time.monotonic`); None before that.
-      is_kept: Whether anybody will look at the directory afterwards; else nothing is written, nor looked up for it.
+      is_kept: Whether the directory is kept afterwards; else no record is written.
     """
 
     is_kept = True
@@ -103,10 +112,10 @@ class Run:
         self.code_root = Path.cwd()
         self._clock = clock
         self._opened = self._time()
-        self.newest_save: tuple[int, float] | None = None  # the step, and when, on the clock that only goes forward
+        self.newest_save: tuple[int, float] | None = None  # the step, and when (time.monotonic)
         self._code: dict[str, Any] | None = None
-        self._unwritten = False  # whether the disk has not taken the record, and that was told
-        self._strangers = _strangers(directory)
+        self._unwritten = False  # whether writing the record has failed, and was logged
+        self._other_files = _other_files(directory)
         self._created = [path for path in (directory, *directory.parents) if not path.exists()]
 
     @classmethod
@@ -123,8 +132,8 @@ class Run:
         record = read(directory) if (directory / "run.json").exists() else _blank(id=uuid.uuid4().hex)
         return cls(directory, record | {"experiment": experiment, "backend": backend}, clock)
 
-    def read_again(self) -> None:
-        """Takes what has been recorded since it was opened; call it when the directory is this process's alone."""
+    def reload(self) -> None:
+        """Reads what was recorded since it was opened; call it when this process holds the directory's lock."""
         if (self.directory / "run.json").exists():
             self.record |= {**read(self.directory), **{key: self.record[key] for key in ("experiment", "backend")}}
 
@@ -143,13 +152,13 @@ class Run:
         return int(self.record["step"])
 
     def code(self) -> dict[str, Any]:
-        """Returns which code is at `code_root`; looked at once."""
+        """Returns which code is at `code_root`; read once."""
         if self._code is None:
             self._code = code_version(self.code_root)
         return self._code
 
     def changed_code(self) -> str:
-        """Returns how the code differs from that of the last attempt, for a line; empty where it does not."""
+        """Returns how the code differs from that of the last attempt, on one line; empty where it does not."""
         return code_change(self.record["code"], self.code()) if self.record["attempts"] else ""
 
     def begin(
@@ -170,24 +179,24 @@ class Run:
           code: Which code runs; by default that of `code_root`.
           data: Fingerprints of the data, where they were taken.
           changes: What the configuration has changed in since the last attempt: `key`, `old` and `new` of each.
-          beat: The last sign of life of an earlier attempt: its step, and when that was reached.
+          beat: The last heartbeat of an earlier attempt: its step, and when that was reached.
 
         Raises:
           UsageError: The directory cannot be created or written to.
         """
         refuse_foreign(self.directory, OWN_FILES)
-        if self._strangers:
+        if self._other_files:
             logger.warning(
-                "%r holds files that are no run's (%s): they stay as they are, but share the directory with this run, "
-                "and go with it when it is removed; a directory of its own is better",
-                *(str(self.directory), ", ".join(self._strangers)),
+                "%r holds other files (%s): they are kept, but are removed together with this run: use a directory of "
+                "its own",
+                *(str(self.directory), ", ".join(self._other_files)),
             )
         storage.prepare_directory(self.directory)
         if code is None:
             code = self.code() if self.is_kept else {}
         for attempt in self.record["attempts"]:
             if attempt["ended"] is None:
-                self._bury(attempt, beat)
+                self._close_dead_attempt(attempt, beat)
         begun = self._attempt(step) | {"changes": [dict(change) for change in changes], "code": dict(code)}
         self.record["attempts"].append(begun)
         self.record |= {"status": "running", "step": step, "digest": None, "weights_digest": None}
@@ -196,42 +205,45 @@ class Run:
         self.record["code"] = dict(code)
         self.record["environment"] = environment()
         self.record |= {} if data is None else {"data": dict(data)}
-        self._forget_states(step + 1)
-        with self._a_usable_disk():
+        self._drop_states(step + 1)
+        with self._disk_errors_as_usage():
             self._write()
             storage.write_text(self.directory / "config.yaml", config_text)
-            code_diff.keep(self.directory, self.code_root if self.record["code"].get("changes") else None)
-            surroundings.keep_packages(self.directory)
+            write_code_diff(self.directory, self.code_root if self.record["code"].get("changes") else None)
+            write_requirements(self.directory)
 
     @contextlib.contextmanager
-    def _a_usable_disk(self) -> Iterator[None]:
+    def _disk_errors_as_usage(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise UsageError(
-                f"cannot write to the directory {str(self.directory)!r}: {error.strerror}; make room, or choose another"
+                f"cannot be written to: {error.strerror}",
+                key="model_dir",
+                received=str(self.directory),
+                remedy="free some space, or use another directory",
             ) from error
 
-    def _bury(self, attempt: Record, beat: tuple[int, float] | None) -> None:
+    def _close_dead_attempt(self, attempt: Record, beat: tuple[int, float] | None) -> None:
         """Completes the record of an attempt that had no time to end."""
         attempt["reason"] = attempt["reason"] or "killed"
         attempt["ended"] = attempt["started"]
         if beat is None:
             return
         last = _spelled(datetime.datetime.fromtimestamp(beat[1], datetime.UTC))
-        if last >= attempt["started"]:  # else it is the sign of life of an attempt before that one
+        if last >= attempt["started"]:  # else it is the heartbeat of an earlier attempt
             attempt["to_step"] = max(attempt["to_step"], beat[0])
             attempt["ended"] = last
 
-    def stepped(self) -> None:
-        """Notes when the attempt has done its first steps, at once: one that is killed early has it, too."""
+    def mark_first_step(self) -> None:
+        """Records when the attempt has done its first steps, at once: one that is killed early has it, too."""
         attempt = self.record["attempts"][-1]
         if attempt["first_step"] is None:
             attempt["first_step"] = self._time()
             self._try_to_write()
 
-    def again(self, steps: int) -> None:
-        """Notes, at once, that the attempt has rolled back so many steps, which it computes a second time."""
+    def add_recomputed_steps(self, steps: int) -> None:
+        """Records, at once, that the attempt has rolled back so many steps, which it computes a second time."""
         attempt = self.record["attempts"][-1]
         attempt["steps_again"] += steps
         attempt["to_step"] -= steps
@@ -239,9 +251,9 @@ class Run:
         self._try_to_write()
 
     def saved(self, step: int, state: State) -> None:
-        """Notes the digest of the weights that were saved; with the next write.
+        """Records the digest of the weights that were saved, with the next write.
 
-        It is called by the thread that writes checkpoints, which has time: training goes on meanwhile.
+        It is called by the thread that writes checkpoints, while training continues.
 
         Args:
           step: The step.
@@ -249,11 +261,11 @@ class Run:
         """
         self.newest_save = step, time.monotonic()
         found = weights_digest(state)
-        self._forget_states(step)
+        self._drop_states(step)
         self.record["states"] = {**self.record["states"], str(step): found}
 
-    def _forget_states(self, step: int) -> None:
-        """Drops what was noted of a step and those after it: they are done again, perhaps without some batches."""
+    def _drop_states(self, step: int) -> None:
+        """Drops the digests from a step on: these steps are recomputed, perhaps without some batches."""
         known = {name: found for name, found in self.record["states"].items() if int(name) < step}
         # Another thread may be writing the record: what it reads is replaced, never changed.
         self.record["states"] = known if len(known) < MAX_STATES else dict(list(known.items())[::2])
@@ -261,7 +273,7 @@ class Run:
     def update(self, step: int, epoch: int, metrics: Mapping[str, Mapping[str, float]] | None = None) -> None:
         """Records how far the run is; `metrics` replaces the last logs of the kinds it names.
 
-        A disk that does not take the record is told, and no reason to stop: the next write has everything.
+        A disk that refuses the record is logged, and no reason to stop: the next write has everything.
         """
         self.record |= {"step": step, "epoch": epoch}
         self.record["metrics"] |= {kind: dict(logs) for kind, logs in (metrics or {}).items()}
@@ -269,7 +281,7 @@ class Run:
         self._try_to_write()
 
     def finish(self, status: Status, reason: str, digest: str | None = None, weights_digest: str | None = None) -> None:
-        """Ends the attempt, for `reason`; a disk that does not take the record does not hide how it ended."""
+        """Ends the attempt, for `reason`; a disk that refuses the record does not hide how it ended."""
         self.record["attempts"][-1] |= {"ended": self._time(), "reason": reason}
         self.record |= {"status": status, "digest": digest, "weights_digest": weights_digest}
         self._try_to_write()
@@ -284,12 +296,12 @@ class Run:
             return False
         storage.remove_directory(self.directory)
         for parent in self._created[1:]:
-            with contextlib.suppress(OSError):  # by now somebody else's
+            with contextlib.suppress(OSError):  # in use by others
                 parent.rmdir()
         return True
 
     def _has_steps(self) -> bool:
-        # A checkpoint beyond step 0 proves work, whatever the record has heard of.
+        # A checkpoint beyond step 0 proves work, whatever the record says.
         checkpoints = self.directory / "checkpoints"
         saved = checkpoints.iterdir() if checkpoints.is_dir() else ()
         computed = any(attempt.get("first_step") for attempt in self.record["attempts"])
@@ -318,8 +330,8 @@ class Run:
         storage.write_json(self.directory / "run.json", redaction.tree(self.record))
 
 
-def _strangers(directory: Path) -> list[str]:
-    """Returns what lies in a directory without a run; hidden files, and what a submission leaves, do not count."""
+def _other_files(directory: Path) -> list[str]:
+    """Returns the files in a directory without a run; hidden files, and those of a submission, do not count."""
     if not directory.is_dir() or (directory / "run.json").exists():
         return []
     names = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
@@ -339,7 +351,7 @@ def read(model_dir: storage.PathLike) -> Record:
     """
     path = Path(model_dir) / "run.json"
     if not path.is_file():
-        raise UsageError(f"{os.fspath(model_dir)!r} is not a run directory: there is no run.json in it")
+        raise UsageError(f"{os.fspath(model_dir)!r} is not a run directory: it has no run.json")
     record = storage.read_json(path)
     if not isinstance(record, dict) or not isinstance(record.get("id"), str):
         raise UsageError(f"{str(path)!r} is not the record of a run: it has no 'id'")
@@ -371,3 +383,51 @@ def _read_or_blank(path: Path) -> Record:
 
 def _blank(**known: Any) -> Record:
     return copy.deepcopy(_BLANK) | known
+
+
+_NUMBER, _TEXT, _NONE = (int,), (str,), (type(None),)
+_TOP = {
+    "status": (*_TEXT, *_NONE),
+    "step": _NUMBER,
+    "epoch": _NUMBER,
+    "train_steps": (*_NUMBER, *_NONE),
+    "attempts": (list,),
+    "metrics": (dict,),
+    "code": (dict,),
+    "environment": (dict,),
+    "data": (dict,),
+    "cost": (dict,),
+}
+_ATTEMPT = {
+    "started": _TEXT,
+    "ended": (*_TEXT, *_NONE),
+    "from_step": _NUMBER,
+    "to_step": _NUMBER,
+    "reason": (*_TEXT, *_NONE),
+}
+
+
+def damage(record: Mapping[str, Any]) -> str | None:
+    """Returns the first key of a record that is missing or has no usable value, `attempts[0].started`; None if all do.
+
+    Times only have to be texts here; their readers parse them.
+    """
+    return next(_wrong_keys(record), None)
+
+
+def _wrong_keys(record: Mapping[str, Any]) -> Iterator[str]:
+    yield from _mismatches(record, _TOP, "")
+    for number, attempt in enumerate(record["attempts"]):
+        yield from _mismatches(attempt, _ATTEMPT, f"attempts[{number}].")
+        if not isinstance(attempt.get("steps_again", 0), int):  # not every version wrote it
+            yield f"attempts[{number}].steps_again"
+    yield from (f"metrics.{kind}" for kind, logs in record["metrics"].items() if not isinstance(logs, dict))
+
+
+def _mismatches(part: Any, shape: Mapping[str, tuple[type, ...]], path: str) -> Iterator[str]:
+    if not isinstance(part, dict):
+        yield path.removesuffix(".")
+        return
+    for key, types in shape.items():
+        if key not in part or not isinstance(part[key], types):
+            yield f"{path}{key}"

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from everstep.errors import TrainingError, UsageError
-from everstep.run.alive import is_held
-from everstep.run.lock import RunLock
+from everstep.run.lock import RunLock, is_held
 from everstep.run.record import Record, find_runs, read
 
 TRAINING = "training"

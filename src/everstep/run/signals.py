@@ -1,4 +1,4 @@
-"""Signals that ask a run to end: each sets a flag, and the loop looks at the flag when it can save.
+"""Signals that stop a run: each sets a flag, and the loop checks the flag when it can save.
 
 Nothing is ever saved inside a handler: the state may be in the middle of a step there.
 """
@@ -19,32 +19,32 @@ _EXTRA = {name: getattr(signal, f"SIG{name}") for name in _NAMES if hasattr(sign
 
 
 class Interrupted(SystemExit):
-    """The run was asked to end, and has saved its state: the same command goes on from there.
+    """A stop was requested, and the run has saved its state: the same command resumes from there.
 
     It is no `Exception`, so a user's `except Exception` does not take it for a failure; and where nobody catches it,
     Python ends with its exit code and without a traceback.
 
     Attributes:
-      reason: Who asked: `SIGTERM`, or a preemption notice in words.
+      reason: `SIGTERM`, or the text of a preemption notice.
       exit_code: What the process should exit with.
       saved: The step from which the same command resumes; None if it starts anew.
       keeps: Whether the run has a directory to resume from.
-      told: Whether a person has been told of it.
+      announced: Whether its text has been shown to the user.
     """
 
     saved: int | None = None
     keeps = True
-    told = False
+    announced = False
 
     def __init__(self, reason: str, exit_code: int) -> None:
         super().__init__(reason)
         self.reason = reason
         self.exit_code = exit_code
-        self.code = exit_code  # what Python itself looks at
+        self.code = exit_code  # what Python itself reads
 
     @property
     def text(self) -> str:
-        """Who asked, and what the next attempt finds."""
+        """The reason, and what the next attempt resumes from."""
         if not self.keeps:
             return f"{self.reason}: nothing is kept without model_dir=…, a directory to resume from"
         if self.saved is None:
@@ -54,14 +54,14 @@ class Interrupted(SystemExit):
 
 @contextlib.contextmanager
 def as_python_interrupts() -> Iterator[None]:
-    """Inside the block a Ctrl-C, which has saved the state, ends as Python's callers expect it to."""
+    """Inside the block a Ctrl-C, after the state is saved, raises KeyboardInterrupt, as Python's callers expect."""
     try:
         yield
     except Interrupted as interrupted:
         if interrupted.exit_code != 128 + signal.SIGINT:
             raise
-        ended = KeyboardInterrupt(*([] if interrupted.told else [interrupted.text]))
-        vars(ended).update(vars(interrupted))  # what is saved, and whether a person was told
+        ended = KeyboardInterrupt(*([] if interrupted.announced else [interrupted.text]))
+        vars(ended).update(vars(interrupted))  # what is saved, and whether it was announced
         raise ended from None
 
 
@@ -75,8 +75,8 @@ class Signals:
               save()
               raise signals.interrupted()
 
-    The first one counts. A further one, sent by somebody impatient, changes nothing; it only says how to end the
-    process at once. Outside the main thread Python cannot handle signals: the block then changes nothing.
+    The first one counts. A further one changes nothing, but prints how to end the process at once. Outside the main
+    thread Python cannot handle signals: the block then changes nothing.
 
     Args:
       extra: Names of further signals, such as `USR1` or `SIGUSR2`.
@@ -84,11 +84,11 @@ class Signals:
         starts it again; None: 128 + the signal's number, for a notice that of SIGTERM.
 
     Attributes:
-      received: The number of the signal that asked the run to end, or None.
-      reason: Its name, or what a preemption notice said; None as long as nobody asked.
+      received: The number of the signal that requested a stop, or None.
+      reason: Its name, or the text of a preemption notice; None as long as no stop is requested.
 
     Raises:
-      UsageError: There is no such signal, or the exit code means something else.
+      UsageError: There is no such signal, or the exit code has another meaning.
     """
 
     def __init__(self, extra: Iterable[str] = (), requeue_exit_code: int | None = None) -> None:
@@ -99,13 +99,13 @@ class Signals:
         self._former: dict[int, Any] = {}
 
     def request(self, reason: str) -> None:
-        """Asks the run to end, for `reason`: what a preemption watcher calls, from its own thread."""
+        """Requests a stop, for `reason`; a preemption watcher calls it from its own thread."""
         if self.reason is None:
             self.reason = reason
 
     def interrupted(self) -> Interrupted:
         """Returns what to raise when the state is saved."""
-        return Interrupted(self.reason or "nobody asked", self._exit_code())
+        return Interrupted(self.reason or "no stop was requested", self._exit_code())
 
     def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():
@@ -130,21 +130,21 @@ class Signals:
 
     def _restore(self) -> None:
         for number, former in self._former.items():
-            signal.signal(number, signal.SIG_DFL if former is None else former)  # None: not Python's, so out of reach
+            signal.signal(number, signal.SIG_DFL if former is None else former)  # None: not set from Python
 
     def _exit_code(self) -> int:
         usual = 128 + (signal.SIGTERM if self.received is None else self.received)
-        asked_to_requeue = self.received is None or self.received in self._extra
-        return self._requeue_exit_code if asked_to_requeue and self._requeue_exit_code is not None else usual
+        requeue = self.received is None or self.received in self._extra
+        return self._requeue_exit_code if requeue and self._requeue_exit_code is not None else usual
 
 
 _active: list[Signals] = []
 
 
 def _restore_in_fork() -> None:
-    """A data worker has nothing to save, and must end when it is told to.
+    """Restores the handlers in a data worker, which has nothing to save and must end when it is signalled.
 
-    But a Ctrl-C at the terminal reaches it too, and the run needs its workers till it has saved.
+    A Ctrl-C at the terminal reaches it too, but the run needs its workers until it has saved: SIGINT is ignored.
     """
     for signals in reversed(_active):
         signals._restore()
@@ -158,21 +158,23 @@ if hasattr(os, "register_at_fork"):
 
 
 def signal_number(name: str) -> int:
-    """Returns the number of a signal that may ask a run to end: `USR1`, `SIGUSR1` and `usr1` are one.
+    """Returns the number of a signal that may stop a run: `USR1`, `SIGUSR1` and `usr1` are the same.
 
     Raises:
-      UsageError: There is none of that name, or it has another job.
+      UsageError: There is none of that name, or it has another purpose.
     """
     short = str(name).strip().upper().removeprefix("SIG")
     if short not in _EXTRA:
-        raise UsageError(f"received {name!r}, which is no signal to end a run with: {nearest(short, _EXTRA)}")
+        raise UsageError("not a signal that can stop a run", received=name, remedy=nearest(short, _EXTRA))
     return int(_EXTRA[short])
 
 
 def _checked(exit_code: int | None) -> int | None:
     if exit_code is not None and not 3 <= exit_code <= 255:
         raise UsageError(
-            f"the requeue exit code must be from 3 to 255 (0 is done, 1 failed, 2 bad input): received {exit_code}"
+            "must be from 3 to 255 (0 is done, 1 failed, 2 bad input)",
+            key="runtime.requeue_exit_code",
+            received=exit_code,
         )
     return exit_code
 

@@ -1,27 +1,127 @@
-"""Where the logs of a run go, as its configuration says."""
+"""Where the logs of a run go, and what trackers are given beside numbers: samples, histograms, the state of the run."""
 
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everstep import redaction
+from everstep.data import nest
+from everstep.data.sparse import first_samples
+from everstep.evaluation.arrays import host_array
+from everstep.evaluation.display import picture
+from everstep.loop import random_state
+from everstep.loop.saver import Saver
 from everstep.run.attempt import Attempt
+from everstep.run.goodput import goodput
 from everstep.run.record import Run
-from everstep.run.showing import ShowingTracker
-from everstep.tracking.background import BackgroundTracker
+from everstep.task.task import unpack
 from everstep.tracking.config import TrackingConfig
-from everstep.tracking.console import ConsoleTracker
+from everstep.tracking.console import ConsoleTracker, Facts
 from everstep.tracking.history import HistoryTracker
 from everstep.tracking.jsonl import JsonLinesTracker
 from everstep.tracking.mlflow import MlflowTracker
 from everstep.tracking.plugins import TrackedRun, find_trackers, make_trackers
 from everstep.tracking.samples import SampleFiles
 from everstep.tracking.tensorboard import TensorBoardTracker
-from everstep.tracking.tracker import MultiTracker, Tracker
-from everstep.tracking.wandb import WandbTracker
-from everstep.tracking.wandb_target import is_disabled, make_target, require_package
+from everstep.tracking.tracker import BackgroundTracker, Kind, MultiTracker, Tracker
+from everstep.tracking.wandb import WandbTracker, is_disabled, make_target, require_package
+
+logger = logging.getLogger(__name__)
+
+
+class SampleTracker(Tracker):
+    """Adds samples and histograms, as configured, on the way to another tracker.
+
+    It is called by the thread that trains, when the state is that of the step which is logged. It changes nothing in
+    the training; what fails is logged once, and not tried again.
+
+    Args:
+      tracker: The tracker that receives everything.
+      trainer: The trainer with the model, and the first batch of the validation data.
+      config: How many samples, and how often histograms.
+    """
+
+    def __init__(self, tracker: Tracker, trainer: Any, config: TrackingConfig) -> None:
+        self._tracker, self._trainer = tracker, trainer
+        self._num_samples, self._interval = config.samples, config.histogram_interval
+
+    def start(self, step: int) -> None:
+        """Starts the other tracker."""
+        self._tracker.start(step)
+
+    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+        """Passes the numbers on, with samples and histograms where they are due."""
+        self._tracker.log(step, logs, kind)
+        if kind == "validation" and self._num_samples:
+            self._num_samples = self._num_samples if _works("samples", lambda: self._show(step)) else 0
+        if kind == "train" and self._interval and step % self._interval == 0:
+            self._interval = self._interval if _works("histograms", lambda: self._count(step)) else 0
+
+    def flush(self) -> None:
+        """Flushes the other tracker."""
+        self._tracker.flush()
+
+    def close(self) -> None:
+        """Closes the other tracker."""
+        self._tracker.close()
+
+    def _show(self, step: int) -> None:
+        for name, value in self._shown().items():
+            kind, shown, captions = images_or_text(name, value, self._num_samples)
+            if kind == "images":
+                self._tracker.log_images(step, name, shown, captions)
+            else:
+                self._tracker.log_text(step, name, shown)
+
+    def _shown(self) -> Mapping[str, Any]:
+        """Returns what the task shows of its first validation samples, with the weights that are evaluated."""
+        trainer, task = self._trainer, self._trainer.task
+        inputs = nest.map_leaves(host_array, first_samples(trainer.example, self._num_samples))
+        drawn = random_state.get()
+        try:
+            with trainer.prefetch_paused(), trainer.averaged(), trainer.engine.model_view() as model:
+                outputs = task.inference_step(unpack(inputs)[0], model)
+                return dict(task.show(inputs, nest.map_leaves(host_array, outputs)) or {})
+        finally:
+            random_state.set(drawn)
+
+    def _count(self, step: int) -> None:
+        self._tracker.log_histograms(step, self._trainer.engine.weights())
+
+
+def _works(what: str, call: Callable[[], None]) -> bool:
+    try:
+        call()
+    except Exception:
+        logger.exception("%s cannot be logged, and are not tried again; training continues", what)
+        return False
+    return True
+
+
+def images_or_text(name: str, value: Any, most: int) -> tuple[str, list[Any], Sequence[str]]:
+    """Returns whether `Task.show` returned images or text under a name, and at most so many of them.
+
+    Raises:
+      TypeError: It returned neither.
+    """
+    if isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+        return "text", [value] if isinstance(value, str) else value[:most], ()
+    images, captions = value if isinstance(value, tuple) and len(value) == 2 else (value, ())
+    pictures: list[Any] = [None]
+    with contextlib.suppress(TypeError, ValueError):
+        pictures = [picture(host_array(image)) for image in images[:most]]
+    if any(one is None for one in pictures) or not all(isinstance(caption, str) for caption in captions):
+        raise TypeError(
+            f"show returned for {name!r} neither texts nor images: expected a list of str, an array (n, h, w) or "
+            "(n, h, w, channels), or such an array and a list of captions"
+        )
+    return "images", pictures, [*captions, *[""] * len(pictures)][: len(pictures)]
 
 
 def require_trackers(config: TrackingConfig) -> None:
-    """Refuses what is not installed, before anything is built.
+    """Checks that the configured trackers are installed, before anything is built.
 
     Raises:
       UsageError: A package is missing, or no tracker has that name.
@@ -39,13 +139,13 @@ def create_tracker(
     Args:
       run: The run.
       params: The experiment's configuration.
-      console: What a person sees.
+      console: The tracker that prints.
       attempt: Keeps the run's record, where something is trained.
-      save_summary: Whether anything is to be kept but that record.
-      trainer: Has what is shown beside numbers.
+      save_summary: Whether to write anything but that record.
+      trainer: The trainer with the model and the samples to log.
 
     Raises:
-      UsageError: One of them cannot be made.
+      UsageError: One of them cannot be created.
     """
     config = params.trainer
     sinks: list[Tracker] = [console]
@@ -59,7 +159,7 @@ def create_tracker(
         sinks += _chosen(run, config.tracking, params)
     tracker = BackgroundTracker(MultiTracker(sinks))
     shows = save_summary and (config.tracking.samples or config.tracking.histogram_interval)
-    return ShowingTracker(tracker, trainer, config.tracking) if shows else tracker
+    return SampleTracker(tracker, trainer, config.tracking) if shows else tracker
 
 
 def _chosen(run: Run, config: TrackingConfig, params: Any) -> list[Tracker]:
@@ -105,3 +205,46 @@ def _mlflow(run: Run, config: TrackingConfig, params: Any) -> MlflowTracker:
         tags=_tags(run),
         artifacts=["config.yaml"],
     )
+
+
+class LiveFacts:
+    """The progress of a run, for the live display; called ten times a second, so no file is read for it.
+
+    Args:
+      run: The run.
+      trainer: Its trainer.
+      saver: Its saver.
+    """
+
+    def __init__(self, run: Run, trainer: Any, saver: Saver) -> None:
+        self._run, self._trainer, self._saver = run, trainer, saver
+
+    def __call__(self, step: int) -> Facts:
+        """Returns what is known when `step` steps are done."""
+        attempts = self._run.record["attempts"]
+        return Facts(
+            epoch=self._trainer.epochs_done,
+            phase=self._phase(attempts),
+            saves=not self._saver.is_off,
+            checkpoint=self._checkpoint(),
+            attempts=max(1, len(attempts)),
+            goodput=self._goodput(attempts, step),
+        )
+
+    def _phase(self, attempts: list[dict[str, Any]]) -> str:
+        if self._trainer.evaluating:
+            return "evaluating"
+        return "starting" if attempts and attempts[-1]["first_step"] is None else ""
+
+    def _checkpoint(self) -> tuple[int, float | None] | None:
+        """Returns the newest step on disk, and since when, if this attempt has saved it."""
+        if self._run.newest_save is not None:
+            step, when = self._run.newest_save
+            return step, time.monotonic() - when
+        return (self._saver.step, None) if self._saver.step else None
+
+    def _goodput(self, attempts: list[dict[str, Any]], step: int) -> float | None:
+        if not attempts:
+            return None
+        now = [*attempts[:-1], {**attempts[-1], "to_step": step}]
+        return goodput({"step": step, "attempts": now}).ratio

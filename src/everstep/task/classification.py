@@ -1,16 +1,27 @@
-"""Classification: integer labels, one logit per class."""
+"""Classification: of samples, of images, of every token of a sequence, and of the next token."""
 
-from collections.abc import Sequence
+import abc
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-from keras import ops
+import numpy as np
+from keras import layers, ops
 
-from everstep.task.task import Task
+from everstep.data.labels import check_labels
+from everstep.task.config import AugmentationConfig
+from everstep.task.task import Task, unpack
+from everstep.types import Batch
+
+IGNORED = -1
+"""The label of a token to ignore: it counts neither in the loss nor in metrics."""
+
+PADDING = 0
+"""The token that pads a sequence; it is never predicted."""
 
 
 class ClassificationTask(Task):
-    """Tells classes apart; the model returns a logit for each. Write `build_model` and `build_inputs`."""
+    """Classifies samples; the model returns a logit per class. Write `build_model` and `build_inputs`."""
 
     def build_losses(
         self, labels: Any, model_outputs: Any, aux_losses: Sequence[Any] | None = None, sample_weight: Any = None
@@ -23,3 +34,141 @@ class ClassificationTask(Task):
     def build_metrics(self, training: bool = True) -> list[keras.Metric]:
         """Returns accuracy."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+
+class ImageClassificationTask(ClassificationTask):
+    """Classifies images. Write `build_classifier` and `build_inputs`.
+
+    The config's `augmentation`, if there is one, becomes the model's first layers. They are active in training alone:
+    an evaluation, a prediction and the exported model leave images as they are. Their random numbers are part of the
+    run's state, so a resumed run continues with the variations that come next.
+    """
+
+    @abc.abstractmethod
+    def build_classifier(self) -> keras.Model:
+        """Returns the model from images (height, width, channels) to a logit per class."""
+
+    def build_model(self) -> keras.Model:
+        """Returns the classifier behind the augmentation layers."""
+        classifier = self.build_classifier()
+        varied = augmentation_layers(getattr(self.task_config, "augmentation", None))
+        if not varied:
+            return classifier
+        return keras.Sequential([keras.Input(classifier.input_shape[1:]), *varied, classifier], name="augmented")
+
+
+def augmentation_layers(config: AugmentationConfig | None) -> list[keras.Layer]:
+    """Returns the layers that a config asks for; empty space is filled with zeros."""
+    if config is None:
+        return []
+    shared: dict[str, Any] = {"fill_mode": "constant"}
+    made = [
+        config.flip and layers.RandomFlip(config.flip),
+        config.rotation and layers.RandomRotation(config.rotation, **shared),
+        config.translation and layers.RandomTranslation(config.translation, config.translation, **shared),
+        config.zoom and layers.RandomZoom(config.zoom, **shared),
+    ]
+    return [layer for layer in made if layer]
+
+
+class TokenClassificationTask(Task):
+    """Classifies each token of a sequence. Write `build_model` and `build_inputs`.
+
+    The model returns logits (batch, length, classes); labels (batch, length) are class numbers, or `IGNORED` for
+    padding and other tokens to ignore.
+    """
+
+    _classes: int | None = None
+
+    def build_losses(
+        self, labels: Any, model_outputs: Any, aux_losses: Sequence[Any] | None = None, sample_weight: Any = None
+    ) -> Any:
+        """Returns the mean cross-entropy of the tokens that count, plus the model's own losses."""
+        self._classes = model_outputs.shape[-1]
+        known, weight = _known(labels, sample_weight)
+        logits = ops.cast(model_outputs, "float32")  # in half precision the sum over many tokens would lose digits
+        losses = keras.losses.sparse_categorical_crossentropy(known, logits, from_logits=True)
+        mean = ops.sum(losses * weight) / ops.maximum(ops.sum(weight), 1e-9)
+        return mean + sum(ops.sum(loss) for loss in aux_losses or [])
+
+    def build_metrics(self, training: bool = True) -> list[keras.Metric]:
+        """Returns the accuracy of the tokens that count."""
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def process_metrics(self, metrics: Sequence[keras.Metric], labels: Any, model_outputs: Any, **kwargs: Any) -> None:
+        """Updates every metric with the tokens that count; `kwargs` may hold `sample_weight`."""
+        known, weight = _known(labels, kwargs.pop("sample_weight", None))
+        super().process_metrics(metrics, known, model_outputs, sample_weight=weight, **kwargs)
+
+    def check_batch(self, inputs: Batch) -> None:
+        """Refuses labels that are no class of the model's; `IGNORED` ones are none of its business."""
+        labels = unpack(inputs)[1]
+        if self._classes is not None and isinstance(labels, np.ndarray):
+            check_labels(np.where(labels == IGNORED, 0, labels), self._classes, "the labels")
+
+
+def _known(labels: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """Returns labels that are classes everywhere, and how much each of them counts."""
+    counts = ops.not_equal(labels, IGNORED)
+    weight = ops.cast(counts, "float32")
+    if sample_weight is not None:
+        given = ops.cast(sample_weight, "float32")
+        weight = weight * (given if len(given.shape) == 2 else ops.expand_dims(given, -1))
+    return ops.where(counts, labels, ops.zeros_like(labels)), weight
+
+
+class LanguageModelTask(TokenClassificationTask):
+    """Predicts each token from those before it. Write `build_model` and `build_inputs`.
+
+    Batches are tokens (batch, length) alone, as `tokens` or `(tokens,)`, or `(tokens, labels)`, where labels are the
+    next tokens and `IGNORED` where no prediction is wanted, as in a prompt. The model returns a logit per token of the
+    vocabulary; that it does not look ahead is its own business (`everstep.recipes.transformer` with `causal=True`).
+    """
+
+    def build_metrics(self, training: bool = True) -> list[keras.Metric]:
+        """Returns accuracy and perplexity, over the tokens that count."""
+        return [*super().build_metrics(training), Perplexity(name="perplexity")]
+
+    def train_step(
+        self, inputs: Batch, model: keras.Model, optimizer: keras.Optimizer, metrics: Sequence[keras.Metric]
+    ) -> Mapping[str, Any]:
+        """Learns from one batch."""
+        return super().train_step(with_next_tokens(inputs), model, optimizer, metrics)
+
+    def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]) -> Mapping[str, Any]:
+        """Evaluates one batch."""
+        return super().validation_step(with_next_tokens(inputs), model, metrics)
+
+    def check_batch(self, inputs: Batch) -> None:
+        """Refuses tokens, and labels, that are not in the model's vocabulary."""
+        tokens = unpack(inputs)[0]
+        if self._classes is not None and isinstance(tokens, np.ndarray):
+            check_labels(tokens, self._classes, "the tokens")
+        super().check_batch(inputs)
+
+
+class Perplexity(keras.metrics.Mean):
+    """How many tokens the model hesitates between, on average: e to the mean cross-entropy."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Adds the cross-entropies of logits."""
+        logits = ops.cast(y_pred, "float32")
+        super().update_state(
+            keras.losses.sparse_categorical_crossentropy(y_true, logits, from_logits=True), sample_weight
+        )
+
+    def result(self) -> Any:
+        """Returns the perplexity so far."""
+        return ops.exp(super().result())
+
+
+def with_next_tokens(inputs: Batch) -> Batch:
+    """Returns `(tokens, next tokens)` where a batch is tokens alone; the last one has none, and so has padding.
+
+    Tokens alone may also come as `(tokens,)`.
+    """
+    if isinstance(inputs, tuple | list) and len(inputs) > 1:
+        return inputs
+    tokens = unpack(inputs)[0]
+    following = ops.pad(tokens[:, 1:], [[0, 0], [0, 1]], constant_values=PADDING)
+    return tokens, ops.where(ops.equal(following, PADDING), ops.full_like(following, IGNORED), following)

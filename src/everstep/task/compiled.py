@@ -6,9 +6,9 @@ from typing import Any
 
 import keras
 
-from everstep.errors import UsageError
-from everstep.grad import losses_divided_by_keras, mark_scaled
-from everstep.optim.held import held_optimizers
+from everstep.errors import UsageError, kind_of
+from everstep.task.grad import losses_divided_by_keras, mark_scaled
+from everstep.task.optim.optimizers import held_optimizers
 from everstep.task.task import Task
 from everstep.types import Batch
 
@@ -85,11 +85,15 @@ def require_compiled(model: keras.Model) -> None:
       UsageError: It is not compiled, or has no optimizer.
     """
     if not isinstance(model, keras.Model):
-        raise UsageError(f"model: received a {type(model).__name__}, expected a keras.Model")
+        raise UsageError(f"received {kind_of(model)}, expected a keras.Model", key="model")
     if not model.compiled:
-        raise UsageError(f"model {model.name!r} is not compiled: call model.compile(optimizer=…, loss=…) first")
+        raise UsageError(
+            f"{model.name!r} is not compiled", key="model", remedy="call model.compile(optimizer=…, loss=…) first"
+        )
     if model.optimizer is None:
-        raise UsageError(f"model {model.name!r} has no optimizer: pass one to model.compile(optimizer=…)")
+        raise UsageError(
+            f"{model.name!r} has no optimizer", key="model", remedy="pass one to model.compile(optimizer=…)"
+        )
 
 
 def needs_labels(model: keras.Model, step: str = "train_step") -> bool:
@@ -111,9 +115,10 @@ class _Override:
             written.bind(*expected)
         except TypeError:
             raise UsageError(
-                f"{type(model).__name__}.{name}({', '.join(written.parameters)}) does not fit the backend "
-                f"{keras.backend.backend()!r}, where Keras calls {name}({', '.join(expected)}): change the backend, or "
-                "write an everstep.Task with everstep.value_and_grad, which runs on all of them"
+                f"({', '.join(written.parameters)}) does not fit the backend {keras.backend.backend()!r}, where Keras "
+                f"calls {name}({', '.join(expected)})",
+                key=f"{type(model).__name__}.{name}",
+                remedy="change the backend, or write an everstep.Task with everstep.value_and_grad, which runs on all",
             ) from None
 
     @classmethod

@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from everstep.config import Config, ConfigError, Problem
-from everstep.config.declined import Declined
+from everstep.config import Config
+from everstep.config.base import Declined
 from everstep.data.config import DataConfig
+from everstep.errors import Problem, UsageError
 
 
 @dataclasses.dataclass
@@ -40,7 +41,7 @@ class OwnDataConfig(TaskConfig):
     """Base for tasks that bring their data themselves, and read none that a data section may name."""
 
     def validate(self) -> None:
-        """Checks that nobody expects other data.
+        """Checks that no other data is configured.
 
         Raises:
           UsageError: A data section says what to read.
@@ -48,14 +49,45 @@ class OwnDataConfig(TaskConfig):
         super().validate()
         problems = [*_unread("train_data", self.train_data), *_unread("validation_data", self.validation_data)]
         if problems:
-            raise ConfigError(problems)
+            raise UsageError(problems)
 
 
 def _unread(section: str, data: DataConfig) -> Iterator[Problem]:
-    """Yields what a data section says about where data is, and nobody reads."""
+    """Yields the settings of a data section that name data, which are not read."""
     usual = DataConfig()
     for name in ("input_path", *(field.name for field in dataclasses.fields(data) if field.name.startswith("tfds_"))):
         value = getattr(data, name)
         if value != getattr(usual, name):
-            text = f"received {value!r}, but this task brings its own data and reads no other: leave it out, or write"
-            yield Problem(f"{section}.{name}", f"{text} a task whose build_inputs reads it")
+            text = "but this task brings its own data and reads no other"
+            remedy = "remove it, or write a task whose build_inputs reads it"
+            yield Problem(f"{section}.{name}", text, received=value, remedy=remedy)
+
+
+@dataclasses.dataclass
+class AugmentationConfig(Config):
+    """Random changes of images, drawn anew for every image in every training step; none of them by default."""
+
+    flip: Literal["horizontal", "vertical", "horizontal_and_vertical"] | None = None
+    """Mirror every second image, where the mirrored thing is still the same thing."""
+    rotation: float = 0.0
+    """Turn by up to this share of a full circle, either way: 0.05 is 18 degrees."""
+    translation: float = 0.0
+    """Shift by up to this share of height and width."""
+    zoom: float = 0.0
+    """Enlarge or shrink by up to this share."""
+
+    def validate(self) -> None:
+        """Checks the shares.
+
+        Raises:
+          UsageError: One is not from 0 to below 1; names the key.
+        """
+        super().validate()
+        shares = {name: getattr(self, name) for name in ("rotation", "translation", "zoom")}
+        wrong = [
+            Problem(name, "must be from 0 to below 1", received=share)
+            for name, share in shares.items()
+            if not 0 <= share < 1
+        ]
+        if wrong:
+            raise UsageError(wrong)

@@ -1,4 +1,4 @@
-"""What a compiled model says of itself, in plain values: what a run that goes on must not change unasked.
+"""What a compiled model says of itself, in plain values: what a resumed run must not change without permission.
 
 Two processes that run the same program have to say the same. Names are therefore left out, for Keras numbers them per
 process; so are seeds and initializers, for a checkpoint replaces what they lead to. A function is known by its
@@ -7,19 +7,31 @@ qualified name, an object without a configuration by its class and its plain att
 
 import contextlib
 import dataclasses
+import hashlib
+import inspect
+import re
 import sys
+import types
+import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 from keras.src.utils import module_utils
+from keras.src.utils.naming import to_snake_case
 
 from everstep.config import Config
-from everstep.task.layer_lines import layer_lines, of_model
-from everstep.task.plain_config import class_name, configuration, shortened, text, tree
 
 _RATE = "learning_rate"
+_MOST = 100
+_DROPPED = ("name", "seed", "build_config", "build_input_shape")
+_USUAL = {"trainable": True, "dtype": "float32"}
+_LONGEST = 400
+
+Reference = Callable[[Any], str]
+"""Names the operation that a symbolic tensor comes from."""
 
 
 @dataclasses.dataclass
@@ -54,7 +66,7 @@ class Description:
 
 
 def describe(model: keras.Model) -> Description:
-    """Describes a model as it was compiled: what `leave` was told is not taken for a change."""
+    """Describes a model as it was compiled: what `restore_model` recorded does not count as a change."""
     with _without_importing_tensorflow():
         return _described(model)
 
@@ -71,7 +83,7 @@ def _described(model: keras.Model) -> Description:
     )
 
 
-def leave(model: keras.Model, description: Description) -> None:
+def restore_model(model: keras.Model, description: Description) -> None:
     """Notes how a model is after training, which may have changed its learning rate, or built it.
 
     Args:
@@ -92,7 +104,7 @@ def settings(model: keras.Model) -> tuple[ModelDescription, dict[str, Any]]:
 
 @contextlib.contextmanager
 def _without_importing_tensorflow() -> Iterator[None]:
-    """Keras looks for TensorFlow's types in each configuration; where nobody has imported it, there can be none."""
+    """Keras looks for TensorFlow's types in each configuration; where it is not imported, there can be none."""
     module, known = module_utils.tensorflow, module_utils.tensorflow._available
     if known is None and module.name not in sys.modules:
         module._available = False
@@ -132,3 +144,221 @@ def _optimizer(optimizer: Any) -> tuple[dict[str, Any], float | None]:
     if _RATE not in settings and callable(schedule):  # it says nothing of itself, so nor does the optimizer
         settings[_RATE] = {"class": class_name(schedule), **tree(configuration(schedule))}
     return settings, constant_rate(optimizer)
+
+
+# -- a model in lines: {"dense": "Dense(activation=tanh, units=8)", "dropout": "Dropout(rate=0.1)"} -------------------
+
+
+def of_model(model: keras.Model) -> str:
+    """Returns a model's own line: its class, settings and, if it is functional, outputs."""
+    return _Lines(model).line(model)
+
+
+def layer_lines(model: keras.Model) -> dict[str, str]:
+    """Returns a line for every layer and operation in a model, at any depth; of a large model only a digest.
+
+    A layer's key is its class, numbered within the model. Inputs have no line.
+    """
+    lines = _Lines(model)
+    found = {key: lines.line(part) for key, part in lines.parts() if not isinstance(part, keras.layers.InputLayer)}
+    if len(found) <= _MOST:
+        return {key: shortened(line) for key, line in found.items()}
+    whole = "\n".join(f"{key}: {line}" for key, line in found.items())
+    return {"all": f"{len(found)} layers, {digest(whole.encode())}"}
+
+
+class _Lines:
+    """The layers of one model by key."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self._keys: dict[int, str] = {}
+        self._parts: list[Any] = []
+        self._calls: dict[int, list[Any]] = {}  # those that are in the model, in their order
+        self._numbers: dict[str, int] = {}
+        self._add(model)
+
+    def parts(self) -> Iterator[tuple[str, Any]]:
+        """Yields keys and layers, outer ones before what is in them."""
+        return ((self._keys[id(part)], part) for part in self._parts)
+
+    def _add(self, owner: Any) -> None:
+        nodes = _nodes(owner)
+        for part in _children(owner):
+            if id(part) not in self._keys:
+                self._keys[id(part)] = self._numbered(to_snake_case(type(part).__name__))
+                self._parts.append(part)
+                self._calls[id(part)] = [node for node in part._inbound_nodes if id(node) in nodes]
+                self._add(part)
+
+    def _numbered(self, base: str) -> str:
+        number = self._numbers[base] = self._numbers.get(base, -1) + 1
+        return f"{base}_{number}" if number else base
+
+    def line(self, part: Any) -> str:
+        """Returns class and settings, inputs and outputs."""
+        line = call_text(class_name(part), self._settings(part))
+        inputs = [self._arguments(node) for node in self._calls.get(id(part), [])]
+        line += f" <- {'; '.join(inputs)}" if any(inputs) else ""
+        return f"{line} -> {text(part._outputs_struct, self._reference)}" if _is_graph(part) else line
+
+    def _settings(self, part: Any) -> dict[str, Any]:
+        """Returns what a layer says of itself, less the layers in it, which have lines of their own."""
+        if _is_graph(part) or isinstance(part, keras.Sequential):
+            return {}
+        inside = {type(child).__name__ for child in _descendants(part)}
+        return {key: value for key, value in configuration(part).items() if _class_in(value) not in inside}
+
+    def _arguments(self, node: Any) -> str:
+        given = [text(value, self._reference) for value in node.arguments.args]
+        named = {key: text(value, self._reference) for key, value in sorted(node.arguments.kwargs.items())}
+        return ", ".join([*map(str, given), *(f"{key}={value}" for key, value in named.items() if value is not None)])
+
+    def _reference(self, tensor: Any) -> str:
+        operation, node, index = tensor._keras_history
+        calls = enumerate(self._calls.get(id(operation), []))
+        place = next((i for i, call in calls if call is operation._inbound_nodes[node]), 0)
+        key = self._keys.get(id(operation), class_name(operation))
+        return f"{key}:{place}:{index}" if place or index else key
+
+
+def _children(owner: Any) -> list[Any]:
+    """Returns the layers directly in an owner; of a functional model also the operations between them."""
+    operations = owner.operations if _is_graph(owner) else []
+    layers = owner._flatten_layers(include_self=False, recursive=False) if isinstance(owner, keras.Layer) else []
+    return [*operations, *layers]
+
+
+def _descendants(owner: Any) -> list[Any]:
+    return owner._flatten_layers(include_self=False) if isinstance(owner, keras.Layer) else []
+
+
+def _is_graph(owner: Any) -> bool:
+    return isinstance(owner, keras.Model) and hasattr(owner, "_nodes_by_depth")
+
+
+def _nodes(owner: Any) -> set[int]:
+    """Returns the calls that a functional model is made of, by id; none of any other model."""
+    by_depth = owner._nodes_by_depth if _is_graph(owner) else {}
+    return {id(node) for nodes in by_depth.values() for node in nodes}
+
+
+def _class_in(value: Any) -> str:
+    return str(value.get("class_name", "")) if isinstance(value, dict) else ""
+
+
+# -- Keras objects as plain values and short text, the same in every process ------------------------------------------
+
+
+def class_name(value: Any) -> str:
+    """Returns the qualified name of an object's class, or of a function."""
+    named = value if isinstance(value, type | types.FunctionType) else type(value)
+    return named.__qualname__
+
+
+def configuration(owner: Any) -> dict[str, Any]:
+    """Returns what a Keras object says of itself, or, where it says nothing, what it was made with and has kept.
+
+    Functions are returned as they are; Keras would turn a lambda into bytes that name the file it is from.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Keras warns of lambdas, which could not be loaded
+            config = dict(owner.get_config())
+    except Exception:  # a user's method may fail in any way, or there is none
+        config = _kept_arguments(owner)
+    config = {**getattr(owner, "_fn_kwargs", {}), **config}  # Huber does not tell its delta
+    functions = {key: getattr(owner, key, None) for key in config}
+    config |= {key: value for key, value in functions.items() if isinstance(value, types.FunctionType)}
+    return {key: value for key, value in config.items() if not _is_left_out(key, value)}
+
+
+def _kept_arguments(owner: Any) -> dict[str, Any]:
+    """Returns the plain attributes that have the name of an argument of `__init__`."""
+    kept = {name: getattr(owner, name, None) for name in inspect.signature(type(owner).__init__).parameters}
+    return {name: value for name, value in kept.items() if isinstance(value, bool | int | float | str)}
+
+
+def tree(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a configuration with its numbers, and objects in it as trees; what else is in it as text."""
+    return {_key(name): _branch(value) for name, value in sorted(config.items()) if not _is_left_out(name, value)}
+
+
+def text(value: Any, reference: Reference = class_name) -> str | None:
+    """Returns a value on one line, as a person would write it; None for None.
+
+    Args:
+      value: Whatever may be in a configuration, or a Keras object.
+      reference: Names the symbolic tensors in it.
+    """
+    if isinstance(value, keras.KerasTensor):
+        return reference(value)
+    if isinstance(value, Mapping):
+        return _object_text(value, reference) or "{" + ", ".join(_items(value, ": ", reference)) + "}"
+    if isinstance(value, list | tuple | set | frozenset):
+        parts = [str(text(item, reference)) for item in value]
+        return f"[{', '.join(parts if isinstance(value, list | tuple) else sorted(parts))}]"
+    if isinstance(value, np.ndarray):
+        return f"array{value.shape} {digest(value.tobytes())}"
+    if hasattr(value, "get_config") and not isinstance(value, type):
+        return call_text(class_name(value), configuration(value), reference)
+    return None if value is None else str(_scalar(value))
+
+
+def call_text(name: str, config: Mapping[str, Any], reference: Reference = class_name) -> str:
+    """Returns `Dense(units=3, use_bias=True)`."""
+    arguments = ", ".join(_items(config, "=", reference))
+    return f"{name}({arguments})" if arguments else name
+
+
+def shortened(line: str) -> str:
+    """Returns a line, or of a long one its beginning and a digest."""
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 60]}… {digest(line.encode())}"
+
+
+def digest(content: bytes) -> str:
+    """Returns a short fingerprint."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()[:16]}"
+
+
+def _items(config: Mapping[str, Any], sign: str, reference: Reference) -> list[str]:
+    """Returns what of a configuration is worth a word: not what is nothing, or as usual."""
+    kept = {str(k): text(v, reference) for k, v in config.items() if not _is_left_out(str(k), v)}
+    return [f"{k}{sign}{v}" for k, v in sorted(kept.items()) if v is not None and v != str(_USUAL.get(k))]
+
+
+def _object_text(value: Mapping[str, Any], reference: Reference) -> str:
+    """Returns a serialized object, function or lambda as text; nothing for a plain dict."""
+    if set(value) == {"value"} and isinstance(value["value"], list | tuple) and len(value["value"]) == 3:
+        return "<lambda>"  # of which Keras keeps code, defaults and closure
+    kind, config = value.get("class_name"), value.get("config")
+    if kind is None or "config" not in value:
+        return ""
+    if kind in ("__lambda__", "function", "builtin"):
+        return "<lambda>" if kind == "__lambda__" else str(config)
+    if not isinstance(config, Mapping):
+        return f"{kind}({text(config, reference)})"
+    return str(config.get("name")) if "DTypePolicy" in kind else call_text(kind, config, reference)
+
+
+def _branch(value: Any) -> Any:
+    if isinstance(value, Mapping) and "class_name" in value and isinstance(value.get("config"), Mapping):
+        found = _object_text(value, class_name)
+        return found if found == "<lambda>" else {"class": value["class_name"], **tree(value["config"])}
+    return _scalar(value) if isinstance(value, bool | int | float | str | np.generic) else shortened(str(text(value)))
+
+
+def _scalar(value: Any) -> Any:
+    """Returns a number or text; of a float32, the number that a person wrote. Of anything else, only the class."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and np.isfinite(value) and abs(value) < 1e30 and float(np.float32(value)) == value:
+        return float(str(np.float32(value)))
+    return value if isinstance(value, bool | int | float | str | slice | type(...)) else class_name(value)
+
+
+def _is_left_out(key: str, value: Any) -> bool:
+    is_initializer = isinstance(value, Mapping) and value.get("module") == "keras.initializers"
+    return value is None or key in _DROPPED or key.endswith("_initializer") or is_initializer
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[.\[\]]", "_", str(name)) or "_"

@@ -1,33 +1,26 @@
 """`Task`: what is learned. The user's class; the loop around it is not its business."""
 
 import abc
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from everstep.data.labels import check_labels
+from everstep.data.sparse import RaggedArray, SparseArray
 from everstep.errors import UsageError
-from everstep.grad import value_and_grad
-from everstep.optim.build import build as build_optimizer
-from everstep.optim.loss_scale import scaling_loss
-from everstep.task import compiled_step
+from everstep.task.grad import value_and_grad
 from everstep.task.initial.load import load as load_weights
-from everstep.task.initial.report import Report
-from everstep.task.showing import classified
-from everstep.task.unpack import labels_explained
-from everstep.task.unpack import unpack as unpack
+from everstep.task.initial.matching import Report
+from everstep.task.optim.build import build as build_optimizer
+from everstep.task.optim.loss_scale import scaling_loss
 from everstep.types import Batch
 
-
-def _takes(method: Callable[..., Any], position: int, name: str) -> bool:
-    """Tells whether a method can be called with so many arguments by position, or by this name."""
-    parameters = inspect.signature(method).parameters
-    by_position = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    variable = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
-    return variable or len(by_position) >= position or name in parameters
+SMALLEST = 8
+"""Arrays that are less high or wide are no pictures."""
 
 
 class Task(abc.ABC):
@@ -86,7 +79,7 @@ class Task(abc.ABC):
           UsageError: A `dp_config` is given: differential privacy is not offered.
         """
         if dp_config is not None:
-            raise UsageError(f"dp_config: received {dp_config!r}, but differentially private training is not offered")
+            raise UsageError("differentially private training is not offered", key="dp_config", received=dp_config)
         optimizer = build_optimizer(optimizer_config)
         if runtime_config is None or runtime_config.mixed_precision_dtype != "float16":
             return optimizer
@@ -94,7 +87,7 @@ class Task(abc.ABC):
 
     def build_model(self) -> keras.Model:
         """Returns the model."""
-        raise UsageError(f"task {self.name!r} has no model: write build_model()")
+        raise UsageError(f"task {self.name!r} has no model", remedy="write build_model()")
 
     @abc.abstractmethod
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
@@ -111,7 +104,8 @@ class Task(abc.ABC):
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Sequence[Any] | None = None) -> Any:
         """Returns the scalar loss, by default the sum of the model's own (`add_loss`, regularizers)."""
         if not aux_losses:
-            raise UsageError(f"task {self.name!r} has no loss: write build_losses(labels, model_outputs, aux_losses)")
+            remedy = "write build_losses(labels, model_outputs, aux_losses)"
+            raise UsageError(f"task {self.name!r} has no loss", remedy=remedy)
         return sum(keras.ops.sum(loss) for loss in aux_losses)
 
     def build_metrics(self, training: bool = True) -> list[keras.Metric]:
@@ -143,7 +137,7 @@ class Task(abc.ABC):
         features, labels, weight = self.unpack(inputs)
         if model.compiled:
             batch = features, labels, weight
-            return {self.loss: compiled_step.train(self, batch, model, optimizer, metrics)}
+            return {self.loss: _train_compiled(self, batch, model, optimizer, metrics)}
         weighted = self._weighted(weight)
 
         def loss_fn() -> tuple[Any, Any]:
@@ -175,13 +169,14 @@ class Task(abc.ABC):
         known = inspect.signature(getattr(self, hook)).parameters
         if "sample_weight" not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
             raise UsageError(
-                f"{type(self).__name__}.{hook}({', '.join(known)}) knows no sample weights, but the batches "
-                "(x, y, weight) have them: add sample_weight=None to its arguments"
+                f"({', '.join(known)}) takes no sample weights, but the batches (x, y, weight) have them",
+                key=f"{type(self).__name__}.{hook}",
+                remedy="add sample_weight=None to its arguments",
             )
         return {"sample_weight": weight}
 
     def _writes(self, hook: str) -> bool:
-        """Tells whether a method is the task's own."""
+        """Returns whether a method is the task's own."""
         return getattr(type(self), hook) is not getattr(Task, hook)
 
     def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]) -> Mapping[str, Any]:
@@ -191,7 +186,7 @@ class Task(abc.ABC):
         """
         features, labels, weight = self.unpack(inputs)
         if model.compiled:
-            return {self.loss: compiled_step.validate(self, (features, labels, weight), model, metrics)}
+            return {self.loss: _validate_compiled(self, (features, labels, weight), model, metrics)}
         weighted = self._weighted(weight)
         outputs = self.inference_step(features, model)
         with labels_explained(features, labels):
@@ -212,14 +207,15 @@ class Task(abc.ABC):
         if metrics:
             names = ", ".join(repr(metric.name) for metric in metrics)
             raise UsageError(
-                f"{type(self).__name__}.validation_step(inputs, model) cannot update the metrics {names}: add "
-                "metrics=None to its arguments, or return none of them from build_metrics(training=False)"
+                f"(inputs, model) cannot update the metrics {names}",
+                key=f"{type(self).__name__}.validation_step",
+                remedy="add metrics=None to its arguments, or return none of them from build_metrics(training=False)",
             )
         return self.validation_step(inputs, model)  # type: ignore[call-arg]
 
     def inference_step(self, inputs: Any, model: keras.Model) -> Any:
         """Returns the model's outputs outside training."""
-        return compiled_step.call(model, inputs, training=False)
+        return _call(model, inputs, training=False)
 
     def show(self, inputs: Batch, outputs: Any) -> Mapping[str, Any]:
         """Returns what trackers show of an evaluation, by name; called where `trainer.tracking.samples` asks for it.
@@ -288,3 +284,154 @@ class Task(abc.ABC):
     def aggregates(self) -> bool:
         """Whether validation outputs have to come back to the host, step by step."""
         return type(self).aggregate_logs is not Task.aggregate_logs
+
+
+def _takes(method: Callable[..., Any], position: int, name: str) -> bool:
+    """Returns whether a method can be called with so many arguments by position, or by this name."""
+    parameters = inspect.signature(method).parameters
+    by_position = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    variable = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    return variable or len(by_position) >= position or name in parameters
+
+
+def unpack(inputs: Batch) -> tuple[Any, Any, Any]:
+    """Returns features, labels and sample weights of `x`, `(x,)`, `(x, y)` or `(x, y, weight)`.
+
+    Labels and weights that the batch does not have are None: inputs never serve as labels. A model that learns to
+    reproduce its inputs is given `(x, x)`.
+    """
+    alone = isinstance(inputs, SparseArray | RaggedArray)
+    if isinstance(inputs, list | tuple) and 1 <= len(inputs) <= 3 and not alone:
+        x, y, weight = (*inputs, None, None)[:3]
+        return x, y, weight
+    return inputs, None, None
+
+
+@contextlib.contextmanager
+def labels_explained(features: Any, labels: Any) -> Iterator[None]:
+    """Around a loss or metrics: where they fail because the batch has no labels, says so.
+
+    Raises:
+      UsageError: They failed, and there are no labels, or only the features in their place.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        if labels is not None and labels is not features:
+            raise
+        raise UsageError(
+            "the batches are inputs without labels, but the loss or a metric compares with labels",
+            remedy="make them (x, y) or (x, y, sample_weight); for a model that learns to reproduce its inputs, (x, x)",
+        ) from error
+
+
+# -- the default steps of a compiled model ----------------------------------------------------------------------------
+
+# - The training loss is the compiled one, with what the model's layers add, plus the task's
+#   `build_losses(labels, outputs, aux_losses=None)`, where it writes one.
+# - The loss of an evaluation is the task's `build_losses(labels, outputs, aux_losses=model.losses)` alone, where it
+#   writes one; else the compiled loss.
+# - The task's metrics go through `process_metrics`, the compiled ones through `process_compiled_metrics`.
+
+
+def _train_compiled(
+    task: Any, batch: tuple[Any, Any, Any], model: keras.Model, optimizer: Any, metrics: Sequence[Any]
+) -> Any:
+    """Learns from one batch, (x, y, weight), as the model was compiled to; returns the loss."""
+    x, y, weight = batch
+    weighted = task._weighted(weight) if task._writes("build_losses") else {}
+
+    def loss_fn() -> tuple[Any, Any]:
+        y_pred = _call(model, x, training=True)
+        with labels_explained(x, y):
+            if not task._writes("build_losses"):
+                return compiled_loss(batch, y_pred, model, training=True), y_pred
+            if not has_loss(model):
+                return task.build_losses(y, y_pred, aux_losses=model.losses, **weighted), y_pred
+            own = task.build_losses(y, y_pred, aux_losses=None, **weighted)
+            compiled = compiled_loss(batch, y_pred, model, training=True)
+            return compiled + keras.ops.cast(own, compiled.dtype), y_pred
+
+    (loss, y_pred), grads = value_and_grad(loss_fn, model.trainable_variables, optimizer=optimizer)
+    optimizer.apply(grads, model.trainable_variables)
+    with labels_explained(x, y):
+        _update_metrics(task, batch, y_pred, model, metrics)
+    return loss
+
+
+def _validate_compiled(task: Any, batch: tuple[Any, Any, Any], model: keras.Model, metrics: Sequence[Any]) -> Any:
+    """Evaluates one batch; returns the loss."""
+    x, y, weight = batch
+    y_pred = task.inference_step(x, model)
+    with labels_explained(x, y):
+        if task._writes("build_losses"):
+            loss = task.build_losses(y, y_pred, aux_losses=model.losses, **task._weighted(weight))
+        else:
+            loss = compiled_loss(batch, y_pred, model, training=False)
+        _update_metrics(task, batch, y_pred, model, metrics)
+    return loss
+
+
+def compiled_loss(batch: tuple[Any, Any, Any], y_pred: Any, model: keras.Model, training: bool) -> Any:
+    """Returns the loss that the model was compiled with, and the model's own."""
+    x, y, weight = batch
+    return model._compute_loss(x, y, y_pred, weight, training=training)  # which knows of overrides without `training`
+
+
+def has_loss(model: keras.Model) -> bool:
+    """Returns whether the model was compiled with a loss, or computes one in a way of its own."""
+    return model.loss is not None or type(model).compute_loss is not keras.Model.compute_loss
+
+
+def _update_metrics(
+    task: Any, batch: tuple[Any, Any, Any], y_pred: Any, model: keras.Model, metrics: Sequence[Any]
+) -> None:
+    """Updates the task's metrics and the compiled ones."""
+    x, y, weight = batch
+    compiled = {id(metric) for metric in model.metrics}
+    own = [metric for metric in metrics if id(metric) not in compiled]
+    if own:
+        task.process_metrics(own, y, y_pred, **task._weighted(weight, "process_metrics"))
+    if not task._writes("process_compiled_metrics"):
+        model.compute_metrics(x, y, y_pred, sample_weight=weight)
+    elif model._compile_metrics is not None:
+        weighted: Mapping[str, Any] = task._weighted(weight, "process_compiled_metrics")
+        task.process_compiled_metrics(model._compile_metrics, y, y_pred, **weighted)
+
+
+def _call(model: keras.Model, x: Any, training: bool) -> Any:
+    """Calls a model, with `training` only where its `call` knows the word."""
+    return model(x, training=training) if model._call_has_training_arg else model(x)
+
+
+def compiled_metrics(model: keras.Model, own_steps: bool) -> list[keras.Metric]:
+    """Returns the metrics of a compiled model; the mean of its loss is one where its own steps keep it."""
+    return [m for m in model.metrics if own_steps or m.name != "loss"]
+
+
+# -- what a task shows of an evaluation by default --------------------------------------------------------------------
+
+
+def classified(features: Any, labels: Any, outputs: Any) -> Mapping[str, Any]:
+    """Returns pictures with the class they are of and the class they are taken for; nothing where these are none.
+
+    Args:
+      features: Pictures (n, h, w) or (n, h, w, 1, 3 or 4).
+      labels: Whole numbers (n,) or (n, 1), or one for each class (n, classes).
+      outputs: A number for each class (n, classes); the largest is the prediction.
+    """
+    arrays = (features, labels, outputs)
+    if not all(isinstance(array, np.ndarray) for array in arrays) or not _are_pictures(features):
+        return {}
+    if outputs.ndim != 2 or outputs.shape[1] < 2 or labels.dtype.kind not in "iuf":
+        return {}
+    truth = labels.argmax(axis=1) if labels.shape == outputs.shape else labels.reshape(len(labels), -1)[:, 0]
+    pairs = zip(truth.tolist(), outputs.argmax(axis=1).tolist(), strict=True)
+    return {"predictions": (features, [f"truth {int(one)}, prediction {other}" for one, other in pairs])}
+
+
+def _are_pictures(array: np.ndarray) -> bool:
+    channels = array.shape[3] if array.ndim == 4 else 1
+    return array.ndim in (3, 4) and min(array.shape[1:3]) >= SMALLEST and channels in (1, 3, 4)

@@ -4,20 +4,20 @@ import os
 
 
 def append(descriptor: int, data: bytes) -> None:
-    """Appends `data`, without a buffer; where the disk takes only a part, what it took is removed again.
+    """Appends `data`, unbuffered; if only a part can be written, that part is removed again.
 
     Half a record would spoil the next one.
 
     Args:
-      descriptor: Of a file opened with `O_APPEND` that nobody else writes to.
+      descriptor: A file opened with `O_APPEND` that no other process writes to.
       data: Whole records.
 
     Raises:
-      OSError: The disk does not take it; the file is as it was.
+      OSError: It cannot be written; the file is as it was.
     """
     size = os.fstat(descriptor).st_size
     try:
-        while data:  # after a part, the next write says why
+        while data:  # after a short write, the next one raises the reason
             data = data[os.write(descriptor, data) :]
     except OSError:
         os.ftruncate(descriptor, size)

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from everstep.config import Config, ConfigError, Problem
+from everstep.config import Config
+from everstep.errors import Problem, UsageError
 
 _NOT_IN_PROJECTS = re.compile(r"[/\\#?%:]")
 _LEAST_SECONDS = 0.1
@@ -14,7 +15,7 @@ _LEAST_SECONDS = 0.1
 
 @dataclasses.dataclass
 class TrackingConfig(Config):
-    """Trackers beside the console, `history.csv` and TensorBoard, and what else they are shown."""
+    """Trackers beside the console, `history.csv` and TensorBoard, and what they record beside metrics."""
 
     mlflow: bool = False
     """Whether to track on MLflow: one run there for the whole run, over all its attempts."""
@@ -35,13 +36,13 @@ class TrackingConfig(Config):
     others: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     """Trackers of installed packages, by the name of their entry point in `everstep.trackers`, with their settings."""
     samples: int = 0
-    """How many samples of the validation data to show at each evaluation, as the task's `show` makes them. 0: none."""
+    """How many samples of the validation data to log at each evaluation, as the task's `show` returns them. 0: none."""
     norms: bool = False
     """Whether to log the norms of the gradients and of the weights."""
     histogram_interval: int = 0
-    """Show histograms of the weights at loops' ends that are multiples of this. 0: never."""
+    """Log histograms of the weights at loops' ends that are multiples of this. 0: never."""
     system_seconds: float = 0.0
-    """Seconds between two looks at the machine (CPU, memory, disk, GPUs), for the trackers. 0: none."""
+    """Seconds between two readings of the machine (CPU, memory, disk, GPUs), for the trackers. 0: none."""
 
     def validate(self) -> None:
         """Checks the numbers and names.
@@ -51,17 +52,17 @@ class TrackingConfig(Config):
         """
         super().validate()
         if problems := list(_problems(self)):
-            raise ConfigError(problems)
+            raise UsageError(problems)
 
 
 def _problems(config: TrackingConfig) -> Iterator[Problem]:
     for name in ("samples", "histogram_interval"):
         if (value := getattr(config, name)) < 0:
-            yield Problem(name, f"received {value}, must be at least 0")
+            yield Problem(name, "must be at least 0", received=value)
     for name in ("wandb_project", "wandb_entity"):
         value = getattr(config, name)
         if _NOT_IN_PROJECTS.search(value):
-            yield Problem(name, f"received {value!r}, must have none of / \\ # ? % :")
+            yield Problem(name, "must not contain / \\ # ? % :", received=value)
     if config.system_seconds and not _LEAST_SECONDS <= config.system_seconds < math.inf:
-        text = f"received {config.system_seconds}, must be 0 for none, or at least {_LEAST_SECONDS}"
-        yield Problem("system_seconds", text)
+        text = f"must be 0 for none, or at least {_LEAST_SECONDS}"
+        yield Problem("system_seconds", text, received=config.system_seconds)

@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: plain lines, and on a terminal a live picture of the run below them."""
+"""The console: a line per log, and on a terminal a live display of the run below them."""
 
 import contextlib
 import dataclasses
@@ -9,13 +9,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
-from everstep.tracking.live_frame import frame
-from everstep.tracking.live_metrics import LiveMetrics
-from everstep.tracking.live_rate import LiveRate
-from everstep.tracking.live_screen import LiveScreen
-from everstep.tracking.live_status import Status
-from everstep.tracking.painting import Line
-from everstep.tracking.terminals import can_draw, only_ascii, wrapped
+from everstep.tracking.live_display import (
+    Line,
+    LiveMetrics,
+    LiveRate,
+    LiveScreen,
+    Status,
+    can_draw,
+    frame,
+    only_ascii,
+    wrapped,
+)
 from everstep.tracking.tracker import Kind, Tracker, plain
 from everstep.types import CLOCKS
 
@@ -27,15 +31,15 @@ _LABELS: dict[Kind, str] = {"train": "train", "validation": " eval"}
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What the display cannot see for itself; None where nobody knows.
+    """What the display learns from the run; None where it is unknown.
 
     Attributes:
-      epoch: Epochs done, with the part of the one under way.
-      phase: What the run does, where that is not training.
+      epoch: Epochs done, with the fraction of the current one.
+      phase: What the run does, if it is not training.
       saves: Whether anything is saved at all.
-      checkpoint: The newest step that is safe, and for how many seconds it has been.
+      checkpoint: The step of the newest checkpoint, and its age in seconds.
       attempts: How often the run was started.
-      goodput: Of the steps that were computed, the share that was kept.
+      goodput: The share of the computed steps that was kept.
     """
 
     epoch: float | None = None
@@ -47,23 +51,23 @@ class Facts:
 
 
 class ConsoleTracker(Tracker):
-    """Prints a line per log; on a terminal, below them, how far the run is and how it is doing.
+    """Prints a line per log; on a terminal, below them, the run's progress and metrics.
 
     In a log file:
       train | step:  1200 | steps/sec:  812.3 | loss: 0.31415
        eval | step:  1200 | validation_loss: 0.35
 
-    Of the figures of speed a line has two; the others are in `history.csv`. When there is nobody to read it any more
-    (a closed pipe, a terminal that is gone, a full disk), training goes on.
+    A line has two figures of speed; the others are in `history.csv`. A stream that cannot be written to any more (a
+    closed pipe, a terminal that is gone, a full disk) does not stop training.
 
     Args:
-      total_steps: Where the run ends; the length of the bar. 0 if nobody knows.
-      out: Where to write; standard error unless told.
+      total_steps: Where the run ends; the length of the bar. 0 if that is unknown.
+      out: Where to write; standard error by default.
       clock: Seconds; for the rate and the time left.
-      history: The `history.csv` of the run: what earlier attempts have logged is shown as well.
+      history: The `history.csv` of the run, to show what earlier attempts have logged.
 
     Attributes:
-      facts: Called with the step, by the drawing thread, whenever the picture is drawn; has to be cheap.
+      facts: Called with the step, by the drawing thread, whenever the display is drawn; has to be cheap.
     """
 
     def __init__(
@@ -85,22 +89,22 @@ class ConsoleTracker(Tracker):
         self._step, self._begun, self._rate = 0, 0.0, LiveRate()
 
     def start(self, step: int) -> None:
-        """Shows the live picture, where there is a terminal to show it on."""
+        """Shows the live display, if the output is a terminal."""
         self._step, self._rate = step, LiveRate()
-        if self._screen is not None:  # the same attempt, which goes back
+        if self._screen is not None:  # a rollback within the attempt
             with self._lock:
                 self._metrics.cut(step)
             return
-        with _unheard():
+        with _stream_errors_suppressed():
             if self._out is not None and can_draw(self._out):
                 self._show(self._out, step)
 
     def progress(self, step: int) -> None:
-        """Notes how far it is; the next picture shows it. Costs nothing worth counting."""
+        """Sets the step that the next drawing shows; costs next to nothing."""
         self._step = step
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
-        """Prints one line; what a machine says of itself is only part of the picture."""
+        """Prints one line; figures of the machine are only part of the display."""
         if kind == "system":
             self._system = dict(logs)
             return
@@ -115,18 +119,18 @@ class ConsoleTracker(Tracker):
 
     def flush(self) -> None:
         """Flushes the stream."""
-        with _unheard():
+        with _stream_errors_suppressed():
             if self._out is not None:
                 self._out.flush()
 
     def close(self) -> None:
-        """Leaves the last picture where it is; what is printed from now on comes below it."""
+        """Leaves the last drawing where it is; later output comes below it."""
         screen, self._screen = self._screen, None
         if screen is not None:
             screen.stop()
 
     def status(self) -> Status:
-        """Returns what the picture shows."""
+        """Returns what the display shows."""
         now, step, total = self._clock(), self._step, self._total_steps
         facts = self.facts(step)
         rate = self._rate.at(now, step, resting=bool(facts.phase))
@@ -151,15 +155,15 @@ class ConsoleTracker(Tracker):
             self._metrics.cut(step)
         ascii_only = only_ascii(out)
 
-        def picture(width: int, height: int) -> list[Line]:
+        def draw(width: int, height: int) -> list[Line]:
             with self._lock:
                 return frame(self.status(), width, height, ascii_only)
 
-        self._screen = LiveScreen(out, picture)
+        self._screen = LiveScreen(out, draw)
         self._screen.start()
 
     def _print(self, line: str) -> None:
-        with _unheard():
+        with _stream_errors_suppressed():
             if self._out is not None:
                 print(line, file=self._out, flush=True)
 
@@ -173,10 +177,10 @@ class ConsoleTracker(Tracker):
 
 
 def _rate(steps_per_second: float) -> str:
-    """Returns a rate with one decimal; one that this would make 0 with more of them."""
+    """Returns a rate with one decimal, or two digits if it is below 0.1."""
     return f"{steps_per_second:6.1f}" if steps_per_second >= 0.1 else f"{steps_per_second:6.2g}"
 
 
-def _unheard() -> contextlib.AbstractContextManager[None]:
-    """Within the block a stream that fails (OSError), or is closed (ValueError), is not worth a word: to whom?"""
+def _stream_errors_suppressed() -> contextlib.AbstractContextManager[None]:
+    """Suppresses the errors of a stream that fails (OSError) or is closed (ValueError): nobody reads it."""
     return contextlib.suppress(OSError, ValueError)

@@ -4,7 +4,7 @@ import csv
 import io
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from everstep import storage
@@ -25,8 +25,8 @@ class HistoryTracker(Tracker):
     `flush`; what changes older content (a new column, a late number for a row already written, a resume)
     rewrites the file atomically. Floats are written so that reading them gives the same bits.
 
-    A call that the disk fails raises OSError and has lost nothing: what it could not write waits in memory, and
-    goes with the next call.
+    A call that fails to write raises OSError and loses nothing: what it could not write stays in memory until the
+    next call.
 
     Validation names are taken as they come; one that training uses as well gets `validation_` in front,
     because the two numbers must not share a cell.
@@ -45,23 +45,27 @@ class HistoryTracker(Tracker):
         self._last_step = -1
         self._train_names: set[str] = set()
         self._borrowed: set[str] = set()  # plain names that so far only validation has used
-        self._found: set[str] = set()  # columns of earlier attempts, as long as nobody knows whose they are
+        self._found: set[str] = set()  # columns of earlier attempts that may be training's or validation's
 
     def start(self, step: int) -> None:
         """Cuts the rows beyond `step`, and a last line that a kill left unfinished.
 
         Raises:
-          UsageError: The file is somebody else's, or cannot be read.
+          UsageError: The file is not a history, or cannot be read.
         """
         try:
             text = self._text()
         except OSError as error:
-            raise UsageError(f"cannot read {str(self._path)!r}: {error.strerror}; move it away") from error
+            raise UsageError(
+                f"cannot be read: {error.strerror}", key="history.csv", received=str(self._path), remedy="move it away"
+            ) from error
         header, rows = _parse(text)
         if header[0] != "step":
-            raise UsageError(f"{str(self._path)!r} is no history of a run: move it away")
+            raise UsageError(
+                "is not the history of a run", key="history.csv", received=str(self._path), remedy="move it away"
+            )
         if strange := sum(not _is_row(row) for row in rows):
-            logger.warning("%s: %d lines that are no rows of a history are left out", self._path, strange)
+            logger.warning("%s: skipped %d lines that are not rows of a history", self._path, strange)
         kept = [row for row in rows if _is_row(row) and int(row["step"]) <= step]
         self._cut = step if text and _format(header, kept) != text else None
         self._header = header if text else []
@@ -71,7 +75,7 @@ class HistoryTracker(Tracker):
         self._write([])
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
-        """Adds `logs` to the row of `step`; figures of the machine belong to no step, and have no place there."""
+        """Adds `logs` to the row of `step`; figures of the machine belong to no step, and are skipped."""
         if kind == "system":
             return
         if kind == "validation":
@@ -99,7 +103,7 @@ class HistoryTracker(Tracker):
         self._columns += [name for name in dict.fromkeys(names) if name not in self._columns]
 
     def _write(self, steps: list[int]) -> None:
-        """Writes the rows of these steps, and whatever else the disk has not taken before."""
+        """Writes the rows of these steps, and whatever could not be written before."""
         if not steps and not self._renames and self._cut is None:
             return
         rows = {step: self._waiting[step] for step in sorted(steps)}
@@ -124,7 +128,7 @@ class HistoryTracker(Tracker):
             os.close(descriptor)
 
     def _rewrite(self, new: Mapping[int, Row]) -> None:
-        """Writes the file anew, with new rows merged into those of their steps."""
+        """Rewrites the file, with new rows merged into those of their steps."""
         rows = {int(row["step"]): row for row in self._rows()}
         for step, row in new.items():
             rows[step] = rows.get(step, {}) | row
@@ -140,9 +144,9 @@ class HistoryTracker(Tracker):
         return self._path.read_text("utf-8", errors="replace") if self._path.exists() else ""
 
     def _learn_owners(self, logs: Mapping[str, float]) -> None:
-        """Learns, at the first evaluation after a start, whose the columns are that were there.
+        """Decides, at the first evaluation after a start, whether the columns in the file are training's.
 
-        Where one of its names is new, there was no evaluation before, and all of them are training's.
+        They are if one of the evaluation's names is new: then there was no evaluation before.
         """
         if any(not {name, f"validation_{name}"} & self._found for name in logs):
             self._train_names |= self._found
@@ -171,12 +175,25 @@ class HistoryTracker(Tracker):
             self._renames[old] = new
 
 
+def epoch_table(epochs: Sequence[int], history: Mapping[str, Sequence[float]]) -> str:
+    """Returns the history of `fit` as a table in the form of `history.csv`: `epoch`, then a column for each metric.
+
+    It reads as the DataFrame of the history: `pandas.read_csv(path, index_col=0)`. Floats read back to the same bits; a
+    cell is empty where a metric has no value for an epoch.
+    """
+    rows = [
+        {"epoch": str(epoch)} | {name: repr(float(values[at])) for name, values in history.items() if at < len(values)}
+        for at, epoch in enumerate(epochs)
+    ]
+    return _format(["epoch", *history], rows)
+
+
 def _renamed(row: Row, names: Mapping[str, str]) -> Row:
     return {names.get(name, name): cell for name, cell in row.items()}
 
 
 def _is_row(row: Row) -> bool:
-    """Whether it is one: two lines that a disk ran together are not, nor is one without a step."""
+    """Returns whether a row is whole: two lines that a full disk joined are not, nor is one without a step."""
     return None not in row and row.get("step", "").isdecimal()
 
 
@@ -196,3 +213,16 @@ def _parse(text: str) -> tuple[list[str], list[Row]]:
     reader = csv.DictReader(io.StringIO(whole, newline=""))
     rows = [{name: cell for name, cell in row.items() if cell} for row in reader]
     return list(reader.fieldnames or ["step"]), rows
+
+
+def read_history(path: Path) -> tuple[list[str], list[tuple[int, Row]]]:
+    """Returns the columns of a `history.csv`, and for each row its step and non-empty cells.
+
+    Both are empty if it does not exist, or cannot be read. An unfinished last line, and lines that are not rows, do not
+    count.
+    """
+    try:
+        columns, rows = _parse(path.read_text("utf-8", errors="replace"))
+    except OSError:
+        return [], []
+    return columns[1:], [(int(row.pop("step")), row) for row in rows if _is_row(row)]

@@ -28,8 +28,8 @@ _OWN_NAMES = ("step", "kind", "time")
 class JsonLinesTracker(Tracker):
     """Appends to a file of JSON lines; each kind of logs stands there once for each step.
 
-    A line reaches the file in one unbuffered write, or not at all. What a resume makes again is cut first. A call
-    that the disk fails raises OSError and has lost nothing: its line waits in memory, and goes with the next call.
+    A line reaches the file in one unbuffered write, or not at all. Lines that a resumed run logs again are cut first.
+    A call that fails to write raises OSError and loses nothing: its line stays in memory until the next call.
 
     A number that is called `step`, `kind` or `time` gets an underscore behind its name.
 
@@ -41,25 +41,30 @@ class JsonLinesTracker(Tracker):
     def __init__(self, path: storage.PathLike, clock: Callable[[], float] = time.time) -> None:
         self._path = Path(path)
         self._clock = clock
-        self._last: dict[str, int] = {}  # of each kind that nobody has logged since the start, the last step there
+        self._last: dict[str, int] = {}  # the last step in the file, of each kind not logged since the start
         self._waiting: list[Record] = []
-        self._kept: str | None = None  # what the file is to begin with, where it has to be written anew
+        self._kept: str | None = None  # the beginning of the file, if it has to be rewritten
 
     def start(self, step: int) -> None:
         """Cuts the lines beyond `step`, and a last one that a kill left unfinished.
 
         Raises:
-          UsageError: The file is somebody else's, or cannot be read.
+          UsageError: The file is not a log of a run, or cannot be read.
         """
         text = self._text()
         if text and "\n" in text and _record(text.partition("\n")[0]) is None:
-            raise UsageError(f"{str(self._path)!r} does not hold the logs of a run: move it away")
+            raise UsageError(
+                "is not the log of a run",
+                key="metrics.jsonl",
+                received=str(self._path),
+                remedy="move it away",
+            )
         self._last = self._cut(lambda record: record["step"] <= step)
         self.flush()
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
         """Appends a line."""
-        if step <= self._last.pop(kind, -1):  # what belongs to the step restored is done once more
+        if step <= self._last.pop(kind, -1):  # the evaluation of the restored step is run again
             self._cut(lambda record: record["kind"] != kind or record["step"] < step)
         named = {f"{name}_" if name in _OWN_NAMES else name: spelled(value) for name, value in plain(logs).items()}
         self._waiting.append({"step": int(step), "kind": kind, "time": round(self._clock(), 3), **named})
@@ -87,11 +92,11 @@ class JsonLinesTracker(Tracker):
             os.close(descriptor)
 
     def _cut(self, wanted: Callable[[Record], bool]) -> dict[str, int]:
-        """Notes what stays in the file; returns the last step of each kind that is left."""
+        """Selects the lines that stay in the file; returns the last step of each kind among them."""
         text = self._text()
         read = [(line, _record(line)) for line in text[: text.rfind("\n") + 1].splitlines()]
         if strange := sum(record is None for _, record in read):
-            logger.warning("%s: %d lines that are no logs are left out", self._path, strange)
+            logger.warning("%s: skipped %d lines that are not logs", self._path, strange)
         kept = [(line, record) for line, record in read if record is not None and wanted(record)]
         left = "".join(f"{line}\n" for line, _ in kept)
         self._kept = left if left != text or self._kept is not None else None
@@ -105,7 +110,12 @@ class JsonLinesTracker(Tracker):
         try:
             return self._path.read_text("utf-8", errors="replace") if self._path.exists() else ""
         except OSError as error:
-            raise UsageError(f"cannot read {str(self._path)!r}: {error.strerror}; move it away") from error
+            raise UsageError(
+                f"cannot be read: {error.strerror}",
+                key="metrics.jsonl",
+                received=str(self._path),
+                remedy="move it away",
+            ) from error
 
 
 def _record(line: str) -> Record | None:

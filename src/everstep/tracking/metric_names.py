@@ -1,11 +1,11 @@
-"""What the name of a metric says: of which data it is, and which values of it are good."""
+"""What the name of a metric implies: training or validation data, and whether higher or lower is better."""
 
 import re
 
 from everstep.types import CLOCKS
 
 SIDE_FIGURES = (*CLOCKS, "learning_rate", "optimizer_updates", "epoch")
-"""Names in logs that are no metrics: how fast it went, and what the optimizer was told."""
+"""Names in logs that are no metrics: speed, and the optimizer's settings."""
 
 _PREFIX = re.compile(r"(^|/)(training|validation|val)_")
 _HIGHER = ("accuracy", "acc", "auc", "iou", "dice", "precision", "recall", "f1", "score", "tpr", "tnr", "r2")
@@ -13,7 +13,7 @@ _LOWER = ("loss", "error", "mae", "mse", "rmse", "entropy", "perplexity")
 
 
 def direction(name: str) -> str | None:
-    """Returns which values of a metric are good, `higher` or `lower`, as far as its name says."""
+    """Returns which values of a metric are better, `higher` or `lower`; None if its name does not imply it."""
     words = name.lower().replace("/", "_").replace("-", "_").split("_")
     if any(word in _LOWER for word in words):
         return "lower"
@@ -21,12 +21,12 @@ def direction(name: str) -> str | None:
 
 
 def bare(name: str) -> str:
-    """Returns a metric's name without what tells training from validation: `validation_loss` is `loss`."""
+    """Returns a metric's name without the prefix for training or validation: `validation_loss` is `loss`."""
     match = _PREFIX.search(name)
     return name[: match.start(2)] + name[match.end() :] if match else name
 
 
 def of_validation(name: str) -> bool:
-    """Returns whether a name says by itself that it is of validation."""
+    """Returns whether a name has a prefix for validation."""
     match = _PREFIX.search(name)
     return match is not None and match[2] != "training"

@@ -12,15 +12,13 @@ where `run` is a `TrackedRun`. What it returns is a `Tracker`.
 import dataclasses
 import importlib.metadata
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from everstep import redaction
-from everstep.errors import UsageError, nearest
-from everstep.tracking.tracker import Kind, Tracker
+from everstep.errors import UsageError, nearest, problems_under
+from everstep.tracking.tracker import ForwardingTracker, Kind, Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +28,7 @@ ENTRY_POINTS = "everstep.trackers"
 
 @dataclasses.dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of the run.
+    """What a tracker knows of the run.
 
     Attributes:
       directory: The run directory; files of its own go into a folder named after the tracker.
@@ -54,13 +52,13 @@ def make_trackers(wanted: Mapping[str, Mapping[str, Any]], run: TrackedRun) -> l
 
     Args:
       wanted: Settings by the name of the entry point.
-      run: What each is told first.
+      run: The run; the first argument of each.
 
     Raises:
-      UsageError: There is none of that name, or it cannot be made.
+      UsageError: There is none of that name, or it cannot be created.
     """
     points = find_trackers(wanted)
-    return [GuardedTracker(name, _made(points[name], settings, run)) for name, settings in wanted.items()]
+    return [GuardedTracker(name, _create(points[name], settings, run)) for name, settings in wanted.items()]
 
 
 def find_trackers(names: Iterable[str]) -> dict[str, Any]:
@@ -72,39 +70,41 @@ def find_trackers(names: Iterable[str]) -> dict[str, Any]:
     points = {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
     for name in names:
         if name not in points:
-            hint = nearest(name, points) if points else "no package here offers any"
-            text = f"received {name!r}, but no tracker of that name is installed ({ENTRY_POINTS}): {hint}"
-            raise UsageError(f"trainer.tracking.others.{name}: {text}")
+            raise UsageError(
+                f"no tracker of that name is installed ({ENTRY_POINTS})",
+                key=f"trainer.tracking.others.{name}",
+                received=name,
+                remedy=nearest(name, points) if points else "no installed package provides trackers",
+            )
     return points
 
 
-def _made(point: Any, settings: Mapping[str, Any], run: TrackedRun) -> Tracker:
+def _create(point: Any, settings: Mapping[str, Any], run: TrackedRun) -> Tracker:
     key = f"trainer.tracking.others.{point.name}"
     try:
         tracker = point.load()(run, **settings)
     except UsageError as error:
-        raise UsageError(f"{key}: {error}") from error
+        raise UsageError(problems_under(key, error)) from error
     except Exception as error:
         raise UsageError(
-            f"{key}: {point.value} cannot be made with {_shown(settings)}: "
-            f"{type(error).__name__}: {redaction.text(str(error))}; see its settings, or leave it out"
+            f"{point.value} cannot be created: {type(error).__name__}: {redaction.text(str(error))}",
+            key=key,
+            received=dict(settings),
+            remedy="check its settings, or remove it",
         ) from error
     if not isinstance(tracker, Tracker):
         raise UsageError(
-            f"{key}: {point.value} made a {type(tracker).__name__}, expected an "
-            "everstep.tracking.tracker.Tracker: derive it from that class"
+            f"{point.value} created a {type(tracker).__name__}",
+            key=key,
+            remedy="derive it from everstep.tracking.tracker.Tracker",
         )
     return tracker
 
 
-def _shown(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in redaction.tree(dict(settings)).items()) or "no settings"
+class GuardedTracker(ForwardingTracker):
+    """A tracker of another package: when it fails, its traceback is logged, and it is not called again.
 
-
-class GuardedTracker(Tracker):
-    """Somebody else's tracker: when it fails, that is said with its traceback, and it is not called again.
-
-    Telemetry never ends a run; but a bug is not to be overlooked, so it is said once more when the run ends. Two
+    Telemetry never ends a run; but a bug must not be overlooked, so it is logged once more when the run ends. Two
     errors are no bugs: OSError (a disk or a network that fails now: it is called again), and UsageError in `start`.
 
     Args:
@@ -117,53 +117,33 @@ class GuardedTracker(Tracker):
         self._step = 0
         self._failed = ""
 
-    def start(self, step: int) -> None:
-        """Starts it."""
-        self._step = step
-        self._call("start", lambda: self._tracker.start(step))
-
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
-        """Hands it the numbers, in a mapping of its own."""
-        self._step = step
-        self._call("log", lambda: self._tracker.log(step, dict(logs), kind))
+        """Passes the numbers on, in a mapping of its own."""
+        super().log(step, dict(logs), kind)
 
-    def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:
-        """Hands it pictures."""
-        self._call("log_images", lambda: self._tracker.log_images(step, name, images, captions))
-
-    def log_text(self, step: int, name: str, texts: Sequence[str]) -> None:
-        """Hands it texts."""
-        self._call("log_text", lambda: self._tracker.log_text(step, name, texts))
-
-    def log_histograms(self, step: int, values: Mapping[str, np.ndarray]) -> None:
-        """Hands it arrays."""
-        self._call("log_histograms", lambda: self._tracker.log_histograms(step, values))
-
-    def flush(self) -> None:
-        """Flushes it."""
-        self._call("flush", self._tracker.flush)
-
-    def close(self) -> None:
-        """Closes it, also after it has failed: it may hold files."""
-        if not self._failed:
-            self._call("close", self._tracker.close)
-            return
-        try:
-            self._tracker.close()
-        except Exception as error:
-            logger.debug("tracker %r does not close: %s", self._name, error)
-        logger.error("tracker %r has nothing after %s", self._name, self._failed)
-
-    def _call(self, method: str, call: Callable[[], None]) -> None:
+    def forward(self, method: str, *args: Any) -> None:
+        """Calls the tracker, unless it has failed before."""
         if self._failed:
             return
+        self._step = args[0] if args else self._step
         try:
-            call()
+            getattr(self._tracker, method)(*args)
         except OSError:
             raise
         except Exception as error:
             if isinstance(error, UsageError) and method == "start":
                 raise
             self._failed = f"step {self._step}, where its {method} failed"
-            text = "tracker %r failed in %s at step %d: it is switched off, training goes on"
+            text = "tracker %r failed in %s at step %d: it is disabled, training continues"
             logger.exception(text, self._name, method, self._step)
+
+    def close(self) -> None:
+        """Closes the tracker, also after it has failed: it may hold files."""
+        if not self._failed:
+            self.forward("close")
+            return
+        try:
+            self._tracker.close()
+        except Exception as error:
+            logger.debug("tracker %r cannot be closed: %s", self._name, error)
+        logger.error("tracker %r has recorded nothing since %s", self._name, self._failed)

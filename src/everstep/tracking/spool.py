@@ -1,7 +1,8 @@
-"""A file in the run directory that takes every record at once, whatever the server it is meant for does.
+"""A file in the run directory that takes every record at once, whatever the server does.
 
 `MODEL_DIR/spool/<name>.jsonl` has one JSON record per line, oldest first, each stamped with the time when it was
-logged. It is only ever appended to. A sender reads behind the writer and remembers how far it got (`sender.py`).
+logged. It is only ever appended to. A `Sender` thread reads behind the writer and saves how far it
+got, so a server that is slow, failing or gone costs training nothing, and loses nothing.
 
     {"time": 1731689012345, "type": "metrics", "step": 100, "kind": "train", "values": {"loss": 0.25}}
     {"time": …, "type": "media", "step": 100, "name": "predictions", "files": ["samples/100/predictions-0.png"], …}
@@ -13,25 +14,33 @@ logged. It is only ever appended to. A sender reads behind the writer and rememb
     {"time": …, "type": "target", …}                        where the records are meant to go
 """
 
+import abc
 import dataclasses
 import json
 import logging
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
+
+import filelock
+import numpy as np
 
 from everstep import storage
+from everstep.errors import UsageError
 from everstep.tracking.appending import append
-from everstep.tracking.tracker import Kind
+from everstep.tracking.samples import image_files, text_file
+from everstep.tracking.tracker import Kind, Tracker, plain
+
+logger = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 """One line of a spool."""
 
-logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 16
 
@@ -55,8 +64,8 @@ class Spool:
     """The writing end, and what a reader needs.
 
     A record reaches the file in one unbuffered write, without waiting for the disk: it survives the process, and
-    costs microseconds. What the disk does not take (it is full, say) waits in memory and goes with the next record;
-    nothing is raised, because a record is not worth a run.
+    costs microseconds. What cannot be written (a full disk, say) stays in memory until the next record; nothing is
+    raised, because a record must not end a run.
 
     Args:
       directory: The folder of the spools; created when there is something to write.
@@ -77,7 +86,7 @@ class Spool:
         self._params: dict[str, Any] = {}
 
     def open(self) -> None:
-        """Cuts a last line that a kill left unfinished, and learns what earlier attempts have recorded."""
+        """Cuts a last line that a kill left unfinished, and reads what earlier attempts have recorded."""
         self.close()
         self._seen, self._params = {}, {}
         try:
@@ -126,7 +135,7 @@ class Spool:
             return {name: value for name, value in values.items() if self._params[name] != value}
 
     def append(self, record: Record) -> None:
-        """Stamps a record and writes it; raises nothing, waits for nobody."""
+        """Adds the time to a record and writes it; never raises, never blocks."""
         line = json.dumps({"time": int(self._clock() * 1000), **record}, allow_nan=False) + "\n"
         with self._lock:
             self._learn(record)
@@ -134,12 +143,12 @@ class Spool:
             self._write()
 
     def flush(self) -> None:
-        """Tries once more what the disk has not taken."""
+        """Tries again to write what could not be written."""
         with self._lock:
             self._write()
 
     def close(self) -> None:
-        """Lets go of the file; the next record opens it again."""
+        """Closes the file; the next record opens it again."""
         with self._lock:
             self._write()
             if self._unwritten:
@@ -190,7 +199,7 @@ class Spool:
             self._append_to_file(b"".join(self._unwritten))
         except OSError as error:
             if len(self._unwritten) == 1:
-                logger.warning("cannot write to %s (%s); its records wait in memory", self.path, error.strerror)
+                logger.warning("cannot write to %s (%s); its records stay in memory", self.path, error.strerror)
         else:
             self._unwritten.clear()
 
@@ -199,6 +208,28 @@ class Spool:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         append(self._descriptor, data)
+
+
+def flattened(values: Mapping[str, Any], spell: Callable[[Any], Any] = str, prefix: str = "") -> dict[str, Any]:
+    """Returns the leaves of nested mappings, each spelled, under their dotted names.
+
+    Example: `{"trainer": {"train_steps": 10}}` becomes `{"trainer.train_steps": "10"}`.
+    """
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flattened(value, spell, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = spell(value)
+    return flat
+
+
+def last_target(records: Iterable[Record]) -> Record | None:
+    """Returns the newest record of where a spool's records go."""
+    found = None
+    for record in records:
+        found = record if record["type"] == "target" else found
+    return found
 
 
 def point_count(records: Iterable[Record]) -> int:
@@ -216,7 +247,7 @@ def named_values(record: Record) -> dict[str, float | str]:
 
 
 def spelled(value: float) -> float | str:
-    """Returns a number as strict JSON can say it: NaN and the infinities by name (`float` reads them back)."""
+    """Returns a number as strict JSON allows it: NaN and the infinities as text, which `float` reads back."""
     return value if math.isfinite(value) else json.dumps(value)
 
 
@@ -226,7 +257,7 @@ def _parsed(lines: Iterable[bytes], path: Path) -> Iterator[Record]:
             record = json.loads(line)
             yield {"type": record["type"], "time": int(record["time"]), **record}
         except (ValueError, TypeError, KeyError):
-            logger.warning("%s has a line that is no record; left out: %.80r", path, line)
+            logger.warning("%s: skipped a line that is no record: %.80r", path, line)
 
 
 def _whole_lines(path: Path) -> int:
@@ -240,3 +271,348 @@ def _whole_lines(path: Path) -> int:
                 return start + newline + 1
             size = start
     return 0
+
+
+class Forgotten(Exception):
+    """The server no longer has what was delivered to it: everything has to be sent again."""
+
+
+class Destination(Protocol):
+    """Where records go."""
+
+    def send(self, records: Sequence[Record]) -> None:
+        """Delivers records; called again with the same ones when it raises.
+
+        Raises:
+          Forgotten: What was delivered before is gone.
+          Exception: It is not possible now.
+        """
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a spool has been delivered.
+
+    Attributes:
+      path: The file that keeps it.
+      server: Where it was delivered to. On another server nothing has been delivered.
+      offset: Where in the spool the first record stands that was not delivered.
+      remote_id: What the server calls the run.
+    """
+
+    path: Path
+    server: str
+    offset: int = 0
+    remote_id: str | None = None
+
+    @classmethod
+    def load(cls, path: Path, server: str, spool: Spool) -> "Progress":
+        """Returns what the file says, or a beginning where it is about another server or another spool."""
+        try:
+            stored = storage.read_json(path)
+            offset, remote_id = int(stored["offset"]), stored["remote_id"]
+        except (UsageError, TypeError, KeyError, ValueError):  # there is none, or it is damaged: nothing depends on it
+            return cls(path, server)
+        same = stored.get("server") == server and spool.holds(offset)
+        return cls(path, server, offset, remote_id) if same else cls(path, server)
+
+    def save(self) -> None:
+        """Writes the file."""
+        known = {"server": self.server, "offset": self.offset, "remote_id": self.remote_id}
+        storage.write_json(self.path, known)
+
+    def restart(self) -> None:
+        """Goes back to the beginning."""
+        self.offset, self.remote_id = 0, None
+        self.save()
+
+
+class Delivery:
+    """Takes records from a spool to a destination; whoever does so holds the spool's lock."""
+
+    def __init__(self, spool: Spool, progress: Progress, destination: Destination) -> None:
+        self._spool, self._progress, self._destination = spool, progress, destination
+        # Only the kernel's locks end with the process that holds them.
+        self._lock = filelock.FileLock(spool.path.with_suffix(".lock"), thread_local=False, fallback_to_soft=False)
+
+    def take_over(self) -> bool:
+        """Takes the lock, without waiting for it; returns whether it is ours."""
+        try:
+            self._lock.acquire(timeout=0)
+        except filelock.Timeout:
+            return False
+        except OSError as error:
+            logger.debug("no locks here (%s): nothing keeps a second sender out", error)
+        return True
+
+    def hand_over(self) -> None:
+        """Lets go of the lock."""
+        self._lock.release()
+
+    def step(self) -> Batch | None:
+        """Delivers the next records and returns them; None when there are no more."""
+        batch = self._spool.read(self._progress.offset)
+        if batch.end == self._progress.offset:
+            return None
+        try:
+            self._destination.send(batch.records)
+        except Forgotten:
+            self._progress.restart()
+            return Batch([], 0, full=True)
+        self._progress.offset = batch.end
+        self._progress.save()
+        return batch
+
+    def done(self) -> bool:
+        """Returns whether everything has been delivered."""
+        return self._spool.read(self._progress.offset).end == self._progress.offset
+
+    def waiting(self) -> int:
+        """Returns how many points have not been delivered."""
+        return point_count(self._spool.records(self._progress.offset))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """Seconds to wait.
+
+    Attributes:
+      after_success: Before what has come in meanwhile is sent together; a backlog is sent without a pause.
+      after_failure: Before the first new try; twice as long before each further one.
+      longest: At most that long.
+    """
+
+    after_success: float = 1.0
+    after_failure: float = 1.0
+    longest: float = 60.0
+
+
+class Sender:
+    """A daemon thread that keeps delivering.
+
+    It logs a warning when the server is lost, once, and when it is back.
+
+    Args:
+      delivery: What to call.
+      label: What to call the server in the log.
+      pace: How long to wait.
+    """
+
+    def __init__(self, delivery: Delivery, label: str, pace: Pace) -> None:
+        self._delivery, self._label, self._pace = delivery, label, pace
+        self._news, self._closing = threading.Event(), threading.Event()
+        self._failures = 0
+        self._lost_at: float | None = None
+        self._sent_since = 0
+        self._silent = False
+        self._thread = threading.Thread(target=self._work, name="everstep-sender", daemon=True)
+
+    def start(self) -> None:
+        """Begins to deliver."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Signals that the spool has new records."""
+        self._news.set()
+
+    def close(self, seconds: float) -> None:
+        """Waits until all is delivered, at most `seconds`; not at all for a server that does not answer.
+
+        A request that hangs for longer is abandoned: the daemon thread does not keep the process alive.
+        """
+        self._closing.set()
+        self._news.set()
+        self._thread.join(seconds)
+        self._silent = True
+
+    def _work(self) -> None:
+        while not self._delivery.take_over():  # an earlier thread may still have a request open
+            if self._closing.wait(self._pace.after_success):
+                return
+        try:
+            while self._deliver():
+                pass
+        finally:
+            self._delivery.hand_over()
+
+    def _deliver(self) -> bool:
+        """Delivers once and waits; returns whether to continue."""
+        self._news.clear()  # before reading the spool: later records set it again
+        last = self._closing.is_set()
+        try:
+            batch = self._delivery.step()
+        except Exception as error:  # no error may end the thread
+            self._lost(error)
+            self._closing.wait(self._wait_after_failure())
+            return not last
+        if batch is None:
+            self._caught_up()
+            return not last and self._news.wait()
+        self._sent_since += point_count(batch.records)
+        self._failures = 0
+        if not batch.full:
+            self._closing.wait(self._pace.after_success)
+        return True
+
+    def _wait_after_failure(self) -> float:
+        return min(self._pace.longest, self._pace.after_failure * 2.0 ** min(self._failures - 1, 30))
+
+    def _lost(self, error: Exception) -> None:
+        self._failures += 1
+        if self._lost_at is None:
+            self._lost_at, self._sent_since = time.monotonic(), 0
+            self._warn("%s cannot be reached (%s); points are kept on disk, training continues", self._label, error)
+
+    def _caught_up(self) -> None:
+        if self._lost_at is not None:
+            seconds, self._lost_at = time.monotonic() - self._lost_at, None
+            self._warn("%s is back after %.0f s: %d points sent", self._label, seconds, self._sent_since)
+
+    def _warn(self, *message: object) -> None:
+        if not self._silent:
+            logger.warning(*message)
+
+
+Status = Literal["finished", "failed", "interrupted"]
+
+
+class SpooledTracker(Tracker):
+    """Records a run on a server: one run there over all attempts, each point once.
+
+    Every call only appends to a file in `MODEL_DIR/spool`; a thread sends from there. What could not be sent when the
+    run ends stays there for the next attempt, or for `everstep runs sync`.
+
+    A number that an earlier attempt recorded for the same step is not recorded again: servers forget nothing, and a
+    resumed run computes the same numbers. So if it was changed on purpose (another learning rate, batches skipped after
+    a NaN), the steps that are run a second time keep their first numbers there.
+
+    Args:
+      model_dir: The run directory.
+      spool: Takes the records.
+      artifacts: Small files in the run directory to keep with the run.
+      close_seconds: How long `close` waits for the rest to be sent.
+      pace: How long the thread waits between requests.
+    """
+
+    service = ""
+    """What the server is called in messages."""
+
+    def __init__(
+        self,
+        model_dir: storage.PathLike,
+        spool: Spool,
+        artifacts: Sequence[str] = (),
+        close_seconds: float = 5.0,
+        pace: Pace | None = None,
+    ) -> None:
+        self._directory = Path(model_dir).resolve()
+        self._spool, self._artifacts = spool, artifacts
+        self._close_seconds, self._pace = close_seconds, pace or Pace()
+        self._delivery: Delivery | None = None
+        self._sender: Sender | None = None
+        self._status: Status | None = None
+
+    def start(self, step: int) -> None:
+        """Begins an attempt: starts to send what the spool still holds, and the run's description.
+
+        A rollback to an earlier step stays in the same attempt and the same run: nothing is to be done.
+        """
+        if self._sender is not None:
+            return
+        self._status = None
+        self._prepare()
+        self._spool.open()
+        self._describe()
+        self._delivery = self._connected()
+        self._sender = Sender(self._delivery, self._label(), self._pace)
+        self._sender.start()
+
+    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+        """Appends a point to the spool; of the machine there may be several at one step."""
+        self._spool.metrics(step, plain(logs), kind, once=kind != "system")
+        self._wake()
+
+    def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:
+        """Records the images in `samples/`, and their captions, as files to keep with the run."""
+        files = [*image_files(step, name, len(images)), text_file(step, f"{name}.captions")]
+        self._spool.media(step, name, files, list(captions))
+        self._wake()
+
+    def log_text(self, step: int, name: str, texts: Sequence[str]) -> None:
+        """Records the texts in `samples/` as a file to keep with the run."""
+        self._spool.media(step, name, [text_file(step, name)])
+        self._wake()
+
+    def flush(self) -> None:
+        """Does not wait for the server: what is in the spool survives a kill."""
+        self._spool.flush()
+        self._wake()
+
+    def finish(self, status: Status) -> None:
+        """Sets how the run ended, before `close`; without it, an exception being handled decides."""
+        self._status = status
+
+    def close(self) -> None:
+        """Waits a few seconds for the rest to be sent, and logs what is left."""
+        if self._sender is None or self._delivery is None:
+            return
+        sender, self._sender = self._sender, None
+        status = self._status or _verdict()
+        self._spool.append({"type": "status", "status": status})
+        self._spool.close()
+        sender.close(self._patience(status))
+        if not self._delivery.done():
+            logger.warning(
+                "%d points and the end of the run wait for %s in %s; the next attempt sends them, or: "
+                "everstep runs sync %s",
+                self._delivery.waiting(),
+                self.service,
+                self._spool.path,
+                self._directory,
+            )
+
+    def _describe(self) -> None:
+        """Records what the run is, and where it is meant to go."""
+        self._spool.append(self._target_record())
+        self._describe_run()
+        for path in self._artifacts:
+            self._spool.append({"type": "artifact", "path": path})
+        self._spool.append({"type": "status", "status": "running"})
+
+    def _wake(self) -> None:
+        if self._sender is not None:
+            self._sender.wake()
+
+    # ---- what differs from server to server ------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _prepare(self) -> None:
+        """Does what must be done before a thread can talk to the server."""
+
+    @abc.abstractmethod
+    def _target_record(self) -> Record:
+        """Returns where the records are meant to go, for the spool."""
+
+    @abc.abstractmethod
+    def _describe_run(self) -> None:
+        """Records parameters and tags."""
+
+    @abc.abstractmethod
+    def _connected(self) -> Delivery:
+        """Returns what takes records from the spool to the server."""
+
+    @abc.abstractmethod
+    def _label(self) -> str:
+        """Returns what to call the server in the log."""
+
+    def _patience(self, status: Status) -> float:
+        """Returns how many seconds `close` waits."""
+        return self._close_seconds
+
+
+def _verdict() -> Status:
+    """Returns how a run ends that is closed now."""
+    error = sys.exception()
+    if error is None:
+        return "finished"
+    return "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "failed"

@@ -6,13 +6,10 @@ from typing import Protocol
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.tracking import wandb_run
-from everstep.tracking.mlflow_run import MlflowRun, spool_of
-from everstep.tracking.mlflow_target import Target, prepare_client, without_credentials
-from everstep.tracking.sender import Delivery, Destination
-from everstep.tracking.spool import point_count
-from everstep.tracking.wandb_run import WandbRun
-from everstep.tracking.wandb_target import WandbTarget, require_package
+from everstep.tracking import wandb
+from everstep.tracking.mlflow import MlflowRun, Target, prepare_client, spool_of, without_credentials
+from everstep.tracking.spool import Delivery, Destination, point_count
+from everstep.tracking.wandb import WandbRun, WandbTarget, require_package
 
 _SECONDS_TO_SEND = 600.0
 
@@ -24,9 +21,9 @@ class SyncResult:
     Attributes:
       server: Where the run is recorded, without credentials.
       remote_id: The id of the run there; None if it could not be created.
-      sent: How many points the server took now.
-      waiting: How many still wait.
-      refused: How many entries the server refuses for good, over all attempts; `mlflow.refused.jsonl` has them.
+      sent: How many points the server accepted now.
+      waiting: How many are still waiting.
+      refused: How many entries the server rejects for good, over all attempts; `mlflow.refused.jsonl` has them.
       problem: Why points still wait; None when all were sent.
     """
 
@@ -52,7 +49,9 @@ def sync(model_dir: storage.PathLike, uri: str | None = None) -> SyncResult:
     directory, spool = Path(model_dir), spool_of(model_dir)
     target = Target.recorded(spool.records(), uri)
     if target is None:
-        raise UsageError(f"{str(directory)!r} was not tracked with MLflow: there are no records in {spool.path}")
+        raise UsageError(
+            f"was not tracked with MLflow: {spool.path} has no records", key="DIR", received=str(directory)
+        )
     prepare_client(target.uri)
     run = MlflowRun(target, directory, spool)
     sent, waiting, problem = _deliver(directory, Delivery(spool, run.progress, run), run)
@@ -67,10 +66,10 @@ def sync_wandb(model_dir: storage.PathLike) -> SyncResult:
       UsageError: The run was not tracked with W&B, a process that still trains sends its points, or the package is
         missing.
     """
-    directory, spool = Path(model_dir).resolve(), wandb_run.spool_of(model_dir)
+    directory, spool = Path(model_dir).resolve(), wandb.spool_of(model_dir)
     target = WandbTarget.recorded(spool.records())
     if target is None:
-        raise UsageError(f"{str(model_dir)!r} was not tracked with W&B: there are no records in {spool.path}")
+        raise UsageError(f"was not tracked with W&B: {spool.path} is empty", key="DIR", received=str(model_dir))
     require_package()
     run = WandbRun(target, directory, spool, _SECONDS_TO_SEND, fallback=False)
     try:
@@ -86,11 +85,10 @@ def sync_all(model_dir: storage.PathLike) -> list[SyncResult]:
     Raises:
       UsageError: There is none, or see `sync` and `sync_wandb`.
     """
-    senders = {spool_of(model_dir).path: sync, wandb_run.spool_of(model_dir).path: sync_wandb}
+    senders = {spool_of(model_dir).path: sync, wandb.spool_of(model_dir).path: sync_wandb}
     found = [send for path, send in senders.items() if path.exists()]
     if not found:
-        folder = Path(model_dir) / "spool"
-        raise UsageError(f"{str(model_dir)!r} was not tracked on a server: there is nothing in {str(folder)!r}")
+        raise UsageError("was not tracked on a server: it has no spool", key="DIR", received=str(model_dir))
     return [send(model_dir) for send in found]
 
 
@@ -101,20 +99,15 @@ class _Counting(Destination, Protocol):
 def _deliver(directory: Path, delivery: Delivery, run: _Counting) -> tuple[int, int, str | None]:
     """Delivers all there is; returns how many points were taken, how many wait, and why."""
     if not delivery.take_over():
-        raise UsageError(f"{str(directory)!r} is in use: the process that trains there sends its points by itself")
-    try:
-        sent, problem = _drain(delivery, run)
-    finally:
-        delivery.hand_over()
-    return sent, delivery.waiting(), problem
-
-
-def _drain(delivery: Delivery, run: _Counting) -> tuple[int, str | None]:
-    """Delivers all there is; returns how many points were taken, and why not all were sent."""
-    sent = 0
+        raise UsageError(
+            "is in use: the process that trains there sends its points itself", key="DIR", received=str(directory)
+        )
+    sent, problem = 0, None
     try:
         while (batch := delivery.step()) is not None:
             sent += point_count(batch.records) - (run.points_refused if batch.records else 0)
     except Exception as error:  # a server can fail in any way
-        return sent, str(error)
-    return sent, None
+        problem = str(error)
+    finally:
+        delivery.hand_over()
+    return sent, delivery.waiting(), problem

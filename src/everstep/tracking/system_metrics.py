@@ -1,24 +1,26 @@
-"""What a machine says of itself: processors, memory, disk, and NVIDIA's GPUs where there are any.
+"""Figures of the machine: processors, memory, disk, and NVIDIA's GPUs where there are any.
 
-Names are MLflow's own, so that its page of system metrics shows them.
+Names are MLflow's own, so that its page of system metrics shows them. A thread reads them every few seconds.
 """
 
 import contextlib
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from everstep.errors import missing_extra
+from everstep.tracking.tracker import Tracker
 from everstep.types import Logs
 
 _MEGABYTE = 1e6
 
 
 def require(seconds: float) -> None:
-    """Refuses to look at the machine every so many seconds where nothing can.
+    """Checks that the machine can be read every so many seconds.
 
     Raises:
       UsageError: The package is not installed.
@@ -40,10 +42,10 @@ class SystemMetrics:
         self._directory, self._psutil = directory, psutil
         self._process = psutil.Process()
         self._gpus = Gpus()
-        psutil.cpu_percent()  # the next call tells what has been since this one
+        psutil.cpu_percent()  # the next call returns the utilization since this one
 
     def read(self) -> Logs:
-        """Returns the figures of this moment, by names that begin with `system/`; what cannot be read is left out."""
+        """Returns the figures of this moment, by names that begin with `system/`, without what cannot be read."""
         found: Logs = {}
         for figures in (self._processor, self._memory, self._disk, self._gpus.read):
             with contextlib.suppress(OSError, self._psutil.Error):
@@ -51,7 +53,7 @@ class SystemMetrics:
         return {f"system/{name}": float(value) for name, value in found.items()}
 
     def close(self) -> None:
-        """Lets go of the driver."""
+        """Releases the driver."""
         self._gpus.close()
 
     def _processor(self) -> Logs:
@@ -90,7 +92,7 @@ class Gpus:
             self._handles = list(_visible(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES")))
 
     def read(self) -> Logs:
-        """Returns the figures of each; what one cannot say is left out."""
+        """Returns the figures of each, without what a GPU does not report."""
         found: Logs = {}
         for number, handle in enumerate(self._handles):
             for figures in (self._load, self._memory, self._power):
@@ -99,7 +101,7 @@ class Gpus:
         return found
 
     def close(self) -> None:
-        """Lets go of the driver."""
+        """Releases the driver."""
         if self._library is not None:
             with contextlib.suppress(self._library.NVMLError):
                 self._library.nvmlShutdown()
@@ -131,3 +133,32 @@ def _visible(library: Any, said: str | None) -> Iterator[Any]:
             yield library.nvmlDeviceGetHandleByIndex(int(name))
         else:
             yield library.nvmlDeviceGetHandleByUUID(name)
+
+
+@contextlib.contextmanager
+def watched(tracker: Tracker, directory: Path, seconds: float, step: Callable[[], int]) -> Iterator[None]:
+    """Inside the block a thread logs the figures of the machine to a tracker, as the kind `system`.
+
+    Args:
+      tracker: A `BackgroundTracker`, or one around it: it is called from another thread.
+      directory: The run directory.
+      seconds: Between two readings; 0 for none.
+      step: Returns the step to log a reading at.
+    """
+    if not seconds:
+        yield
+        return
+    ended = threading.Event()
+
+    def work() -> None:
+        with contextlib.closing(SystemMetrics(directory)) as metrics:  # psutil compares with this thread's last reading
+            while not ended.wait(seconds):
+                tracker.log(step(), metrics.read(), "system")
+
+    thread = threading.Thread(target=work, name="everstep-system", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

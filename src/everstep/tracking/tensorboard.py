@@ -16,13 +16,65 @@ from typing import Any
 
 import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.histogram_pb2 import HistogramProto
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from everstep import storage
+from everstep import redaction, storage
+from everstep.data.tfrecord_files import whole_frames
 from everstep.tracking.appending import append
-from everstep.tracking.tensorboard_values import histogram_value, image_values, text_value
+from everstep.tracking.samples import histogram, png
 from everstep.tracking.tracker import Kind, Tracker, plain
+
+
+def image_values(name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> list[Any]:
+    """Returns a value for each image, and one with the captions."""
+    pictures = [
+        Summary.Value(
+            tag=f"{name}/{number}",
+            image=Summary.Image(
+                height=image.shape[0],
+                width=image.shape[1],
+                colorspace=image.shape[2] if image.ndim == 3 else 1,
+                encoded_image_string=png(image),
+            ),
+        )
+        for number, image in enumerate(images)
+    ]
+    numbered = [f"{number}: {caption}" for number, caption in enumerate(captions)]
+    return [*pictures, text_value(f"{name}/captions", numbered)] if numbered else pictures
+
+
+def text_value(name: str, texts: Sequence[str]) -> Any:
+    """Returns texts as one value."""
+    data = [redaction.text(text).encode("utf-8") for text in texts]
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(data))])
+    metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+    return Summary.Value(
+        tag=name, metadata=metadata, tensor=TensorProto(dtype=DT_STRING, tensor_shape=shape, string_val=data)
+    )
+
+
+def histogram_value(name: str, values: np.ndarray) -> Any:
+    """Returns the histogram of an array; None where it has no finite number."""
+    found = histogram(values)
+    if found is None:
+        return None
+    # TensorBoard's own form names the upper edge of each bucket; the first one begins at `min`.
+    proto = HistogramProto(
+        min=found.edges[0],
+        max=found.edges[-1],
+        num=sum(found.counts),
+        sum=found.total,
+        sum_squares=found.squares,
+        bucket_limit=found.edges[1:],
+        bucket=found.counts,
+    )
+    return Summary.Value(tag=name, histo=proto)
+
 
 _FLUSH_SECONDS = 2.0
 _file_numbers = itertools.count()
@@ -31,10 +83,9 @@ _file_numbers = itertools.count()
 class TensorBoardTracker(Tracker):
     """Writes scalars to `train/` and `validation/` under a directory, one TensorBoard run each.
 
-    Histograms, and what a machine says of itself, go to `train/`; pictures and texts of evaluations to `validation/`.
-    Tags are the names in the logs, so that training and validation curves of one name share a chart. Files appear with
-    the first number, and can be read while training. A call that the disk fails raises OSError, and what it could not
-    write goes with the next flush.
+    Histograms and figures of the machine go to `train/`; images and texts of evaluations to `validation/`. Tags are the
+    names in the logs, so that training and validation curves of one name share a chart. Files appear with the first
+    number, and can be read while training. A call that fails to write raises OSError; the next flush writes the rest.
 
     Args:
       directory: The run directory.
@@ -59,17 +110,17 @@ class TensorBoardTracker(Tracker):
         self._flushed = clock()
 
     def start(self, step: int) -> None:
-        """Lets TensorBoard forget the steps beyond `step`, as soon as there is something new to show."""
+        """Makes TensorBoard drop the steps beyond `step`, with the next event."""
         for file in self._files.values():
             file.restart(step)
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
         """Writes one event with all of `logs`."""
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in plain(logs).items()]
+        values = [scalar_value(name, value) for name, value in plain(logs).items()]
         self._write("train" if kind == "system" else kind, step, values)
 
     def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:
-        """Writes pictures, `name/0` and so on; TensorBoard has no captions for them, so they are a text beside."""
+        """Writes images, `name/0` and so on; TensorBoard has no captions for them, so they are a text beside."""
         self._write("validation", step, image_values(name, images, captions))
 
     def log_text(self, step: int, name: str, texts: Sequence[str]) -> None:
@@ -87,7 +138,7 @@ class TensorBoardTracker(Tracker):
             self.flush()
 
     def flush(self) -> None:
-        """Hands the events to the operating system, where TensorBoard sees them."""
+        """Writes the events to the files, where TensorBoard sees them."""
         self._flushed = self._clock()
         _each(file.flush for file in self._files.values())
 
@@ -107,7 +158,7 @@ class EventFile:
         self._purge_step: int | None = None
 
     def restart(self, step: int) -> None:
-        """Makes the next event follow the order to drop what was recorded beyond `step`."""
+        """Has the next event preceded by one that makes TensorBoard drop what was recorded beyond `step`."""
         if step > 0 or self._begun or any(self._directory.glob("*tfevents*")):
             # TensorBoard drops from this step on; at 0 nothing was restored, so all goes.
             self._purge_step = step + 1 if step > 0 else 0
@@ -120,7 +171,7 @@ class EventFile:
         self._open()
 
     def flush(self) -> None:
-        """Hands what was written to the operating system; what it does not take is kept."""
+        """Writes the buffered events; what cannot be written stays buffered."""
         if data := self._unwritten.getvalue():
             append(self._open(), data)
             self._unwritten = io.BytesIO()
@@ -143,21 +194,38 @@ class EventFile:
         return self._descriptor
 
     def _opening(self, first: int) -> Iterator[Event]:
-        """Yields what must stand before an event at step `first`."""
+        """Yields the events that must precede one at step `first`."""
         if not self._begun:
             self._begun = True
             yield Event(file_version="brain.Event:2")
             if self._purge_step is None and not any(self._directory.glob("*tfevents*")):
-                # TensorBoard takes only a second one for a restart.
+                # TensorBoard treats only a second START as a restart.
                 yield Event(session_log=SessionLog(status=SessionLog.START))
         if self._purge_step is not None:
-            # What is done once more at the step restored, a broken evaluation say, replaces what was there.
+            # What is run again at the restored step, such as an interrupted evaluation, replaces what was there.
             purge_step, self._purge_step = min(self._purge_step, first), None
             yield Event(step=purge_step, session_log=SessionLog(status=SessionLog.START))
 
 
+def scalar_value(name: str, value: float) -> Any:
+    """Returns a number as a `Summary.Value`."""
+    return Summary.Value(tag=name, simple_value=value)
+
+
+def last_step(directory: Path) -> int:
+    """Returns the last step in the event files of a folder, -1 for none; what a kill left unfinished does not count."""
+    last = -1
+    for path in directory.glob("*tfevents*"):
+        data = path.read_bytes()
+        for frame in whole_frames(path)[0]:
+            event = Event.FromString(data[frame.data : frame.data + frame.length])
+            if event.HasField("summary"):
+                last = max(last, event.step)
+    return last
+
+
 def _each(calls: Iterable[Callable[[], None]]) -> None:
-    """Makes every call, also after one has failed; then raises the last error of a disk."""
+    """Makes every call, also after one has failed; then raises the last OSError."""
     failed: OSError | None = None
     for call in calls:
         try:

@@ -1,14 +1,17 @@
-"""What the loop says about its progress, and the trackers that need no sink.
+"""The interface of trackers, and the trackers that need no sink.
 
 The controller calls `start` once per attempt, `log` at the end of each logging window and evaluation, `flush`
-before a checkpoint is committed, `close` when the attempt ends however it ends.
+before a checkpoint is committed, and `close` when the attempt ends, however it ends.
 """
 
 import abc
 import dataclasses
+import functools
 import logging
+import queue
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,8 +27,8 @@ Kind = Literal["train", "validation", "system"]
 class Tracker(abc.ABC):
     """One sink for the logs of a run.
 
-    Every number is accepted: NaN and infinities are shown as such, for they are news, not errors. Pictures, texts and
-    histograms are for those that can show them: a tracker that says nothing of them is not asked to.
+    Every number is accepted: NaN and infinities are recorded as such. Images, texts and histograms are optional: by
+    default a tracker ignores them.
 
     Example:
       tracker.start(restored_step)
@@ -48,13 +51,13 @@ class Tracker(abc.ABC):
     def log_images(  # noqa: B027
         self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]
     ) -> None:
-        """Records pictures of an evaluation at `step`: bytes, (h, w) or (h, w, 3 or 4), each with its caption."""
+        """Records images of an evaluation at `step`: bytes, (h, w) or (h, w, 3 or 4), each with its caption."""
 
     def log_text(self, step: int, name: str, texts: Sequence[str]) -> None:  # noqa: B027
         """Records texts of an evaluation at `step`."""
 
     def log_histograms(self, step: int, values: Mapping[str, np.ndarray]) -> None:  # noqa: B027
-        """Records how the numbers of each array are distributed at `step`; the arrays are nobody else's."""
+        """Records histograms of arrays at `step`; the tracker may keep the arrays."""
 
     @abc.abstractmethod
     def flush(self) -> None:
@@ -81,49 +84,64 @@ class NoopTracker(Tracker):
         """Does nothing."""
 
 
-class MultiTracker(Tracker):
+class ForwardingTracker(Tracker):
+    """A tracker that passes every call on to others; `forward` says how."""
+
+    @abc.abstractmethod
+    def forward(self, method: str, *args: Any) -> None:
+        """Passes a call of `method` on."""
+
+    def start(self, step: int) -> None:
+        """Forwards the call."""
+        self.forward("start", step)
+
+    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+        """Forwards the call."""
+        self.forward("log", step, logs, kind)
+
+    def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:
+        """Forwards the call."""
+        self.forward("log_images", step, name, images, captions)
+
+    def log_text(self, step: int, name: str, texts: Sequence[str]) -> None:
+        """Forwards the call."""
+        self.forward("log_text", step, name, texts)
+
+    def log_histograms(self, step: int, values: Mapping[str, np.ndarray]) -> None:
+        """Forwards the call."""
+        self.forward("log_histograms", step, values)
+
+    def flush(self) -> None:
+        """Forwards the call."""
+        self.forward("flush")
+
+
+class MultiTracker(ForwardingTracker):
     """Several trackers as one, called in the order given.
 
-    A disk that is full or gone is no reason to stop training, which has its checkpoints to live on: where a tracker
-    raises OSError, that is said once, the others go on, and it is called again as if nothing had happened. So a
-    tracker that raises OSError keeps what it could not write, for its next call.
+    A full or missing disk does not stop training: when a tracker raises OSError, a warning is logged once, the others
+    are called as usual, and so is this one the next time. So a tracker that raises OSError keeps what it could not
+    write for its next call.
     """
 
     def __init__(self, trackers: Iterable[Tracker]) -> None:
         self.trackers = tuple(trackers)
         self._failing: set[Tracker] = set()
 
-    def start(self, step: int) -> None:
-        """Starts all of them."""
+    def forward(self, method: str, *args: Any) -> None:
+        """Calls all of them, and logs which cannot write, and after a flush which can write again."""
         for tracker in self.trackers:
-            self._try(tracker, lambda one: one.start(step))
-
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
-        """Logs to all of them."""
-        for tracker in self.trackers:
-            self._try(tracker, lambda one: one.log(step, logs, kind))
-
-    def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:
-        """Shows pictures to all of them."""
-        for tracker in self.trackers:
-            self._try(tracker, lambda one: one.log_images(step, name, images, captions))
-
-    def log_text(self, step: int, name: str, texts: Sequence[str]) -> None:
-        """Shows texts to all of them."""
-        for tracker in self.trackers:
-            self._try(tracker, lambda one: one.log_text(step, name, texts))
-
-    def log_histograms(self, step: int, values: Mapping[str, np.ndarray]) -> None:
-        """Shows arrays to all of them."""
-        for tracker in self.trackers:
-            self._try(tracker, lambda one: one.log_histograms(step, values))
-
-    def flush(self) -> None:
-        """Flushes all of them, and says so where one can write again."""
-        for tracker in self.trackers:
-            if self._try(tracker, lambda one: one.flush()) and tracker in self._failing:
-                self._failing.remove(tracker)
-                logger.warning("%s can write again: nothing is missing", _label(tracker))
+            name = type(tracker).__name__
+            try:
+                getattr(tracker, method)(*args)
+            except OSError as error:
+                if tracker not in self._failing:
+                    self._failing.add(tracker)
+                    logger.warning("%s cannot write (%s); it will retry, training continues", name, error)
+            else:
+                if method == "flush" and tracker in self._failing:
+                    self._failing.remove(tracker)
+                    logger.warning("%s can write again: nothing is missing", name)
 
     def close(self) -> None:
         """Closes every one, also after one has failed; then raises what went wrong, other than the disk.
@@ -132,22 +150,74 @@ class MultiTracker(Tracker):
           Exception: The error of the one that failed.
           ExceptionGroup: The errors, when several failed.
         """
-        errors = [error for tracker in self.trackers if (error := _failure(tracker))]
+        errors = []
+        for tracker in self.trackers:
+            try:
+                tracker.close()
+            except OSError as error:
+                logger.error("%s could not write all it had: %s", type(tracker).__name__, error)
+            except Exception as error:
+                errors.append(error)
         if len(errors) == 1:
             raise errors[0]
         if errors:
             raise ExceptionGroup("trackers could not be closed", errors)
 
-    def _try(self, tracker: Tracker, call: Callable[[Tracker], None]) -> bool:
-        """Returns whether the disk took what a call writes."""
-        try:
-            call(tracker)
-        except OSError as error:
-            if tracker not in self._failing:
-                self._failing.add(tracker)
-                logger.warning("%s cannot write (%s); training goes on, and it tries again", _label(tracker), error)
-            return False
-        return True
+
+class BackgroundTracker(ForwardingTracker):
+    """Another tracker, called by a thread of its own, in order.
+
+    `start`, `flush` and `close` wait until all calls are done. What the other tracker raised is raised by the next
+    call: nothing is lost silently.
+
+    Args:
+      tracker: The tracker that does the work.
+    """
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._calls: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def forward(self, method: str, *args: Any) -> None:
+        """Queues a call, whose arguments must not change any more.
+
+        Figures of the machine come from another thread; errors are raised on the training thread only.
+        """
+        if args[-1:] != ("system",):
+            self._raise()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="everstep-tracking", daemon=True)
+            self._thread.start()
+        self._calls.put(functools.partial(getattr(self._tracker, method), *args))
+        if method in ("start", "flush"):
+            self._calls.join()
+            self._raise()
+
+    def close(self) -> None:
+        """Waits until everything is written, and ends the thread."""
+        if self._thread is not None:
+            self._calls.put(None)
+            self._thread.join()
+            self._thread = None
+        self._tracker.close()
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                call()
+            except BaseException as error:  # raised where the next call is made
+                self._error = self._error or error
+            finally:
+                self._calls.task_done()
+        self._calls.task_done()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +230,7 @@ class Point:
 
 
 class MemoryTracker(Tracker):
-    """Keeps every point in a list; what tests look at.
+    """Keeps every point in a list, for tests.
 
     Attributes:
       points: What was logged, oldest first.
@@ -187,14 +257,14 @@ class MemoryTracker(Tracker):
         """Does nothing: what is in memory is visible."""
 
     def close(self) -> None:
-        """Remembers that it was called."""
+        """Sets `closed`."""
         self.closed = True
 
 
 def plain(logs: Mapping[str, float]) -> Logs:
-    """Returns the logs as plain floats, whatever kind of scalar the backend made them of; names without secrets.
+    """Returns the logs as plain floats, whatever scalars the backend uses; secrets in names are redacted.
 
-    Logs inside of logs become one level: `{"a": {"b": 1}}` is `{"a|b": 1.0}`.
+    Nested logs become one level: `{"a": {"b": 1}}` is `{"a|b": 1.0}`.
     """
     flat: Logs = {}
     for name, value in logs.items():
@@ -203,18 +273,3 @@ def plain(logs: Mapping[str, float]) -> Logs:
         else:
             flat[redaction.text(name)] = float(value)
     return flat
-
-
-def _failure(tracker: Tracker) -> Exception | None:
-    """Closes a tracker; returns what is worth raising."""
-    try:
-        tracker.close()
-    except OSError as error:
-        logger.error("%s could not write all it had: %s", _label(tracker), error)
-    except Exception as error:
-        return error
-    return None
-
-
-def _label(tracker: Tracker) -> str:
-    return type(tracker).__name__

@@ -1,17 +1,283 @@
-"""Weights & Biases, behind a spool."""
+"""Weights & Biases, behind a spool: one W&B run per everstep run, over all attempts.
 
-from collections.abc import Mapping
-from typing import Any
+W&B numbers the rows of a run, and takes them in order. A record of the spool that makes a row always has the same
+number, its place among such records; a resumed run reports which row comes next, and earlier ones are skipped. So each
+row arrives once, whatever was being sent when a process was killed.
+
+Files for later (`offline`) are written again by each attempt, from the first row on: the newest folder below
+`MODEL_DIR/wandb` has the whole run. W&B's own package runs in another process (`wandb_process.py`).
+"""
+
+import collections
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
-from everstep import storage
-from everstep.tracking.histogram import histogram
-from everstep.tracking.sender import Delivery, Pace
-from everstep.tracking.spool import Record
-from everstep.tracking.spooled import SpooledTracker, Status
-from everstep.tracking.wandb_run import WandbRun, spool_of
-from everstep.tracking.wandb_target import WandbTarget
+from everstep import redaction, storage
+from everstep.errors import missing_extra
+from everstep.tracking import wandb_process
+from everstep.tracking.samples import histogram
+from everstep.tracking.spool import (
+    Delivery,
+    Forgotten,
+    Pace,
+    Progress,
+    Record,
+    Spool,
+    SpooledTracker,
+    Status,
+    flattened,
+    last_target,
+    named_values,
+)
+
+logger = logging.getLogger(__name__)
+
+# No output of W&B's own on the screen, and no error reports to its makers.
+_ENVIRONMENT = {"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_ERROR_REPORTING": "false"}
+
+# Settings of another run that this process may be a part of.
+_NOT_OURS = ("WANDB_SERVICE", "WANDB_RUN_ID", "WANDB_RESUME", "WANDB_NAME", "WANDB_MODE", "WANDB_DIR", "WANDB_SWEEP_ID")
+
+
+def _environment() -> dict[str, str]:
+    """Returns this process's variables, with W&B's settings."""
+    return {name: value for name, value in os.environ.items() if name not in _NOT_OURS} | _ENVIRONMENT
+
+
+Mode = Literal["online", "offline"]
+
+_NOT_IN_PROJECTS = re.compile(r"[/\\#?%:]+")
+_LONGEST_PROJECT = 128
+_OFFLINE = ("offline", "dryrun")  # both are W&B's own words
+
+
+@dataclasses.dataclass(frozen=True)
+class WandbTarget:
+    """Where a run is recorded.
+
+    Attributes:
+      run_id: The id of the everstep run, and of the one on W&B.
+      project: The project on W&B.
+      entity: The user or team; empty for the account's own.
+      mode: Whether to send at once, or to keep files.
+      name: What the run is called there.
+    """
+
+    run_id: str
+    project: str
+    entity: str
+    mode: Mode
+    name: str
+
+    @property
+    def server(self) -> str:
+        """The server, entity and project that the records are delivered to."""
+        if self.mode == "offline":
+            return "offline"
+        return "/".join(filter(None, [_base_url(), self.entity, self.project]))
+
+    def record(self) -> Record:
+        """Returns the target as a record of the spool."""
+        return {"type": "target", **dataclasses.asdict(self)}
+
+    @classmethod
+    def recorded(cls, records: Iterable[Record]) -> "WandbTarget | None":
+        """Returns the last target in a spool, to be sent online."""
+        if (last := last_target(records)) is None:
+            return None
+        return cls(last["run_id"], last["project"], last["entity"], "online", last["name"])
+
+
+def make_target(run_id: str, experiment: str, name: str, project: str, entity: str, mode: str) -> WandbTarget:
+    """Returns the target of the configuration's values; empty ones are taken from W&B's own variables.
+
+    Raises:
+      UsageError: W&B's package is missing.
+    """
+    require_package()
+    asked = (mode or os.environ.get("WANDB_MODE", "")).lower()
+    return WandbTarget(
+        run_id,
+        project or os.environ.get("WANDB_PROJECT") or _NOT_IN_PROJECTS.sub("-", experiment)[:_LONGEST_PROJECT],
+        entity or os.environ.get("WANDB_ENTITY", ""),
+        "offline" if asked in _OFFLINE else "online",
+        name,
+    )
+
+
+def is_disabled() -> bool:
+    """Returns whether `WANDB_MODE` disables W&B, as it does for every program."""
+    return os.environ.get("WANDB_MODE", "").lower() == "disabled"
+
+
+def require_package() -> None:
+    """Checks that W&B's package is installed.
+
+    Raises:
+      UsageError: It is not.
+    """
+    if importlib.util.find_spec("wandb") is None:
+        raise missing_extra("wandb", "wandb", "tracking with Weights & Biases")
+
+
+def _base_url() -> str:
+    return os.environ.get("WANDB_BASE_URL", "wandb.ai").removeprefix("https://").rstrip("/")
+
+
+_EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 255}  # W&B calls a run that ended with 255 killed
+_ROWS = ("metrics", "media", "histograms")
+_INIT_SECONDS = 30.0
+_SECONDS_TO_EXIT = 10.0
+_NO_ANSWER = '{"error": "its process ended: spool/wandb.log may say why"}'
+
+
+class Unavailable(Exception):
+    """W&B cannot take records now; the message fits on a line."""
+
+
+class WandbRun:
+    """Delivers records to the run on W&B, through a process of its own that is started with the first.
+
+    Args:
+      target: The run.
+      directory: The run directory.
+      spool: Where the records come from.
+      finish_seconds: How long W&B may take to get the rest, when the run ends.
+      fallback: Whether to keep files where there is no account.
+
+    Attributes:
+      progress: How far they have been delivered.
+      points_refused: How many points of the records sent last it did not take, because it had them already.
+    """
+
+    def __init__(
+        self, target: WandbTarget, directory: Path, spool: Spool, finish_seconds: float, fallback: bool = True
+    ) -> None:
+        self.progress = Progress.load(spool.path.with_suffix(".sent.json"), target.server, spool)
+        self._target, self._directory, self._spool = target, directory, spool
+        self._finish_seconds, self._fallback = finish_seconds, fallback
+        self._process: subprocess.Popen[str] | None = None
+        self._next_row = 0
+        self.points_refused = 0
+
+    def send(self, records: Sequence[Record]) -> None:
+        """Delivers records; the last one of a run that has ended waits until W&B has everything.
+
+        Raises:
+          Forgotten: It is not known what W&B has: all is sent from the beginning, and W&B skips what it has.
+          Unavailable: W&B cannot take them now.
+        """
+        if self._process is None:
+            self._open()
+            if self.progress.offset:
+                raise Forgotten
+        self.points_refused = self._ask({"log": [self._entry(record) for record in records if _is_shown(record)]})[
+            "known"
+        ]
+        if records and records[-1].get("status") in _EXIT_CODES and self._is_last(records[-1]):
+            self._ask({"finish": _EXIT_CODES[records[-1]["status"]]})
+            self.end(_SECONDS_TO_EXIT)
+
+    def end(self, seconds: float = 0.0) -> None:
+        """Ends the process, with a kill after so many seconds; W&B's service ends with it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(OSError):  # what it did not read
+            if process.stdin is not None:
+                process.stdin.close()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()  # not before: another thread may wait for an answer
+
+    def _open(self) -> None:
+        target = self._target
+        asked: dict[str, Any] = {"id": target.run_id, "project": target.project, "entity": target.entity}
+        asked |= {"name": target.name, "mode": target.mode, "directory": str(self._directory)}
+        asked |= {"init_seconds": _INIT_SECONDS, "finish_seconds": self._finish_seconds, "fallback": self._fallback}
+        self._start()
+        answer = self._ask({"open": asked})
+        self._next_row = 0
+        if answer["reason"] and self.progress.server != "offline":
+            self.progress.server = "offline"
+            text = "W&B: %s, so the run is kept in %s; to send it: wandb login, then everstep runs sync %s"
+            logger.warning(text, answer["reason"], self._directory / "wandb", self._directory)
+        self.progress.remote_id = target.run_id
+
+    def _start(self) -> None:
+        # By its path, without its folder on sys.path, where files are named after packages. In a session of its own:
+        # a Ctrl-C is for the training, which ends this process when it is over.
+        command = [sys.executable, "-P", wandb_process.__file__]
+        with open(self._spool.path.with_suffix(".log"), "ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                encoding="utf-8",
+                start_new_session=True,
+                env=_environment(),
+            )
+
+    def _ask(self, line: Record) -> Record:
+        """Returns the answer to a line; a process that reports an error, or does not answer, is ended."""
+        process = self._process
+        try:
+            if process is None or process.stdin is None or process.stdout is None:
+                raise OSError("it has ended")
+            process.stdin.write(json.dumps(line) + "\n")
+            process.stdin.flush()
+            answer = json.loads(process.stdout.readline() or _NO_ANSWER)
+        except (OSError, ValueError) as error:
+            answer = {"error": f"its process ended ({error}): spool/wandb.log may say why"}
+        if "error" in answer:
+            self.end()
+            raise Unavailable(redaction.text(answer["error"]))
+        return answer
+
+    def _entry(self, record: Record) -> Record:
+        """Returns a record in the form that the process takes."""
+        kind = record["type"]
+        if kind not in _ROWS:
+            return {"op": "config" if kind == "params" else "tags", "values": record["values"]}
+        row, self._next_row = self._next_row, self._next_row + 1
+        entry = {"row": row, "step": record["step"], "time": record["time"]}
+        if kind == "media":
+            files = [str(self._directory / path) for path in record["files"] if not path.endswith(".captions.txt")]
+            return {**entry, "op": "media", "name": record["name"], "files": files, "captions": record["captions"]}
+        if kind == "histograms":
+            return {**entry, "op": "histograms", "values": record["values"]}
+        return {**entry, "op": "row", "values": named_values(record)}
+
+    def _is_last(self, record: Record) -> bool:
+        return collections.deque(self._spool.records(), maxlen=1) == collections.deque([record])
+
+
+def spool_of(model_dir: storage.PathLike) -> Spool:
+    """Returns the spool of a run directory for W&B."""
+    return Spool(Path(model_dir).resolve() / "spool", "wandb")
+
+
+def _is_shown(record: Record) -> bool:
+    return record["type"] in (*_ROWS, "params", "tags")
+
 
 _SECONDS_TO_COMPLETE_A_FILE = 60.0
 
@@ -19,7 +285,7 @@ _SECONDS_TO_COMPLETE_A_FILE = 60.0
 class WandbTracker(SpooledTracker):
     """Records a run on W&B: one run there over all attempts, each point once; or in files for later.
 
-    Without an account the run is kept in files, which is said: `everstep runs sync DIR` sends it later.
+    Without an account the run is kept in files, with a warning: `everstep runs sync DIR` sends it later.
 
     Example:
       tracker = WandbTracker("runs/a", target, params=config.as_dict(), tags={"backend": "jax"})
@@ -50,7 +316,7 @@ class WandbTracker(SpooledTracker):
     ) -> None:
         super().__init__(model_dir, spool_of(model_dir), (), close_seconds, pace)
         self._target = target
-        self._params = _leaves({**(params or {}), "everstep": dict(tags or {})})
+        self._params = flattened({**(params or {}), "everstep": dict(tags or {})}, _spelled)
         self._tags = [str(value)[:64] for name, value in (tags or {}).items() if name in ("experiment", "backend")]
         self._run: WandbRun | None = None
 
@@ -62,7 +328,7 @@ class WandbTracker(SpooledTracker):
         self._wake()
 
     def close(self) -> None:
-        """Waits a few seconds for the rest to be sent, says what is left, and ends W&B's processes."""
+        """Waits a few seconds for the rest to be sent, logs what is left, and ends W&B's processes."""
         super().close()
         if self._run is not None:
             self._run.end()
@@ -87,23 +353,13 @@ class WandbTracker(SpooledTracker):
         return "W&B"
 
     def _patience(self, status: Status) -> float:
-        """A file is complete in a moment, once the process has started: a run that finished waits for it."""
+        """A file is complete in a moment, once the process has started: a finished run waits for it."""
         patient = status == "finished" and self._target.mode == "offline"
         return _SECONDS_TO_COMPLETE_A_FILE if patient else self._close_seconds
 
 
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns the leaves of nested mappings, as JSON can spell them, under their dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            flat |= _leaves(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value if isinstance(value, bool | int | str | None) else _spelled(value)
-    return flat
-
-
 def _spelled(value: Any) -> Any:
-    if isinstance(value, float) and np.isfinite(value):
+    """Returns a value as JSON allows it."""
+    if isinstance(value, bool | int | str | None) or (isinstance(value, float) and np.isfinite(value)):
         return value
     return [_spelled(one) for one in value] if isinstance(value, list | tuple) else str(value)

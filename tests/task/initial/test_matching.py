@@ -6,9 +6,8 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from everstep.task.initial import names
 from everstep.task.initial.load import load
-from everstep.task.initial.matching import Naming, best
+from everstep.task.initial.matching import Naming, best, model_weights
 
 pytestmark = pytest.mark.backend
 
@@ -22,7 +21,7 @@ def net(*called: str | None, classes: int = 4, head: str | None = "head") -> ker
 
 
 def values(model: keras.Model) -> dict[str, np.ndarray]:
-    return {name: keras.ops.convert_to_numpy(variable.value) for name, variable in names.weights(model).items()}
+    return {name: keras.ops.convert_to_numpy(variable.value) for name, variable in model_weights(model).items()}
 
 
 def taken(model: keras.Model, source: keras.Model, path: str) -> dict[str, str]:

@@ -12,11 +12,12 @@ import tensorflow as tf
 import tensorstore as ts
 from keras import layers
 
-from everstep.checkpoint import arrays, manifest, ocdbt, selected
+from everstep.checkpoint import arrays, manifest, partial_read
+from everstep.checkpoint import partial_read as selected
 from everstep.checkpoint.manifest import Damaged, Manifest
 from everstep.errors import UsageError
-from everstep.task.initial import names
 from everstep.task.initial.load import load
+from everstep.task.initial.matching import model_weights
 from everstep.testing import models
 from everstep.testing.tasks import seeded
 
@@ -51,7 +52,7 @@ def test_here_is_a_directory_like_any_other(tmp_path, monkeypatch):
 
 
 def test_a_name_that_no_file_can_have():
-    refused(seeded(models.mlp), "x" * 5000, "cannot be looked at: File name too long")
+    refused(seeded(models.mlp), "x" * 5000, "cannot be read: File name too long")
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
@@ -84,7 +85,7 @@ def test_groups_in_groups_in_groups(tmp_path):
 
 
 def test_many_long_paths(tmp_path, monkeypatch):
-    monkeypatch.setattr("everstep.task.initial.hdf5._MOST_TEXT", 50_000)
+    monkeypatch.setattr("everstep.task.initial.keras_file._MOST_TEXT", 50_000)
     model = seeded(models.mlp)
     model.save_weights(tmp_path / "a.weights.h5")
     with h5py.File(tmp_path / "a.weights.h5", "a") as file:
@@ -144,7 +145,7 @@ def two_layers() -> keras.Model:
 
 def test_a_run_s_checkpoint_with_an_array_that_is_too_short(tmp_path):
     model = two_layers()
-    held = {f"model/{name}": np.ones(weight.shape, "float32") for name, weight in names.weights(model).items()}
+    held = {f"model/{name}": np.ones(weight.shape, "float32") for name, weight in model_weights(model).items()}
     checkpoint(tmp_path / "1", held)
     store = ts.KvStore.open({"driver": "ocdbt", "base": f"file://{tmp_path}/1/state/"}).result()
     store.write(b"arrays.model/b/kernel/0.0", b"short").result()
@@ -171,12 +172,12 @@ def test_an_index_that_unpacks_to_very_much(tmp_path):
     transaction.commit_sync()
     assert sum(file.stat().st_size for file in tmp_path.rglob("d/*")) < 1 << 16
     with pytest.raises(Damaged, match="unpack to more than 48 MiB"):
-        ocdbt.require_modest(tmp_path / "bomb")
+        partial_read.require_modest_index(tmp_path / "bomb")
     (tmp_path / "honest").mkdir()
     chance = b"\x28\xb5\x2f\xfd" + np.random.default_rng(0).bytes(1 << 16)
     (tmp_path / "honest" / "weights").write_bytes(chance * 20 + bytes(1 << 20))
     (tmp_path / "honest" / "empty").touch()
-    ocdbt.require_modest(tmp_path / "honest")
+    partial_read.require_modest_index(tmp_path / "honest")
 
 
 def test_log_lines_say_what_the_path_was_given_as(tmp_path, caplog):

@@ -1,4 +1,4 @@
-"""Gin: bindings from `--gin-file` and `--gin-params`, read without running anything.
+"""Gin bindings from `--gin-file` and `--gin-params`: read first, then applied to configs and to configurables.
 
     bindings = gin_bindings.read(["wide.gin"], ["TrainerConfig.train_steps = 100"])
     bindings.backend()         # before Keras is imported
@@ -6,31 +6,38 @@
     bindings.layers(config)    # the bindings that name fields of configs
     bindings.apply()           # the others, for `@gin.configurable` functions and classes
 
-Imports in gin files, and what dynamic registration names through them, are held against the allowlist
-(`everstep.config.allowed`). Gin itself, which keeps its bindings for the whole process, is only ever given what has
-passed.
+A config class is named as gin names configurables, by the end of its dotted name: `TrainerConfig`,
+`config.TrainerConfig`, `everstep.loop.config.TrainerConfig`; or as its package exports it, `everstep.TrainerConfig`. A
+class stands for its subclasses too. The field is set wherever the experiment has such a config; a scope restricts it:
+`train_data/DataConfig.global_batch_size = 8`.
+
+Imports in gin files, and what dynamic registration names through them, are checked against the allowlist
+(`everstep.config.allowed`). Gin itself, which keeps its bindings for the whole process, only receives what has passed.
 """
 
+import copy
+import dataclasses
+import importlib.util
+import inspect
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from everstep import redaction
 from everstep.config import allowed
 from everstep.config.base import Config
-from everstep.config.gin.fields import full_name, is_meant, known_classes, layers, plain_value
-from everstep.config.gin.files import NEXT_FILE, Reader
-from everstep.config.gin.process import bind, clear, operative_config
-from everstep.config.gin.syntax import Binding, Context
-from everstep.config.layer import Layer
-from everstep.config.problem import ConfigError, Problem, show
-from everstep.errors import UsageError
+from everstep.config.gin.reading import NEXT_FILE, Binding, Context, Macro, Reader, Reference, names_in
+from everstep.config.layers import Layer
+from everstep.config.registry import load_entry_points
+from everstep.errors import Problem, UsageError, join, nearest, problems_under, show
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _RUNTIME = "everstep.engine.config.RuntimeConfig"
-
-__all__ = ["GinBindings", "clear", "operative_config", "read"]
 
 
 def read(
@@ -94,7 +101,7 @@ class GinBindings:
           config: The experiment's config: a field is set wherever it has such a class.
 
         Raises:
-          ConfigError: Everything wrong in all of them, each with its origin.
+          UsageError: Everything wrong in all of them, each with its origin.
         """
         return layers(config, [binding for binding in self._bindings if _names_config(binding)], self._macros)
 
@@ -102,7 +109,7 @@ class GinBindings:
         """Hands gin the bindings that name no config class; call it when the user's modules are imported.
 
         Raises:
-          ConfigError: Everything wrong in all of them: unknown configurables and arguments, with the nearest
+          UsageError: Everything wrong in all of them: unknown configurables and arguments, with the nearest
             names; references to what the project does not allow.
         """
         rest = list(self._rest())
@@ -111,7 +118,7 @@ class GinBindings:
         self.import_modules()
         problems = bind(rest)
         if problems:
-            raise ConfigError(problems)
+            raise UsageError(problems)
 
     def text(self) -> str:
         """Returns what a stored config does not say: the imports, the macros, the bindings that name no config class.
@@ -137,14 +144,15 @@ class GinBindings:
         try:
             return plain_value(binding.value, self._macros)
         except UsageError as error:
-            raise ConfigError([Problem(binding.key, str(error), binding.origin)]) from None
+            problems = problems_under(binding.key, error)
+            raise UsageError([dataclasses.replace(problem, origin=binding.origin) for problem in problems]) from None
 
     def _rest(self) -> Iterator[Binding]:
         return (binding for binding in self._bindings if not _names_config(binding))
 
 
 def _names_config(binding: Binding) -> bool:
-    """Tells whether a binding is for a config class, and not for a configurable that happens to share its name."""
+    """Returns whether a binding is for a config class, and not for a configurable that happens to share its name."""
     if binding.macro is not None:
         return False
     selector = binding.context.full_name(binding.selector)
@@ -167,3 +175,259 @@ def _last_ones(bindings: Iterable[Binding]) -> list[Binding]:
         kept.pop(name, None)
         kept[name] = one
     return list(kept.values())
+
+
+# -- fields of configs ----------------------------------------------------------------------------------------------
+
+
+_INDEX = re.compile(r"\[\d+\]")
+
+
+def known_classes(base: type[Config] = Config) -> Iterator[type[Config]]:
+    """Yields the config classes there are in this process, without the machinery they are made of."""
+    for cls in base.__subclasses__():
+        if _is_named(cls):
+            yield cls
+        yield from known_classes(cls)
+
+
+def is_meant(selector: str, full_name: str) -> bool:
+    """Returns whether a selector names the class with this full dotted name."""
+    exported = f"{full_name.partition('.')[0]}.{full_name.rpartition('.')[2]}"
+    return f".{full_name}".endswith(f".{selector}") or selector == exported
+
+
+def full_name(cls: type) -> str:
+    """Returns a class's dotted name, from its top-level package on."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def plain_value(value: Any, macros: Mapping[str, Any], above: tuple[str, ...] = ()) -> Any:
+    """Returns a value with the macros in it replaced by what they stand for.
+
+    Raises:
+      UsageError: There is no such macro, it stands for itself, or there is a reference.
+    """
+    if isinstance(value, Reference):
+        raise UsageError("a config holds plain values, no references", received=value)
+    if isinstance(value, Macro):
+        if value.name not in macros:
+            raise UsageError(f"there is no macro {value}", remedy=nearest(value.name, macros))
+        if value.name in above:
+            raise UsageError(f"the macro {value} stands for itself")
+        return plain_value(macros[value.name], macros, (*above, value.name))
+    if isinstance(value, Mapping):
+        return {plain_value(k, macros, above): plain_value(v, macros, above) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(plain_value(item, macros, above) for item in value)
+    return value
+
+
+def layers(config: Config, bindings: Iterable[Binding], macros: Mapping[str, Any]) -> list[Layer]:
+    """Returns a layer for each binding, later ones winning; more of a scope wins over less of it, as in gin.
+
+    Raises:
+      UsageError: Everything wrong in all of them: no such class or place in this config, no such field, values
+        that are not plain.
+    """
+    nodes = list(_walk(config, ""))
+    found, problems = [], []
+    for binding in sorted(bindings, key=lambda one: one.scope.count("/") + bool(one.scope)):
+        try:
+            value = plain_value(binding.value, macros)
+            paths = _paths(binding, nodes, value)
+            found.append(Layer(binding.origin, _tree(paths, binding.argument, value)))
+        except UsageError as error:
+            wrong = [dataclasses.replace(problem, origin=binding.origin) for problem in error.problems]
+            problems += [problem if problem.key else problem.under(binding.key) for problem in wrong]
+    if problems:
+        raise UsageError(problems)
+    return found
+
+
+def _is_named(cls: type) -> bool:
+    return not cls.__module__.startswith("everstep.config.")
+
+
+def _walk(node: Config, path: str) -> Iterator[tuple[str, Config]]:
+    yield path, node
+    for below, child in node._children(node._names()):
+        yield from _walk(child, join(path, below))
+
+
+def _paths(binding: Binding, nodes: Sequence[tuple[str, Config]], value: Any) -> list[str]:
+    """Returns the places of the configs that a binding sets a field of."""
+    meant = [(path, node) for path, node in nodes if _classes(binding, node)]
+    _require_one_class(binding, [node for _, node in meant])
+    if not meant:
+        names = {cls.__name__ for _, node in nodes for cls in type(node).__mro__ if _is_config(cls)}
+        raise UsageError(f"this experiment has no {binding.selector}", remedy=nearest(binding.selector, names))
+    placed = [(path, node) for path, node in meant if _is_in_scope(path, binding.scope)]
+    if not placed:
+        places = [path.replace(".", "/") for path, _ in meant if path]
+        raise UsageError(f"no {binding.selector} is at {binding.scope!r}", remedy=nearest(binding.scope, places))
+    having = [path for path, node in placed if binding.argument in node._names()]
+    if not having:
+        path, node = placed[0]
+        raise UsageError([node._unknown(binding.argument, value).under(path)])
+    return having
+
+
+def _classes(binding: Binding, node: Config) -> list[type]:
+    """Returns the classes of a config, itself or a base, that a binding names."""
+    selector = binding.context.full_name(binding.selector)
+    return [cls for cls in type(node).__mro__ if _is_config(cls) and is_meant(selector, full_name(cls))]
+
+
+def _is_config(cls: type) -> bool:
+    return issubclass(cls, Config) and _is_named(cls)
+
+
+def _require_one_class(binding: Binding, nodes: Sequence[Config]) -> None:
+    """Refuses a name that stands for classes of which none is the base of the others."""
+    named = {cls for node in nodes for cls in _classes(binding, node)}
+    if named and not any(all(issubclass(cls, base) for cls in named) for base in named):
+        full = " or ".join(sorted(map(full_name, named)))
+        raise UsageError(f"{binding.selector} may be {full}", remedy="write more of its name")
+
+
+def _is_in_scope(path: str, scope: str) -> bool:
+    """Returns whether a place is the one that a scope names, or inside it."""
+    inside, names = f"/{_INDEX.sub('', path).replace('.', '/')}/", f"/{scope}/"
+    return not scope or names in inside
+
+
+def _tree(paths: Sequence[str], name: str, value: Any) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for path in paths:
+        node = tree
+        for key in path.split(".") if path else ():
+            node = node.setdefault(key, {})
+        node[name] = copy.deepcopy(value)
+    return tree
+
+
+# -- gin's own state, which lives as long as the process ------------------------------------------------------------
+
+
+_BUILTINS = {"gin.constant", "gin.macro", "gin.singleton"}
+_UNKNOWN = re.compile(r"No configurable matching (?:reference )?'@?(?:.*/)?([\w.]+)")
+
+
+def bind(bindings: Sequence[Binding]) -> list[Problem]:
+    """Hands bindings to gin, in order; returns everything wrong with them, each with its origin."""
+    import gin
+
+    rules = allowed.Allowed.here()
+    with gin.unlock_config():
+        problems = [problem for binding in bindings for problem in _bind(gin, binding, rules)]
+        problems = problems or [problem for binding in bindings for problem in _open_macros(gin, binding)]
+        return problems or _finalize(gin)
+
+
+def operative_config() -> str | None:
+    """Returns the bindings that gin configurables have used in this process, as gin text; None if gin is not in use."""
+    gin = sys.modules.get("gin")
+    if gin is None:
+        return None
+    text = gin.operative_config_str()
+    return text if text or gin.config_str() else None
+
+
+def clear() -> None:
+    """Makes gin forget all bindings, and what was used of them."""
+    gin = sys.modules.get("gin")
+    if gin is not None:
+        gin.clear_config()
+
+
+def _bind(gin: Any, binding: Binding, rules: allowed.Allowed) -> Iterator[Problem]:
+    try:
+        if binding.context.is_dynamic:
+            _require_allowed_names(binding, rules)
+        gin.parse_config([*binding.context.header(), f"{binding.key} = {binding.text}"])
+    except UsageError as error:
+        for problem in problems_under(binding.key, error):
+            yield dataclasses.replace(problem, origin=binding.origin)
+    except Exception as error:  # gin raises whatever comes up
+        reason = str(error).partition("\n")[0].removesuffix(".")
+        yield Problem(binding.key, reason, binding.origin, remedy=_remedy(gin, reason, binding))
+
+
+def _require_allowed_names(binding: Binding, rules: allowed.Allowed) -> None:
+    """Refuses what dynamic registration would make callable, unless the allowlist has it."""
+    references = [one.name.rpartition("/")[2] for one in names_in(binding.value) if isinstance(one, Reference)]
+    for selector in [*references, *([] if binding.macro is not None else [binding.selector])]:
+        symbol = selector.partition(".")[0]
+        if symbol in binding.context.symbols:
+            allowed.resolve(binding.context.full_name(selector), rules)
+        elif selector not in _BUILTINS:
+            raise UsageError(f"{symbol!r} is not imported in this file, which uses dynamic registration")
+
+
+def _remedy(gin: Any, reason: str, binding: Binding) -> str:
+    """Returns the nearest names, where gin's message is about an unknown one."""
+    if unknown := _UNKNOWN.match(reason):
+        names = {known.name for _, known in gin.config._REGISTRY.items()} | {cls.__name__ for cls in known_classes()}
+        near = nearest(unknown[1], names - {"constant", "macro", "singleton"})
+        return f"{near} (one of your own is known once its module is imported: --import my.module)"
+    if "a parameter named" not in reason:
+        return ""
+    taken = inspect.signature(gin.get_configurable(binding.selector)).parameters
+    return nearest(binding.argument, [name for name in taken if name != "self"])
+
+
+def _open_macros(gin: Any, binding: Binding) -> Iterator[Problem]:
+    """Yields the macros in a binding that nothing gives a value."""
+    for one in names_in(binding.value):
+        if isinstance(one, Macro) and not gin.config._CONSTANTS.matching_selectors(one.name):
+            try:
+                gin.query_parameter(repr(one))
+            except ValueError:
+                yield Problem(binding.key, f"there is no macro {one}", binding.origin, remedy=f"write {one.name} = …")
+
+
+def _finalize(gin: Any) -> list[Problem]:
+    """Lets gin, and hooks of the user's, check the whole: arguments that are required and have no value."""
+    try:
+        gin.finalize()
+    except Exception as error:
+        return [Problem("gin", str(error).partition("\n")[0])]
+    return []
+
+
+# -- for code -------------------------------------------------------------------------------------------------------
+
+
+def configurable(function: Function) -> Function:
+    """Opens the arguments of a function to gin bindings, where gin is installed; what a caller passes wins.
+
+    @configurable
+    def transformer(vocabulary, attention=self_attention): ...
+
+    transformer.attention = @talking_heads
+    """
+    if importlib.util.find_spec("gin") is None:
+        return function
+    import gin
+
+    opened: Function = gin.configurable(function)
+    return opened
+
+
+def parse_config_files_and_bindings(
+    config_files: Iterable[str | os.PathLike[str]] | None, bindings: Iterable[str] | None = None
+) -> None:
+    """Applies the bindings in files, and then single ones, to the configurables they name.
+
+    It stands in for the function of the same name in the package `gin`, and reads with more care: nothing is imported
+    that the project does not allow, and everything wrong is reported at once. Bindings of config fields, such as
+    `TrainerConfig.train_steps`, are left to `parse_configuration`.
+
+    Raises:
+      UsageError: A file cannot be read, or everything wrong in the bindings, each with its line.
+    """
+    load_entry_points()  # bindings may name fields of their configs
+    found = read(config_files or (), bindings or ())
+    found.import_modules()
+    found.apply()

@@ -8,7 +8,6 @@ from pathlib import Path
 from everstep.checkpoint import manifest
 from everstep.errors import UsageError
 
-KEY = "task.init_checkpoint"
 KERAS, WEIGHTS = "the Keras file", "the weights file"
 TENSORFLOW, SAVED_MODEL, RUN = "the TensorFlow checkpoint", "the SavedModel", "the run's checkpoint"
 AVERAGES = "the averages in the run's checkpoint"
@@ -45,7 +44,7 @@ def find(name: str) -> Source:
     try:
         return _found(Path(name))
     except OSError as error:
-        raise UsageError(f"{KEY}: {name!r} cannot be looked at: {error.strerror or error}") from error
+        raise UsageError(f"{name!r} cannot be read: {error.strerror or error}") from error
 
 
 def _found(path: Path) -> Source:
@@ -54,8 +53,8 @@ def _found(path: Path) -> Source:
     if path.is_dir():
         return _only(path)
     if path.exists():
-        raise UsageError(f"{KEY}: expected {_FORMS}; received {str(path)!r}")
-    raise UsageError(f"{KEY}: no such file or directory: {str(path)!r}; expected {_FORMS}")
+        raise UsageError(f"{str(path)!r} holds no weights", remedy=f"expected {_FORMS}")
+    raise UsageError(f"no such file or directory: {str(path)!r}", remedy=f"expected {_FORMS}")
 
 
 def inside(root: Path, path: Path) -> Path:
@@ -65,7 +64,7 @@ def inside(root: Path, path: Path) -> Path:
       UsageError: It is a link to somewhere else.
     """
     if not path.resolve().is_relative_to(root.resolve()):
-        raise UsageError(f"{KEY}: {str(path)!r} is a link that leads out of {str(root)!r}: name what it points to")
+        raise UsageError(f"{str(path)!r} is a link that leads out of {str(root)!r}", remedy="name what it points to")
     return path
 
 
@@ -108,7 +107,9 @@ def _tensorflow(path: Path) -> Source | None:
     prefix = path / Path(found[1]).name if found else path
     if not found or not prefix.with_name(f"{prefix.name}.index").is_file():
         said = f"names {found[1]!r}, which is not there" if found else "names none"
-        raise UsageError(f"{KEY}: {str(note)!r} {said}: name the checkpoint itself, such as {str(path / 'ckpt-100')!r}")
+        raise UsageError(
+            f"{str(note)!r} {said}", remedy=f"name the checkpoint itself, such as {str(path / 'ckpt-100')!r}"
+        )
     return Source(TENSORFLOW, (inside_all(path, prefix),))
 
 
@@ -122,7 +123,7 @@ def _saved_model(path: Path) -> Source | None:
         return None
     prefix = path / "variables" / "variables"
     if not prefix.with_name("variables.index").is_file():
-        raise UsageError(f"{KEY}: the SavedModel {str(path)!r} has no variables")
+        raise UsageError(f"the SavedModel {str(path)!r} has no variables")
     return Source(SAVED_MODEL, (inside_all(path, prefix),))
 
 
@@ -150,8 +151,9 @@ def _only(path: Path) -> Source:
     if len(found) == 1:
         return next(source for entry, source in found if inside(path, entry))
     held = ", ".join(entry.name for entry, _ in found[:5]) + (", …" if len(found) > 5 else "")
-    said = f"holds several things with weights ({held}): name one" if found else f"holds no weights: expected {_FORMS}"
-    raise UsageError(f"{KEY}: the directory {str(path)!r} {said}")
+    if found:
+        raise UsageError(f"the directory {str(path)!r} holds several things with weights ({held})", remedy="name one")
+    raise UsageError(f"the directory {str(path)!r} holds no weights", remedy=f"expected {_FORMS}")
 
 
 def _entry(path: Path) -> Source | None:

@@ -7,24 +7,37 @@ that has the file's arrays where they fit, and the model's own elsewhere.
 
 import contextlib
 import itertools
+import lzma
 import re
+import stat
+import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import h5py
 import keras
+import ml_dtypes
 import numpy as np
 from keras.src.saving import saving_lib
 
 from everstep.errors import UsageError
-from everstep.task.initial import archive, hdf5, names
-from everstep.task.initial.find import KEY
-from everstep.task.initial.matching import Naming, best
-from everstep.task.initial.plan import Plan, report_of
+from everstep.task.initial.matching import Naming, Plan, automatic_names, best, model_weights, report_of, unnumbered
 
 _WEIGHTS_FILE = "model.weights.h5"
 _VARS = "vars"
 _OLD_LAYERS = "_layer_checkpoint_dependencies"  # what Keras 2.13 called `layers`
+_PIECE = 1 << 20
+_BROKEN = (
+    *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, EOFError, OSError),
+    *(NotImplementedError, RuntimeError, ValueError, OverflowError, MemoryError),
+)
+_LONGEST_NAME = 4096
+_LONGEST_PATH, _DEEPEST = 1024, 100
+_MOST_TEXT = 16 << 20
+_WIDEST_NUMBER = 16
 
 
 def plan(model: keras.Model, paths: tuple[Path, ...]) -> Plan:
@@ -47,15 +60,15 @@ def plan(model: keras.Model, paths: tuple[Path, ...]) -> Plan:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, limit: int) -> Iterator[hdf5.Arrays]:
+def _opened(path: Path, limit: int) -> Iterator["Arrays"]:
     """Yields the arrays; an archive may unpack to the weights, an optimizer's three slots for each, and some more."""
     with contextlib.ExitStack() as stack:
         packed = path.name.endswith(".keras")
-        file = stack.enter_context(archive.member(path, _WEIGHTS_FILE, limit)) if packed else path
-        yield stack.enter_context(hdf5.opened(file, path))
+        file = stack.enter_context(archive_member(path, _WEIGHTS_FILE, limit)) if packed else path
+        yield stack.enter_context(opened(file, path))
 
 
-def _candidates(arrays: hdf5.Arrays) -> dict[str, tuple[int, ...]]:
+def _candidates(arrays: "Arrays") -> dict[str, tuple[int, ...]]:
     """Returns what may be weights of a model: not what belongs to the optimizer it was compiled with, or to metrics."""
     others = re.compile(r"(optimizer|compile_metrics|_?metrics|_loss_tracker)/")
     return {key: shape for key, shape in arrays.shapes.items() if not others.match(key)}
@@ -69,7 +82,7 @@ def _load(model: keras.Model, notes: "_Notes", values: Mapping[str, np.ndarray],
     except Exception as error:  # layers may load by code of their own
         with contextlib.suppress(Exception):
             saving_lib._load_state(model, _Store(notes, before), None, "", visited_saveables=set())
-        raise UsageError(f"{KEY}: {str(path)!r} does not fit the model: {error}") from error
+        raise UsageError(f"{str(path)!r} does not fit the model: {error}") from error
 
 
 class _Notes(saving_lib.H5IOStore):
@@ -125,15 +138,15 @@ class _Layout:
     def __init__(self, model: keras.Model) -> None:
         self.notes = _Notes()
         saving_lib._save_state(model, self.notes, None, "", set())
-        called = {id(variable): name for name, variable in names.weights(model).items()}
+        called = {id(variable): name for name, variable in model_weights(model).items()}
         every = self.notes.arrays()
         kept = {path: value for path, value in every if id(value) in called or _is_own(path, value)}
         self.shapes = {path: tuple(value.shape) for path, value in kept.items() if 0 not in value.shape}
         self.shown = {path: called.get(id(value), path) for path, value in kept.items()}
         self.size = sum(int(np.prod(shape)) * 4 for shape in self.shapes.values())
-        self._automatic = names.automatic_names(model)
+        self._automatic = automatic_names(model)
 
-    def namings(self, arrays: hdf5.Arrays) -> list[Naming]:
+    def namings(self, arrays: "Arrays") -> list[Naming]:
         """Returns the ways to match: the same objects in the same order; layers of the same names."""
         here, there = {path: path for path in self.shapes}, {path: _modern(path) for path in arrays.shapes}
         given = self._given(self.shapes, self.notes.names), self._given(arrays.shapes, arrays.names)
@@ -143,7 +156,7 @@ class _Layout:
     def _named(self, paths: Iterable[str], called: Mapping[str, str]) -> dict[str, str]:
         """Returns paths with the names of layers in them, where Keras has a number: `layers/dense_1` for `head`."""
         spelled = {path: _spelled(path, called) for path in paths}
-        ranked = names.unnumbered(spelled.values(), self._automatic)
+        ranked = unnumbered(spelled.values(), self._automatic)
         return {path: ranked[name] for path, name in spelled.items()}
 
     def _given(self, paths: Iterable[str], called: Mapping[str, str]) -> dict[str, str]:
@@ -170,3 +183,185 @@ def _is_own(path: str, value: Any) -> bool:
 
 def _join(*parts: str) -> str:
     return "/".join(part for part in parts if part)
+
+
+# -- an archive that somebody else wrote ------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def archive_member(path: Path, name: str, limit: int) -> Iterator[IO[bytes]]:
+    """Yields one file of an archive, unpacked into a temporary file without a name; no name in it is ever used.
+
+    Args:
+      path: The archive.
+      name: The file in it.
+      limit: How many bytes it may unpack to; one that is stored as it is may be as large as the archive.
+
+    Raises:
+      UsageError: It is no archive, has no such file or would unpack to more, or a name in it leads out of it.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            _refuse_names(archive, path)
+            file = stack.enter_context(tempfile.TemporaryFile())
+            _copy(archive, archive.getinfo(name), file, max(limit, 0))
+        except KeyError:
+            raise UsageError(f"{str(path)!r} has no {name}: it is no model that Keras 3 saved") from None
+        except UsageError:
+            raise
+        except _BROKEN as error:
+            raise UsageError(f"{str(path)!r} cannot be read: {error}") from error
+        yield file
+
+
+def _refuse_names(archive: zipfile.ZipFile, path: Path) -> None:
+    names = [info.filename for info in archive.infolist()]
+    for info in archive.infolist():
+        name = info.filename
+        parts = name.replace("\\", "/").split("/")
+        if name.startswith(("/", "\\")) or ".." in parts or ":" in parts[0] or "\\" in name:
+            raise UsageError(f"{str(path)!r} is refused: the name {name!r} in it leads out of it")
+        if stat.S_ISLNK(info.external_attr >> 16):
+            raise UsageError(f"{str(path)!r} is refused: {name!r} in it is a link")
+    if len(set(names)) != len(names):
+        raise UsageError(f"{str(path)!r} is refused: a name stands in it twice")
+
+
+def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: IO[bytes], limit: int) -> None:
+    """Copies, and checks the archive's checksum while at it; what the archive says of sizes is not relied on."""
+    stored = info.compress_type == zipfile.ZIP_STORED
+    left = info.compress_size if stored else limit
+    with archive.open(info) as packed:
+        while piece := packed.read(_PIECE):
+            left -= len(piece)
+            if left < 0:
+                raise UsageError(
+                    f"{archive.filename!r} is refused: {info.filename} unpacks to more than {limit:,} bytes, "
+                    "far more than the model has; Keras itself does not compress weights",
+                    remedy="save them again",
+                )
+            file.write(piece)
+    file.seek(0)
+
+
+# -- an HDF5 file that somebody else wrote ----------------------------------------------------------------------------
+
+# HDF5 can refer to other files in many ways: links, datasets stored elsewhere, datasets put together from others. Keras
+# writes none of these, so a file that has one is refused, before it is followed.
+
+
+class Arrays:
+    """What an open file holds.
+
+    Attributes:
+      shapes: The shape of every array of numbers, by its path.
+      names: The names of groups that have one, by path; Keras notes there how a layer was called.
+    """
+
+    def __init__(self, file: h5py.File, path: Path) -> None:
+        self._file, self._path = file, path
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.names: dict[str, str] = {}
+        self._text = 0  # characters in all paths
+        self._walk()
+
+    def read(self, key: str) -> np.ndarray:
+        """Returns one array."""
+        dataset = self._file[key]
+        with _readable(self._path):
+            value = np.empty(dataset.shape, dataset.dtype)
+            dataset.read_direct(value) if value.size else None
+        return value.view(ml_dtypes.bfloat16) if value.dtype.kind == "V" else value
+
+    def _walk(self) -> None:
+        """Looks at everything once; a group may hold itself."""
+        waiting: list[tuple[str, h5py.Group]] = [("", self._file)]
+        visited = set()
+        while waiting:
+            path, group = waiting.pop()
+            address = h5py.h5o.get_info(group.id).addr
+            if address in visited:
+                continue
+            visited.add(address)
+            if (name := _name(group)) is not None:
+                self.names[path] = name
+            for child in sorted(group):
+                self._look(f"{path}/{child}" if path else child, group, child, waiting)
+
+    def _look(self, path: str, group: h5py.Group, name: str, waiting: list[tuple[str, h5py.Group]]) -> None:
+        self._refuse_long(path)
+        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+            raise self._refused(f"{path!r} in it is a link")
+        child = group[name]
+        if isinstance(child, h5py.Group):
+            waiting.append((path, child))
+        elif isinstance(child, h5py.Dataset):
+            self._refuse_elsewhere(path, child)
+            if _is_numbers(child):
+                self.shapes[path] = tuple(child.shape)
+
+    def _refuse_long(self, path: str) -> None:
+        """A file may say in few bytes what has very long names: a group within a group, over and over."""
+        self._text += len(path)
+        if len(path) > _LONGEST_PATH or path.count("/") > _DEEPEST:
+            raise self._refused(f"{path[:60] + '…'!r} in it is nested too deep")
+        if self._text > _MOST_TEXT:
+            raise self._refused("it holds far more than a model has")
+
+    def _refuse_elsewhere(self, path: str, dataset: h5py.Dataset) -> None:
+        properties = dataset.id.get_create_plist()
+        if properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count():
+            raise self._refused(f"{path!r} in it is stored in another file")
+        if properties.get_nfilters():
+            raise self._refused(f"{path!r} in it is packed, which Keras does not do: save the weights anew")
+        if dataset.chunks and any(chunk > size for chunk, size in zip(dataset.chunks, dataset.shape, strict=True)):
+            raise self._refused(f"{path!r} in it is stored in pieces larger than itself")
+
+    def _refused(self, reason: str) -> UsageError:
+        return UsageError(f"{str(self._path)!r} is refused: {reason}")
+
+
+@contextlib.contextmanager
+def opened(file: Path | IO[bytes], path: Path) -> Iterator[Arrays]:
+    """Yields the arrays of a file.
+
+    Args:
+      file: The file, or one that is open.
+      path: How it is called in messages.
+
+    Raises:
+      UsageError: It is broken, or refers to other files.
+    """
+    with contextlib.ExitStack() as stack:
+        with _readable(path):
+            arrays = Arrays(stack.enter_context(h5py.File(file, "r")), path)
+        yield arrays
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except UsageError:
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UsageError(f"{str(path)!r} cannot be read: {reason}") from error
+
+
+def _is_numbers(dataset: h5py.Dataset) -> bool:
+    dtype: Any = dataset.dtype
+    is_brain_float = dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None
+    return dtype.itemsize <= _WIDEST_NUMBER and dtype.subdtype is None and (dtype.kind in "biufc" or is_brain_float)
+
+
+def _name(group: h5py.Group) -> str | None:
+    """Returns the attribute `name`, if it is a short text."""
+    if not h5py.h5a.exists(group.id, b"name"):
+        return None
+    attribute = h5py.h5a.open(group.id, b"name")
+    if attribute.shape != () or attribute.dtype.kind not in "OS" or attribute.dtype.itemsize > _LONGEST_NAME:
+        return None
+    value = group.attrs["name"]
+    return value[:_LONGEST_NAME] if isinstance(value, str) else None

@@ -8,22 +8,23 @@ from pathlib import Path
 import keras
 
 from everstep.errors import UsageError
-from everstep.task.initial import find, keras_file, names, run_checkpoint, tf_checkpoint
-from everstep.task.initial.plan import Plan
-from everstep.task.initial.report import Report
+from everstep.task.initial import checkpoints, find, keras_file
+from everstep.task.initial.matching import Plan, Report, model_weights
 
 logger = logging.getLogger(__name__)
+
+KEY = "task.init_checkpoint"
 
 _PLANS: Mapping[str, Callable[[keras.Model, tuple[Path, ...]], Plan]] = {
     find.KERAS: keras_file.plan,
     find.WEIGHTS: keras_file.plan,
-    find.TENSORFLOW: tf_checkpoint.plan,
-    find.SAVED_MODEL: tf_checkpoint.plan,
-    find.RUN: run_checkpoint.plan,
+    find.TENSORFLOW: checkpoints.plan_tensorflow,
+    find.SAVED_MODEL: checkpoints.plan_tensorflow,
+    find.RUN: checkpoints.plan_run,
 }
 
 
-def load(model: keras.Model, path: str, *, key: str = find.KEY, complete: bool = False) -> Report:
+def load(model: keras.Model, path: str, *, key: str = KEY, complete: bool = False) -> Report:
     """Loads what fits of the weights under `path` into a built model.
 
     Example:
@@ -46,22 +47,22 @@ def load(model: keras.Model, path: str, *, key: str = find.KEY, complete: bool =
     try:
         report = _loaded(model, path, complete)
     except UsageError as error:
-        raise UsageError(f"{key}: {str(error).removeprefix(f'{find.KEY}: ')}") from error
+        raise UsageError([dataclasses.replace(problem, key=key) for problem in error.problems]) from error
     for line in report.lines():
         logger.log(logging.INFO if report.is_complete else logging.WARNING, "%s: %s", key, line)
     return report
 
 
 def _loaded(model: keras.Model, path: str, complete: bool) -> Report:
-    if not names.weights(model):
-        raise UsageError(f"{find.KEY}: the model {model.name!r} has no weights yet: build it first")
+    if not model_weights(model):
+        raise UsageError(f"the model {model.name!r} has no weights yet", remedy="build it first")
     source = find.find(path)
     with _PLANS[source.kind](model, source.paths) as plan:
         report = dataclasses.replace(plan.report, kind=plan.report.kind or source.kind)
         if not report.matched:
             raise UsageError(_nothing(report))
         if complete and not report.is_complete:
-            raise UsageError(f"{find.KEY}: not every weight of model {model.name!r} is there: {report.lines()[1]}")
+            raise UsageError(f"not every weight of model {model.name!r} is there: {report.lines()[1]}")
         plan.apply()
     return report
 
@@ -70,7 +71,7 @@ def _nothing(report: Report) -> str:
     wanted = [*report.missing, *map(str, report.mismatched)]
     has, wants = ", ".join(report.unexpected[:5]) or "none", ", ".join(wanted[:5])
     return (
-        f"{find.KEY}: {report.path!r} does not fit the model: none of its weights has the name and the shape of one "
+        f"{report.path!r} does not fit the model: none of its weights has the name and the shape of one "
         f"here; the model wants {wants}{', …' if len(wanted) > 5 else ''}; what is there and not wanted: "
         f"{has}{', …' if len(report.unexpected) > 5 else ''}"
     )

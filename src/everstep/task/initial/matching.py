@@ -2,16 +2,120 @@
 
 A format may name one weight in several ways (by the object that holds it, by its own name). Each way is a `Naming`, and
 the one under which the most weights fit is used, for all of them: mixing two could load one weight twice. Names that a
-person gave are never gone against: a way that only counts layers may fit many weights, and each of them wrongly.
+person gave are never contradicted: a way that only counts layers may fit many weights, and each of them wrongly.
 """
 
+import contextlib
 import dataclasses
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
-from everstep.task.initial.report import Mismatch
+import keras
+from keras.src.utils.naming import to_snake_case
+
+_NUMBER = re.compile(r"(.*?)(?:_(\d{1,9}))?", re.ASCII | re.DOTALL)
+_CONTAINERS = {"_layers", "_operations", "_functional", "_metrics", "_inbound_nodes", "_outbound_nodes", "_tracker"}
+_CONTAINERS |= {"_modules", "_torch_params"}
+_SHOWN = 5
 
 Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mismatch:
+    """A weight that is there, in another shape.
+
+    Attributes:
+      name: Its name in the model.
+      here: Its shape in the model.
+      there: Its shape in the file.
+    """
+
+    name: str
+    here: tuple[int, ...]
+    there: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} (here {self.here}, there {self.there})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Which weights were loaded, and which were not.
+
+    Attributes:
+      path: The file or directory they came from.
+      kind: What it is, in words.
+      matched: The model's weights that were loaded.
+      missing: The model's weights that it does not have; they stay as they were initialized.
+      mismatched: The model's weights that it has in another shape; they stay as well.
+      unexpected: What it has and the model has not.
+    """
+
+    path: str
+    kind: str
+    matched: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    mismatched: tuple[Mismatch, ...] = ()
+    unexpected: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every weight of the model was loaded."""
+        return not self.missing and not self.mismatched
+
+    def lines(self) -> list[str]:
+        """Returns it for a person: how many of each, and the first names."""
+        total = len(self.matched) + len(self.missing) + len(self.mismatched)
+        lines = [f"{len(self.matched)} of the model's {total} weights come from {self.kind} {self.path}"]
+        if self.missing:
+            lines.append(f"missing there, initialized here: {_listed(self.missing)}")
+        if self.mismatched:
+            lines.append(f"of another shape, initialized here: {_listed(self.mismatched)}")
+        if self.unexpected:
+            lines.append(f"not used from there: {_listed(self.unexpected)}")
+        return lines
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as plain values, for a record."""
+        return {
+            "path": self.path,
+            "kind": self.kind,
+            "matched": list(self.matched),
+            "missing": list(self.missing),
+            "mismatched": [
+                {"name": one.name, "here": list(one.here), "there": list(one.there)} for one in self.mismatched
+            ],
+            "unexpected": list(self.unexpected),
+        }
+
+
+def _listed(names: tuple[Any, ...]) -> str:
+    more = f", … ({len(names)} in all)" if len(names) > _SHOWN else ""
+    return ", ".join(map(str, names[:_SHOWN])) + more
+
+
+@dataclasses.dataclass
+class Plan:
+    """A match, and how to carry it out while the file is open; `with` closes it.
+
+    Attributes:
+      report: What would be loaded.
+      apply: Loads it: reads everything first, so that an unreadable file changes nothing.
+      open_files: What has to be closed in the end.
+    """
+
+    report: Report
+    apply: Callable[[], None]
+    open_files: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
+
+    def __enter__(self) -> "Plan":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.open_files.close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +145,7 @@ class Match:
       pairs: The key in the file, by the key in the model.
       missing: Keys of the model without an array.
       mismatched: Keys of the model whose array has another shape.
-      unexpected: Keys of the file that nobody asked for.
+      unexpected: Keys of the file that the model does not have.
     """
 
     pairs: Mapping[str, str]
@@ -93,3 +197,128 @@ def _unique(names: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
     named = [(names[key], key) for key in keys if key in names]
     counts = Counter(name for name, _ in named)
     return {name: key for name, key in named if counts[name] == 1}
+
+
+def report_of(match: Match, path: Any, shown: Mapping[str, str] | None = None) -> Report:
+    """Returns the report of a match.
+
+    Args:
+      match: The match.
+      path: Where the arrays are.
+      shown: How a key of the model is shown to a person, where it is not the name itself.
+    """
+    shown = shown or {}
+    return Report(
+        path=str(path),
+        kind="",
+        matched=tuple(shown.get(key, key) for key in match.pairs),
+        missing=tuple(shown.get(key, key) for key in match.missing),
+        mismatched=tuple(dataclasses.replace(one, name=shown.get(one.name, one.name)) for one in match.mismatched),
+        unexpected=match.unexpected,
+    )
+
+
+# -- names of weights: the keys of a run's checkpoints, and the paths that TensorFlow would use -----------------------
+
+
+def model_weights(model: keras.Model) -> dict[str, keras.Variable]:
+    """Returns the model's weights by the keys that checkpoints of a run have below `model/`.
+
+    Seeds and metrics are no weights; a weight without elements has nothing to load.
+    """
+    wanted = {id(weight) for weight in model.weights if 0 not in weight.shape}
+    automatic, numbers = automatic_names(model), dict[tuple[str, str], dict[str, str]]()
+    keyed = {}
+    for variable in model.variables:
+        key = _renumbered(_below(model, variable), automatic, numbers)
+        if id(variable) in wanted:
+            keyed[key] = variable
+    return keyed
+
+
+def automatic_names(model: keras.Model) -> set[str]:
+    """Returns the names Keras would give, unnumbered, to the parts of a model."""
+    parts = model._flatten_layers(include_self=True, recursive=True)
+    return {to_snake_case(type(part).__name__) for part in parts} | {"seed_generator", "variable", "mean"}
+
+
+def unnumbered(paths: Iterable[str], automatic: set[str]) -> dict[str, str]:
+    """Returns paths with the numbers of automatic names replaced by their rank: `dense_4`, `dense_7` by `dense#0, #1`.
+
+    How often a program built a layer before does not count then, only in which order it built these.
+    """
+    paths = list(paths)
+    seen: dict[tuple[str, str], set[int]] = {}
+    for path in paths:
+        for parent, base, number in _numbered(path):
+            seen.setdefault((parent, base), set()).add(number)
+    return {path: "/".join(_ranked(path, automatic, seen)) for path in paths}
+
+
+def object_paths(model: keras.Model) -> dict[int, str]:
+    """Returns the path from the model to each of its variables, as TensorFlow tracks objects, by the variable's id.
+
+    Attributes count without leading underscores; the layers of a Sequential or functional model are
+    `layer_with_weights-0`, `-1`, ….
+    """
+    found: dict[int, str] = {}
+    _walk(model, "", found, set())
+    return found
+
+
+def _below(model: keras.Model, variable: keras.Variable) -> list[str]:
+    parts = variable.path.split("/")
+    return parts[1:] if len(parts) > 1 and parts[0] == model.name else parts
+
+
+def _renumbered(parts: list[str], automatic: set[str], numbers: dict[tuple[str, str], dict[str, str]]) -> str:
+    """Replaces the numbers of automatic names by their order of appearance below the same parent."""
+    done = ""
+    for part in parts:
+        base = re.sub(r"_\d+$", "", part)
+        if base in automatic:
+            seen = numbers.setdefault((done, base), {})
+            part = seen.setdefault(part, base if not seen else f"{base}_{len(seen)}")
+        done = f"{done}/{part}" if done else part
+    return done
+
+
+def _numbered(path: str) -> Iterator[tuple[str, str, int]]:
+    """Yields parent, name and number of each part of a path; no number is 0, as Keras counts."""
+    parent = ""
+    for part in path.split("/"):
+        if found := _NUMBER.fullmatch(part):
+            yield parent, found[1], int(found[2] or 0)
+        parent = f"{parent}/{part}"
+
+
+def _ranked(path: str, automatic: set[str], seen: Mapping[tuple[str, str], set[int]]) -> Iterator[str]:
+    for part, (parent, base, number) in zip(path.split("/"), _numbered(path), strict=True):
+        yield f"{base}#{sorted(seen[parent, base]).index(number)}" if base in automatic else part
+
+
+def _walk(layer: Any, prefix: str, found: dict[int, str], visited: set[int]) -> None:
+    if id(layer) in visited:
+        return
+    visited.add(id(layer))
+    if isinstance(layer, keras.Sequential) or hasattr(layer, "operations"):  # the latter is a functional model
+        with_weights = [part for part in layer.layers if part.weights]
+        for rank, part in enumerate(with_weights):
+            _walk(part, f"{prefix}layer_with_weights-{rank}/", found, visited)
+    for variable in (*layer._trainable_variables, *layer._non_trainable_variables):
+        found.setdefault(id(variable), prefix + variable.name)
+    parts = vars(layer) | vars(layer).get("_modules", {})  # where PyTorch keeps those attributes that are layers
+    for name, value in sorted(parts.items(), key=lambda item: (item[0].startswith("_"), item[0])):
+        if name not in _CONTAINERS:
+            _walk_value(value, f"{prefix}{name.lstrip('_')}/", found, visited)
+
+
+def _walk_value(value: Any, prefix: str, found: dict[int, str], visited: set[int]) -> None:
+    if isinstance(value, keras.Layer):
+        _walk(value, prefix, found, visited)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _walk_value(item, f"{prefix}{index}/", found, visited)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            _walk_value(item, f"{prefix}{name}/", found, visited)

@@ -9,7 +9,7 @@ from keras import layers
 
 import everstep
 from everstep.errors import UsageError
-from everstep.optim.loss_scale import scaling_loss
+from everstep.task.optim.loss_scale import scaling_loss
 from everstep.testing import models
 from everstep.testing.tasks import Make, Regression, Scripted, running, seeded
 
@@ -41,7 +41,7 @@ def check_float16_learns(make: Make) -> None:
 
 
 def check_float16_overflow_skips_the_step(make: Make) -> None:
-    """Gradients too large for the type move nothing; the scale is halved and the next step goes on."""
+    """Gradients too large for the type move nothing; the scale is halved and the next step continues."""
     model = seeded(lambda: half())
     x, y = models.samples(model, 8)
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-2), initial_scale=2.0**24)
@@ -90,7 +90,7 @@ def check_scaled_loss_is_logged_unscaled(make: Make) -> None:
 
 
 def check_unscaled_gradients_are_refused(make: Make) -> None:
-    """Gradients of a loss nobody scaled would be divided to nothing: the error says what to pass."""
+    """Gradients of an unscaled loss would be divided to nothing: the error says what to pass."""
 
     def step(task: Any, inputs: Any, model: Any, optimizer: Any, metrics: Any) -> Any:
         loss, grads = everstep.value_and_grad(

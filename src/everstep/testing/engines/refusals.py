@@ -16,7 +16,7 @@ from everstep.testing.tasks import Make, Regression, Scripted, running, seeded
 
 
 def check_refuses_a_variable_made_in_a_step(make: Make) -> None:
-    """A variable made while a step is traced would belong to nobody: the error names it."""
+    """A variable created while a step is traced would belong to no object: the error names it."""
 
     def variable(task: Any, inputs: Any, *_: Any) -> Any:
         return {"loss": ops.mean(inputs[0]) * keras.Variable(1.0, name="fleeting")}

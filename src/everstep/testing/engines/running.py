@@ -126,7 +126,7 @@ def check_stops_when_told(make: Make) -> None:
 
 
 def check_does_not_wait_for_ever(make: Make) -> None:
-    """Told not to wait, `run` returns the steps done when the data stops to come, and goes on when it comes again."""
+    """After a requested stop, `run` returns the steps done as soon as data is missing; later it continues."""
     model = seeded(models.mlp)
     batches, more = _batches(model, 12), threading.Event()
 
@@ -148,7 +148,7 @@ def check_does_not_wait_for_ever(make: Make) -> None:
 
 
 def check_survives_a_data_error(make: Make) -> None:
-    """A stream that fails once leaves the state as it was; running again goes on from there."""
+    """A stream that fails once leaves the state as it was; running again continues from there."""
     model = seeded(models.mlp)
     batches, failures = _batches(model, 40), [OSError("the disk is away")]
 
@@ -172,7 +172,7 @@ def check_survives_a_data_error(make: Make) -> None:
 
 
 def check_survives_a_step_error(make: Make) -> None:
-    """A batch that cannot be computed leaves state and position as after the step before; behind it, all goes on."""
+    """A batch that cannot be computed leaves state and position as after the step before; the run continues."""
     model = seeded(models.mlp)
     good = _batches(model, 12)
     bad = (good[0][0][:, :3], good[0][1])

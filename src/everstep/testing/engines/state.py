@@ -84,7 +84,7 @@ def check_keys_say_whose_they_are(make: Make) -> None:
 
 
 def check_every_optimizer_has_keys(make: Make, name: str) -> None:
-    """Each optimizer of Keras can be told apart from the model, slot by slot, and goes on from its state."""
+    """Each optimizer of Keras is kept apart from the model, slot by slot, and resumes from its state."""
     with running(make, Regression(), seeded(models.linear), OPTIMIZERS[name](0.01)) as rig:
         rig.run(2)
         state, position = rig.engine.state(), rig.feed.state()
@@ -124,7 +124,7 @@ def check_integers_are_canonical(make: Make) -> None:
 
 
 def check_task_attributes_belong_to_the_state(make: Make) -> None:
-    """Whatever of Keras a task holds, in lists and dicts too, is in the state and goes on from it."""
+    """Whatever of Keras a task holds, in lists and dicts too, is in the state and resumes from it."""
     with running(make, holding_much(), seeded(models.linear)) as rig:
         keys = set(rig.engine.state())
         assert not {key for key in HELD_KEYS if key not in keys}
@@ -183,7 +183,7 @@ def check_loads_a_part(make: Make) -> None:
 
 
 def check_state_is_a_copy(make: Make) -> None:
-    """Neither later steps nor whoever holds the arrays can change the other's."""
+    """Neither later steps nor the holder of the arrays can change the other's."""
     with running(make, Regression(), seeded(models.mlp)) as rig:
         state = rig.engine.state()
         before = digest(state)

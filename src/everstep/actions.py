@@ -1,0 +1,52 @@
+"""Actions: what is called with the logs after a loop or an evaluation, and what a run brings along of them.
+
+    from everstep.actions import ConditionalAction, NewBestMetric, register_action
+
+The names below are loaded when first used: a module that only registers an action loads neither Keras nor a backend.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from everstep.loop.actions.best_checkpoint import BestCheckpointExporter as BestCheckpointExporter
+    from everstep.loop.actions.best_checkpoint import maybe_create_best_ckpt_exporter as maybe_create_best_ckpt_exporter
+    from everstep.loop.actions.conditional import ConditionalAction as ConditionalAction
+    from everstep.loop.actions.early_stopping import EarlyStopping as EarlyStopping
+    from everstep.loop.actions.ema_checkpointing import EMACheckpointing as EMACheckpointing
+    from everstep.loop.actions.export_files import ExportFileManager as ExportFileManager
+    from everstep.loop.actions.export_saved_model import ExportSavedModel as ExportSavedModel
+    from everstep.loop.actions.from_config import get_eval_actions as get_eval_actions
+    from everstep.loop.actions.from_config import get_train_actions as get_train_actions
+    from everstep.loop.actions.new_best_metric import NewBestMetric as NewBestMetric
+    from everstep.loop.actions.persisted_value import JSONPersistedValue as JSONPersistedValue
+    from everstep.loop.actions.registry import register_action as register_action
+
+_WHERE = {
+    "BestCheckpointExporter": "best_checkpoint",
+    "ConditionalAction": "conditional",
+    "EMACheckpointing": "ema_checkpointing",
+    "EarlyStopping": "early_stopping",
+    "ExportFileManager": "export_files",
+    "ExportSavedModel": "export_saved_model",
+    "JSONPersistedValue": "persisted_value",
+    "NewBestMetric": "new_best_metric",
+    "get_eval_actions": "from_config",
+    "get_train_actions": "from_config",
+    "maybe_create_best_ckpt_exporter": "best_checkpoint",
+    "register_action": "registry",
+}
+
+__all__ = sorted(_WHERE)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'everstep.actions' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"everstep.loop.actions.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,174 @@
+"""Types of config fields: from an annotation to a checker, strict about scalars.
+
+Pydantic does the checking. It is left lenient where a file cannot say what Python means (a list for a
+tuple, text for a path or an enum) and made strict where leniency hides mistakes: no text for a number, no
+bool for an int. Two numbers do convert: an int is a float, and 1000.0 is an int.
+"""
+
+import collections.abc
+import dataclasses
+import functools
+import inspect
+import numbers
+import sys
+import types
+import typing
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pydantic
+
+from everstep.errors import Problem, UsageError, join, problems_under
+
+_CONTAINERS = (
+    list,
+    tuple,
+    set,
+    frozenset,
+    dict,
+    collections.abc.Sequence,
+    collections.abc.Iterable,
+    collections.abc.Mapping,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class FieldType:
+    """The type of one config field.
+
+    Attributes:
+      expected: The type as a person writes it, for error messages.
+      adapter: Pydantic's checker.
+    """
+
+    expected: str
+    adapter: pydantic.TypeAdapter[Any]
+
+    def convert(self, value: Any) -> Any:
+        """Returns `value` as the field stores it.
+
+        Raises:
+          UsageError: The value does not fit; paths are relative to the field.
+        """
+        try:
+            return self.adapter.validate_python(value)
+        except pydantic.ValidationError as error:
+            raise UsageError(_problems(error, value, self.expected)) from None
+
+
+def field_types(cls: type) -> dict[str, FieldType]:
+    """Returns the type of every field of a config dataclass, by name.
+
+    Raises:
+      UsageError: The class is no dataclass, or an annotation cannot be resolved.
+    """
+    return _field_types(cls)
+
+
+@functools.cache
+def _field_types(cls: type) -> dict[str, FieldType]:
+    if "__dataclass_fields__" not in cls.__dict__ and own_annotations(cls):
+        raise UsageError("declares fields", key=cls.__qualname__, remedy="decorate it with @dataclasses.dataclass")
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except NameError as error:
+        raise UsageError(f"{error}; annotations must resolve in their module", key=cls.__qualname__) from None
+    # A default of None makes None a legal value, whether or not the annotation says so.
+    optional = {f.name for f in dataclasses.fields(cls) if f.default is None}
+    names = [f.name for f in dataclasses.fields(cls)]
+    return {name: field_type(hints[name] | None if name in optional else hints[name]) for name in names}
+
+
+def own_annotations(cls: type) -> dict[str, Any]:
+    """Returns the annotations of this class alone, unresolved where they cannot be resolved yet."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF)
+    return inspect.get_annotations(cls)
+
+
+def field_type(annotation: Any) -> FieldType:
+    """Returns the checker for one annotation."""
+    strict = _strict(annotation)
+    config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    try:
+        adapter = pydantic.TypeAdapter(strict, config=config)
+    except pydantic.PydanticUserError:  # dataclasses bring their own config and accept no other
+        adapter = pydantic.TypeAdapter(strict)
+    return FieldType(spell(annotation), adapter)
+
+
+def _as_int(value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return int(value) if isinstance(value, numbers.Integral) else value
+
+
+_STRICT: dict[Any, Any] = {
+    int: Annotated[int, pydantic.Strict(), pydantic.BeforeValidator(_as_int)],
+    float: Annotated[float, pydantic.Strict()],
+    bool: Annotated[bool, pydantic.Strict()],
+    str: Annotated[str, pydantic.Strict()],
+}
+
+
+def _strict(annotation: Any) -> Any:
+    """Returns the annotation with every scalar in it made strict."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        # Beside float an int stays as given: 1.0 is the float.
+        plain = {int: Annotated[int, pydantic.Strict()]} if float in args else {}
+        return Union[tuple(plain.get(arg) or _strict(arg) for arg in args)]  # noqa: UP007
+    if origin is Annotated:
+        return Annotated[(_strict(args[0]), *args[1:])]
+    if origin in _CONTAINERS and args:
+        return origin[tuple(arg if arg is Ellipsis else _strict(arg) for arg in args)]
+    return _STRICT.get(annotation, annotation)
+
+
+def spell(annotation: Any) -> str:
+    """Returns an annotation as a person writes it: `list[int] | None`."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return " | ".join(spell(arg) for arg in args)
+    if origin is Literal:
+        return " or ".join(repr(arg) for arg in args)
+    if origin is Annotated:
+        return spell(args[0])
+    if origin in _CONTAINERS and args:
+        return f"{origin.__name__}[{', '.join('...' if a is Ellipsis else spell(a) for a in args)}]"
+    if annotation is type(None):
+        return "None"
+    if getattr(annotation, "_takes_number", False):
+        return f"a number or {annotation.__name__}"
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def _problems(error: pydantic.ValidationError, value: Any, expected: str) -> list[Problem]:
+    """Returns the findings inside a sub-config, else one that shows the whole value."""
+    items = error.errors(include_url=False)
+    inner = []
+    for item in items:
+        cause = item.get("ctx", {}).get("error")
+        if isinstance(cause, Exception):
+            inner += problems_under(_path(item["loc"], value), cause)
+    if inner:
+        return inner
+    # A constraint, as in Annotated[int, Field(gt=0)], is pydantic's to explain.
+    is_constraint = len(items) == 1 and "ctx" in items[0] and not items[0]["type"].endswith("_type")
+    reason = f": {items[0]['msg']}" if is_constraint else ""
+    return [Problem("", f"expected {expected}{reason}", received=value)]
+
+
+def _path(location: tuple[int | str, ...], value: Any) -> str:
+    """Returns pydantic's location as a key path, without the names it gives to a union's members."""
+    path = ""
+    for step in location:
+        try:
+            value = value[step]
+        except (TypeError, KeyError, IndexError):
+            continue
+        path = join(path, f"[{step}]" if isinstance(step, int) else step)
+    return path

@@ -1,0 +1,533 @@
+"""TFRecord datasets by the convention of training components: a folder with `train-*.tfrec`, `valid-*.tfrec`.
+
+`get_train_ds`, `get_valid_ds` and `get_labels` are what a user calls. Records are counted before they are read, so the
+length of an epoch is known; a percentage is always the same sample of them.
+"""
+
+import contextlib
+import dataclasses
+import fnmatch
+import hashlib
+import inspect
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from everstep.checkpoint.remote.files import local_files, stored_names
+from everstep.checkpoint.remote.urls import checked, is_url, refuse_lost_slash
+from everstep.data.arguments import place, plain_number, whole_number
+from everstep.data.files import (
+    GZIP,
+    FileSource,
+    Interleave,
+    ReadFile,
+    Shard,
+    check_compression,
+    first_line,
+    naming_damage,
+    read_records,
+)
+from everstep.data.input_reader import Hooks, InputStream, Reading
+from everstep.data.tf_data import load_tensorflow
+from everstep.data.tfrecord_files import BrokenFrame, Content, NoRecordFiles, Salvaged, content
+from everstep.errors import UsageError, nearest
+from everstep.storage import is_temporary
+from everstep.types import Batch
+
+Function = Callable[..., Any]
+
+SPLITS = ("train", "valid")
+SHUFFLE_BUFFER = 2048
+"""Records, still encoded, to draw the next one from."""
+
+_PATTERNS = ("{split}-*.tfrec", "{split}_*.tfrec", "{split}-*.tfrecord")
+_LABELS = ("labels.txt", "label.txt")
+_KEY = "dataset"
+_FILES_AT_ONCE = 128
+_BUCKETS = 2**62
+_HASH_KEY = (0x65766572, 0x73746570)
+"""The key of the records' hashes; other numbers would draw other samples."""
+
+_SHORT = 40  # characters of a feature's value in a message
+
+
+def identity_augmentation(x: Any, y: Any) -> tuple[Any, Any]:
+    """Changes nothing."""
+    return x, y
+
+
+def get_train_ds(
+    dataset: str | os.PathLike[str],
+    read_func: Function,
+    global_batch_size: int,
+    percentage: float = 100,
+    data_augmentation: Function = identity_augmentation,
+    **settings: Any,
+) -> "RecordStream":
+    """Returns the training data of a dataset: shuffled in each epoch, in full batches.
+
+    Args:
+      dataset: The dataset's folder, with `train-*.tfrec`, or its URL in a store.
+      read_func: Converts one record to a sample; called with the keyword `example`.
+      global_batch_size: Samples per step.
+      percentage: How much of it to use: `<dataset>-subset-<percentage>` if that exists, else a sample of it.
+      data_augmentation: Changes a sample: `(x, y) -> (x, y)`.
+      **settings: As for `get_tfrecord_dataset`.
+
+    Raises:
+      UsageError: As `get_tfrecord_dataset`.
+    """
+    folder, rest = dataset_folder(dataset, percentage)
+    return get_tfrecord_dataset(
+        folder, read_func, global_batch_size, "train", data_augmentation, percentage=rest, **settings
+    )
+
+
+def get_valid_ds(
+    dataset: str | os.PathLike[str],
+    read_func: Function,
+    global_batch_size: int,
+    percentage: float = 100,
+    **settings: Any,
+) -> "RecordStream":
+    """Returns the validation data of a dataset: `valid-*.tfrec`, in order, every sample once; see `get_train_ds`."""
+    folder, rest = dataset_folder(dataset, percentage)
+    return get_tfrecord_dataset(folder, read_func, global_batch_size, "valid", percentage=rest, **settings)
+
+
+def get_tfrecord_dataset(
+    dataset_path: str | os.PathLike[str],
+    preprocessing: Function,
+    global_batch_size: int,
+    split: str | bool | None = None,
+    data_augmentation: Function = identity_augmentation,
+    *,
+    is_train: bool | None = None,
+    percentage: float = 100,
+    seed: int = 0,
+    shuffle_buffer: int = SHUFFLE_BUFFER,
+    compression: str = "",
+    on_corrupt: Literal["raise", "skip"] = "raise",
+) -> "RecordStream":
+    """Returns the batches of a dataset's records.
+
+        read = functools.partial(read_tfrecord, size=112, label_list=labels)
+        train_ds = get_tfrecord_dataset("data/faces", read, 64, "train")
+
+    Training data is shuffled across files in an order that follows from (seed, epoch), augmented, and cut into full
+    batches; validation data comes in the order of its files, to the last sample. A resumed run gets the very next
+    batch.
+
+    Args:
+      dataset_path: The folder of the record files, or its URL in a store: they are fetched once.
+      preprocessing: Converts one serialised record to a sample, in TensorFlow; called with the keyword `example`.
+      global_batch_size: Samples per step.
+      split: `train` or `valid`: the beginning of the files' names.
+      data_augmentation: Changes a training sample; called with what `preprocessing` returned.
+      is_train: Instead of `split`: True for `train`, False for `valid`.
+      percentage: How many of the records to read, always the same ones.
+      seed: Decides, with the epoch, on the order of training data.
+      shuffle_buffer: Records to draw the next one from.
+      compression: Of the files: `""`, `"GZIP"` or `"ZLIB"`.
+      on_corrupt: `raise` stops at a damaged record and names it; `skip` skips it with a warning. That reads all files
+        once at the start.
+
+    Raises:
+      NoRecordFiles: There is no such file; also a FileNotFoundError.
+      UsageError: An argument is invalid, or a file is damaged.
+    """
+    tf = load_tensorflow("reading TFRecord files")
+    training = _is_training(split, is_train)
+    if on_corrupt not in ("raise", "skip"):
+        remedy = nearest(str(on_corrupt), ("raise", "skip"))
+        raise UsageError("unknown choice", key="on_corrupt", received=on_corrupt, remedy=remedy)
+    if on_corrupt == "skip" and compression:
+        raise UsageError("needs files without compression", key="on_corrupt", received="skip", remedy="rewrite them")
+    check_compression(compression)
+    global_batch_size = whole_number("global_batch_size", global_batch_size)
+    shuffle_buffer, seed = whole_number("shuffle_buffer", shuffle_buffer, 0), whole_number("seed", seed, 0)
+    percentage = _percentage(percentage)
+    _require_keyword(preprocessing)
+    names = record_files(folder_path(dataset_path), SPLITS[0] if training else SPLITS[1])
+    salvaged = Salvaged(tf, list(names)) if on_corrupt == "skip" else None
+    files = salvaged.files if salvaged else list(names)
+    with _users_names(names):
+        contents = [_content(tf, file, compression) for file in files]
+    source = RecordSource(tf, files, [each.records for each in contents], percentage, compression)
+    _require_batches(source.size, global_batch_size, list(names.values()), training)
+    augment = data_augmentation if training and data_augmentation is not identity_augmentation else None
+    hooks = Hooks(decode=lambda record: preprocessing(example=record), parse=augment)
+    reading = Reading(global_batch_size, training, training, shuffle_buffer, seed, training)
+    order = {"seed": seed, "shuffle_buffer": shuffle_buffer} if training else {}
+    facts = {"files": _identity(files, contents), "percentage": percentage, "batch": global_batch_size, **order}
+    return RecordStream(source, hooks, reading, facts, names, salvaged)
+
+
+def _is_training(split: str | bool | None, is_train: bool | None) -> bool:
+    both = {"split": split, "is_train": is_train}
+    if (split is None) == (is_train is None):
+        raise UsageError("expected one of the two", key="split", received=both, remedy="split='train' or 'valid'")
+    if isinstance(split, str) and split not in SPLITS:
+        raise UsageError("unknown split", key="split", received=split, remedy=nearest(split, SPLITS))
+    if not isinstance(split, str | bool | np.bool_ | None) or not isinstance(is_train, bool | np.bool_ | None):
+        raise UsageError("expected 'train' or 'valid'", key="split", received=both)
+    return split == SPLITS[0] if isinstance(split, str) else bool(split if is_train is None else is_train)
+
+
+def _require_keyword(preprocessing: Function) -> None:
+    """Refuses a function that cannot be called with `example=` alone; what a partial has bound counts."""
+    if not callable(preprocessing):
+        raise UsageError("expected a function of one record", key="preprocessing", received=preprocessing)
+    try:
+        inspect.signature(preprocessing).bind(example=b"")
+    except TypeError as error:
+        raise UsageError(
+            f"is called with the keyword example= and nothing else, which does not fit: {error}",
+            key="preprocessing",
+            remedy="bind the other arguments, as in functools.partial(read_tfrecord, size=112)",
+        ) from None
+    except ValueError:  # a function in another language has no known parameters
+        return
+
+
+def _require_batches(records: int, batch: int, files: list[str], training: bool) -> None:
+    if not records:
+        reason = f"and {len(files) - 1} more have no record at all"
+        raise UsageError(reason, key=_KEY, received=files[0], remedy="write them again")
+    if training and records < batch:
+        raise UsageError(
+            f"but there are {records} training records in {os.path.dirname(files[0])!r}, and only full batches are "
+            "trained on",
+            key="global_batch_size",
+            received=batch,
+            remedy=f"use at most {records}",
+        )
+
+
+# -- the folder and its files ------------------------------------------------------------------------------------------
+
+
+def get_labels(dataset: str | os.PathLike[str], percentage: float = 100) -> tuple[int, list[str]]:
+    """Returns how many classes a dataset has, and their names in order: the lines of its `labels.txt`.
+
+        num_classes, label_list = get_labels("data/faces", 10)
+
+    Args:
+      dataset: The dataset's folder, or its URL in a store.
+      percentage: How much of it is used. Below 100, a copy `<dataset>-subset-<percentage>` has its own labels; without
+        such a copy, the classes are those of the whole dataset.
+
+    Raises:
+      NoRecordFiles: There is no `labels.txt`.
+      UsageError: It names no class, or one twice.
+    """
+    folder, _ = dataset_folder(dataset, percentage)
+    names = _listed(folder)
+    path = next((f"{folder}/{name}" for name in _LABELS if name in names), None)
+    if path is None:
+        raise NoRecordFiles("has no labels.txt", key=_KEY, received=folder, remedy="write one with a class per line")
+    try:
+        here = local_files(path, _KEY)[path] if is_url(path) else path
+        with open(here, encoding="utf-8") as file:
+            labels = [line.strip() for line in file.read().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot be read as text: {error}", key=_KEY, received=path) from error
+    twice = sorted({label for label in labels if labels.count(label) > 1}) if len(set(labels)) < len(labels) else []
+    if twice or not labels:
+        reason = f"names {f'the class {twice[0]!r} twice' if twice else 'no class'}"
+        raise UsageError(reason, key=_KEY, received=path, remedy="write one class per line")
+    return len(labels), labels
+
+
+def record_files(folder: str, split: str) -> dict[str, str]:
+    """Returns the record files of a split, sorted: the user's name of each, by its path on this machine.
+
+    They are `<split>-*.tfrec`; if there are none, `<split>_*.tfrec` or `<split>-*.tfrecord`. Those in a store are
+    fetched, once.
+
+    Raises:
+      NoRecordFiles: There is none; lists what there is instead.
+    """
+    names = _listed(folder)
+    for pattern in (pattern.format(split=split) for pattern in _PATTERNS):
+        if found := sorted(fnmatch.filter(names, pattern)):
+            if is_url(folder):
+                return {path: url for url, path in local_files(f"{folder}/{pattern}", _KEY).items()}
+            return {f"{folder}/{name}": f"{folder}/{name}" for name in found}
+    others = ", ".join(repr(name) for name in sorted(names)[:5]) or "nothing"
+    raise NoRecordFiles(
+        f"has no file {split}-*.tfrec; it has {others}",
+        key=_KEY,
+        received=folder,
+        remedy="name the folder of the record files",
+    )
+
+
+def dataset_folder(dataset: str | os.PathLike[str], percentage: float) -> tuple[str, float]:
+    """Returns the folder to read, and which percentage of what is in it.
+
+    An existing copy `<dataset>-subset-<percentage>` is read as a whole.
+
+    Raises:
+      UsageError: It is not a percentage.
+    """
+    percentage, folder = _percentage(percentage), folder_path(dataset)
+    if percentage == 100:
+        return folder, 100
+    subset = f"{folder}-subset-{percentage:g}"
+    return (subset, 100) if _is_folder(subset) else (folder, percentage)
+
+
+def folder_path(dataset: str | os.PathLike[str]) -> str:
+    """Returns a folder or a URL without slashes at its end.
+
+    Raises:
+      UsageError: It is not a path, or not the URL of a store.
+    """
+    text = place(_KEY, dataset)
+    refuse_lost_slash(text, _KEY)
+    return checked(text, _KEY) if is_url(text) else text.rstrip("/") or "/"
+
+
+def _percentage(value: Any) -> float:
+    number = plain_number(value)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= 100:
+        raise UsageError("must be more than 0 and at most 100", key="percentage", received=number)
+    return 100 if number == 100 else number
+
+
+def _listed(folder: str) -> list[str]:
+    if not _is_folder(folder):
+        remedy = "" if is_url(folder) else f"paths are relative to {os.getcwd()!r}"
+        raise NoRecordFiles("there is no such folder", key=_KEY, received=folder, remedy=remedy)
+    names = stored_names(folder, _KEY) if is_url(folder) else os.listdir(folder)
+    return [name for name in names if not is_temporary(name)]
+
+
+def _is_folder(folder: str) -> bool:
+    return bool(stored_names(folder, _KEY)) if is_url(folder) else os.path.isdir(folder)
+
+
+@contextlib.contextmanager
+def _users_names(names: Mapping[str, str]) -> Iterator[None]:
+    """Inside the block errors name a file as the user knows it, by its URL, not by the path of its local copy."""
+    try:
+        yield
+    except UsageError as error:
+        name = names.get(error.received) if isinstance(error.received, str) else None
+        if name is None or name == error.received:
+            raise
+        raise UsageError([dataclasses.replace(problem, received=name) for problem in error.problems]) from error
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+class _AllAtOnce(Interleave):
+    """Reads all files in turn while shuffling: one class per file is usual, and the buffer holds only what is read."""
+
+    def cycle(self, files: int, shuffled: bool) -> int:
+        """Returns how many files are read at once."""
+        return min(files, _FILES_AT_ONCE) if shuffled else 1
+
+
+class RecordSource(FileSource):
+    """Record files whose numbers of records are known, so that an epoch's length is known before it is read.
+
+    Of a percentage below 100, a sample: each record has a rank that follows from its file's name and its number in
+    it, and the lowest ranks are taken. So a sample is the same everywhere, has exactly the number of records that the
+    percentage says, and contains every smaller one.
+
+    Args:
+      tf: The module `tensorflow`.
+      files: Paths of the files.
+      counts: How many records each has.
+      percentage: How many of them to read.
+      compression: `""`, `"GZIP"` or `"ZLIB"`.
+    """
+
+    def __init__(self, tf: Any, files: Sequence[str], counts: Sequence[int], percentage: float, compression: str):
+        self._whole, self._limit = read_records(compression), _BUCKETS
+        total = sum(counts)
+        self.size = total if percentage == 100 else max(1, round(total * percentage / 100))
+        if self.size < total:
+            ranks = [_ranks(tf, file, np.arange(count)).numpy() for file, count in zip(files, counts, strict=True)]
+            self._limit = int(np.partition(np.concatenate(ranks), self.size - 1)[self.size - 1])
+        self._sampled = self.size < total
+        super().__init__(tf, files, self._read_sample, _AllAtOnce(), Shard())
+
+    def records(self, random: np.random.Generator | None) -> Any:
+        """Returns the records of one pass; see `Source.records`."""
+        return super().records(random).apply(self._tf.data.experimental.assert_cardinality(self.size))
+
+    def readers(self) -> list[tuple[str, ReadFile]]:
+        """Returns the files, each read as a whole: a sample would not show where in a file a record is."""
+        return [(file, self._whole) for file in self._files]
+
+    def _read_sample(self, file: Any) -> Any:
+        records = self._whole(file)
+        if not self._sampled:
+            return records
+        chosen = records.enumerate().filter(lambda number, _: _ranks(self._tf, file, number) <= self._limit)
+        return chosen.map(lambda _, record: record)
+
+
+def _ranks(tf: Any, file: Any, numbers: Any) -> Any:
+    """Returns the rank of records by their numbers in a file; its folder does not matter."""
+    name = tf.strings.split(file, "/")[-1]
+    texts = tf.strings.join([name, tf.strings.as_string(numbers)], separator="/")
+    return tf.strings.to_hash_bucket_strong(texts, _BUCKETS, _HASH_KEY)
+
+
+def _content(tf: Any, file: str, compression: str) -> Content:
+    """Returns how many records a file has, and a digest: of its records' frames, or if it is compressed of its bytes.
+
+    Raises:
+      UsageError: The file is damaged; `received` is the file.
+    """
+    try:
+        if not compression:
+            return content(file)
+        read = read_records(compression)
+        records = sum(1 for _ in naming_damage(tf, iter(read(file)), [(file, read)], _KEY))
+        with open(file, "rb") as opened:
+            return Content(records, hashlib.file_digest(opened, "sha256").hexdigest()[:16])
+    except BrokenFrame as broken:
+        with open(file, "rb") as opened:
+            hint = "; it is a gzip file: specify compression='GZIP'" if opened.read(len(GZIP)) == GZIP else ""
+        raise UsageError(
+            f"is damaged {broken}{hint}",
+            key=_KEY,
+            received=file,
+            remedy="write it again, or remove it; on_corrupt='skip' reads the records that are whole",
+        ) from broken
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", key=_KEY, received=file) from error
+
+
+def _identity(files: Sequence[str], contents: Sequence[Content]) -> dict[str, str]:
+    """Returns what identifies each file: the number of its records, its bytes, the digest of all records.
+
+    By the file's name without its ending; dots, which separate the keys of a configuration, become underscores.
+    """
+    names = [os.path.splitext(os.path.basename(file))[0].replace(".", "_") for file in files]
+    return {
+        name: f"{records} records, {os.path.getsize(file)} bytes, {digest}"
+        for name, file, (records, digest) in zip(names, files, contents, strict=True)
+    }
+
+
+class RecordStream(InputStream):
+    """Batches of a dataset's records, NumPy arrays; returned by `get_tfrecord_dataset`.
+
+        for images, labels in stream: ...     # one epoch; the next `for` reads the next one
+        len(stream)                           # batches in an epoch
+        stream.dataset(epoch=3)               # a `tf.data.Dataset` of that epoch
+
+    `Training.run_train` and `everstep.fit` read it as any `Stream`: epoch after epoch, from any batch on.
+
+    Args:
+      source: The records.
+      hooks: A user's functions.
+      reading: How to read.
+      facts: What decides which batches come, in plain values: a resumed run has to be given the same.
+      names: The user's name of each file, by its path on this machine.
+      owns: What has to stay alive as long as this is read.
+    """
+
+    _key = _KEY
+
+    def __init__(
+        self,
+        source: RecordSource,
+        hooks: Hooks,
+        reading: Reading,
+        facts: Mapping[str, Any],
+        names: Mapping[str, str],
+        owns: Any = None,
+    ) -> None:
+        super().__init__(source, hooks, reading)
+        self.facts = dict(facts)
+        self._names = dict(names)
+        self._source, self._preprocess, self._owns = source, hooks.decode, owns
+        self._epochs_read = 0
+
+    def __len__(self) -> int:
+        return self.batches_per_epoch or 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Returns the batches of one epoch, of training data each time the next one; the position stays."""
+        epoch = self._epochs_read
+        self._epochs_read += 1
+        return self.open(epoch, 0)
+
+    def dataset(self, epoch: int = 0) -> Any:
+        """Returns the batches of one epoch as a `tf.data.Dataset`."""
+        return self._pipeline.batches(epoch, 0).prefetch(self._prefetch)
+
+    def open(self, epoch: int, batch: int) -> Iterator[Batch]:
+        """Yields the epoch's batches from that batch on; an error names the file and the record."""
+        errors = self._tf.errors
+        with _users_names(self._names):
+            try:
+                yield from super().open(epoch, batch)
+            except errors.FailedPreconditionError as error:
+                raise UsageError(
+                    f"the record files have changed: they had {self._source.size} records when they were counted",
+                    key=_KEY,
+                    remedy="do not change them while they are read",
+                ) from error
+            except errors.OpError as error:
+                raise _failed_record(self._tf, error, self._source.readers(), self._preprocess) from error
+
+
+def _failed_record(
+    tf: Any, error: Exception, files: Sequence[tuple[str, ReadFile]], preprocess: Callable[[Any], Any] | None
+) -> UsageError:
+    """Returns the error that names the record on which `preprocess` fails: TensorFlow names only an operation."""
+    said = first_line(error)
+    for file, read in files:
+        number = _first_failure(tf, file, read, preprocess or (lambda record: record))
+        if number is not None:
+            record = next(iter(read(tf.constant(file)).skip(number)))
+            hint = " (nothing was found: is the label in labels.txt?)" if "slice index" in said else ""
+            return UsageError(
+                f"preprocessing fails on record {number} ({_contents(tf, record)}): {said}{hint}",
+                key=_KEY,
+                received=file,
+                remedy="correct the record, or the function",
+            )
+    return UsageError(
+        f"the records are read, but cannot be batched: {said}", remedy="check data_augmentation and the shapes"
+    )
+
+
+def _first_failure(tf: Any, file: str, read: ReadFile, preprocess: Callable[[Any], Any]) -> int | None:
+    samples = read(tf.constant(file)).map(preprocess, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    count, iterator = 0, iter(samples)
+    while True:
+        try:
+            next(iterator)
+        except StopIteration:
+            return None
+        except tf.errors.OpError:
+            return count
+        count += 1
+
+
+def _contents(tf: Any, record: Any) -> str:
+    """Returns the short features of an example in words."""
+    try:
+        features = tf.train.Example.FromString(record.numpy()).features.feature
+    except Exception:  # the decoder's own kind of error: not an example
+        return f"{len(record.numpy())} bytes that are not a tf.train.Example"
+    shown = []
+    for name in sorted(features):
+        kind = features[name].WhichOneof("kind")
+        values = list(getattr(features[name], kind).value) if kind else []
+        if len(values) == 1:
+            text = repr(values[0].decode("utf-8", "replace") if isinstance(values[0], bytes) else values[0])
+            shown += [f"{name}={text}"] if len(text) <= _SHORT else []
+    return ", ".join(shown) or "no short features"

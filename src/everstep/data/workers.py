@@ -1,0 +1,151 @@
+"""Threads and processes that compute several batches of a dataset at once; batches are returned in order."""
+
+import abc
+import collections
+import concurrent.futures
+import itertools
+import multiprocessing
+import multiprocessing.pool
+import os
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from everstep.data import randomness
+from everstep.errors import TrainingError, UsageError
+
+
+def end_with_parent() -> None:
+    """Ends this worker process as soon as the process that started it has ended.
+
+    A killed run cannot stop its workers: they would wait forever, and each attempt would leave more of them.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_exit_after, args=(parent,), name="everstep-parent", daemon=True).start()
+
+
+def _exit_after(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
+
+
+Numbers = Iterable[tuple[int, int]]
+"""Batches to compute: the place of each in its epoch, and its number in the dataset."""
+
+
+class Workers(abc.ABC):
+    """Computes batches of a dataset, some ahead of those that were handed out.
+
+    Args:
+      dataset: Has `__getitem__` by number.
+      workers: How many are computed at once.
+      ahead: How many are computed before they are needed.
+    """
+
+    def __init__(self, dataset: Any, workers: int, ahead: int) -> None:
+        self._dataset, self._workers, self._ahead = dataset, workers, max(1, ahead)
+
+    @abc.abstractmethod
+    def map(self, numbers: Numbers) -> Iterator[Any]:
+        """Yields the batches in the order of their numbers."""
+
+    def _in_order(self, submit: Callable[[int, int], Callable[[], Any]], numbers: Numbers) -> Iterator[Any]:
+        """Yields what the functions that `submit` returned give, the oldest first."""
+        coming, waiting = iter(numbers), collections.deque[Callable[[], Any]]()
+        while True:
+            for place, number in itertools.islice(coming, self._ahead - len(waiting)):
+                waiting.append(submit(place, number))
+            if not waiting:
+                return
+            yield waiting.popleft()()
+
+
+class Threads(Workers):
+    """Threads that end with the process, even if the dataset hangs in one of them."""
+
+    def map(self, numbers: Numbers) -> Iterator[Any]:
+        """Yields the batches in the order of their numbers."""
+        pool = multiprocessing.pool.ThreadPool(self._workers)
+        try:
+            yield from self._in_order(
+                lambda place, number: pool.apply_async(self._dataset.__getitem__, (number,)).get, numbers
+            )
+        finally:
+            pool.terminate()  # waits for none of them
+
+
+class Processes(Workers):
+    """Processes of their own, each with a copy of the dataset as it was when they were started.
+
+    They are started afresh, not forked: a fork of a process in which a backend's threads run may hang. So the dataset's
+    class must be importable, and a program's own code stand under `if __name__ == "__main__":`.
+    """
+
+    def __init__(self, dataset: Any, workers: int, ahead: int) -> None:
+        super().__init__(dataset, workers, ahead)
+        self.broken = False
+        self._seed = self._epoch = 0
+        self._pool = concurrent.futures.ProcessPoolExecutor(
+            workers, multiprocessing.get_context("spawn"), initializer=_take, initargs=(dataset,)
+        )
+
+    def draw_for(self, seed: int, epoch: int) -> None:
+        """Sets the seed and epoch from which, with their places, the next batches draw their random numbers."""
+        self._seed, self._epoch = seed, epoch
+
+    def map(self, numbers: Numbers) -> Iterator[Any]:
+        """Yields the batches in the order of their numbers.
+
+        Raises:
+          UsageError: The dataset, or a batch, cannot be sent from one process to another.
+          TrainingError: A process has ended, or could not be started.
+        """
+        seed, epoch = self._seed, self._epoch
+        try:
+            yield from self._in_order(
+                lambda place, number: (
+                    self._pool.submit(_compute, number, randomness.seed_of(seed, place), epoch).result
+                ),
+                numbers,
+            )
+        except concurrent.futures.BrokenExecutor as error:
+            self.broken = True
+            raise TrainingError(
+                f"a worker process of {type(self._dataset).__name__} has ended: it was killed, ran out of memory, or "
+                "could not be started",
+                remedy="the dataset's class must be importable, and the program's own code be under "
+                "`if __name__ == '__main__':`",
+            ) from error
+        except Exception as error:
+            if "pickl" not in f"{type(error).__name__} {error}".lower():
+                raise
+            raise UsageError(
+                f"{type(self._dataset).__name__} has use_multiprocessing=True, but cannot be sent to another process "
+                f"({error})",
+                remedy="define its class at the top of a module and keep open files and lambdas out of it, or set "
+                "use_multiprocessing=False for threads",
+            ) from error
+
+    def close(self) -> None:
+        """Stops the processes."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+_dataset: Any = None  # in a worker process: its copy
+
+
+def _take(dataset: Any) -> None:
+    global _dataset
+    end_with_parent()
+    _dataset = dataset
+
+
+def _compute(number: int, seed: int, epoch: int) -> Any:
+    words = randomness.generator(seed, epoch).integers(2**32, size=16)  # those of BorrowedRandomness
+    random.seed(words.tobytes())
+    np.random.seed(words)
+    return _dataset[number]

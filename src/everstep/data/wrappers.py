@@ -1,0 +1,234 @@
+"""Streams built from another stream: mapped, limited to fewer batches, held in memory, or counted in a first pass."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from everstep.data.arrays import ArrayStream
+from everstep.data.stream import Stream
+from everstep.errors import UsageError
+from everstep.types import Batch
+
+
+class WrappingStream(Stream):
+    """A stream that passes on the batches of another one, in the same order and with the same guarantee.
+
+    Positions and bookmarks are those of the other stream.
+
+    Args:
+      stream: The other stream, at its beginning.
+      repeat: Whether epoch follows epoch without end.
+      batches_per_epoch: The length of an epoch, None if not known beforehand.
+    """
+
+    def __init__(self, stream: Stream, *, repeat: bool, batches_per_epoch: int | None) -> None:
+        super().__init__(repeat=repeat, batches_per_epoch=batches_per_epoch)
+        self._stream = stream
+
+    @property
+    def sources(self) -> Mapping[str, Stream]:
+        """The other stream."""
+        return {"": self._stream}
+
+    @property
+    def infinite(self) -> bool:
+        """Whether the other stream is infinite."""
+        return self._stream.infinite
+
+    @property
+    def guarantee(self) -> str:
+        """The other stream's guarantee."""
+        return self._stream.guarantee
+
+    def open(self, epoch: int, batch: int) -> Iterator[Batch]:
+        """Returns the other stream's batches, changed."""
+        return self._changed(self._stream.open(epoch, batch), batch)
+
+    def open_at(self, epoch: int, batch: int, bookmark: Any) -> Iterator[Batch]:
+        """Returns the other stream's batches, found by its bookmark, changed."""
+        return self._changed(self._stream.open_at(epoch, batch, bookmark), batch)
+
+    def bookmark(self) -> Any:
+        """Returns the other stream's bookmark."""
+        return self._stream.bookmark()
+
+    def _changed(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
+        """Returns what becomes of an epoch's batches from `batch` on."""
+        return batches
+
+
+class MappedStream(WrappingStream):
+    """The batches of another stream, each passed through a function on the host."""
+
+    def __init__(self, stream: Stream, fn: Callable[[Batch], Batch]) -> None:
+        super().__init__(stream, repeat=stream.repeat, batches_per_epoch=stream.batches_per_epoch)
+        self._fn = fn
+
+    @property
+    def endless(self) -> bool:
+        """Whether the other stream is endless."""
+        return self._stream.endless
+
+    def _changed(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
+        return map(self._fn, batches)
+
+
+def class_weighted(class_weight: Mapping[int, float]) -> Callable[[Batch], Batch]:
+    """Returns a function that gives each sample of a batch the weight of its class.
+
+    Labels are integers, or one-hot; existing weights are multiplied.
+    """
+    table = np.ones(max(class_weight) + 1, np.float32)
+    for label, weight in class_weight.items():
+        table[label] = weight
+
+    def weigh(batch: Batch) -> tuple[Any, Any, np.ndarray]:
+        if not isinstance(batch, (tuple, list)) or not 2 <= len(batch) <= 3:
+            raise UsageError("needs batches (x, y) or (x, y, weight)", key="class_weight")
+        x, y, weight = (*batch, None)[:3]
+        if isinstance(y, Mapping | tuple | list):
+            raise UsageError(
+                "needs a model with one output", key="class_weight", remedy="give each sample a weight instead"
+            )
+        labels = np.asarray(y)
+        if labels.ndim > 2 or not len(labels):
+            raise UsageError(f"needs one label for each sample, not labels of shape {labels.shape}", key="class_weight")
+        labels = labels.argmax(-1) if labels.ndim > 1 and labels.shape[-1] > 1 else labels.reshape(len(labels))
+        numbers = np.round(labels).astype(np.int64)
+        known = (numbers >= 0) & (numbers < len(table))
+        weights = np.where(known, table[np.where(known, numbers, 0)], np.float32(1))
+        if weight is None:
+            return x, y, weights
+        return x, y, weights.reshape(-1, *(1,) * (np.ndim(weight) - 1)) * np.asarray(weight)
+
+    return weigh
+
+
+class LimitedStream(WrappingStream):
+    """The first batches of each epoch of another stream.
+
+        stream = LimitedStream(stream, 10)  # an epoch has 10 batches, or fewer if the other stream has fewer
+
+    An infinite stream has epochs then: after so many batches the next pass over the source begins.
+
+    Args:
+      stream: The other stream, at its beginning.
+      batches: How many batches of each epoch, no more than it is known to have.
+    """
+
+    def __init__(self, stream: Stream, batches: int) -> None:
+        known = stream.batches_per_epoch is not None or (stream.endless and not stream.repeat)
+        super().__init__(stream, repeat=stream.repeat, batches_per_epoch=batches if known else None)
+        self._limit = batches
+
+    @property
+    def infinite(self) -> bool:
+        """False: a limit is an end."""
+        return False
+
+    def _changed(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
+        return itertools.islice(batches, self._limit - batch)
+
+
+def limited(stream: Stream, batches: int | None) -> Stream:
+    """Returns the stream with so many batches per epoch; unchanged for None, or if its parts are limited already.
+
+    Raises:
+      UsageError: The stream is known to have fewer.
+    """
+    if batches is None or stream.limits_parts:
+        return stream
+    _require(batches, stream.batches_per_epoch, "limit_batches")
+    return stream.limited(batches) if isinstance(stream, ArrayStream) else LimitedStream(stream, batches)
+
+
+class HeldStream(WrappingStream):
+    """The same batches in every epoch, held in memory; see `hold`.
+
+    Args:
+      stream: The stream that they were read from.
+      batches: The batches of an epoch.
+      repeat: Whether epoch follows epoch without end.
+    """
+
+    def __init__(self, stream: Stream, batches: Sequence[Batch], *, repeat: bool) -> None:
+        super().__init__(stream, repeat=repeat, batches_per_epoch=len(batches))
+        self._held = batches
+
+    @property
+    def infinite(self) -> bool:
+        """False: the batches are in memory."""
+        return False
+
+    def open(self, epoch: int, batch: int) -> Iterator[Batch]:
+        """Returns the held batches from that one on."""
+        return iter(self._held[batch:])
+
+    def open_at(self, epoch: int, batch: int, bookmark: Any) -> Iterator[Batch]:
+        """Returns the held batches from that one on."""
+        return self.open(epoch, batch)
+
+    def bookmark(self) -> Any:
+        """Returns None: the position is enough."""
+        return None
+
+
+def hold(stream: Stream, batches: int, key: str) -> tuple[HeldStream, HeldStream]:
+    """Reads the first batches of a stream; returns them twice: repeated, to train on, and once, to evaluate on.
+
+    Args:
+      stream: The stream, at its beginning.
+      batches: How many batches to hold.
+      key: The key that sets their number, for messages.
+
+    Raises:
+      UsageError: There are fewer, or they are of several tasks.
+    """
+    if stream.limits_parts:
+        raise UsageError(
+            "but the data is that of several tasks", key=key, received=batches, remedy="try each task by itself"
+        )
+    _require(batches, stream.batches_per_epoch, key)
+    held = list(itertools.islice(stream, batches))
+    _require(batches, len(held), key)
+    return HeldStream(stream, held, repeat=True), HeldStream(stream, held, repeat=False)
+
+
+def _require(batches: int, available: int | None, key: str) -> None:
+    if available is not None and available < batches:
+        raise UsageError(
+            f"but the data has {available} batches an epoch",
+            key=key,
+            received=batches,
+            remedy=f"specify {available} or fewer",
+        )
+
+
+class CountedStream(WrappingStream):
+    """The batches of another stream whose number is not known: the first pass counts them.
+
+    The first pass ends the stream. Its reader calls `count`, and reads on: then pass follows pass, each of as many
+    batches as the first, or fewer if the source has fewer.
+
+    Args:
+      stream: The other stream, at its beginning; one that does not repeat, such as a generator, is read once.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream, repeat=False, batches_per_epoch=None)
+
+    @property
+    def counting(self) -> bool:
+        """Whether the first pass has yet to show how many batches there are."""
+        return self._batches_per_epoch is None
+
+    def count(self, batches: int) -> None:
+        """Sets how many batches the first pass has."""
+        self._batches_per_epoch, self._repeat = batches, self._stream.repeat
+
+    def _changed(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
+        if self._batches_per_epoch is None:
+            return batches
+        return itertools.islice(batches, self._batches_per_epoch - batch)

@@ -1,0 +1,84 @@
+"""The devices that the backend computes on: which they are, and how much memory was in use.
+
+Listing them initializes them.
+"""
+
+import logging
+import resource
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+logger = logging.getLogger(__name__)
+
+
+def devices() -> list[str]:
+    """Returns the devices as `gpu:0`, `gpu:1`: the accelerators, or, where there are none, the CPU."""
+    if keras.backend.backend() != "torch":
+        return list(keras.distribution.list_devices())
+    torch = sys.modules["torch"]  # Keras does not list its devices
+    if not torch.accelerator.is_available():
+        return ["cpu:0"]
+    kind = torch.accelerator.current_accelerator().type
+    return [f"{'gpu' if kind == 'cuda' else kind}:{index}" for index in range(torch.accelerator.device_count())]
+
+
+def has_accelerator() -> bool:
+    """Returns whether this machine computes on a GPU, a TPU or the like."""
+    return any(not device.startswith("cpu") for device in devices())
+
+
+def device_kind() -> str:
+    """Returns the device's own name, such as `NVIDIA H100 80GB HBM3`, or `cpu`; empty if it is unknown."""
+    try:
+        return _KINDS[keras.backend.backend()]()
+    except Exception as error:  # a figure to read at the end is no reason to fail
+        logger.debug("device unknown: %s: %s", type(error).__name__, error)
+        return ""
+
+
+def _tensorflow_kind() -> str:
+    config: Any = sys.modules["tensorflow"].config
+    gpus = config.list_physical_devices("GPU")
+    return str(config.experimental.get_device_details(gpus[0]).get("device_name", "")) if gpus else "cpu"
+
+
+def _torch_kind() -> str:
+    cuda: Any = sys.modules["torch"].cuda
+    return str(cuda.get_device_name()) if cuda.is_available() else "cpu"
+
+
+_KINDS: dict[str, Callable[[], str]] = {
+    "tensorflow": _tensorflow_kind,
+    "jax": lambda: str(sys.modules["jax"].devices()[0].device_kind),
+    "torch": _torch_kind,
+}
+
+
+def peak_bytes() -> int:
+    """Returns the most memory in use so far: that of the device, or, where there is only a CPU, of this process."""
+    on_device = {"tensorflow": _tensorflow_peak, "jax": _jax_peak, "torch": _torch_peak}[keras.backend.backend()]()
+    return on_device or host_peak_bytes()
+
+
+def host_peak_bytes() -> int:
+    """Returns the most memory that this process has had in use so far."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _tensorflow_peak() -> int:
+    config: Any = sys.modules["tensorflow"].config
+    return int(config.experimental.get_memory_info("GPU:0")["peak"]) if config.list_logical_devices("GPU") else 0
+
+
+def _jax_peak() -> int:
+    stats = sys.modules["jax"].local_devices()[0].memory_stats()  # None on a CPU
+    return int((stats or {}).get("peak_bytes_in_use", 0))
+
+
+def _torch_peak() -> int:
+    cuda: Any = sys.modules["torch"].cuda
+    return int(cuda.max_memory_reserved()) if cuda.is_available() else 0

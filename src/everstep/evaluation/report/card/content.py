@@ -1,0 +1,394 @@
+"""The content of a model card, before it is HTML or Markdown: every text in it is plain, nothing is markup.
+
+What people wrote comes from the config file, numbers from `reports/`, the rest from what training and export wrote.
+"""
+
+import dataclasses
+import hashlib
+import json
+import textwrap
+import unicodedata
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from everstep import storage
+from everstep.config.files import load_file
+from everstep.evaluation.report.numbers import finite
+from everstep.evaluation.report.run_data import (
+    Fact,
+    chosen_by,
+    code_name,
+    fact,
+    read_export,
+    read_notes,
+    read_object,
+    short,
+)
+from everstep.run import record
+
+_TITLES = {"model_details": "Details", "model_parameters": "Model", "considerations": "Considerations"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One key.
+
+    Attributes:
+      label: What it is called: `use cases`.
+      texts: What it says: paragraphs are separated by an empty line, everything else is in one line.
+      listed: Whether they are items of a list.
+    """
+
+    label: str
+    texts: list[str]
+    listed: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A part of the card.
+
+    Attributes:
+      title: Its heading.
+      entries: What is in it.
+    """
+
+    title: str
+    entries: list[Entry]
+
+
+def sections(config: Mapping[str, Any]) -> list[Section]:
+    """Returns details, parameters and considerations; a section that is not there has no entries."""
+    return [Section(title, list(_entries(config.get(key), ""))) for key, title in _TITLES.items()]
+
+
+def _entries(value: Any, label: str) -> Iterator[Entry]:
+    if isinstance(value, Mapping):
+        for key, inside in value.items():
+            yield from _entries(inside, f"{label} {_words(key)}".strip())
+    elif texts := _texts(value):
+        yield Entry(label.removesuffix(" name"), texts, isinstance(value, list | tuple))
+
+
+def _texts(value: Any) -> list[str]:
+    """Returns what is said as texts; nothing for what is empty."""
+    items = value if isinstance(value, list | tuple) else [value]
+    return [text for item in items if (text := _text(item))]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        said = {_words(key): text for key, inside in value.items() if (text := _text(inside))}
+        if list(said) == ["description"]:  # which is what an item without a key is
+            return said["description"]
+        return "; ".join(f"{key}: {text}" for key, text in said.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(filter(None, map(_text, value)))
+    return "\n\n".join(filter(None, map(_line, plain(str(value)).split("\n\n"))))
+
+
+def plain(text: str) -> str:
+    """Returns a text without control characters; line ends are the same everywhere."""
+    lines = "\n".join(line.strip() for line in text.splitlines())
+    return "".join(letter for letter in lines if letter.isspace() or unicodedata.category(letter) not in ("Cc", "Cs"))
+
+
+def _line(paragraph: str) -> str:
+    return " ".join(paragraph.split())
+
+
+def _words(key: Any) -> str:
+    return _line(plain(str(key)).replace("_", " "))
+
+
+SPLITS = ("validation", "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """One metric over the samples of one set of data.
+
+    Attributes:
+      name: Its name.
+      description: One sentence, or "".
+      better: "higher", "lower", or None where that is not known.
+      mean: None where no sample has a number.
+      count: How many samples have one.
+      edges: Of the bins of its histogram.
+      counts: How many samples are in each bin.
+    """
+
+    name: str
+    description: str
+    better: str | None
+    mean: float | None
+    count: int
+    edges: list[float]
+    counts: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What was found on one set of data.
+
+    Attributes:
+      split: Which data.
+      rows: How many samples; None where they were not looked at one by one.
+      metrics: Of the evaluator's functions.
+      overall: What the model's own metrics say, by name.
+    """
+
+    split: str
+    rows: int | None
+    metrics: list[Metric]
+    overall: dict[str, float | None]
+
+
+def measured(reports: Path) -> list[Measured]:
+    """Returns what the files of an evaluation say.
+
+    Raises:
+      UsageError: One is damaged.
+    """
+    means = read_object(reports / "metrics.json")
+    pages = {split: read_object(reports / f"{split}.json") for split in SPLITS}
+    found = [_of(split, pages[split], means.get(split, {})) for split in SPLITS]
+    return [one for one in found if one.metrics or one.overall]
+
+
+def _of(split: str, page: Mapping[str, Any], means: Mapping[str, Any]) -> Measured:
+    overall = page.get("overall") or means.get("model.evaluate", {})
+    return Measured(
+        split=split,
+        rows=page.get("rows"),
+        metrics=[_metric(metric) for metric in page.get("metrics", ())],
+        overall={str(name): finite(value) for name, value in overall.items()},
+    )
+
+
+def _metric(metric: Mapping[str, Any]) -> Metric:
+    same = ("name", "description", "better", "mean", "count")
+    return Metric(**{name: metric[name] for name in same}, **metric["histogram"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Loading:
+    """How a model is used.
+
+    Attributes:
+      path: Where it is, from the project's folder.
+      code: Python that loads it and asks it.
+      note: What an input has to be.
+    """
+
+    path: str
+    code: str
+    note: str
+
+
+def loading(run_dir: Path, config: Mapping[str, Any]) -> Loading | None:
+    """Returns how what is exported is loaded; None where nothing is.
+
+    Args:
+      run_dir: The run's folder, in the project's `runs/`.
+      config: The configuration that it was trained with.
+    """
+    export = run_dir / "exported"
+    if not (export / "export.json").is_file():
+        return None
+    known = storage.read_json(export / "export.json")
+    name = known.get("estimator") or known.get("model", "savedmodel")
+    path = f"{run_dir.parent.name}/{run_dir.name}/exported/{name}"
+    maker = config.get("preprocessor_class")
+    made = f"as {maker} makes it from the data" if maker else "as in training"
+    return Loading(
+        path, _code(path, known), f"x is a batch of inputs, {made}; the exported model does no preprocessing."
+    )
+
+
+def _code(path: str, known: Mapping[str, Any]) -> str:
+    quoted = json.dumps(path, ensure_ascii=False)
+    if path.endswith(".skops"):
+        lines = f"""
+            import skops.io
+
+            model = skops.io.load({quoted})
+            y_pred = model.predict(x)
+        """
+    elif "estimator" in known:
+        lines = f"""
+            import joblib  # it runs whatever the file says: load only what you trust
+
+            model = joblib.load({quoted})
+            y_pred = model.predict(x)
+        """
+    elif path.endswith(".pt2"):
+        lines = f"""
+            import torch  # it runs what a file says: load only what you trust
+
+            model = torch.export.load({quoted}).module()
+            y_pred = model({_tensor(known.get("inputs") or [])})
+        """
+    else:
+        lines = f"""
+            import tensorflow as tf
+
+            model = tf.saved_model.load({quoted})
+            y_pred = model.serve({_argument(known.get("inputs") or [])})
+        """
+    return textwrap.dedent(lines).strip() + "\n"
+
+
+def _argument(dtypes: list[str]) -> str:
+    return f'tf.cast(x, "{dtypes[0]}")' if len(dtypes) == 1 else "x"
+
+
+def _tensor(dtypes: list[str]) -> str:
+    return f"torch.as_tensor(x, dtype=torch.{dtypes[0]})" if len(dtypes) == 1 else "x"
+
+
+def trained(run_dir: Path, config: Mapping[str, Any]) -> list[Fact]:
+    """Returns the facts in the order in which they are shown.
+
+    How many attempts it took and how long is left out: a run that was killed and went on is the same run.
+
+    Args:
+      run_dir: The run's folder.
+      config: The configuration that the model was trained with.
+
+    Raises:
+      UsageError: `run.json` or `export.json` is damaged.
+    """
+    run = record.read(run_dir) if (run_dir / "run.json").is_file() else {}
+    export = read_export(run_dir)
+    found = [*_course(export, config), *_settings(run, export, config), *_origin(run, export)]
+    return [each for each in found if each["value"]]
+
+
+def _course(export: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Fact]:
+    epochs, best = config.get("epochs"), export.get("epoch")
+    if "estimator" in export:
+        yield fact("exported", "the fitted estimator")
+        return
+    yield fact("epochs", epochs)
+    if best is not None:
+        yield fact("best epoch", f"{int(best) + 1} of {epochs}" if epochs else int(best) + 1)
+    yield fact("chosen by", chosen_by(export))
+
+
+def _settings(run: Mapping[str, Any], export: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Fact]:
+    yield fact("batch size", config.get("batch_size"))
+    seed = config.get("seed")
+    yield fact("seed", "" if seed is None else str(seed))
+    yield fact("parameters", short(run.get("cost", {}).get("parameters")))
+    yield fact("model", config.get("model_builder_class"))
+    yield fact("backend", run.get("backend"))
+    packages = run.get("environment", {}).get("packages", {})
+    yield fact("versions", ", ".join(f"{name} {version}" for name, version in packages.items()))
+
+
+def _origin(run: Mapping[str, Any], export: Mapping[str, Any]) -> Iterator[Fact]:
+    yield fact("code", code_name(export.get("code") or run.get("code") or {}))
+    yield fact("data", _data_digest(run.get("data", {})))
+    attempts = run.get("attempts") or [{}]
+    yield fact("date", str(attempts[0].get("started") or "")[:10])
+
+
+def _data_digest(data: Mapping[str, Any]) -> str:
+    """Returns a digest of the data's digests; nothing where the data itself was not looked at."""
+    text = json.dumps(data, sort_keys=True)
+    return f"sha256 {hashlib.sha256(text.encode('utf-8')).hexdigest()[:16]}" if '"sha256"' in text else ""
+
+
+_LINKS = {
+    "reports/report.html": "The report: curves, errors, the worst samples",
+    "validation_report.csv": "Validation, sample by sample",
+    "eval_report.csv": "Test, sample by sample",
+    "eval_report_summary.csv": "Test, summarised",
+    "exported/config.yaml": "The configuration that it was trained with",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """A model card.
+
+    Attributes:
+      title: The model's name, or the run's.
+      run: The run's name.
+      project: The project's, "" where it has none.
+      overview: What the model is, in paragraphs.
+      details: What else people wrote about the model: one section, or none.
+      sections: What they wrote about its parameters, and what is to be considered.
+      measured: The numbers by set of data.
+      notes: What of them is not as it was in training.
+      training: How it was trained.
+      loading: Where it is and how it is loaded; None where nothing is exported.
+      links: Files in the run's folder, with what they are.
+    """
+
+    title: str
+    run: str
+    project: str
+    overview: list[str]
+    details: list[Section]
+    sections: list[Section]
+    measured: list[Measured]
+    notes: list[str]
+    training: list[Fact]
+    loading: Loading | None
+    links: dict[str, str]
+
+
+def read_card(run_dir: Path, config: Mapping[str, Any]) -> Card:
+    """Returns the card of a run from its files.
+
+    Args:
+      run_dir: The run's folder.
+      config: The configuration, nested, without secrets; its descriptions may have been written after training.
+
+    Raises:
+      UsageError: A file of the run cannot be read.
+    """
+    known = sections(config)
+    used = _trained_with(run_dir, config)
+    return Card(
+        title=_taken(known, "name") or run_dir.name,
+        run=run_dir.name,
+        project=str(config.get("project_name") or ""),
+        overview=_overview(known),
+        details=[section for section in known[:1] if section.entries],
+        sections=[section for section in known[1:] if section.entries],
+        measured=measured(run_dir / "reports"),
+        notes=read_notes(run_dir),
+        training=trained(run_dir, used),
+        loading=loading(run_dir, used),
+        links={path: text for path, text in _LINKS.items() if (run_dir / path).is_file()},
+    )
+
+
+def _trained_with(run_dir: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the configuration that the export was trained with: the run's may say something else by now."""
+    path = run_dir / "exported" / "config.yaml"
+    return load_file(path) if path.is_file() else config
+
+
+def _overview(known: list[Section]) -> list[str]:
+    entry = _take(known, "overview")
+    return [paragraph for text in (entry.texts if entry else []) for paragraph in text.split("\n\n")]
+
+
+def _taken(known: list[Section], label: str) -> str:
+    entry = _take(known, label)
+    return " ".join(" ".join(entry.texts).split()) if entry else ""
+
+
+def _take(known: list[Section], label: str) -> Entry | None:
+    """Takes an entry out of the details, which are the first section."""
+    found = next((entry for entry in known[0].entries if entry.label == label), None)
+    if found is not None:
+        known[0].entries.remove(found)
+    return found

@@ -1,0 +1,122 @@
+"""Keras code of the JAX backend, called with TensorFlow's tensors.
+
+A SavedModel is TensorFlow's, whatever trained the model. On the TensorFlow backend its parts are simply called. On
+JAX a part may be Keras code, which goes into the SavedModel as a compiled program, or TensorFlow code (decoding
+images, splitting text), which goes in unchanged; the first call shows which of the two it is.
+"""
+
+import itertools
+import string
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from everstep.errors import UsageError
+from everstep.export import saved_model
+
+Part = Callable[[Any], Any]
+
+
+class Bridge:
+    """Wraps functions so that TensorFlow can call them, eagerly (live) and while it traces (for the SavedModel).
+
+    Attributes:
+      variables: The Keras variables with those that stand for them in the SavedModel; empty on TensorFlow, where they
+        are the same.
+    """
+
+    def __init__(self) -> None:
+        self.variables: list[tuple[keras.Variable, Any]] = []
+
+    def part(self, fn: Part, keras_only: bool = False) -> Part:
+        """Returns `fn` for TensorFlow's tensors, nested as you like; `keras_only` where it cannot be TensorFlow's."""
+        if keras.backend.backend() != "jax":
+            return fn
+        saved_model.require_support()
+        import tensorflow as tf
+
+        # Else TensorFlow would look for its own control flow in all of JAX, where a user's function calls this.
+        return tf.autograph.experimental.do_not_convert(lambda inputs: self._call(fn, inputs, keras_only))
+
+    def _call(self, fn: Part, inputs: Any, keras_only: bool) -> Any:
+        import tensorflow as tf
+
+        as_keras = self._live if tf.executing_eagerly() else self._converted
+        tensors = tf.nest.map_structure(tf.convert_to_tensor, inputs)
+        if keras_only:
+            return as_keras(fn, tensors)
+        if any(tensor.dtype == tf.string for tensor in tf.nest.flatten(tensors)):
+            return fn(tensors)
+        try:
+            return as_keras(fn, tensors)
+        except Exception as keras_error:  # whatever TensorFlow's functions say to JAX's arrays
+            try:
+                return fn(tensors)
+            except Exception as tensorflow_error:
+                name = getattr(fn, "__qualname__", None) or getattr(fn, "name", None) or repr(fn)
+                raise UsageError(
+                    f"cannot be exported: as Keras code it fails with {_brief(keras_error)}; as TensorFlow code it "
+                    f"fails with {_brief(tensorflow_error)}",
+                    key=name,
+                ) from keras_error
+
+    def _live(self, fn: Part, inputs: Any) -> Any:
+        import tensorflow as tf
+
+        outputs = fn(tf.nest.map_structure(lambda tensor: tensor.numpy(), inputs))
+        return keras.tree.map_structure(lambda output: tf.constant(np.asarray(output)), outputs)
+
+    def _converted(self, fn: Part, inputs: Any) -> Any:
+        import tensorflow as tf
+        from jax.experimental import jax2tf
+
+        held = [variable for variable, _ in self.variables]
+        shapes = [_spelled(v.shape, iter(())) for v in held], _polymorphic(inputs)
+        program = jax2tf.convert(_stateless(fn, held), polymorphic_shapes=shapes, **saved_model.jax2tf_options())
+        outputs, changed = program([stand_in for _, stand_in in self.variables], inputs)
+        for position, value in changed.items():
+            stand_in = self.variables[int(position)][1]
+            stand_in.assign(tf.cast(value, stand_in.dtype))
+        return outputs
+
+
+def _stateless(fn: Part, held: Sequence[keras.Variable]) -> Callable[[list, Any], tuple[Any, dict[str, Any]]]:
+    """Makes `fn` a function of its variables, too; returns the variables that it changed by their positions."""
+
+    def stateless(values: list, inputs: Any) -> tuple[Any, dict[str, Any]]:
+        with keras.StatelessScope(list(zip(held, values, strict=True))) as scope:
+            before = [scope.get_current_value(variable) for variable in held]
+            outputs = fn(inputs)
+            after = [scope.get_current_value(variable) for variable in held]
+        changed = {str(i): new for i, (old, new) in enumerate(zip(before, after, strict=True)) if new is not old}
+        return outputs, changed
+
+    return stateless
+
+
+def _polymorphic(inputs: Any) -> Any:
+    """Returns the shapes of tensors as JAX spells those with open dimensions; the open first one is shared by all."""
+    import tensorflow as tf
+
+    def shape(tensor: Any) -> str:
+        if tensor.shape.rank is None:
+            raise UsageError(
+                f"the model would get a tensor of unknown rank ({tensor.name})",
+                key="preprocessor",
+                remedy="set its shape with tf.ensure_shape or tensor.set_shape",
+            )
+        return _spelled(tensor.shape.as_list(), letters)
+
+    letters = map("".join, itertools.product(string.ascii_lowercase, repeat=2))
+    return tf.nest.map_structure(shape, inputs)
+
+
+def _spelled(shape: Sequence[int | None], letters: Iterator[str]) -> str:
+    sizes = [("batch" if i == 0 else next(letters)) if size is None else str(size) for i, size in enumerate(shape)]
+    return f"({', '.join(sizes)})"
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"

@@ -1,0 +1,23 @@
+"""A catalog of data: what a project reads and writes, by name.
+
+# config/catalog.yaml
+mnist:
+  raw: data/raw/mnist.npz                 # the short form: the type follows from the suffix
+  scores: {type: csv, filepath: data/report/scores.csv, versioned: true}
+
+catalog = Catalog.from_files(["config/catalog.yaml"], root=".")
+arrays = catalog.load("mnist.raw")
+catalog.save("mnist.scores", table)
+
+catalog.py       load, save, check, fingerprint
+entries.py       files as entries by name
+formats.py       the types that read and write data, and which one an entry has
+places.py        where data is: a folder of this machine or a store; versions
+fingerprints.py  digests of content
+"""
+
+from everstep.frontends.catalog.catalog import Catalog
+from everstep.frontends.catalog.data_type import DataType
+from everstep.frontends.catalog.entries import Entry
+
+__all__ = ["Catalog", "DataType", "Entry"]

@@ -1,0 +1,442 @@
+"""The one place where a compiled Keras model meets the loop.
+
+`everstep.fit`, `Training`, `KerasTrainer` (components) and `FlowTask` translate their arguments into `train_compiled`,
+and its result into their files:
+
+    history = train_compiled(
+        model,
+        train_stream,
+        validation_stream,
+        epochs=5,
+        steps_per_epoch=100,
+        callbacks=[keras.callbacks.EarlyStopping()],
+        run=RunPlan("runs/mine", seed=1, listeners=[MyListener()]),
+    )
+
+An entry point's own keys in `config.yaml` are a subclass of `CompiledTaskConfig`. What it does while the model trains
+is a list of `Listener`s. What belongs to the run beyond training (a test, an export) is `RunPlan.at_end`.
+
+All entry points share these conventions:
+
+- The History is returned, with all epochs of all attempts; any error has the History so far as `error.history`.
+- `verbose`: 0 prints nothing, 1 (or True, "auto") progress, 2 one line per epoch.
+- A loss that is not finite does not end training, because a callback may want to see it, but nothing that is not finite
+  is saved. `RunPlan(trainer={"recovery_max_trials": 0})` ends training instead.
+- Errors name keys as the user knows them: `RunPlan.names`.
+- Ctrl-C saves the state and raises `KeyboardInterrupt`; SIGTERM saves it and raises `Interrupted`.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import numbers
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from everstep.data import nest
+from everstep.data.stream import Stream
+from everstep.engine import backend
+from everstep.engine.config import RuntimeConfig
+from everstep.engine.engine import Engine
+from everstep.errors import UsageError, renamed_keys
+from everstep.experiment import run_experiment
+from everstep.experiment_config import ExperimentConfig
+from everstep.loop.config import TrainerConfig, per_epoch
+from everstep.loop.hooks import Hook, LearningRate
+from everstep.loop.keras_callbacks import KerasCallbacks
+from everstep.loop.schedule import EpochSchedule
+from everstep.loop.trainer import Trainer
+from everstep.run.record import Run
+from everstep.run.signals import as_python_interrupts
+from everstep.task.compiled import CompiledTask
+from everstep.task.config import TaskConfig
+from everstep.task.description import describe, restore_model, settings
+from everstep.tracking.tracker import plain
+from everstep.types import Batch, Logs
+
+NAMES = {"trainer.epochs": "epochs", "trainer.validation_steps": "validation_steps"}
+"""What every entry point's users call the keys of a configuration that they do not write themselves."""
+
+
+@dataclasses.dataclass
+class CompiledTaskConfig(TaskConfig):
+    """A compiled model in `config.yaml`. A resumed run may change none of it, except by `allow_change`.
+
+    Entry points with keys of their own subclass it. `train_compiled` fills in what the model says of itself.
+    """
+
+    optimizer: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """The settings of the model's optimizer, as it was compiled."""
+    loss: str = ""
+    """The model's loss, or those of its outputs; a function by its name."""
+    loss_weights: str = ""
+    """What the loss of each output is multiplied by."""
+    class_weight: dict[int, float] | None = None
+    """Weight of each class in the loss."""
+
+
+class Listener:
+    """What an entry point does while a model trains; subclass it and override what is needed.
+
+    Epochs count from 0 over all attempts. A listener with `get_state()` and `set_state(state)` is saved with the
+    run, as Keras callbacks are, and restored before the first step.
+    """
+
+    def on_ready(self, controller: Any) -> None:
+        """Model, optimizer and streams are built, nothing is restored or written yet.
+
+        Args:
+          controller: The loop. It has `trainer` (with `engine`, `example`, `global_step`), `checkpointer` and `step`.
+
+        Raises:
+          UsageError: The run cannot be what the user wants; nothing is left behind.
+        """
+
+    def on_train_begin(self) -> None:
+        """An attempt begins: everything is restored, and `model.history` has the epochs of earlier attempts.
+
+        Also called where nothing is left to train.
+        """
+
+    def on_call_end(self, step: int) -> None:
+        """A call of the engine has ended, with `step` steps done; cheap work only."""
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """An epoch has ended, evaluation included; `logs` has Keras's names: `loss`, `val_loss`.
+
+        The user's callbacks have seen it, it is in the history, and the model has its weights. It is not saved yet.
+        """
+
+    def on_train_end(self, failed: bool) -> None:
+        """Training has ended, and its last state is saved; or it has failed or was interrupted, and raises next."""
+
+
+@dataclasses.dataclass
+class RunPlan:
+    """Where a compiled model's run is, how it is recorded, and what its entry point adds.
+
+    Attributes:
+      directory: The run directory, or its URL in a store.
+      task: The entry point's section of `config.yaml`, with its data sections and keys of its own.
+      trainer: Further fields of `TrainerConfig`, such as `max_to_keep`.
+      seed: The seed, of the order of the data and, with `seeds_program`, of everything.
+      seeds_program: Whether Python's, NumPy's and Keras's generators are seeded. A call in somebody else's program
+        does not, and has prepared the backend itself.
+      keep: Whether the directory is kept; otherwise nothing is saved, and there is nothing to resume from.
+      strategy: The distribution strategy that the model was built in; None for one device.
+      verbose: 0 prints nothing, 1, True or "auto" progress, 2 a line per epoch.
+      allow_change: Keys that a resumed run may change although they alter what it computes.
+      names: What the user calls keys of the configuration; laid over `NAMES`.
+      epochs_origin: The file and line that says how many epochs there are, where one does.
+      experiment: The name of the run in its record.
+      record: What else `run.json` says; see `run_experiment`.
+      code_root: Where the code is that the run depends on; by default the working directory.
+      export: Whether the model is exported to `export/` in the run directory.
+      listeners: Called while the model trains, in this order.
+      at_end: Called with the run's record when training is done, while the directory is still locked.
+    """
+
+    directory: str | Path
+    task: CompiledTaskConfig = dataclasses.field(default_factory=CompiledTaskConfig)
+    trainer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int = 0
+    seeds_program: bool = True
+    keep: bool = True
+    strategy: Any = None
+    verbose: Any = True
+    allow_change: str | Sequence[str] = ()
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    epochs_origin: str = ""
+    experiment: str = ""
+    record: Mapping[str, Any] | None = None
+    code_root: str | Path | None = None
+    export: bool = False
+    listeners: Sequence[Listener] = ()
+    at_end: Callable[[Run], None] | None = None
+
+
+def train_compiled(
+    model: keras.Model,
+    train: Stream,
+    validation: Stream | None,
+    epochs: int,
+    *,
+    steps_per_epoch: int | None,
+    batches_per_epoch: int | None = None,
+    validation_steps: int | None = None,
+    validation_freq: int | Sequence[int] = 1,
+    callbacks: Any = (),
+    first_epoch: int = 0,
+    watch: str = "",
+    task_cls: type[CompiledTask] = CompiledTask,
+    run: RunPlan,
+) -> keras.callbacks.History:
+    """Trains a compiled model until `epochs` epochs are done in all, from wherever its run is.
+
+    Args:
+      model: The compiled model. It has its last weights afterwards, and is described as it was compiled.
+      train: Batches to train on, with the weights of classes, if any.
+      validation: Batches to evaluate at the ends of epochs; None for none.
+      epochs: How many in all.
+      steps_per_epoch: Steps of an epoch; None for a pass over the data.
+      batches_per_epoch: Batches of a pass, where epochs end with it; None where that is unknown, or the data is
+        endless.
+      validation_steps: Batches per evaluation; None for all.
+      validation_freq: Evaluate every so many epochs; or a list of epochs, the first of which is 1.
+      callbacks: The user's Keras callbacks.
+      first_epoch: The epoch that a new run begins with.
+      watch: Which log of a model's own `train_step` has to stay finite.
+      task_cls: Makes the task of model, streams and configuration.
+      run: Where and how the run is kept.
+
+    Returns:
+      The History of all epochs, also of those in earlier attempts.
+
+    Raises:
+      UsageError: The request cannot be carried out, or would resume a run that was trained otherwise.
+      TrainingError: The run started and failed. Like any error it has the `history` so far.
+    """
+    names, verbose = {**NAMES, **run.names}, verbosity(run.verbose)
+    schedule = EpochSchedule(
+        epochs,
+        steps_per_epoch,
+        batches_per_epoch,
+        validates=False if validation is None else validated_epochs(validation_freq),
+        key=names["trainer.epochs"],
+        origin=run.epochs_origin,
+    )
+    spec = describe(model)
+    params = ExperimentConfig(
+        task=dataclasses.replace(
+            run.task, model=spec.model, optimizer=spec.optimizer, loss=spec.loss, loss_weights=spec.loss_weights
+        ),
+        trainer=_trainer_config(schedule, validation_steps, validation_freq, run),
+        runtime=RuntimeConfig(seed=run.seed),
+    )
+    task = task_cls(model, train, validation, params.task, watch=watch)
+    listeners = [*run.listeners, *([EpochLines(epochs)] if verbose == 2 else [])]
+    callback_list = KerasCallbacks(
+        callbacks, model, schedule, initial_epoch=first_epoch, verbose=run.verbose, listeners=listeners
+    )
+    trainers: list[ReusingTrainer] = []
+
+    def create_trainer(params: ExperimentConfig) -> Trainer:
+        if run.seeds_program:
+            backend.prepare(run.seed)
+        trainers.append(ReusingTrainer(params, task, model, model.optimizer, evaluate=validation is not None))
+        return trainers[0]
+
+    with contextlib.ExitStack() as stack:
+        stack.push(functools.partial(_attach_history, callback_list))
+        stack.callback(restore_model, model, spec)
+        stack.enter_context(as_python_interrupts())
+        stack.enter_context(renamed_keys(names))
+        stack.enter_context(log_output(verbose))
+        run_experiment(
+            task,
+            params,
+            run.directory,
+            "train" if validation is None else "train_and_eval",
+            distribution_strategy=run.strategy,
+            save_summary=run.keep,
+            trainer=create_trainer,
+            hooks=[callback_list, _Listeners(listeners), LearningRate(spec.learning_rate)],
+            schedule=schedule,
+            experiment=run.experiment,
+            export=run.export,
+            verbose=verbose,
+            allow_change=run.allow_change,
+            record=run.record,
+            code_root=run.code_root,
+            keep=run.keep,
+            at_end=run.at_end,
+        )
+        trainers[0].leave_engine()
+    return callback_list.history
+
+
+def verbosity(verbose: Any) -> int:
+    """Returns 0 for silent, 1 for progress, 2 for a line per epoch.
+
+    Raises:
+      UsageError: It is none of them, nor "auto".
+    """
+    if verbose == "auto":
+        return 1
+    if not isinstance(verbose, int) or verbose not in (0, 1, 2):
+        raise UsageError(
+            'expected "auto", 0 (silent), 1 (progress) or 2 (epochs only)', key="verbose", received=verbose
+        )
+    return int(verbose)
+
+
+@contextlib.contextmanager
+def log_output(verbose: int) -> Iterator[None]:
+    """With `verbose` 0, warnings inside the block only reach handlers that the program has set up: none are printed."""
+    log, handlers = logging.getLogger("everstep"), [] if verbose else [logging.NullHandler()]
+    for handler in handlers:
+        log.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            log.removeHandler(handler)
+
+
+def validated_epochs(validation_freq: Any) -> Callable[[int], bool]:
+    """Returns a function that says whether an epoch, counted from 0, ends with an evaluation.
+
+    Args:
+      validation_freq: Every so many epochs; or a list of epochs, counted from 1.
+
+    Raises:
+      UsageError: It is neither.
+    """
+    listed = isinstance(validation_freq, list | tuple)
+    for number in validation_freq if listed else [validation_freq]:
+        if not isinstance(number, numbers.Integral) or isinstance(number, bool) or number < 1:
+            raise UsageError(
+                "expected a whole number from 1 on, or a list of epochs", key="validation_freq", received=number
+            )
+    if listed:
+        return lambda epoch: epoch + 1 in validation_freq
+    return lambda epoch: (epoch + 1) % validation_freq == 0
+
+
+class EpochLines(Listener):
+    """`verbose=2`: prints one line per epoch, for logs.
+
+        Epoch 3/5 - 0.4s - loss: 0.41872 - accuracy: 0.8125 - val_loss: 0.45133 - val_accuracy: 0.75
+
+    Args:
+      epochs: How many there are.
+    """
+
+    def __init__(self, epochs: int) -> None:
+        self._epochs, self._since = epochs, time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """Prints the line."""
+        now = time.perf_counter()
+        parts = [f"Epoch {epoch + 1}/{self._epochs}", f"{now - self._since:.1f}s"]
+        parts += [f"{name}: {value:.5g}" for name, value in plain(logs).items()]
+        self._since = now
+        with contextlib.suppress(OSError, ValueError):  # standard error is closed: no reason to stop
+            print(" - ".join(parts), file=sys.stderr, flush=True)
+
+
+class _Listeners(Hook):
+    """Calls the listeners of an entry point; their epochs and their state are those of the callbacks."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = listeners
+
+    def setup(self, controller: Any) -> None:
+        for listener in self._listeners:
+            listener.on_ready(controller)
+
+    def on_ready(self) -> None:
+        for listener in self._listeners:
+            listener.on_train_begin()
+
+    def on_call_end(self, step: int) -> None:
+        for listener in self._listeners:
+            listener.on_call_end(step)
+
+    def on_exit(self, error: BaseException | None) -> None:
+        for listener in self._listeners:
+            listener.on_train_end(failed=error is not None)
+
+
+class ReusingTrainer(Trainer):
+    """A trainer that uses the engine of the model's last training: where nothing has changed, nothing is compiled.
+
+    The engine is an attribute of the model, so that it goes when the model goes, and holds no data and no copy of the
+    weights. Anything that a compiled step was made of and that may change between two calls is compared before.
+    """
+
+    def _built_engine(self, train_batch: Batch | None, validation_batch: Batch | None) -> Engine:
+        kept, shapes = vars(self.model).pop(_ATTRIBUTE, None), (_shapes(train_batch), _shapes(validation_batch))
+        if kept is not None and kept.serves(self._describe(kept.engine, shapes)) and kept.engine.reuse(self.task):
+            self._kept_shapes = kept.shapes
+            return kept.engine
+        self._kept_shapes = shapes
+        return super()._built_engine(train_batch, validation_batch)
+
+    def leave_engine(self) -> None:
+        """Leaves the engine to the next call, when the trainer is closed and nobody uses it any more."""
+        self.engine.release()
+        vars(self.model)[_ATTRIBUTE] = self._describe(self.engine, self._kept_shapes)
+
+    def _describe(self, engine: Engine, shapes: tuple[Any, Any]) -> "_Kept":
+        model, optimizer = self.model, self.optimizer
+        layers = list(model._flatten_layers())
+        compiled = [model._compile_loss, model._compile_metrics, model._loss_tracker]
+        schedule = getattr(optimizer, "_learning_rate", None)  # a variable or a schedule: another one is another step
+        objects = [optimizer, schedule, *compiled, engine.strategy(), *layers]
+        values = [
+            (model.run_eagerly, model.jit_compile, keras.config.floatx(), self.config.runtime.enable_xla),
+            [(layer.trainable, layer.dtype_policy.name) for layer in layers],
+            [variable.trainable for variable in model.variables],
+            settings(model),
+        ]
+        return _Kept(engine, objects, values, shapes)
+
+
+_ATTRIBUTE = "_everstep_kept"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """An engine, and what it was built for."""
+
+    engine: Engine
+    objects: list[Any]
+    """What has to be the same objects: what `compile` made, the layers, where the model runs."""
+    values: list[Any]
+    """What has to be equal: settings of layers and of the optimizer, what is trainable."""
+    shapes: tuple[Any, Any]
+    """Of a training batch and of a validation batch, None where it was built without."""
+
+    def serves(self, other: "_Kept") -> bool:
+        """Whether the engine can do what another call wants; one that evaluates can also train alone."""
+        if len(self.objects) != len(other.objects) or self.values != other.values:
+            return False
+        if any(one is not another for one, another in zip(self.objects, other.objects, strict=True)):
+            return False
+        train, validation = other.shapes
+        return bool(self.shapes[0] == train) and validation in (None, self.shapes[1])
+
+
+def _shapes(batch: Batch | None) -> Any:
+    if batch is None:
+        return None
+    return nest.structure(batch), [(leaf.shape, str(leaf.dtype)) for leaf in nest.flatten(batch)]
+
+
+def _trainer_config(
+    schedule: EpochSchedule, validation_steps: int | None, validation_freq: Any, run: RunPlan
+) -> TrainerConfig:
+    """Returns the trainer's section: windows, evaluations and checkpoints at the ends of epochs."""
+    every = 1 if isinstance(validation_freq, list | tuple) else int(validation_freq)
+    others: dict[str, Any] = {"validation_steps": -1 if validation_steps is None else validation_steps}
+    steps = schedule.length
+    if steps is None:  # the first epoch will show it
+        others |= {"validation_interval": f"{every} epochs", "checkpoint_interval": "1 epoch"}
+    else:
+        others |= {"validation_interval": steps * every, "checkpoint_interval": steps}
+        others["train_steps"] = schedule.begin(schedule.epochs)
+    if not run.keep:
+        others["checkpoint_interval"] = 0
+    return per_epoch(schedule.epochs, steps, **{**others, **run.trainer})
+
+
+def _attach_history(callbacks: KerasCallbacks, kind: Any, error: BaseException | None, frames: Any) -> None:
+    if error is not None:
+        error.history = callbacks.history  # type: ignore[attr-defined]

@@ -1,0 +1,7 @@
+"""`everstep check`: tries every component before a run is trained, and whether they fit together.
+
+runner.py        runs checks in order; one that fails skips those that depend on it
+data_checks.py   samples and batches
+model_checks.py  model, training step, export and evaluation functions
+all_checks.py    the list of checks, with what each depends on
+"""

@@ -1,0 +1,272 @@
+"""`everstep.fit`: `model.fit` on the core, with its guarantees."""
+
+import contextlib
+import dataclasses
+import hashlib
+import inspect
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence, Sized
+from pathlib import Path
+from typing import Any
+
+import keras
+from keras.src.backend.common import global_state
+from keras.src.utils import rng_utils
+
+from everstep.checkpoint.remote.working import working_copy
+from everstep.data.config import DataConfig
+from everstep.data.iterables import IterableStream, is_one_shot
+from everstep.data.source import make_stream, makes_batches
+from everstep.data.stream import Stream
+from everstep.data.wrappers import CountedStream, LimitedStream, MappedStream, class_weighted
+from everstep.engine import backend
+from everstep.errors import UsageError
+from everstep.frontends.compiled import (
+    CompiledTaskConfig,
+    RunPlan,
+    log_output,
+    train_compiled,
+    validated_epochs,
+    verbosity,
+)
+from everstep.frontends.fit.arguments import Counts, class_weights, refuse_unknown, shuffling, whole
+from everstep.frontends.fit.samples import evaluation_data, samples_in, split, training_data
+from everstep.loop import random_state
+from everstep.loop.keras_callbacks import accepted
+from everstep.run.resume_checks import stored_seed
+from everstep.task.compiled import needs_labels, require_compiled
+
+
+@dataclasses.dataclass
+class FitConfig(CompiledTaskConfig):
+    """What `fit` was given: a resumed run has to be given the same."""
+
+    shuffle: bool = True
+    """Whether arrays are shuffled."""
+
+
+def fit(
+    model: keras.Model,
+    x: Any = None,
+    y: Any = None,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    verbose: Any = "auto",
+    callbacks: Any = None,
+    validation_split: float = 0.0,
+    validation_data: Any = None,
+    shuffle: bool = True,
+    class_weight: Mapping[int, float] | None = None,
+    sample_weight: Any = None,
+    initial_epoch: int = 0,
+    steps_per_epoch: int | None = None,
+    validation_steps: int | None = None,
+    validation_batch_size: int | None = None,
+    validation_freq: int | Sequence[int] = 1,
+    *,
+    model_dir: str | Path | None = None,
+    seed: int | None = None,
+    allow_change: str | Sequence[str] = (),
+    watch: str = "",
+    **unknown: Any,
+) -> keras.callbacks.History:
+    """Trains a compiled Keras model, as `model.fit` would, several steps per compiled call.
+
+    The arguments before `model_dir` are those of `model.fit`, in its order and with its meaning.
+
+    Example:
+        model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        history = everstep.fit(model, x, y, epochs=5, validation_data=(x_test, y_test), model_dir="runs/mine")
+
+    Args:
+      model: A compiled model.
+      x: Arrays, in any nesting; a tuple `(x, y)` or `(x, y, sample_weight)` of them; or a `tf.data.Dataset`, a
+        `keras.utils.PyDataset`, a Grain dataset, a dataset by index, a generator function, a Stream.
+      y: Labels, where x is arrays without them.
+      batch_size: Samples per step, for arrays and datasets of single samples. None for 32; for arrays with
+        `steps_per_epoch`, for as many as divide them into those steps.
+      epochs: The epoch to train to; a resumed run does not start to count anew.
+      verbose: 0 prints nothing, 1 or "auto" progress, 2 a line per epoch.
+      callbacks: A Keras callback, or several.
+      validation_split: The part of the arrays, the last before shuffling, to evaluate instead of training on it.
+      validation_data: What to evaluate at an epoch's end; in its place `validation_split` is not looked at.
+      shuffle: Whether arrays are shuffled, anew each epoch.
+      class_weight: Weight of each class in the loss.
+      sample_weight: Weight of each sample in the loss, where x is arrays.
+      initial_epoch: The epoch that a run begins with; one that resumes goes on where it was.
+      steps_per_epoch: Steps of an epoch; needed where the data does not say how many batches it has.
+      validation_steps: Batches per evaluation; None for all.
+      validation_batch_size: Samples per batch of an evaluation; None for `batch_size`.
+      validation_freq: Evaluate every so many epochs; or a list of the epochs, the first of which is 1.
+      model_dir: The run directory, or its URL in a store: run the same call again and it resumes there. None keeps
+        nothing.
+      seed: Of the order of the data. None takes the one of the run in `model_dir`; for a new run another one at each
+        call, which follows from `keras.utils.set_random_seed` where that was called.
+      allow_change: Keys, such as `task.optimizer.learning_rate`, that a resumed run may change although they alter
+        what it computes; one that holds others, such as `task.model`, covers them. The refusal names the keys.
+      watch: Which of the logs has to stay finite, of a model whose own `train_step` returns no `loss`; the first one
+        by default.
+      **unknown: Refused by name.
+
+    Returns:
+      The History, as `model.fit` returns it; of a run that was resumed, that of all its epochs.
+
+    Raises:
+      UsageError: The call cannot be carried out, or would resume a run that was trained otherwise.
+      TrainingError: Training has failed; with `model_dir`, also where the weights are not finite at an epoch's end.
+        The History so far is in the attribute `history` of this error, as of any other.
+    """
+    refuse_unknown(unknown, [name for name in inspect.signature(fit).parameters if name != "unknown"])
+    require_compiled(model)
+    numbers = (batch_size, epochs, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size)
+    counts = Counts(*numbers, model.steps_per_execution or 1)
+    counts = counts.limited(keras.config.max_epochs(), keras.config.max_steps_per_epoch())
+    shuffle, weights, is_validated = shuffling(shuffle), class_weights(class_weight), validated_epochs(validation_freq)
+    given_callbacks = accepted(callbacks, keeps=bool(model_dir))
+    inputs = len(getattr(model, "inputs", None) or ()) or None  # None where it does not say before it is built
+    data = training_data(x, y, sample_weight, inputs, needs_labels(model))
+    if validation_data is None and validation_split:
+        data, held_out = split(data, validation_split)
+    else:
+        held_out = evaluation_data(validation_data, needs_labels(model, "test_step"))
+    seed = None if seed is None else whole("seed", seed, least=0)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(log_output(verbosity(verbose)))
+        # A call that keeps nothing works in a directory that is removed afterwards.
+        directory = Path(stack.enter_context(working_copy(model_dir) if model_dir else tempfile.TemporaryDirectory()))
+        seed = choose_seed(directory) if seed is None else seed
+        stack.enter_context(backend.prepared(seed))
+        size = counts.size(samples_in(data))
+        validation_size = size if held_out is None else counts.validation_size(samples_in(held_out))
+        train = _train_stream(data, counts, size, shuffle, weights, seed)
+        train, batches = _counted(train, data, counts.epoch_steps)
+        validation = None
+        if held_out is not None:
+            validation = _validation_stream(held_out, counts, validation_size, seed, is_validated)
+        task = FitConfig(
+            train_data=_data_config(size, True),
+            validation_data=_data_config(validation_size, False),
+            shuffle=shuffle,
+            class_weight=weights,
+        )
+        return train_compiled(
+            model,
+            train,
+            validation,
+            counts.epochs,
+            steps_per_epoch=counts.epoch_steps,
+            batches_per_epoch=batches,
+            validation_steps=counts.evaluation_steps,
+            validation_freq=validation_freq,
+            callbacks=given_callbacks,
+            first_epoch=counts.initial_epoch,
+            watch=watch,
+            run=RunPlan(
+                directory,
+                task,
+                seed=seed,
+                seeds_program=False,
+                keep=bool(model_dir),
+                verbose=verbose,
+                allow_change=allow_change,
+                export=bool(model_dir),
+            ),
+        )
+
+
+def _data_config(batch_size: int, training: bool) -> DataConfig:
+    return DataConfig(global_batch_size=batch_size, is_training=training, drop_remainder=False)
+
+
+def _train_stream(
+    data: Any, counts: Counts, size: int, shuffle: bool, class_weight: Mapping[int, float] | None, seed: int
+) -> Stream:
+    config = _data_config(size, True)
+    if is_one_shot(data):
+        config = config.replace(repeat=False)
+    stream = make_stream(data, config, training=True, seed=seed, shuffle=shuffle)
+    if counts.batch_size is not None and makes_batches(data):
+        warnings.warn(
+            f"batch_size={counts.batch_size} is not used: a {type(data).__name__} makes its own batches", stacklevel=3
+        )
+    return MappedStream(stream, class_weighted(class_weight)) if class_weight else stream
+
+
+def _validation_stream(data: Any, counts: Counts, size: int, seed: int, is_validated: Callable[[int], bool]) -> Stream:
+    """Returns the batches to evaluate; each evaluation of a generator reads on where the one before has ended.
+
+    Raises:
+      UsageError: The data has no end, or the first of several evaluations would read all of it.
+    """
+    if not is_one_shot(data):
+        stream = make_stream(data, _data_config(size, False), training=False, seed=seed, shuffle=False)
+        if counts.validation_steps is None and stream.infinite:
+            raise UsageError(
+                "the validation data has no end", key="validation_steps", remedy="pass the batches to evaluate"
+            )
+        return stream
+    stream = IterableStream(data, reads_on=True)
+    if counts.validation_steps is not None:
+        return LimitedStream(stream, counts.validation_steps)
+    evaluations = sum(map(is_validated, range(counts.initial_epoch, counts.epochs)))
+    if evaluations > 1:
+        raise UsageError(
+            f"a {type(data).__name__} can be read only once, but there are {evaluations} evaluations",
+            key="validation_data",
+            remedy="pass the function that makes it, without calling it, or validation_steps=…, batches of each",
+        )
+    return stream
+
+
+def _counted(stream: Stream, data: Any, steps: int | None) -> tuple[Stream, int | None]:
+    """Returns the stream, whose first pass counts its batches if nobody knows how many there are, and its epochs.
+
+    Args:
+      stream: The training stream.
+      data: What it reads; a PyTorch DataLoader knows how many batches it has.
+      steps: `steps_per_epoch`.
+
+    Raises:
+      UsageError: The data has no end, and there is no `steps_per_epoch`.
+    """
+    if stream.infinite:
+        if steps is None:
+            raise UsageError(
+                "the data has no end, so an epoch has none either",
+                key="steps_per_epoch",
+                remedy="pass steps_per_epoch=…",
+            )
+        return stream, None
+    batches = stream.batches_per_epoch
+    if batches is None:
+        with contextlib.suppress(TypeError, NotImplementedError):  # a DataLoader of an IterableDataset
+            batches = len(data) if isinstance(data, Sized) else None
+    return stream if batches is not None else CountedStream(stream), batches
+
+
+class _CountedSeed(int):
+    """What was given to `keras.utils.set_random_seed`, with what has happened since; seeding again replaces it."""
+
+
+_last: dict[str, Any] = {"state": "", "calls": 0}
+
+
+def choose_seed(directory: Path | None) -> int:
+    """Returns the seed of the run in a directory; for a new run, and without a directory, another one at each call.
+
+    It follows from the global random generators and from the number of calls since they were seeded, so that
+    `keras.utils.set_random_seed` makes a program repeatable; no number is drawn from them.
+    """
+    if directory is not None and (stored := stored_seed(directory)) is not None:
+        return stored
+    digest = hashlib.sha256(json.dumps(random_state.get()).encode())
+    state, seed = digest.hexdigest(), rng_utils.get_random_seed()
+    seeded = seed is not None and not isinstance(seed, _CountedSeed)
+    if seeded:
+        global_state.set_global_attribute(rng_utils.GLOBAL_RANDOM_SEED, _CountedSeed(seed))
+    _last["calls"] = 0 if seeded or state != _last["state"] else _last["calls"] + 1
+    _last["state"] = state
+    digest.update(int(_last["calls"]).to_bytes(8, "big"))
+    return int.from_bytes(digest.digest()[:4], "big") >> 1

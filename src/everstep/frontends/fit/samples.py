@@ -1,0 +1,216 @@
+"""What `model.fit` takes as x, y and sample_weight, as one source of data.
+
+Arrays come apart or as a tuple, `(x, y)` or `(x, y, sample_weight)`. Each may be nested, for a model of several inputs
+or outputs. Anything else, such as a dataset, brings labels and weights with it.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from everstep.data import nest
+from everstep.data.arrays import ArrayStream, as_rows, count_samples
+from everstep.data.source import is_arrays
+from everstep.data.sparse import Rows, is_sparse_or_ragged
+from everstep.engine.feed import check_leaves
+from everstep.errors import UsageError
+
+_APART = "validation data goes in as validation_data=(x_test, y_test)"
+
+
+def training_data(x: Any, y: Any, sample_weight: Any, inputs: int | None = None, needs_labels: bool = False) -> Any:
+    """Returns what a stream is made of.
+
+    Args:
+      x: Inputs as arrays, or a tuple with labels and weights, or another source.
+      y: Labels, where x is inputs alone.
+      sample_weight: The weight of each sample in the loss.
+      inputs: How many the model has, where that is known.
+      needs_labels: Whether its loss compares with labels.
+
+    Raises:
+      UsageError: There is nothing, or it does not go together.
+    """
+    if x is None:
+        raise UsageError("nothing to train on", key="x", remedy="pass arrays, as fit(model, x, y), or a dataset")
+    if not is_arrays(x):
+        _require_alone(x, y, sample_weight)
+        return x
+    if y is None and isinstance(x, tuple) and len(x) in (2, 3):
+        return _packed(*_unpacked(x, sample_weight))
+    if y is None:
+        return _unlabelled(x, sample_weight, needs_labels)
+    _require_labels(x, y, inputs)
+    return _packed(x, y, sample_weight)
+
+
+def evaluation_data(data: Any, needs_labels: bool = False) -> Any:
+    """Returns the same for an evaluation: `(x, y)`, `(x, y, sample_weight)`, or another source.
+
+    Raises:
+      UsageError: It is arrays without labels, and the model's loss compares with labels.
+    """
+    if isinstance(data, list | tuple) and len(data) in (2, 3) and is_arrays(data):
+        return _packed(*data)
+    if needs_labels and is_arrays(data):
+        raise UsageError(
+            "has inputs but no labels, and the model's loss needs them",
+            key="validation_data",
+            remedy="pass (x_test, y_test), or (x_test, x_test) for a model that reproduces its inputs",
+        )
+    return data
+
+
+def split(source: Any, fraction: Any) -> tuple[Any, Any]:
+    """Takes the last part of arrays off for the evaluation.
+
+    Args:
+      source: What `training_data` returned.
+      fraction: How much of it.
+
+    Returns:
+      What is trained on, and what is evaluated.
+
+    Raises:
+      UsageError: The fraction is no fraction, one part would be empty, or the data is no arrays.
+    """
+    if not isinstance(fraction, int | float | np.floating) or not 0 <= fraction < 1:
+        raise UsageError("expected a number from 0 up to, not including, 1", key="validation_split", received=fraction)
+    if not is_arrays(source):
+        raise UsageError(
+            f"only arrays can be split, and x is a {type(source).__name__}",
+            key="validation_split",
+            received=fraction,
+            remedy="take the validation data off it, and pass that as validation_data",
+        )
+    count = samples_in(source) or 0
+    at = math.floor(count * (1.0 - float(fraction)))
+    if at in (0, count):
+        raise UsageError(f"leaves one part of {count} samples empty", key="validation_split", received=fraction)
+    arrays = nest.map_leaves(as_rows, source)
+    return nest.map_leaves(lambda leaf: leaf[:at], arrays), nest.map_leaves(lambda leaf: leaf[at:], arrays)
+
+
+def samples_in(source: Any) -> int | None:
+    """Returns how many samples arrays have; None for other sources.
+
+    Raises:
+      UsageError: The arrays do not agree on it, or are none that can be read.
+    """
+    if not is_arrays(source):
+        return None
+    arrays = nest.map_leaves(as_rows, source)
+    if any(isinstance(leaf, Rows) for leaf in nest.flatten(arrays)):
+        return count_samples(arrays)
+    return ArrayStream(source, 1).batches_per_epoch
+
+
+def _require_alone(x: Any, y: Any, sample_weight: Any) -> None:
+    """Refuses labels and weights beside a source that has its own."""
+    for name, value in (("y", y), ("sample_weight", sample_weight)):
+        if value is not None:
+            if isinstance(x, list):
+                raise UsageError("a list of Python numbers or lists is no data", key="x", remedy="pass np.array(x)")
+            raise UsageError(
+                f"x is a {type(x).__name__}, which has to bring it",
+                key=name,
+                remedy=f"yield (x, y, weight){f'; {_APART}' if name == 'y' else ''}",
+            )
+
+
+def _require_labels(x: Any, y: Any, inputs: int | None) -> None:
+    """Refuses what is no labels: above all validation data in their place."""
+    if not is_arrays(y):
+        if isinstance(y, list):
+            raise UsageError("a list of Python numbers or lists is no data", key="y", remedy="pass np.array(y)")
+        raise UsageError(f"expected arrays, not a {type(y).__name__}", key="y", remedy=_APART)
+    pairs = isinstance(x, tuple) and isinstance(y, tuple)
+    if pairs and (inputs == 1 or len(x[0]) != len(y[0])):
+        raise UsageError(f"a tuple beside x=({len(x)} arrays)", key="y", remedy=f"write fit(model, x, y, …); {_APART}")
+
+
+def _unpacked(data: tuple[Any, ...], sample_weight: Any) -> tuple[Any, ...]:
+    if sample_weight is None:
+        return data
+    if len(data) == 3:
+        raise UsageError("x=(x, y, weight) has weights already", key="sample_weight", remedy="pass them once")
+    return (*data, sample_weight)
+
+
+def _unlabelled(x: Any, sample_weight: Any, needs_labels: bool) -> Any:
+    if sample_weight is not None:
+        raise UsageError("there are no labels, y, whose loss could be weighted", key="sample_weight")
+    if needs_labels:
+        raise UsageError(
+            "missing, and the model's loss needs it",
+            key="y",
+            remedy="pass y, or y=x for a model that reproduces its inputs",
+        )
+    x = nest.map_leaves(_as_keras, x)
+    return (x,) if isinstance(x, list) else x  # several inputs; a tuple would be inputs and labels
+
+
+def _packed(x: Any, y: Any, sample_weight: Any = None) -> Any:
+    x, y, weight = (nest.map_leaves(_as_keras, part) for part in (x, y, sample_weight))
+    data = (x, y) if weight is None else (x, y, _of_each_output(y, weight))
+    check_leaves(nest.map_leaves(_checkable, data))
+    counts = {name: {len(leaf) for leaf in leaves} for name, leaves in _named_leaves(data).items()}
+    if len(set().union(*counts.values())) > 1:
+        listed = ", ".join(f"{name} has {' and '.join(map(str, sorted(count)))}" for name, count in counts.items())
+        raise UsageError(f"different numbers of samples: {listed}", key="x, y", remedy="pass as many of each")
+    return data
+
+
+def _named_leaves(data: tuple[Any, ...]) -> dict[str, list[Any]]:
+    parts = zip(("x", "y", "sample_weight"), data, strict=False)
+    return {name: nest.flatten(nest.map_leaves(as_rows, part)) for name, part in parts}
+
+
+def _checkable(leaf: Any) -> Any:
+    """Returns what is looked at of an array: of a sparse or ragged one, nothing."""
+    return np.zeros(1) if isinstance(leaf, Rows) or is_sparse_or_ragged(leaf) else leaf
+
+
+def _as_keras(leaf: Any) -> Any:
+    """Returns a pandas Series as a table of one column, as Keras reads it; others as they are.
+
+    Raises:
+      UsageError: A table has columns of numbers and of text, or of Python objects.
+    """
+    if hasattr(leaf, "to_frame"):
+        leaf = leaf.to_frame()
+    if hasattr(leaf, "dtypes") and hasattr(leaf, "columns"):
+        odd = [name for name in leaf.columns if not _is_numbers(leaf[name])]
+        if odd and len(leaf.columns) > 1:
+            example = leaf[odd[0]].iloc[0]
+            raise UsageError(
+                f"the column {odd[0]!r} of the DataFrame holds no numbers, but {example!r}",
+                key="x",
+                remedy=f"convert it, as pd.get_dummies(df, columns=[{odd[0]!r}]) or "
+                f"df[{odd[0]!r}].astype('category').cat.codes do",
+            )
+    return leaf
+
+
+def _is_numbers(column: Any) -> bool:
+    try:
+        return np.asarray(column).dtype.kind in "fiub"
+    except (TypeError, ValueError):
+        return False
+
+
+def _of_each_output(y: Any, weight: Any) -> Any:
+    """Returns weights nested like the labels: one array serves all outputs."""
+    if not isinstance(y, dict | list | tuple):
+        return weight
+    if not isinstance(weight, dict | list | tuple):
+        if math.prod(np.shape(weight)[1:]) != 1:
+            shape = list(np.shape(weight))
+            raise UsageError(
+                f"its shape is {shape}, for several outputs", key="sample_weight", remedy="pass one array for each"
+            )
+        return nest.map_leaves(lambda _: weight, y)
+    if nest.structure(y) != nest.structure(weight):
+        raise UsageError("expected one array for all outputs, or as many and named as those of y", key="sample_weight")
+    return weight

@@ -1,0 +1,99 @@
+"""`python train.py --task Mnist_B`: the command line of a project's own program."""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from everstep import redaction
+from everstep.errors import UsageError
+from everstep.frontends.flow.project import FlowProject
+from everstep.frontends.flow.running import run_flow
+from everstep.frontends.flow.settings import parameter_like
+from everstep.run.ending import exit_code, without_option
+from everstep.run.signals import Interrupted
+
+NO_MULTIRUN = (
+    "-m: a sweep over several values (key=1,2) is not offered yet: call it once per value, as in "
+    "`for n in 1 2; do everstep flow TASK TASK.key=$n; done`; each has a run directory of its own"
+)
+"""The error for Hydra's multirun."""
+
+
+def main(arguments: Sequence[str] | None = None, default: str | None = None) -> NoReturn:
+    """Runs the task that the command line names, and ends the process with its exit code.
+
+        if __name__ == "__main__":
+            main()
+
+    0 is done, 1 failed, 2 bad input, 130 and 143 interrupted after saving; as `everstep flow` has them. The project is
+    that of the program's file, wherever it is called from.
+
+    Args:
+      arguments: The words of the command line; by default this process's.
+      default: The task that runs where none is named.
+    """
+    sys.exit(_exit_code(sys.argv[1:] if arguments is None else arguments, default))
+
+
+def _exit_code(words: Sequence[str], default: str | None) -> int:
+    redaction.guard_process()
+    redaction.learn(words)
+    try:
+        _run(_parsed(without_option(words)), default)
+    except (Exception, KeyboardInterrupt, Interrupted) as error:
+        return exit_code(error)
+    return 0
+
+
+def _run(options: Any, default: str | None) -> None:
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    project = FlowProject.find(options.project or (Path(file).parent if file else None))
+    name = options.task or default
+    if name is None:
+        names = ", ".join(sorted(project.tasks())) or "none"
+        raise UsageError("no task is named", remedy=f"--task NAME; tasks: {names}")
+    settings = {"model_dir": options.model_dir, "new": options.new, "backend": options.backend}
+    done = run_flow(name, options.overrides, project, allow_change=options.allow_change, **settings)
+    rows = [*((metric, f"{value:.6g}") for metric, value in done.metrics.items()), ("run", str(done.directory))]
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        print(redaction.text(f"{name:<{width}}  {text}"))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}{_meant(message)} (see: --help)")
+
+
+def _meant(message: str) -> str:
+    """Returns what to write for a parameter that was given as an option: `--epochs 5`."""
+    options = re.findall(r"(?<!\S)--([\w-]+)", message)
+    meant = [parameter_like(option.replace("-", "_")) for option in options]
+    written = " or ".join(f"TASK.{name}=…" for name in meant if name)
+    return f"; a value is written without dashes: {written}" if written else ""
+
+
+def _parsed(words: Sequence[str]) -> Any:
+    parser = _Parser(
+        description="Run a task of this project.", allow_abbrev=False, epilog="Example: --task Mnist_B Mnist_B.epoch=1"
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="values that win over all files: Mnist_B.epoch=1"
+    )
+    parser.add_argument("--task", metavar="NAME", help="the class of the task")
+    parser.add_argument("--backend", metavar="NAME", help="tensorflow, jax or torch; by default $KERAS_BACKEND")
+    parser.add_argument("--project", metavar="DIR", help="the project; by default that of this file")
+    parser.add_argument("--model-dir", metavar="DIR", help="the run directory")
+    parser.add_argument("--new", action="store_true", help="start anew although there is a run that did not end")
+    parser.add_argument(
+        "--allow-change", metavar="KEY", action="append", default=[], help="resume although this key has changed"
+    )
+    parser.add_argument("--traceback", action="store_true", help="of errors, show every frame")
+    parser.add_argument("-m", "--multirun", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_intermixed_args(list(words))
+    if options.multirun:
+        raise UsageError(NO_MULTIRUN)
+    return options

@@ -1,0 +1,159 @@
+"""From a task's name to a task that is ready, and to a run of it."""
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from everstep import redaction, storage
+from everstep.checkpoint.remote.urls import is_url
+from everstep.engine import backend as backends
+from everstep.errors import UsageError
+from everstep.frontends.flow.project import FlowProject, require_steps
+from everstep.frontends.flow.recording import FlowContext, UsedCatalog, tracking_uri
+from everstep.frontends.flow.settings import FlowSettings, compose
+from everstep.frontends.flow.task import FlowTask, chain_of
+from everstep.run.record import OWN_FILES, Status, read, refuse_foreign
+from everstep.run.signals import Interrupted
+
+
+def create_task(
+    task: str | type[FlowTask],
+    overrides: Sequence[str] = (),
+    project: storage.PathLike | FlowProject | None = None,
+    *,
+    model_dir: storage.PathLike | None = None,
+    new: bool = False,
+    backend: str | None = None,
+    allow_change: Sequence[str] = (),
+    verbose: bool = True,
+) -> Any:
+    """Returns a task with its parameters and its catalog, ready for `run()`, or for one step after the other.
+
+        task = create_task("Mnist_B", ["Mnist_B.epoch=1"])
+        task.fetch_data()
+        task.preprocessing_train()
+
+    Args:
+      task: The name of a task of the project, or a class, such as one of a notebook's cell.
+      overrides: Values that win over all files.
+      project: The project, or a folder in it; by default the nearest from the current folder upwards.
+      model_dir: The run directory; by default `runs/<Task>-<digest of the configuration>` in the project.
+      new: Whether to start anew although there is a run that did not end.
+      backend: The Keras backend; by default `KERAS_BACKEND`, else TensorFlow if it is installed.
+      allow_change: Keys that a resumed run may change although they alter what it computes.
+      verbose: Whether to print progress.
+
+    Raises:
+      UsageError: There is no such project or task; or everything wrong in its configuration.
+    """
+    home = project if isinstance(project, FlowProject) else FlowProject.find(project)
+    name = backends.select(backend, "--backend")
+    cls = _class(task, home)
+    chain = [base.__name__ for base in chain_of(cls)]
+    settings = compose(
+        home.root / "config", chain, list(dict.fromkeys([*home.tasks(), *chain[:-1]])), overrides, home.name
+    )
+    redaction.learn(settings.as_dict())
+    tracking_uri(home.root)  # one that cannot be used is an error before anything is done
+    catalog = settings.open_catalog(home.root)
+    made = cls.__new__(cls)
+    directory = _directory(home.root, settings, name, new) if model_dir is None else _named(model_dir)
+    made._context = FlowContext(
+        settings, UsedCatalog(catalog), home.root, directory, name, tuple(allow_change), verbose
+    )
+    made.__init__()  # type: ignore[misc]
+    return made
+
+
+def _class(task: str | type[FlowTask], project: FlowProject) -> type[FlowTask]:
+    if isinstance(task, type):
+        if not issubclass(task, FlowTask):
+            raise UsageError("expected a class derived from FlowTask", key="task", received=task)
+        return require_steps(task)
+    if task not in project.tasks():
+        project.load()
+    return project.task(task)
+
+
+def run_flow(task: str | type[FlowTask], overrides: Sequence[str] = (), project: Any = None, **settings: Any) -> Any:
+    """Makes a task as `create_task` does, and runs it; returns it, with `metrics`, `history`, `model`, `directory`.
+
+        done = run_flow("Mnist_B", ["Mnist_B.epoch=1"])
+        done.metrics["test acc"]
+
+    Raises:
+      UsageError: The request cannot be carried out; nothing was left behind.
+      TrainingError: The run started and failed.
+    """
+    made = create_task(task, overrides, project, **settings)
+    execute(made)
+    return made
+
+
+def execute(task: FlowTask) -> None:
+    """Runs a task that `create_task` made; prints what it is first."""
+    context = task._opened()
+    if context.verbose:
+        _say(context)
+    with _recorded(task, context):
+        result = task.run()
+        task.metrics = task.metrics or (result if isinstance(result, dict) else {})
+
+
+@contextlib.contextmanager
+def _recorded(task: FlowTask, context: FlowContext) -> Iterator[None]:
+    """Inside the block a `run` of the user's own is recorded, too; the default one does so itself."""
+    own = type(task).run is not FlowTask.run
+    try:
+        yield
+        if own:
+            task.directory = context.directory
+            context.end_record("finished", "done")
+    except BaseException as error:
+        # What fails before there is a run, as data that cannot be prepared, is recorded, unless it only has to be said.
+        if own if context.tracking is not None else not isinstance(error, UsageError):
+            context.end_record(*_ending(error))
+        context.close()
+        raise
+    context.close()
+
+
+def _ending(error: BaseException) -> tuple[Status, str]:
+    if isinstance(error, Interrupted):
+        return "interrupted", error.reason
+    status: Status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+    return status, f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _named(model_dir: storage.PathLike) -> Path:
+    if is_url(model_dir) or not str(model_dir):
+        raise UsageError("expected a folder of this machine", key="--model-dir", received=str(model_dir))
+    directory = Path(model_dir).expanduser().absolute()
+    refuse_foreign(directory, (*OWN_FILES, "flow.yaml", "environment.json", "training.png", "model.keras"))
+    return directory
+
+
+def _directory(root: Path, settings: FlowSettings, backend: str, new: bool) -> Path:
+    """Returns the directory of a run that did not end, else the first that is free."""
+    first = root / "runs" / f"{settings.task}-{settings.digest(backend)}"
+    directory, number = first, 1
+    while directory.exists() and (new or _is_complete(directory)):
+        number += 1
+        directory = first.with_name(f"{first.name}-{number}")
+    return directory
+
+
+def _is_complete(directory: Path) -> bool:
+    if not (directory / "run.json").is_file():
+        return False
+    return bool(read(directory).get("flow", {}).get("complete"))
+
+
+def _say(context: FlowContext) -> None:
+    """Prints the chain, the parameters and where the run is."""
+    settings = context.settings
+    print(settings.shown_chain, file=sys.stderr)
+    print(redaction.text(settings.params.to_yaml().rstrip()), file=sys.stderr)
+    print(f"run {context.directory}", file=sys.stderr)

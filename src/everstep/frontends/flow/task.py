@@ -1,0 +1,176 @@
+"""`FlowTask`: what a user writes. Three steps, and hooks that the default `run` calls."""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from everstep.errors import UsageError
+from everstep.frontends.flow.settings import FlowSettings, Params
+from everstep.task.optim.config import OptimizationConfig
+
+
+@dataclasses.dataclass
+class DataSet:
+    """What `preprocessing_train` leaves for the default `run`: arrays, or datasets that bring their labels.
+
+    Attributes:
+      train_data: Inputs to train on; or a `tf.data.Dataset`, a generator function, a Stream with inputs and labels.
+      train_label: Their labels; None where `train_data` has them.
+      test_data: Inputs that the trained model is measured on, once.
+      test_label: Their labels.
+      validation_data: Inputs for the evaluation at each epoch's end; None: `validation_split` of the training data.
+      validation_label: Their labels.
+    """
+
+    train_data: Any
+    train_label: Any = None
+    test_data: Any = None
+    test_label: Any = None
+    validation_data: Any = None
+    validation_label: Any = None
+
+
+class FlowTask(abc.ABC):
+    """An experiment in three steps: get the data, prepare it, train.
+
+        class Mnist_A(FlowTask):
+            def fetch_data(self):
+                self.raw = self.catalog.load("mnist.raw")
+
+            def preprocessing_train(self):
+                self.dataset = DataSet(...)
+
+            def build_model(self):
+                return keras.Sequential([...])
+
+        class Mnist_B(Mnist_A):
+            '''The same with the values of the block Mnist_B in parameters.yaml, over those of Mnist_A.'''
+
+    `everstep flow Mnist_B` makes one and runs it; in a notebook `everstep.flow.create_task("Mnist_B")` makes one.
+    Everything below is there before `__init__` is called.
+
+    Attributes:
+      dataset: Set it in `preprocessing_train`, or return it: a `DataSet`, or anything with its attributes.
+      model: The model, once it is built.
+      history: The epochs, under Keras's names, once there are some: `{"loss": [0.3, 0.1], …}`.
+      metrics: What the run came to: `test loss`, `test acc`.
+      directory: The run directory, once the run has begun.
+    """
+
+    dataset: Any = None
+    model: Any = None
+    history: Mapping[str, Any] = {}
+    metrics: Mapping[str, float] = {}
+    directory: Path | None = None
+
+    _context: Any = None
+    _used_optimizer = False
+
+    # -- what there is ---------------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> FlowSettings:
+        """The resolved configuration.
+
+        Raises:
+          UsageError: Nobody opened the task.
+        """
+        return self._opened().settings
+
+    @property
+    def params(self) -> Params:
+        """This task's block of `parameters.yaml`, over those of its base classes."""
+        return self._opened().settings.params
+
+    @params.setter
+    def params(self, value: Any) -> NoReturn:
+        name = type(self).__name__
+        reason = f"is the block {name} of config/parameters.yaml already"
+        raise UsageError(reason, key=f"{name}.params", remedy="remove the assignment")
+
+    @property
+    def catalog(self) -> Any:
+        """The data by name: `self.catalog.load("mnist.raw")`. What is loaded is fingerprinted with the run."""
+        return self._opened().catalog
+
+    @property
+    def optimizer_config(self) -> OptimizationConfig:
+        """What `optimizer.yaml` says."""
+        return self._opened().settings.optimizer
+
+    def _opened(self) -> Any:
+        if self._context is None:
+            name = type(self).__name__
+            remedy = f"create it with everstep.flow.create_task({name})"
+            raise UsageError(f"{name}() has no configuration", remedy=remedy)
+        return self._context
+
+    # -- the steps ---------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def fetch_data(self) -> Any:
+        """Gets the data: loads it from the catalog, and keeps it on `self`."""
+
+    @abc.abstractmethod
+    def preprocessing_train(self) -> Any:
+        """Prepares the data; sets `self.dataset`, or returns it."""
+
+    def run(self) -> Mapping[str, float]:
+        """Fetches, prepares, builds, trains, evaluates, saves and logs; returns the final metrics.
+
+        An interrupted run resumes where it was. Override it to do something else altogether; what
+        `log_metrics` and `log_file` are given is then kept with the run.
+        """
+        self.fetch_data()
+        prepared = self.preprocessing_train()
+        self.dataset = self.dataset if prepared is None else prepared
+        from everstep.frontends.flow.training import train  # brings Keras
+
+        return train(self)
+
+    # -- hooks -------------------------------------------------------------------------------------------------------
+
+    def build_model(self) -> Any:
+        """Returns the Keras model; not compiled, unless you want it compiled otherwise than `compile_model` does."""
+        raise UsageError(f"the task {type(self).__name__!r} lacks build_model()", remedy="write it in the class")
+
+    def compile_model(self, model: Any) -> None:
+        """Compiles a model that `build_model` left uncompiled, with the parameters `loss` and `metrics`."""
+        metrics = list(self.params.metrics or [])
+        model.compile(optimizer=self.build_optimizer(), loss=self.params.loss, metrics=metrics)
+
+    def build_optimizer(self) -> Any:
+        """Returns the optimizer that `optimizer.yaml` describes."""
+        self._used_optimizer = True
+        from everstep.task.optim.build import build  # brings Keras
+
+        return build(self.optimizer_config, "optimizer")
+
+    def build_callbacks(self) -> list[Any]:
+        """Returns Keras callbacks for the training; none by default."""
+        return []
+
+    def build_serving_model(self, model: Any) -> Any:
+        """Returns the model that is saved and used for predictions; by default the trained one.
+
+        Prepend what `preprocessing_train` does to raw data as Keras layers, so that users of the file need not do it:
+        `return keras.Sequential([keras.Input((28, 28)), keras.layers.Rescaling(1 / 255), *model.layers])`.
+        """
+        return model
+
+    # -- for a run of one's own --------------------------------------------------------------------------------------
+
+    def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        """Keeps numbers with the run, at once."""
+        self._opened().log(values, step)
+
+    def log_file(self, path: str | Path) -> None:
+        """Keeps a file with the run: a copy in its directory, and on MLflow."""
+        self._opened().keep(Path(path))
+
+
+def chain_of(cls: type) -> list[type[FlowTask]]:
+    """Returns a task's class and those it inherits from, `FlowTask` last, in the order in which Python asks them."""
+    return [base for base in cls.__mro__ if issubclass(base, FlowTask)]

@@ -1,0 +1,331 @@
+"""What a job leaves to people and pipelines, beside its run directory.
+
+In `job_dir`, written after each checkpoint that they tell of, and never read back. A kill in between leaves them
+behind by an epoch, and the next attempt catches up:
+
+    job_meta.json       how many epochs are done, and their checkpoint: {"last_epoch": 3, "last_checkpoint": "00003"}
+    epochs/00003.json   the checkpoint of an epoch: {"epoch": 3, "step": 12, "checkpoint": "checkpoints/12"}
+    logs/               TensorBoard by epoch, as Keras's callback writes it, each epoch once over all attempts
+
+In `artifacts_dir`, here or in a store, each piece whole or not there: `saved_model/` (or `model.pt2`), `history.csv`.
+"""
+
+import contextlib
+import logging
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from everstep import storage
+from everstep.checkpoint.remote.files import publish as upload
+from everstep.checkpoint.remote.files import require_writable
+from everstep.checkpoint.remote.layout import register_progress_files
+from everstep.checkpoint.remote.urls import checked, is_url
+from everstep.errors import TrainingError, UsageError
+from everstep.frontends.compiled import Listener
+from everstep.run.ending import exit_code
+from everstep.run.signals import Interrupted
+from everstep.tracking.tensorboard import EventFile, histogram_value, last_step, scalar_value
+from everstep.types import Logs
+
+logger = logging.getLogger(__name__)
+
+JOB_META, EPOCHS = "job_meta.json", "epochs"
+register_progress_files(JOB_META, f"{EPOCHS}/")
+
+
+class JobPaths(NamedTuple):
+    """The two places of a job: its run directory, and what it leaves to others."""
+
+    job_dir: str
+    artifacts_dir: str
+
+
+def job_paths(root: str | os.PathLike[str], pipeline: str, job: str, component: str | None = None) -> JobPaths:
+    """Returns `<root>/tmp/<pipeline>/<job>` and `<root>/artifacts/<pipeline>/<job>`.
+
+        job_dir, artifacts_dir = job_paths("gs://project", "faces", "job-17", "train")
+        # gs://project/tmp/faces/job-17/train, gs://project/artifacts/faces/job-17/train
+
+    Args:
+      root: A folder, or a bucket's URL.
+      pipeline: The pipeline's name.
+      job: The job's id; the same in every attempt.
+      component: A part of the pipeline that has a place of its own.
+
+    Raises:
+      UsageError: A name is empty, or no name of a folder.
+    """
+    text = os.fspath(root)
+    names = {"pipeline": pipeline, "job": job, **({} if component is None else {"component": component})}
+    if not text:
+        raise UsageError("expected a folder or a URL such as 'gs://bucket'", key="root", received=text)
+    for key, name in names.items():
+        if not isinstance(name, str) or not name or "/" in name or name in (".", ".."):
+            raise UsageError("expected one name, without '/'", key=key, received=name)
+    base = text.rstrip("/") if not text.endswith("://") else text
+    tail = "/".join(names.values())
+    return JobPaths(f"{base}/tmp/{tail}", f"{base}/artifacts/{tail}")
+
+
+def run_component(main: Callable[[], Any]) -> int:
+    """Calls `main` and returns the exit code of a component's program.
+
+        if __name__ == "__main__":
+            raise SystemExit(run_component(main))
+
+    | 0 | done |
+    | 1 | failed; what the job had is kept, and a retry resumes from there |
+    | 2 | bad input, one line on standard error: a retry would not help |
+    | 130, 143 | stopped by SIGINT or SIGTERM; the state is saved: start it again |
+
+    Any other error is a bug in somebody's code, and shows its traceback (exit code 1).
+    """
+    try:
+        main()
+    except (UsageError, TrainingError) as error:
+        kind = type(error)
+        return exit_code(kind(" ".join(str(error).split("\n"))).with_traceback(error.__traceback__))
+    except (KeyboardInterrupt, Interrupted) as error:
+        return exit_code(error)
+    return 0
+
+
+class JobFiles(Listener):
+    """Keeps a job's files up to date with its checkpoints.
+
+    Args:
+      model: The model that is trained; it has the history of all epochs.
+      steps: Steps of an epoch.
+    """
+
+    def __init__(self, model: keras.Model, steps: int) -> None:
+        self._model, self._steps = model, steps
+        self._ends: dict[int, int] = {}  # the step at which an epoch of this attempt ended, by how many were done then
+        self._histograms: dict[int, list[Any]] = {}
+        self._restored = 0  # epochs of earlier attempts
+        self._columns: set[str] = set()
+        self._shown = -1  # epochs that the files tell of
+        self._log: EpochLog | None = None
+        self.controller: Any = None
+
+    def on_ready(self, controller: Any) -> None:
+        """Learns where checkpoints are: the run directory on this machine, whatever store it may be a copy of."""
+        self.controller = controller
+        self._directory = Path(controller.checkpointer.directory).parent
+
+    def on_train_begin(self) -> None:
+        """Learns how many epochs were done before this attempt, and brings the files up to date."""
+        history = self._model.history
+        self._restored, self._columns = len(history.epoch), set(history.history)
+        with self._warned():
+            self._log = EpochLog(self._directory / "logs")
+        self._catch_up()
+
+    def on_call_end(self, step: int) -> None:
+        """Writes what belongs to epochs that are saved by now: a checkpoint is written in the background."""
+        self._catch_up()
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """Notes the end of an epoch, while the model has its weights; warns of an evaluation without a result.
+
+        Rows of the history are epochs: each column gets a value per epoch, NaN where an epoch had none.
+        """
+        done, columns = len(self._model.history.epoch), self._model.history.history
+        for name, values in columns.items():
+            gap = [math.nan] * (done - len(values))
+            values[:] = [*values, *gap] if name in self._columns else [*gap, *values]
+        self._columns = set(columns)
+        self._ends[done], self._histograms[done] = self.controller.step, _histograms(self._model)
+        loss = float(logs.get("val_loss", 0.0))
+        if not math.isfinite(loss):  # training continues, since what it has learned is sound
+            logger.warning("the validation loss is %s in epoch %d (the first is 0): check valid_ds", loss, epoch)
+
+    def on_train_end(self, failed: bool) -> None:
+        """Brings the files up to date, and closes them."""
+        self._shown = -1
+        self._catch_up()
+        if self._log is not None:
+            self._log.close()
+
+    def _catch_up(self) -> None:
+        """Writes what belongs to the epochs that are saved by now; cheap where that is nothing new."""
+        if self._shown >= len(self._model.history.epoch):
+            return
+        with self._warned():
+            steps = self.controller.checkpointer.steps()
+            newest = max(steps, default=0)
+            done = max([self._restored, *(done for done, step in self._ends.items() if step <= newest)])
+            if done > self._shown:
+                self._write_log(done)
+                self._write_epochs(steps, done)
+                self._shown = done
+
+    def _write_log(self, done: int) -> None:
+        history = self._model.history.history
+        for number in range(max(self._shown, 0), done):
+            numbers = {name: float(values[number]) for name, values in history.items() if number < len(values)}
+            if self._log is not None:
+                self._log.write(number, numbers, self._histograms.pop(number + 1, []))
+
+    def _write_epochs(self, steps: list[int], done: int) -> None:
+        ends = {step: number for number, step in self._ends.items()}  # one that a callback cut short has its own length
+        numbers = {step: ends.get(step, step // self._steps) for step in steps if step}
+        whole = {step: number for step, number in numbers.items() if step in ends or step % self._steps == 0}
+        names = {f"{number:05d}": step for step, number in whole.items() if number <= done}
+        folder = self._directory / EPOCHS
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, step in names.items():
+            content = {"epoch": int(name), "step": step, "checkpoint": f"checkpoints/{step}"}
+            if not (folder / f"{name}.json").exists():
+                storage.write_json(folder / f"{name}.json", content)
+        for path in folder.glob("*.json"):
+            if path.stem not in names:
+                path.unlink()
+        last = f"{done:05d}" if f"{done:05d}" in names else max(names, default="")
+        storage.write_json(self._directory / JOB_META, {"last_epoch": done, "last_checkpoint": last})
+
+    @contextlib.contextmanager
+    def _warned(self) -> Iterator[None]:
+        """A full disk is no reason to stop here: all that counts is in the checkpoints."""
+        try:
+            yield
+        except OSError as error:
+            logger.warning("the files of the job in %s are behind: %s", self._directory, error.strerror or error)
+
+
+class EpochLog:
+    """`logs/train` and `logs/validation`: `epoch_loss` and the other logs, and the weights' histograms, by epoch.
+
+    An epoch is written when its checkpoint is there, so that no later attempt trains it again, and steps only increase.
+
+    Args:
+      directory: `logs`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._files = {kind: EventFile(directory / kind) for kind in ("train", "validation")}
+        self._done = {kind: last_step(directory / kind) for kind in self._files}
+
+    def write(self, epoch: int, numbers: Mapping[str, float], histograms: Sequence[Any]) -> None:
+        """Writes an epoch, unless it is there."""
+        validation = {name.removeprefix("val_"): value for name, value in numbers.items() if name.startswith("val_")}
+        train = {name: value for name, value in numbers.items() if not name.startswith("val_")}
+        for kind, found, others in (("train", train, histograms), ("validation", validation, [])):
+            if found and epoch > self._done[kind]:
+                values = [scalar_value(f"epoch_{name}", value) for name, value in found.items()]
+                self._files[kind].write(epoch, [*values, *others])
+                self._files[kind].flush()
+                self._done[kind] = epoch
+
+    def close(self) -> None:
+        """Closes the files."""
+        for file in self._files.values():
+            file.close()
+
+
+def _histograms(model: keras.Model) -> list[Any]:
+    """Returns the distribution of each weight of a model, as TensorBoard has it."""
+    found = [
+        histogram_value(f"{layer.name}/{weight.name}/histogram", keras.ops.convert_to_numpy(weight.value))
+        for layer in model._flatten_layers(include_self=False, recursive=True)
+        for weight in layer._trainable_variables + layer._non_trainable_variables
+    ]
+    return [value for value in found if value is not None]
+
+
+def as_history(history: Any) -> keras.callbacks.History:
+    """Returns what a loop of the user's own has collected as a Keras History.
+
+    Args:
+      history: A History, which stays as it is; or numbers by metric, one per epoch: a dictionary, a DataFrame.
+
+    Raises:
+      UsageError: It is neither.
+    """
+    if isinstance(history, keras.callbacks.History):
+        return history
+    if not hasattr(history, "keys"):
+        raise UsageError('expected numbers by metric, as {"loss": [0.5, 0.4]}', key="history", received=history)
+    result = keras.callbacks.History()
+    for name in history.keys():  # noqa: SIM118 - a DataFrame iterates over columns, but is no Mapping
+        try:
+            numbers = np.asarray(history[name], np.float64).reshape(-1).tolist()
+        except (TypeError, ValueError):
+            raise UsageError(
+                "expected a number per epoch", key=f"history[{str(name)!r}]", received=history[name]
+            ) from None
+        result.history[str(name)] = numbers
+    result.epoch = list(range(max(map(len, result.history.values()), default=0)))
+    return result
+
+
+def ui_metadata(logs: str) -> dict[str, Any]:
+    """Returns the content of Kubeflow's `mlpipeline-ui-metadata.json`: where TensorBoard finds its events."""
+    return {"outputs": [{"type": "tensorboard", "source": logs}]}
+
+
+def pipeline_metrics(history: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Returns the content of Kubeflow's `mlpipeline-metrics.json`: the last value of each metric, where it is finite.
+
+    An accuracy is shown in percent.
+    """
+    metrics = []
+    for name, value in {name: float(values[-1]) for name, values in history.items() if len(values)}.items():
+        if math.isfinite(value):
+            is_share = "acc" in name and 0 <= value <= 1
+            metrics.append({"name": name, "numberValue": value, "format": "PERCENTAGE" if is_share else "RAW"})
+    return {"metrics": metrics}
+
+
+@contextlib.contextmanager
+def writable(target: str) -> Iterator[None]:
+    """Makes sure, before anything is done in the block, that artifacts can be written; empty for none.
+
+    A folder created for them is removed where the block refuses its input; in a store nothing is left.
+
+    Raises:
+      UsageError: They cannot be written.
+    """
+    if is_url(target):
+        require_writable(checked(target, "artifacts_dir"), "artifacts_dir")
+    new = bool(target) and not is_url(target) and storage.prepare_directory(target)
+    try:
+        yield
+    except UsageError:
+        if new:
+            with contextlib.suppress(OSError):  # somebody has put something there
+                Path(target).rmdir()
+        raise
+
+
+def publish(source: Path, target: str) -> None:
+    """Copies a file or folder of this machine to `artifacts_dir`, in one piece.
+
+    Args:
+      source: What to copy.
+      target: Its name there; what had the name before is replaced when the copy is complete. In a store, where a
+        folder cannot be replaced at once, the former one is removed first.
+
+    Raises:
+      TrainingError: A store did not take it.
+    """
+    if is_url(target):
+        upload(source, checked(target, "artifacts_dir"))
+        return
+    place = Path(target)
+    for entry in place.parent.iterdir():  # what a killed process left half copied
+        if storage.is_temporary(entry):
+            with contextlib.suppress(FileNotFoundError):
+                storage.remove_directory(entry) if entry.is_dir() else entry.unlink()
+    with storage.atomic_path(place) as temporary:
+        if source.is_dir():
+            shutil.copytree(source, temporary)
+        else:
+            shutil.copyfile(source, temporary)

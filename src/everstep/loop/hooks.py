@@ -1,0 +1,147 @@
+"""`Hook`: what takes part in training without being the loop.
+
+The controller calls each event on all hooks, in the order of its list. A hook that looks at the Keras objects, or
+changes them, does so inside `with self.controller.synced():`. What it must remember over attempts is its state; a
+hook without a `name` has none.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from everstep.types import State
+
+
+class Stateful(Protocol):
+    """A part of a run's state beside the variables: callbacks, actions, random generators.
+
+    Attributes:
+      name: Its key in a checkpoint's meta; its arrays have keys `<name>/…`, and no variable's key begins so.
+    """
+
+    name: str
+
+    def state(self) -> tuple[State, Any]:
+        """Returns arrays by key, and plain JSON values; neither changes when training continues."""
+
+    def check(self, meta: Any) -> None:
+        """Checks the saved values when a checkpoint is read, before anything is restored.
+
+        Raises:
+          UsageError: They do not fit.
+        """
+
+    def restore(self, arrays: State, meta: Any) -> None:
+        """Continues from what `state` returned: before the first step, and after a rollback."""
+
+
+class Hook:
+    """Base class of hooks: override the events you need.
+
+        class Progress(Hook):
+            def on_window_end(self, step, logs):
+                print(step, logs["training_loss"])
+
+        everstep.run_experiment(task, params, "runs/demo", hooks=[Progress()])
+
+    Attributes:
+      name: The key of its state in checkpoints; empty for a hook without state.
+      controller: The loop, from `setup` on: its step, trainer, checkpointer, `stop(reason)` and `synced()`.
+      watches_evaluation_batches: Whether evaluations run batch by batch, with `on_evaluation_batch_begin` and `_end`.
+    """
+
+    name = ""
+    watches_evaluation_batches = False
+    controller: Any  # a Controller, which imports this module
+
+    def setup(self, controller: Any) -> None:
+        """Called once, when the controller is created."""
+        self.controller = controller
+
+    def on_restore(self, step: int | None) -> None:
+        """After the variables of a checkpoint were read; `step` is None where there was none."""
+
+    def on_train_begin(self) -> None:
+        """Before training, and before the state of hooks is restored: what is reset here does not last."""
+
+    def on_ready(self) -> None:
+        """Before the first step, when everything is restored."""
+
+    def on_window_begin(self, step: int) -> None:
+        """Before the first step of a window, or the first one after a resume inside it."""
+
+    def on_call_end(self, step: int) -> None:
+        """After each compiled call; `controller.stop(reason)` ends the window here."""
+
+    def on_pass_end(self, step: int) -> None:
+        """After the first pass over data whose length was unknown; the window ends here."""
+
+    def on_window_end(self, step: int, logs: Mapping[str, Any]) -> None:
+        """After a window was logged and acted on; reading the logs waits for the device."""
+
+    def on_train_end(self, step: int) -> None:
+        """After the last training step, before the closing evaluation."""
+
+    def on_evaluation_begin(self, step: int, num_steps: int) -> None:
+        """Before an evaluation of `num_steps` batches, -1 for all."""
+
+    def on_evaluation_batch_begin(self, done: int) -> None:
+        """Before a batch, when `done` are evaluated."""
+
+    def on_evaluation_batch_end(self, done: int) -> bool:
+        """After a batch, when `done` are evaluated; False ends the evaluation here."""
+        return True
+
+    def on_evaluation_end(self, step: int, logs: dict[str, Any]) -> None:
+        """After an evaluation and its actions, before its logs are tracked."""
+
+    def on_save(self, step: int) -> None:
+        """After a checkpoint was handed over to be written; `controller.checkpointer.wait()` waits for it."""
+
+    def on_rollback(self, steps: int) -> None:
+        """After training was rolled back by so many steps."""
+
+    def on_divergence(self) -> None:
+        """When training diverged and is not rolled back: it is about to fail."""
+
+    def on_exit(self, error: BaseException | None) -> None:
+        """Last of all, when training is done, or was ended by `error`."""
+
+    def state(self) -> tuple[State, Any]:
+        """Returns what to save with every checkpoint; see `Stateful`."""
+        return {}, {}
+
+    def check(self, meta: Any) -> None:
+        """Checks saved values; see `Stateful`."""
+
+    def restore(self, arrays: State, meta: Any) -> None:
+        """Continues from saved values; see `Stateful`."""
+
+
+class LearningRate(Hook):
+    """Uses a constant learning rate that was changed between two attempts.
+
+    The rate that training has reached, which callbacks may have lowered, is a variable, and a checkpoint restores it.
+    That would silently undo a changed setting. So a checkpoint also says which rate the optimizer was created with: if
+    that differs now, the new one is used.
+
+    Args:
+      rate: The rate that the optimizer was created with; None for a schedule, which is no variable.
+    """
+
+    name = "learning_rate"
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+
+    def state(self) -> tuple[State, dict[str, Any]]:
+        """Returns no arrays, and the rate."""
+        return {}, {"told": self._rate} if self._rate is not None else {}
+
+    def restore(self, arrays: State, meta: dict[str, Any]) -> None:
+        """Sets the rate, if the checkpoint was saved with another one."""
+        if self._rate is None or meta.get("told", self._rate) == self._rate:
+            return
+        trainer = self.controller.trainer
+        trainer.engine.push()
+        trainer.optimizer.learning_rate = self._rate
+        trainer.engine.pull()

@@ -1,0 +1,213 @@
+"""When windows end, and what is due at their ends: functions of the absolute step.
+
+A save, a signal or a resume never opens or closes a window, so that a run that was interrupted logs the same numbers at
+the same steps as one that was not.
+"""
+
+import abc
+from collections.abc import Callable
+
+from everstep.errors import UsageError
+
+OPEN = 2**40
+"""The end of an epoch of unknown length: more steps than anybody trains."""
+
+
+class Schedule(abc.ABC):
+    """What the controller asks after each window. Steps are counted by index: step 0 is the first.
+
+    Attributes:
+      counts_batches: Whether it has to learn from the first pass over the data how long that is.
+    """
+
+    counts_batches = False
+
+    @abc.abstractmethod
+    def target(self, steps: int | None) -> int:
+        """Returns the step at which training ends, if it is to have no more than `steps`."""
+
+    @abc.abstractmethod
+    def window_end(self, step: int) -> int:
+        """Returns the end of the window that the step with index `step` belongs to."""
+
+    @abc.abstractmethod
+    def is_window_end(self, step: int) -> bool:
+        """Whether a window ends after `step` steps, so that the next step opens one."""
+
+    @abc.abstractmethod
+    def evaluation_due(self, step: int, ending: bool) -> bool:
+        """Whether to evaluate after `step` steps; `ending` where training ends there."""
+
+    def save_due(self, step: int, last_saved: int, interval: int) -> bool:
+        """Whether a multiple of the interval was passed since the last save."""
+        return bool(interval) and step // interval > last_saved // interval
+
+    def learn_length(self, batches: int | None) -> bool:
+        """Notes how many batches a pass over the data has; returns whether that was unknown until now."""
+        return False
+
+
+class StepSchedule(Schedule):
+    """Windows of `steps_per_loop` steps; evaluations at multiples of an interval, and at the end.
+
+    Args:
+      steps_per_loop: The length of a window, or a function of the step at which it begins.
+      eval_interval: Windows also end at its multiples, where evaluations are, and count anew from there. None: no cuts.
+    """
+
+    def __init__(self, steps_per_loop: int | Callable[[int], int], eval_interval: int | None = None) -> None:
+        self._length = steps_per_loop if callable(steps_per_loop) else lambda step: steps_per_loop
+        self._constant = None if callable(steps_per_loop) else steps_per_loop
+        self._interval = eval_interval
+
+    def target(self, steps: int | None) -> int:
+        """Returns `steps`."""
+        return OPEN if steps is None else steps
+
+    def window_end(self, step: int) -> int:
+        """Returns the end of the window that a step belongs to."""
+        begin = step - step % self._interval if self._interval else 0
+        if self._constant:
+            begin += (step - begin) // self._constant * self._constant
+        while True:
+            end = begin + max(1, self._length(begin))
+            if self._interval:
+                end = min(end, begin - begin % self._interval + self._interval)
+            if end > step:
+                return end
+            begin = end
+
+    def is_window_end(self, step: int) -> bool:
+        """Whether a window ends after `step` steps."""
+        return step == 0 or self.window_end(step - 1) == step
+
+    def evaluation_due(self, step: int, ending: bool) -> bool:
+        """Whether `step` is a multiple of the interval, or the end."""
+        return ending or bool(self._interval and step % self._interval == 0)
+
+
+class EpochSchedule(Schedule):
+    """Windows that are epochs: one pass over the data each, or `steps` of it.
+
+        schedule = EpochSchedule(epochs=4, steps=4, batches=10)
+        [schedule.window_end(step) for step in (0, 4, 8, 10)]  # [4, 8, 10, 14]
+
+    Where steps and passes do not fit, a pass that ends inside an epoch ends it, as in Keras: of 10 batches at 4 steps
+    an epoch, epochs have 4, 4 and 2 steps, and so on; with more steps than there are batches, an epoch is a pass.
+    Data that does not say how many batches it has is counted by its first pass; until `learn_length`, an epoch
+    without `steps` has no end.
+
+    Args:
+      epochs: How many there are in all.
+      steps: Steps of an epoch; None for a pass.
+      batches: Batches of a pass; None where it is unknown, or the data is endless.
+      first_epoch: The epoch that step 0 belongs to.
+      validates: Whether an epoch is evaluated: for all, or a function of its number, counted from 0.
+      key: What the user calls the number of epochs, for errors.
+      origin: The file and line that specify it, where there is one.
+    """
+
+    def __init__(
+        self,
+        epochs: int,
+        steps: int | None,
+        batches: int | None = None,
+        first_epoch: int = 0,
+        validates: bool | Callable[[int], bool] = False,
+        key: str = "epochs",
+        origin: str = "",
+    ) -> None:
+        self.epochs, self.steps, self.batches, self.first_epoch = epochs, steps, batches, first_epoch
+        self.validates = validates if callable(validates) else lambda epoch: bool(validates)
+        self._key, self._origin = key, origin
+
+    @property
+    def length(self) -> int | None:
+        """Steps of an epoch that is not cut short; None while that is unknown."""
+        return self.steps if self.batches is None else min(self.steps or self.batches, self.batches)
+
+    @property
+    def counts_batches(self) -> bool:  # type: ignore[override]
+        """Whether the number of batches is unknown."""
+        return self.batches is None
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether all epochs have the same, known number of steps."""
+        return self.length is not None and not (self.batches or 0) % self.length
+
+    def target(self, steps: int | None) -> int:
+        """Returns the end of the last epoch, or `steps`, whichever is first; `OPEN` while both are unknown."""
+        total = self.begin(self.epochs)
+        return min(OPEN if steps is None else steps, OPEN if total is None else total)
+
+    def window_end(self, step: int) -> int:
+        """Returns the end of the epoch that a step belongs to; `OPEN` while that is unknown."""
+        if self.length is None:
+            return OPEN
+        begun, rest = self._passes(step)
+        end = (rest // self.length + 1) * self.length
+        return end if self.batches is None else begun * self.batches + min(end, self.batches)
+
+    def is_window_end(self, step: int) -> bool:
+        """Whether an epoch ends after `step` steps."""
+        return self.first(step) == step
+
+    def evaluation_due(self, step: int, ending: bool) -> bool:
+        """Whether an epoch that is evaluated ends after `step` steps."""
+        return step > 0 and (ending or self.is_window_end(step)) and self.validates(self.number(step - 1))
+
+    def save_due(self, step: int, last_saved: int, interval: int) -> bool:
+        """As for steps; where epochs differ in length, multiples would miss the ends of some, so all are saved."""
+        return super().save_due(step, last_saved, interval) or (bool(interval) and not self.is_regular)
+
+    def learn_length(self, batches: int | None) -> bool:
+        """Notes how many batches a pass has."""
+        learned = self.batches is None and batches is not None
+        self.batches = batches if learned else self.batches
+        return learned
+
+    def require_reachable(self, step: int, steps: int | None) -> None:
+        """Refuses fewer epochs than a restored run has trained.
+
+        Raises:
+          UsageError: It has trained more, or is inside a later one.
+        """
+        whole, begun = self.number(step), step > self.first(step)
+        if step > self.target(steps):
+            trained = f"but epoch {whole + 1} has begun already" if begun else f"but {whole} are trained already"
+            remedy = f"ask for {whole + begun} or more, or start a new run"
+            raise UsageError(trained, key=self._key, received=self.epochs, remedy=remedy, origin=self._origin)
+
+    def number(self, step: int) -> int:
+        """Returns the epoch that a step belongs to."""
+        begun, rest = self._passes(step)
+        in_pass = rest // self.length if self.length else 0
+        return self.first_epoch + begun * self._per_pass() + in_pass
+
+    def begin(self, epoch: int) -> int | None:
+        """Returns the first step of an epoch; None while that is unknown."""
+        epoch -= self.first_epoch
+        if not epoch or self.length is None:
+            return None if epoch else 0
+        passes, rest = divmod(epoch, self._per_pass()) if self.batches else (0, epoch)
+        return passes * (self.batches or 0) + rest * self.length
+
+    def first(self, step: int) -> int:
+        """Returns the first step of the epoch that a step belongs to."""
+        rest = self._passes(step)[1]
+        return step - (rest % self.length if self.length else rest)
+
+    def done(self, step: int) -> int:
+        """Returns how many steps of its epoch are done after `step` steps: all of them at its end, never none."""
+        return step - self.first(step - 1) if step else 0
+
+    def is_cut(self, step: int) -> bool:
+        """Whether an epoch that ends after `step` steps has fewer than specified."""
+        return self.steps is not None and self.done(step) < self.steps
+
+    def _passes(self, step: int) -> tuple[int, int]:
+        return divmod(step, self.batches) if self.batches else (0, step)
+
+    def _per_pass(self) -> int:
+        return -(-self.batches // (self.length or 1)) if self.batches else 0

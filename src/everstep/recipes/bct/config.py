@@ -1,0 +1,99 @@
+"""What a backward-compatible training is told. Imports no Keras."""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Literal
+
+from everstep.config import Config
+from everstep.errors import Problem, UsageError
+from everstep.task.config import TaskConfig
+
+Variant = Literal["synthesise_all", "synthesise_new", "old_classes", "distill"]
+
+
+@dataclasses.dataclass
+class ClassifierConfig(Config):
+    """The layer that tells classes apart from an embedding."""
+
+    normalize: bool = True
+    """Whether it compares directions alone. Without, the new model is seldom compatible with the old one."""
+    scale: float = 16.0
+    """What the cosines are multiplied by to make logits, where it does."""
+
+
+@dataclasses.dataclass
+class CompatibilityConfig(Config):
+    """What the new model is to be compatible with, and how much that counts."""
+
+    old_model: str = ""
+    """The old model: a `.keras` file or a finished run's directory. Empty: train independently of any."""
+    weight: float = 1.0
+    """What the influence loss is multiplied by; 0 trains independently, to the bit."""
+    variant: Variant = "synthesise_all"
+    """Which samples the old classifier judges, and how: `synthesise_all` gives it weights for every new class, made
+    from old embeddings; `synthesise_new` only for those it lacks; `old_classes` judges samples of classes it has;
+    `distill` has it judge the others by the old model's own answers."""
+    temperature: float = 1.0
+    """Of the old model's answers, in `distill`: higher is softer."""
+    exclude_datasets: list[int] = dataclasses.field(default_factory=list)
+    """Samples whose `dataset_id` is one of these are left out of the influence loss."""
+    old_embedding_size: int | None = None
+    """How wide the old model's embedding has to be; None to take it as it is."""
+    old_classifier: str = ""
+    """The old model's Dense layer that tells classes apart, by name; an everstep classifier is found by itself."""
+    old_classes: list[str] = dataclasses.field(default_factory=list)
+    """The names of the old classifier's classes, in its order; an everstep classifier knows its own."""
+
+    def validate(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+          UsageError: One of them cannot be used; names the key.
+        """
+        super().validate()
+        wrong = [*self._numbers(), *_repeated("old_classes", self.old_classes)]
+        if wrong:
+            raise UsageError(wrong)
+
+    def _numbers(self) -> Iterator[Problem]:
+        if not 0 <= self.weight < math.inf:
+            yield Problem("weight", "must be a number from 0 on", received=self.weight)
+        if not 0 < self.temperature < math.inf:
+            yield Problem("temperature", "must be above 0", received=self.temperature)
+        if self.old_embedding_size is not None and self.old_embedding_size < 1:
+            yield Problem("old_embedding_size", "must be at least 1", received=self.old_embedding_size)
+
+
+@dataclasses.dataclass
+class BCTConfig(TaskConfig):
+    """A classifier whose embeddings are to be compared with those of an older model."""
+
+    classes: list[str] = dataclasses.field(default_factory=list)
+    """The names of the classes: label 0 is the first. The old model's classes are found by their names."""
+    classifier: ClassifierConfig = dataclasses.field(default_factory=ClassifierConfig)
+    """The new model's classifier."""
+    bct: CompatibilityConfig = dataclasses.field(default_factory=CompatibilityConfig)
+    """The old model and its influence."""
+
+    def validate(self) -> None:
+        """Checks names and numbers.
+
+        Raises:
+          UsageError: One of them cannot be used; names the key.
+        """
+        super().validate()
+        wrong = list(_repeated("classes", self.classes))
+        if len(self.classes) < 2:
+            wrong.append(Problem("classes", f"received {self.classes!r}: name the classes, two at least"))
+        if not 0 < self.classifier.scale < math.inf:
+            wrong.append(Problem("classifier.scale", "must be above 0", received=self.classifier.scale))
+        if wrong:
+            raise UsageError(wrong)
+
+
+def _repeated(key: str, names: list[str]) -> Iterator[Problem]:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        yield Problem(key, f"{twice[0]!r} stands in it more than once; labels are matched by name, so names differ")

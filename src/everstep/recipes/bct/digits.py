@@ -1,0 +1,115 @@
+"""Experiments on scikit-learn's 8×8 digits: an old model of six of them, and a new one of all ten. Imports no Keras.
+
+everstep train bct/digits_old --model-dir runs/old
+everstep train bct/digits task.bct.old_model=runs/old --model-dir runs/new
+"""
+
+import dataclasses
+from typing import Any
+
+from everstep.config import Config, register_experiment, register_task
+from everstep.data.config import DataConfig
+from everstep.errors import Problem, UsageError
+from everstep.experiment_config import ExperimentConfig
+from everstep.loop.config import TrainerConfig
+from everstep.recipes.bct.config import BCTConfig
+from everstep.recipes.bct.digits_data import TRAINING_IMAGES
+from everstep.task.optim.config import OptimizationConfig
+
+_OLD_IMAGES = 280
+# Chosen on held-out training images: `examples/bct_digits.py --choose`.
+_OLD_STEPS, _OLD_RATE = 300, 1e-3
+_STEPS, _RATE = 600, 3e-3
+
+
+@dataclasses.dataclass
+class DigitsModel(Config):
+    """The embedding's shape."""
+
+    units: int = 256
+    """Width of the hidden layer."""
+    embedding_size: int = 32
+    """Components of an embedding."""
+
+
+@dataclasses.dataclass
+class DigitsConfig(BCTConfig):
+    """Handwritten digits, 8×8, of the classes that are named."""
+
+    classes: list[str] = dataclasses.field(default_factory=lambda: [str(digit) for digit in range(10)])
+    """The digits to learn; images of others are left out."""
+    model: DigitsModel = dataclasses.field(default_factory=DigitsModel)
+    """The model's settings."""
+    num_samples: int | None = None
+    """Use only so many of the 1,200 training images, counted after other classes are left out; None for all."""
+    held_out: int = 0
+    """So many of the training images, the last ones, are evaluated in place of the test images and not trained on: to
+    choose settings by, so that the test images have no part in it."""
+    train_data: DataConfig = dataclasses.field(
+        default_factory=lambda: DataConfig(global_batch_size=64, is_training=True)
+    )
+    """Training images."""
+    validation_data: DataConfig = dataclasses.field(
+        default_factory=lambda: DataConfig(global_batch_size=200, is_training=False)
+    )
+    """The 597 test images, less those of other classes."""
+
+    def validate(self) -> None:
+        """Checks names and numbers.
+
+        Raises:
+          UsageError: One of them cannot be used; names the key.
+        """
+        super().validate()
+        wrong = []
+        unknown = [name for name in self.classes if name not in set("0123456789")]
+        if unknown:
+            wrong.append(Problem("classes", f"received {unknown[0]!r}, which is no digit from '0' to '9'"))
+        if self.num_samples is not None and self.num_samples < 1:
+            wrong.append(Problem("num_samples", "must be at least 1", received=self.num_samples))
+        if not 0 <= self.held_out < TRAINING_IMAGES:
+            wrong.append(Problem("held_out", f"received {self.held_out}, must be from 0 to {TRAINING_IMAGES - 1}"))
+        for name in ("units", "embedding_size"):
+            if (value := getattr(self.model, name)) < 1:
+                wrong.append(Problem(f"model.{name}", f"received {value}, must be at least 1"))
+        if wrong:
+            raise UsageError(wrong)
+
+
+@register_task(DigitsConfig)
+def digits_task(config: DigitsConfig, **kwargs: Any) -> Any:
+    """Returns the task; only now is Keras needed."""
+    from everstep.recipes.bct.digits_task import DigitsTask
+
+    return DigitsTask(config, **kwargs)
+
+
+@register_experiment("bct/digits")
+def digits() -> ExperimentConfig:
+    """All ten digits; with task.bct.old_model, compatible with an older model."""
+    return ExperimentConfig(
+        task=DigitsConfig(),
+        trainer=TrainerConfig(
+            train_steps=_STEPS,
+            steps_per_loop=_STEPS // 2,
+            validation_interval=_STEPS,
+            checkpoint_interval=_STEPS // 2,
+            optimizer_config=OptimizationConfig(
+                {
+                    "optimizer": {"type": "adam"},
+                    "learning_rate": {"type": "constant", "constant": {"learning_rate": _RATE}},
+                }
+            ),
+        ),
+    )
+
+
+@register_experiment("bct/digits_old")
+def digits_old() -> ExperimentConfig:
+    """The digits 0 to 5 from a few images: an old model to be compatible with."""
+    config = digits()
+    config.override({"task": {"classes": list("012345"), "num_samples": _OLD_IMAGES}})
+    steps = {"train_steps": _OLD_STEPS, "steps_per_loop": _OLD_STEPS, "validation_interval": _OLD_STEPS}
+    rate = {"optimizer_config": {"learning_rate": {"constant": {"learning_rate": _OLD_RATE}}}}
+    config.override({"trainer": {**steps, **rate, "checkpoint_interval": _OLD_STEPS}})
+    return config

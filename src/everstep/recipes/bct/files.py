@@ -1,0 +1,62 @@
+"""Samples in `.npz` files, on this machine or in a store. Imports no Keras."""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from everstep.checkpoint.remote import is_url, local_files
+from everstep.checkpoint.remote.urls import refuse_lost_slash
+from everstep.errors import UsageError
+
+
+def local_file(path: str | Path, where: str) -> Path:
+    """Returns the path of a file here; for `s3://…` or another URL, of the copy that was fetched.
+
+    Args:
+      path: A path, which need not exist, or the URL of one file.
+      where: What named it, for messages: `--data`.
+
+    Raises:
+      UsageError: There is no such object, several match, or the store cannot be read.
+    """
+    refuse_lost_slash(path, where)
+    if not is_url(path):
+        return Path(path)
+    found = local_files(str(path), where)
+    if not found:
+        raise UsageError(f"no such file: {str(path)!r}", key=where)
+    if len(found) > 1:
+        raise UsageError(f"{str(path)!r} stands for {len(found)} files", key=where, remedy="name one")
+    return Path(next(iter(found.values())))
+
+
+def read_samples(path: str | Path, where: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns inputs and labels of a file that `np.savez(path, x=…, y=…)` wrote.
+
+    Args:
+      path: The file, or its URL in a store.
+      where: What named it, for messages: `--data`.
+
+    Raises:
+      UsageError: There is no such file, it is no such archive, or has not both arrays.
+    """
+    file = local_file(path, where)
+    if not file.is_file():
+        raise UsageError(f"no such file: {str(path)!r}", key=where)
+    try:
+        with np.load(file, allow_pickle=False) as held:
+            missing = [name for name in ("x", "y") if name not in held]
+            if missing:
+                raise UsageError(
+                    f"{str(path)!r} has {sorted(held)}, but no {missing[0]!r}",
+                    key=where,
+                    remedy="np.savez(…, x=…, y=…)",
+                )
+            return held["x"], held["y"]
+    except UsageError:
+        raise
+    except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise UsageError(
+            f"{str(path)!r} cannot be read as .npz ({error})", key=where, remedy="write it with np.savez"
+        ) from error

@@ -1,0 +1,61 @@
+"""The task and data of `text/tiny`: sums such as `27+95=221`, the answer's last digit first."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from everstep.recipes.transformer import transformer
+from everstep.task.classification import IGNORED, LanguageModelTask
+
+ALPHABET = " 0123456789+="
+"""The vocabulary: a token is a character's place in it. The first one would be padding; no sum needs any."""
+
+NUMBERS = 100
+"""Both numbers are below it."""
+
+ANSWER = 3
+"""Digits of an answer."""
+
+LENGTH = len("27+95=221") - 1
+"""Tokens that a model sees: the last digit it only has to foretell."""
+
+
+def text(first: int, second: int) -> str:
+    """Returns a sum, the answer's digits in the order in which one finds them by hand.
+
+    text(27, 95)  # "27+95=221"
+    """
+    answer = f"{first + second:0{ANSWER}d}"
+    return f"{first:02d}+{second:02d}={answer[::-1]}"
+
+
+def tokens(line: str) -> list[int]:
+    """Returns the tokens of a text."""
+    return [ALPHABET.index(character) for character in line]
+
+
+def split(training: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Returns tokens and labels of four fifths of all sums, or of the rest, which training never sees.
+
+    Labels are the next tokens; those of the question are ignored, for nobody can know them.
+    """
+    pairs = np.random.default_rng(0).permutation(NUMBERS * NUMBERS)
+    cut = len(pairs) * 4 // 5
+    chosen = pairs[:cut] if training else pairs[cut:]
+    lines = np.array([tokens(text(*divmod(int(pair), NUMBERS))) for pair in chosen], "int32")
+    labels = lines[:, 1:].copy()
+    labels[:, :-ANSWER] = IGNORED
+    return lines[:, :-1], labels
+
+
+class SumsTask(LanguageModelTask):
+    """Continues sums; only the answers are asked for."""
+
+    def build_model(self) -> keras.Model:
+        """Returns the transformer."""
+        return transformer(len(ALPHABET), LENGTH, self.task_config.model, causal=True)
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> Any:
+        """Returns the sums that `params` are for."""
+        return split(params.is_training)

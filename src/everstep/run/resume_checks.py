@@ -1,0 +1,376 @@
+"""What a resumed run may change: its configuration key by key, its data, the versions of its libraries.
+
+Each config class lists in `_may_change` the fields that alter nothing a run computes. A change of any other key, or of
+the training data, is refused with `ChangeRefused`, unless the user allows it: `--allow-change KEY`, in Python
+`allow_change=[KEY]`. Other library versions are a warning.
+"""
+
+import copy
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from everstep import redaction
+from everstep.config import Config, dialect, load_file
+from everstep.config.base import at_default
+from everstep.config.difference import ABSENT, Change, differences, in_line
+from everstep.config.layers import HEADER
+from everstep.data.arrays import ArrayStream, RowsStream
+from everstep.data.stream import Stream
+from everstep.data.wrappers import CountedStream
+from everstep.errors import Problem, UsageError, join, nearest
+from everstep.run.environment import environment, file_fingerprints, fingerprint
+
+logger = logging.getLogger(__name__)
+
+DATA = "data"
+"""What `--allow-change` calls the training data."""
+
+FILES, FIRST_BATCH = "files", "first_batch"
+"""The names under which fingerprints of files, and of a first batch, are kept."""
+
+_STEP = re.compile(r"[^.\[\]]+|\[\d+\]")
+
+
+class ChangeRefused(UsageError):
+    """A resumed run would compute something else than it did so far.
+
+    There is one problem for each change, whose `key` is what `allow_change` takes; the last problem has no key, and its
+    remedy says how to allow them. An entry point renames the keys (`errors.renamed_keys`), or builds it with its own.
+    """
+
+    @property
+    def keys(self) -> list[str]:
+        """The changed keys, each once."""
+        return list(dict.fromkeys(problem.key for problem in self.problems if problem.key))
+
+
+def refuse_changes(changed: Sequence[Problem], reason: str) -> ChangeRefused:
+    """Returns the error that refuses changes.
+
+    Args:
+      changed: A problem for each change.
+      reason: What they would alter.
+    """
+    keys = list(dict.fromkeys(problem.key for problem in changed))
+    remedy = (
+        f"restore the former value{'s' if len(changed) > 1 else ''}, use another directory, or allow the change: "
+        f"{' '.join(f'--allow-change {key}' for key in keys)} (in Python: allow_change={json.dumps(keys)})"
+    )
+    return ChangeRefused([*changed, Problem("", reason, remedy=remedy)])
+
+
+# -- the configuration -------------------------------------------------------------------------------------------------
+
+
+def accepted_changes(
+    directory: Path, params: Config, allow_change: Sequence[str] = (), gin: str = "", used: str = ""
+) -> list[Change]:
+    """Returns what differs from the configuration that a run has used so far, all of it accepted.
+
+    Secrets are redacted in what is returned and in what is raised.
+
+    Args:
+      directory: The run directory.
+      params: The configuration to use now, with the backend resolved.
+      allow_change: Keys that may change whatever they alter; one that holds others covers them.
+      gin: The gin bindings to use now.
+      used: The configuration that the newest checkpoint was trained with; by default that of `config.yaml`, which the
+        last attempt wrote, whether or not it trained a step.
+
+    Raises:
+      ChangeRefused: A key has changed that alters what the run computes; lists all of them.
+      UsageError: The stored configuration cannot be read, so nobody knows what has changed.
+    """
+    tree, trouble = (dialect.load(used), "") if used else _read_stored(directory)
+    old_gin = str(tree.get("gin", ""))
+    tree = {key: value for key, value in tree.items() if key not in HEADER}
+    check_keys(directory, params, allow_change)
+    if trouble and not set(params._names()) <= set(allow_change):
+        allow = " ".join(f"--allow-change {name}" for name in params._names())
+        raise UsageError(
+            f"the run in {str(directory)!r} has a checkpoint, but the configuration it was trained with is unknown "
+            f"({trouble})",
+            remedy=f"restore config.yaml, use another directory, or resume with whatever has changed: {allow}",
+        )
+    changes = [_redacted(change) for change in changes_since(tree, params)]
+    changes += [Change("gin", old_gin, gin)] if old_gin != redaction.tree(gin) else []
+    refused = [c for c in changes if not _may_change(params, c.path) and not is_below(c.path, allow_change)]
+    if refused:
+        changed = [Problem(c.path, f"{in_line(c.old)} -> {in_line(c.new)}") for c in refused]
+        raise refuse_changes(changed, f"this would alter what the run in {str(directory)!r} computes")
+    return changes
+
+
+def check_keys(directory: Path, params: Config, allow_change: Iterable[str]) -> None:
+    """Refuses keys that exist neither in the configuration nor in the one that a run has used so far.
+
+    Raises:
+      UsageError: Names the key and the nearest ones.
+    """
+    for key in allow_change:
+        known = (params, _read_stored(directory)[0])
+        if key not in ("gin", DATA) and all(find_key(root, key) is ABSENT for root in known):
+            close = nearest(key, _keys(params.as_dict()))
+            raise UsageError("there is no such key", key="allow_change", received=key, remedy=close)
+
+
+def stored_seed(directory: Path) -> int | None:
+    """Returns the seed that the run in a directory was started with; None where there is none."""
+    seed = find_key(_read_stored(directory)[0], "runtime.seed")
+    return seed if isinstance(seed, int) else None
+
+
+def as_records(changes: Iterable[Change]) -> list[dict[str, Any]]:
+    """Returns changes as `run.json` has them; a side on which the key did not exist is skipped."""
+    return [
+        {"key": change.path}
+        | {side: value for side, value in (("old", change.old), ("new", change.new)) if value is not ABSENT}
+        for change in changes
+    ]
+
+
+def changes_since(tree: Mapping[str, Any], params: Config) -> list[Change]:
+    """Returns every key whose value differs between a stored configuration and this one.
+
+    The stored values get this configuration's types first, so that 1 and 1.0 are the same where the field says so.
+    A key that is not stored has changed if its value is not the default; a stored key that no longer exists has
+    changed. A value that was stored redacted is not compared.
+
+    Args:
+      tree: The stored values.
+      params: The configuration.
+    """
+    old, lost = _typed(tree, params)
+    changed = [*lost, *differences(old, params)]
+    paths = [change.path for change in changed]
+    return changed + [change for change in _added(tree, params) if not is_below(change.path, paths)]
+
+
+def _read_stored(directory: Path) -> tuple[dict[str, Any], str]:
+    """Returns the values in `config.yaml`, or none and why it cannot be read."""
+    try:
+        tree = load_file(directory / "config.yaml")
+    except UsageError as error:
+        return {}, str(error)
+    is_empty = not set(tree) - set(HEADER)
+    return tree, f"config file {directory / 'config.yaml'} is empty" if is_empty else ""
+
+
+def _redacted(change: Change) -> Change:
+    name = _split(change.path)[-1]
+    old, new = (v if v is ABSENT else redaction.tree({name: v})[name] for v in (change.old, change.new))
+    return Change(change.path, old, new)
+
+
+def _may_change(params: Config, path: str) -> bool:
+    holder: Any = params
+    for step in _split(path):
+        if isinstance(holder, Config) and step in holder._changeable():
+            return True
+        holder = _child(holder, step)
+    return False
+
+
+def _typed(tree: Mapping[str, Any], params: Config) -> tuple[Config, list[Change]]:
+    """Returns the stored values in a copy of `params`, and those that it cannot take."""
+    now = params.as_dict()
+    old, rest = params.replace(), copy.deepcopy(_with_secrets(tree, redaction.tree(dialect.escaped(now)), now))
+    lost: list[Change] = []
+    while True:
+        try:
+            old.override(rest)
+            return old, lost
+        except UsageError as error:  # one problem at a time: the next one may be inside the same value
+            path, value = _cut(rest, error.key)
+            lost.append(Change(path, value, find_key(params.as_dict(), path)))
+
+
+def _with_secrets(stored: Any, shown: Any, now: Any) -> Any:
+    """Returns the stored values with today's secrets where they have marks or references for them.
+
+    Args:
+      stored: The stored values.
+      shown: Today's values, as they would be stored.
+      now: Today's values.
+    """
+    if stored == shown or redaction.is_redacted(stored):
+        return now
+    if isinstance(stored, Mapping) and isinstance(shown, Mapping):
+        return {key: _with_secrets(v, shown[key], now[key]) if key in now else v for key, v in stored.items()}
+    if isinstance(stored, list) and isinstance(shown, list | tuple) and len(stored) == len(shown):
+        return [_with_secrets(*three) for three in zip(stored, shown, now, strict=True)]
+    return stored
+
+
+def _cut(tree: dict[str, Any], path: str) -> tuple[str, Any]:
+    """Removes the value at a path from a tree; where the tree ends on the way, or in a list, what holds the rest."""
+    holder: Any = tree
+    found: list[tuple[dict[Any, Any], Any, str]] = []
+    done = ""
+    for step in _split(path):
+        value = _child(holder, step)
+        if value is ABSENT:
+            break
+        done = join(done, step)
+        if isinstance(holder, dict):
+            found.append((holder, next(key for key in holder if str(key) == step), done))
+        holder = value
+    owner, key, where = found[-1]
+    return where, owner.pop(key)
+
+
+def _added(tree: Mapping[str, Any], params: Config) -> Iterator[Change]:
+    """Yields the values that the stored configuration has no key for, unless they are their class's defaults."""
+    usual = at_default(params)
+    for path, value in leaves(params.as_dict()):
+        if find_key(tree, path) is ABSENT and not is_below(path, usual):
+            yield Change(path, ABSENT, value)
+
+
+# -- key paths such as `task.layers[0].units` --------------------------------------------------------------------------
+
+
+def find_key(root: Any, path: str) -> Any:
+    """Returns the value at a path, also in branches of a choice that are not in use, or ABSENT."""
+    for step in _split(path) or [path]:
+        root = _child(root, step)
+    return root
+
+
+def is_below(path: str, keys: Iterable[str]) -> bool:
+    """Returns whether a path is one of the keys, or inside what one of them holds."""
+    return any(path == key or path.startswith((f"{key}.", f"{key}[")) for key in keys)
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the values of a tree with their paths; lists of plain values, and what is empty, are values."""
+    if isinstance(value, Mapping) and value:
+        items = [(str(key), item) for key, item in value.items()]
+    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        items = [(f"[{index}]", item) for index, item in enumerate(value)]
+    else:
+        yield path, value
+        return
+    for name, item in items:
+        yield from leaves(item, join(path, name))
+
+
+def _split(path: str) -> list[str]:
+    """Returns the parts of a path: `["task", "layers", "[0]", "units"]`."""
+    return _STEP.findall(path)
+
+
+def _child(holder: Any, step: str) -> Any:
+    """Returns what a config, a dict or a list holds under one part of a path, or ABSENT."""
+    if isinstance(holder, list | tuple):
+        index = int(step[1:-1]) if step.startswith("[") else len(holder)
+        return holder[index] if index < len(holder) else ABSENT
+    if isinstance(holder, Config):
+        return getattr(holder, step) if step in holder._names() else ABSENT
+    items = holder.items() if isinstance(holder, Mapping) else ()
+    return next((value for key, value in items if str(key) == step), ABSENT)
+
+
+def _keys(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        where = join(path, str(name))
+        yield where
+        if isinstance(value, Mapping):
+            yield from _keys(value, where)
+
+
+# -- the data ----------------------------------------------------------------------------------------------------------
+
+
+def data_fingerprints(trainer: Any) -> dict[str, Any]:
+    """Returns what identifies the data: digests of arrays and files, the kind and length of other streams.
+
+    Training data that only the user's own code knows is identified by its first batch.
+    """
+    streams = {"train": trainer.train_stream, "validation": trainer.validation_stream}
+    found = {kind: _fingerprint(stream) for kind, stream in streams.items() if stream is not None}
+    if trainer.train_stream is not None and _is_opaque(trainer.train_stream):
+        found["train"][FIRST_BATCH] = fingerprint(trainer.train_example)
+    return found
+
+
+def _fingerprint(stream: Stream) -> dict[str, Any]:
+    if isinstance(stream, ArrayStream):
+        return fingerprint(stream.arrays)
+    if isinstance(stream, RowsStream):
+        return fingerprint(stream.parts)
+    if isinstance(stream, CountedStream):  # a way to read the other one
+        return _fingerprint(stream.sources[""])
+    parts = {name: _fingerprint(part) for name, part in stream.sources.items()}
+    inside = {f"{name}/{key}".strip("/"): value for name, part in parts.items() for key, value in part.items()}
+    files = {FILES: file_fingerprints(stream.files)} if stream.files else {}
+    return {**inside, **files, "kind": type(stream).__name__, "batches_per_epoch": stream.batches_per_epoch}
+
+
+def _is_opaque(stream: Stream) -> bool:
+    """Returns whether nothing is known of the content of a stream but the batches that it yields."""
+    if stream.sources:
+        return all(map(_is_opaque, stream.sources.values()))
+    return not (isinstance(stream, ArrayStream | RowsStream) or stream.files)
+
+
+def check_data(before: Mapping[str, Any], now: Mapping[str, Any], allow_change: Sequence[str]) -> None:
+    """Refuses other training data than the checkpoint was trained on.
+
+    Raises:
+      ChangeRefused: It differs, and `data` is not among the allowed keys; lists what differs.
+    """
+    differences = list(_data_differences(before.get("train", {}), now.get("train", {})))
+    if not differences or DATA in allow_change:
+        for difference in differences:
+            logger.warning("resuming with other data: %s", difference)
+        return
+    raise refuse_changes([Problem(DATA, difference) for difference in differences], "the run was trained on other data")
+
+
+def _data_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for name in sorted({*before, *now}):
+        old, new = before.get(name), now.get(name)
+        if old == new or name == FIRST_BATCH:  # a shuffle without a seed draws another one each time
+            continue
+        if name.rpartition("/")[2] == FILES:
+            yield from _changed_files(old, new)
+            continue
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and old["shape"] == new["shape"]:
+            yield f"array {name or 'x'} has other content"
+        else:
+            yield f"array {name or 'x'} was {_brief(old)}, now it is {_brief(new)}"
+
+
+def _changed_files(before: Any, now: Any) -> Iterator[str]:
+    """Yields which files differ; nothing where the record is too old to know."""
+    if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+        return
+    for name in sorted({*before, *now}):
+        if name not in before or name not in now:
+            yield f"file {name} is {'new' if name in now else 'gone'}"
+        elif before[name] != now[name]:
+            yield f"file {name} has other content"
+
+
+def _brief(described: Any) -> str:
+    return f"{described['dtype']}{described['shape']}" if isinstance(described, Mapping) else str(described)
+
+
+# -- the libraries -----------------------------------------------------------------------------------------------------
+
+
+def packages() -> dict[str, str]:
+    """Returns the versions of the libraries that compute."""
+    return dict(environment()["packages"])
+
+
+def warn_about_versions(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Warns about libraries whose versions have changed: the arithmetic may have changed, too."""
+    changed = [f"{name} {old} -> {now[name]}" for name, old in before.items() if name in now and now[name] != old]
+    if changed:
+        logger.warning("resuming with other versions, so the bits may differ: %s", ", ".join(changed))

@@ -1,0 +1,802 @@
+"""`OptimizationConfig`: the optimizer, its learning rate and its warmup, and the average of the weights.
+
+Imports no Keras; `build.py` creates the Keras objects. Names and defaults follow TensorFlow Model Garden, with one
+difference: what is not configured works. The default is Adam at a constant 1e-3, without warmup. Your own optimizer
+joins by a decorator:
+
+    @dataclasses.dataclass
+    class LionConfig(ClippingConfig):
+        beta_1: float = 0.9
+
+    @register_optimizer("lion", LionConfig)
+    def lion(learning_rate, **fields):
+        return keras.optimizers.Lion(learning_rate, **fields)
+
+From then on `optimizer: {type: lion, lion: {beta_1: 0.95}}` is valid in every configuration that is created.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+import pydantic
+
+from everstep.config import Config, OneOfConfig
+from everstep.config.base import Declined
+from everstep.errors import Problem, UsageError, nearest
+
+Maker = TypeVar("Maker", bound=Callable[..., Any])
+
+_ELSEWHERE = {
+    "sgd_experimental": "is 'sgd' here; instead of jit_compile there is runtime.enable_xla",
+    "adam_experimental": "is 'adam' here; instead of jit_compile there is runtime.enable_xla",
+    "adamw_experimental": "is 'adamw' here, with weight_decay_rate and gradient_clip_norm; "
+    "instead of jit_compile there is runtime.enable_xla",
+    "adafactor_keras": "is 'adafactor' here; its learning rate is that of optimizer_config.learning_rate",
+    "slide": "has never been published; 'lamb' is the nearest that has",
+}
+"""Types of Model Garden that have another name here, or none."""
+
+_FIRST = "one of your own is known once @register_optimizer has run, in configs that are made after that"
+
+_registered: dict[str, tuple[type[Config], Callable[..., Any]]] = {}
+
+
+# -- rules that types cannot say --------------------------------------------------------------------------------------
+
+# Each function yields what is wrong with the named fields of one config. A field that is None is not set, which only
+# `required` refuses.
+
+
+@dataclasses.dataclass
+class CheckedConfig(Config):
+    """A config that lists everything wrong with its own fields in one error."""
+
+    def validate(self) -> None:
+        """Checks the values.
+
+        Raises:
+          UsageError: Some cannot be used; a line for each, with its key.
+        """
+        super().validate()
+        problems = list(self._wrong())
+        if problems:
+            raise UsageError(problems)
+
+    def _wrong(self) -> Iterator[Problem]:
+        """Yields what is wrong; a subclass adds its own rules."""
+        yield from ()
+
+
+@dataclasses.dataclass
+class NamedConfig(CheckedConfig):
+    """An optimizer, schedule, warmup or average, which has a `name` in Model Garden's files: a label without effect."""
+
+    _declined: ClassVar[Mapping[str, Declined]] = {
+        "name": Declined("it is a label, which has no effect, and must be text", label=True)
+    }
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Patterns = Annotated[
+    list[str],
+    pydantic.BeforeValidator(_listed),
+    pydantic.WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}),
+]
+"""Regular expressions; a single one may stand for a list of it."""
+
+
+def required(config: Config, *names: str) -> Iterator[Problem]:
+    """Finds fields that have no value."""
+    for name in names:
+        if getattr(config, name) is None:
+            yield Problem(name, "is required")
+
+
+def positive(config: Config, *names: str) -> Iterator[Problem]:
+    """Finds numbers that are not more than 0."""
+    for name, value in _set(config, names):
+        if not value > 0:
+            yield Problem(name, "must be more than 0", received=value)
+
+
+def not_negative(config: Config, *names: str) -> Iterator[Problem]:
+    """Finds numbers below 0."""
+    for name, value in _set(config, names):
+        if not value >= 0:
+            yield Problem(name, "cannot be negative", received=value)
+
+
+def fraction(config: Config, *names: str) -> Iterator[Problem]:
+    """Finds numbers that are not from 0 to 1."""
+    for name, value in _set(config, names):
+        if not 0 <= value <= 1:
+            yield Problem(name, "must be from 0 to 1", received=value)
+
+
+def below_one(config: Config, *names: str) -> Iterator[Problem]:
+    """Finds shares that are not from 0 to less than 1: with 1, what was is kept for good, and nothing new counts."""
+    for name, value in _set(config, names):
+        if not 0 <= value < 1:
+            yield Problem(name, "must be from 0 to less than 1", received=value)
+
+
+def rates(config: Config, *names: str) -> Iterator[Problem]:
+    """Finds learning rates, or lists with one, that lead away from where the gradients point, or nowhere."""
+    for name, value in _set(config, names):
+        if not all(0 <= rate < math.inf for rate in (value if isinstance(value, list) else [value])):
+            yield Problem(name, "a learning rate is finite and not negative", received=value)
+
+
+def increasing_steps(config: Config, name: str, first: int = 0) -> Iterator[Problem]:
+    """Finds lists that are not steps from `first` on, each later than the one before."""
+    for _, steps in _set(config, (name,)):
+        if not steps or steps != sorted(set(steps)) or steps[0] < first:
+            yield Problem(name, f"must be steps from {first} on in increasing order", received=steps)
+
+
+def patterns(config: Config, *names: str) -> Iterator[Problem]:
+    """Finds lists with an entry that is no regular expression."""
+    for name, listed in _set(config, names):
+        for pattern in listed:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield Problem(name, f"{pattern!r} is no regular expression: {error}")
+
+
+def _set(config: Config, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    values = ((name, getattr(config, name)) for name in names)
+    return ((name, value) for name, value in values if value is not None)
+
+
+# -- optimizers -------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class ClippingConfig(NamedConfig):
+    """What every optimizer has: at most one of three ways to clip gradients."""
+
+    clipnorm: float | None = None
+    """Largest norm of each variable's gradient."""
+    clipvalue: float | None = None
+    """Largest absolute value of any gradient entry."""
+    global_clipnorm: float | None = None
+    """Largest norm of all gradients taken together."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        names = ("clipnorm", "clipvalue", "global_clipnorm")
+        yield from positive(self, *names)
+        given = [name for name in names if getattr(self, name) is not None]
+        if len(given) > 1:
+            yield Problem("", f"gradients are clipped twice, by {' and '.join(given)}", remedy="set one of them")
+
+
+@dataclasses.dataclass
+class SGDConfig(ClippingConfig):
+    """Gradient descent, with momentum if configured."""
+
+    decay: float = 0.0
+    """Divides the learning rate by `1 + decay * step`."""
+    momentum: float = 0.0
+    """Share of the last update that is kept."""
+    nesterov: bool = False
+    """Looks ahead along the momentum."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from not_negative(self, "decay")
+        yield from below_one(self, "momentum")
+
+
+@dataclasses.dataclass
+class AdamConfig(ClippingConfig):
+    """Adam (Kingma and Ba, 2015)."""
+
+    beta_1: float = 0.9
+    """Decay of the mean of the gradients."""
+    beta_2: float = 0.999
+    """Decay of the mean of their squares."""
+    epsilon: float = 1e-7
+    """Keeps the division finite."""
+    amsgrad: bool = False
+    """Uses the largest second moment seen so far."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from below_one(self, "beta_1", "beta_2")
+        yield from not_negative(self, "epsilon")
+
+
+@dataclasses.dataclass
+class AdamWeightDecayConfig(AdamConfig):
+    """AdamW: Adam with weight decay that is no part of the gradient."""
+
+    weight_decay_rate: float = 0.0
+    """Each step takes `learning_rate * weight_decay_rate * variable` off the variable."""
+    include_in_weight_decay: Patterns | None = None
+    """Regular expressions; a variable whose name matches one decays, even if it is excluded below."""
+    exclude_from_weight_decay: Patterns | None = None
+    """Regular expressions; a variable whose name matches one, such as `bias`, does not decay."""
+    gradient_clip_norm: float = 1.0
+    """Largest norm of all gradients taken together, as Model Garden clips by default; 0 clips nothing."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from not_negative(self, "weight_decay_rate", "gradient_clip_norm")
+        yield from patterns(self, "include_in_weight_decay", "exclude_from_weight_decay")
+        if self.gradient_clip_norm and (self.clipnorm or self.clipvalue or self.global_clipnorm):
+            text, remedy = "gradients are clipped twice", "set gradient_clip_norm to 0 to clip another way"
+            yield Problem("gradient_clip_norm", text, received=self.gradient_clip_norm, remedy=remedy)
+
+
+@dataclasses.dataclass
+class LayerwiseConfig(ClippingConfig):
+    """What lamb and lars have in common: decay, and a step as long as the variable allows."""
+
+    weight_decay_rate: float = 0.0
+    """So much of the variable is added to its update."""
+    exclude_from_weight_decay: Patterns | None = None
+    """Regular expressions; a variable whose name matches one, such as `bias`, does not decay."""
+    exclude_from_layer_adaptation: Patterns | None = None
+    """Regular expressions; a variable whose name matches one takes steps that ignore its norm. None: those above."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from not_negative(self, "weight_decay_rate")
+        yield from patterns(self, "exclude_from_weight_decay", "exclude_from_layer_adaptation")
+
+
+@dataclasses.dataclass
+class LAMBConfig(LayerwiseConfig):
+    """LAMB (You et al., 2020): Adam with a step as long as each variable allows."""
+
+    beta_1: float = 0.9
+    """Decay of the mean of the gradients."""
+    beta_2: float = 0.999
+    """Decay of the mean of their squares."""
+    epsilon: float = 1e-6
+    """Keeps the division finite."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from below_one(self, "beta_1", "beta_2")
+        yield from not_negative(self, "epsilon")
+
+
+@dataclasses.dataclass
+class LARSConfig(LayerwiseConfig):
+    """LARS (You et al., 2017): gradient descent with a step as long as each variable allows."""
+
+    momentum: float = 0.9
+    """Share of the last update that is kept."""
+    eeta: float = 0.001
+    """The length of a step as a share of the variable's norm."""
+    nesterov: bool = False
+    """Looks ahead along the momentum."""
+    classic_momentum: bool = True
+    """The learning rate is part of the momentum; else the momentum is of gradients, and its sum is scaled."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from below_one(self, "momentum")
+        yield from positive(self, "eeta")
+
+
+@dataclasses.dataclass
+class RMSPropConfig(ClippingConfig):
+    """RMSprop (Hinton, 2012)."""
+
+    rho: float = 0.9
+    """Decay of the mean of squared gradients."""
+    momentum: float = 0.0
+    """Share of the last update that is kept."""
+    epsilon: float = 1e-7
+    """Keeps the division finite."""
+    centered: bool = False
+    """Divides by the variance of the gradients instead of their mean square."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from below_one(self, "rho", "momentum")
+        yield from not_negative(self, "epsilon")
+
+
+@dataclasses.dataclass
+class AdagradConfig(ClippingConfig):
+    """Adagrad (Duchi et al., 2011)."""
+
+    initial_accumulator_value: float = 0.1
+    """The sum of squared gradients to begin with."""
+    epsilon: float = 1e-7
+    """Keeps the division finite."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from not_negative(self, "initial_accumulator_value", "epsilon")
+
+
+@dataclasses.dataclass
+class AdafactorConfig(ClippingConfig):
+    """Adafactor (Shazeer and Stern, 2018): second moments by row and column, steps relative to the weights."""
+
+    beta_2_decay: float = -0.8
+    """The second moments decay by `1 - step ** beta_2_decay`."""
+    epsilon_1: float = 1e-30
+    """Added to squared gradients."""
+    epsilon_2: float = 1e-3
+    """The smallest root mean square of the weights that a step is relative to."""
+    clip_threshold: float = 1.0
+    """The largest root mean square of an update."""
+    relative_step: bool = True
+    """The learning rate is at most one over the square root of the step."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from not_negative(self, "epsilon_2")
+        yield from positive(self, "epsilon_1", "clip_threshold")
+        if self.beta_2_decay >= 0:
+            yield Problem("beta_2_decay", "must be less than 0", received=self.beta_2_decay)
+
+
+@dataclasses.dataclass
+class EMAConfig(NamedConfig):
+    """A moving average of the weights, with which a model is evaluated and exported."""
+
+    trainable_weights_only: bool = True
+    """False averages what else the model keeps, too, such as batch normalization's statistics."""
+    average_decay: float = 0.99
+    """The share of the former average that a step keeps."""
+    start_step: int = 0
+    """Before this step the average is a copy of the weights."""
+    dynamic_decay: bool = True
+    """Keeps less at first: at most `(1 + n) / (10 + n)` in the n-th step after `start_step`."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        # With 1 nothing of a step would reach the average; the dynamic decay is less for as long as a run lasts.
+        yield from fraction(self, "average_decay") if self.dynamic_decay else below_one(self, "average_decay")
+        yield from not_negative(self, "start_step")
+
+
+@dataclasses.dataclass
+class OptimizerConfig(OneOfConfig):
+    """Which optimizer updates the weights; `register_optimizer` adds your own.
+
+    To make one makes one of the class as it is now, with a field for every optimizer that was registered.
+    """
+
+    type: str | None = "adam"
+    """One of the fields below."""
+    sgd: SGDConfig = SGDConfig()
+    """Gradient descent."""
+    adam: AdamConfig = AdamConfig()
+    """Adam."""
+    adamw: AdamWeightDecayConfig = AdamWeightDecayConfig()
+    """Adam with decoupled weight decay."""
+    lamb: LAMBConfig = LAMBConfig()
+    """Adam for large batches."""
+    lars: LARSConfig = LARSConfig()
+    """Gradient descent for large batches."""
+    rmsprop: RMSPropConfig = RMSPropConfig()
+    """RMSprop."""
+    adagrad: AdagradConfig = AdagradConfig()
+    """Adagrad."""
+    adafactor: AdafactorConfig = AdafactorConfig()
+    """Adafactor."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Returns one of the class that knows all optimizers; a subclass stays what it is."""
+        made: Any = _extended() if cls is OptimizerConfig else cls
+        return object.__new__(made)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Completes the copy of a config that is older than the first registration."""
+        vars(self).update({**vars(type(self)()), **state})
+
+    def _convert(self, name: str, value: Any) -> Any:
+        if name == "type" and isinstance(value, str) and value not in self._names():
+            if value in _ELSEWHERE:
+                raise UsageError(_ELSEWHERE[value], key="type", received=value)
+            remedy = f"{nearest(value, set(self._names()) - {'type'})}; {_FIRST}"
+            raise UsageError("unknown type", key="type", received=value, remedy=remedy)
+        return super()._convert(name, value)
+
+    def _unknown(self, name: str, value: Any) -> Problem:
+        if name in _ELSEWHERE:
+            return Problem(name, _ELSEWHERE[name])
+        problem = super()._unknown(name, value)
+        return dataclasses.replace(problem, key=name, reason=f"{problem.reason}; {_FIRST}")
+
+
+# -- registering an optimizer -----------------------------------------------------------------------------------------
+
+
+def register_optimizer(name: str, config_cls: type[Config]) -> Callable[[Maker], Maker]:
+    """Makes the decorated function, or class, the optimizer that `optimizer.type: name` means.
+
+    It is called with `learning_rate` (a float or a Keras schedule) and the fields of the config, and returns a
+    `keras.optimizers.Optimizer`. Running the same definition again, as a notebook cell does, replaces it.
+
+    Args:
+      name: The type, and the key under which its values stand.
+      config_cls: What can be configured, a `Config` dataclass with a default for every field; `ClippingConfig` has
+        the ways to clip gradients.
+
+    Raises:
+      UsageError: The name is not one or is taken, or `config_cls` is no config class.
+    """
+    if not (isinstance(name, str) and name.isidentifier() and not name.startswith("_")):
+        text = "is no name for an optimizer: letters, digits and _"
+        raise UsageError(text, key="@register_optimizer", received=name)
+    if not (isinstance(config_cls, type) and issubclass(config_cls, Config)):
+        raise UsageError("takes a config class", key=f"@register_optimizer({name!r}, …)", received=config_cls)
+
+    def register(make: Maker) -> Maker:
+        _require_free(name, make)
+        _registered[name] = config_cls, make
+        _extended.cache_clear()
+        return make
+
+    return register
+
+
+def registered() -> dict[str, Callable[..., Any]]:
+    """Returns what makes each registered optimizer, by its name."""
+    return {name: make for name, (_, make) in _registered.items()}
+
+
+@functools.cache
+def _extended() -> type[OptimizerConfig]:
+    """Returns the config class as it is until the next registration: two configs are equal only within one class."""
+    if not _registered:
+        return OptimizerConfig
+    fields = [(name, cls, dataclasses.field(default_factory=cls)) for name, (cls, _) in _registered.items()]
+    extended = dataclasses.make_dataclass("OptimizerConfig", fields, bases=(OptimizerConfig,), repr=False, eq=False)
+    extended.__module__ = __name__
+    return extended
+
+
+def _require_free(name: str, make: Callable[..., Any]) -> None:
+    if name in {field.name for field in dataclasses.fields(OptimizerConfig)}:
+        text, remedy = "is an optimizer of Everstep's own", "choose another name"
+        raise UsageError(text, key="@register_optimizer", received=name, remedy=remedy)
+    held = registered().get(name)
+    if held is not None and _definition(held) != _definition(make):
+        text = f"is registered already, by {'.'.join(_definition(held))}"
+        raise UsageError(text, key="@register_optimizer", received=name)
+
+
+def _definition(make: Callable[..., Any]) -> tuple[str, str]:
+    return getattr(make, "__module__", ""), getattr(make, "__qualname__", repr(make))
+
+
+# -- learning rates and warmup ----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class ConstantLrConfig(NamedConfig):
+    """One learning rate for all steps."""
+
+    learning_rate: float = 1e-3
+    """The learning rate."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from rates(self, "learning_rate")
+
+
+@dataclasses.dataclass
+class OffsetConfig(NamedConfig):
+    """What every schedule that can begin later has."""
+
+    offset: int = 0
+    """The schedule is evaluated at `step - offset`."""
+
+
+@dataclasses.dataclass
+class StepwiseLrConfig(OffsetConfig):
+    """Constant between boundaries."""
+
+    boundaries: list[int] | None = None
+    """The last steps of all intervals but the final one. Required."""
+    values: list[float] | None = None
+    """The learning rate in each interval, one more than boundaries. Required."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "boundaries", "values")
+        yield from rates(self, "values")
+        yield from increasing_steps(self, "boundaries")
+        if self.boundaries and self.values is not None and len(self.values) != len(self.boundaries) + 1:
+            text = f"must be one more than the {len(self.boundaries)} boundaries, not {len(self.values)}"
+            yield Problem("values", text, received=self.values)
+
+
+@dataclasses.dataclass
+class ExponentialLrConfig(OffsetConfig):
+    """`initial_learning_rate * decay_rate ** (step / decay_steps)`."""
+
+    initial_learning_rate: float | None = None
+    """The rate at step 0. Required."""
+    decay_steps: int | None = None
+    """Steps in which the rate is multiplied by `decay_rate` once. Required."""
+    decay_rate: float | None = None
+    """The factor. Required."""
+    staircase: bool | None = None
+    """Decays at whole multiples of `decay_steps` only."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "initial_learning_rate", "decay_steps", "decay_rate")
+        yield from rates(self, "initial_learning_rate")
+        yield from positive(self, "decay_steps", "decay_rate")
+
+
+@dataclasses.dataclass
+class PolynomialLrConfig(OffsetConfig):
+    """From one rate to another along a power of the remaining time."""
+
+    initial_learning_rate: float | None = None
+    """The rate at step 0. Required."""
+    decay_steps: int | None = None
+    """Steps until the end rate. None: until training ends."""
+    end_learning_rate: float = 1e-4
+    """The rate at the end and after it."""
+    power: float = 1.0
+    """1 is a straight line."""
+    cycle: bool = False
+    """Starts again, over a longer time, where the end is passed."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "initial_learning_rate")
+        yield from rates(self, "initial_learning_rate", "end_learning_rate")
+        yield from not_negative(self, "power")
+        yield from positive(self, "decay_steps")
+
+
+@dataclasses.dataclass
+class CosineLrConfig(OffsetConfig):
+    """Half a cosine from the initial rate down to `alpha` times it."""
+
+    initial_learning_rate: float | None = None
+    """The rate at step 0. Required."""
+    decay_steps: int | None = None
+    """Steps until the end rate. None: until training ends."""
+    alpha: float = 0.0
+    """The end rate as a fraction of the initial one."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "initial_learning_rate")
+        yield from rates(self, "initial_learning_rate")
+        yield from not_negative(self, "alpha")
+        yield from positive(self, "decay_steps")
+
+
+@dataclasses.dataclass
+class CosineRestartsLrConfig(OffsetConfig):
+    """Half a cosine again and again (Loshchilov and Hutter, 2017)."""
+
+    initial_learning_rate: float | None = None
+    """The rate at step 0. Required."""
+    first_decay_steps: int | None = None
+    """Steps of the first cosine. Required."""
+    t_mul: float = 2.0
+    """Each cosine is so many times as long as the one before: 1, or at least 1.001."""
+    m_mul: float = 1.0
+    """Each cosine starts so many times as high as the one before."""
+    alpha: float = 0.0
+    """The rate at the end of the cosines as a fraction of the initial one."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "initial_learning_rate", "first_decay_steps")
+        yield from rates(self, "initial_learning_rate")
+        yield from not_negative(self, "alpha")
+        yield from positive(self, "first_decay_steps", "m_mul")
+        if self.t_mul != 1 and self.t_mul < 1.001:
+            yield Problem("t_mul", f"received {self.t_mul}, must be 1 (all as long as the first) or at least 1.001")
+
+
+@dataclasses.dataclass
+class PowerLrConfig(NamedConfig):
+    """`initial_learning_rate * step ** power`; step 0 counts as 1."""
+
+    initial_learning_rate: float | None = None
+    """The rate at step 1. Required."""
+    power: float = -0.5
+    """Less than 0 to decay: -0.5 is one over the square root."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "initial_learning_rate")
+        yield from rates(self, "initial_learning_rate")
+
+
+@dataclasses.dataclass
+class PowerLinearLrConfig(OffsetConfig):
+    """A power of the step, times a line that falls to 0 in the last part of `total_decay_steps`."""
+
+    initial_learning_rate: float | None = None
+    """The rate at step 1. Required."""
+    total_decay_steps: int | None = None
+    """Steps until the rate is 0, where it stays. None: until training ends."""
+    power: float = -0.5
+    """Less than 0 to decay: -0.5 is one over the square root."""
+    linear_decay_fraction: float = 0.1
+    """The last part of `total_decay_steps`, in which the line falls."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "initial_learning_rate")
+        yield from rates(self, "initial_learning_rate")
+        yield from positive(self, "total_decay_steps")
+        if self.linear_decay_fraction <= 0:
+            text = "must be more than 0; a rate without an end has the type power_with_offset"
+            yield Problem("linear_decay_fraction", f"received {self.linear_decay_fraction}, {text}")
+        else:
+            yield from fraction(self, "linear_decay_fraction")
+
+
+@dataclasses.dataclass
+class PowerWithOffsetLrConfig(PowerLrConfig):
+    """One rate up to `offset`, then `initial_learning_rate * (step - offset) ** power`."""
+
+    offset: int = 0
+    """The last step of the rate before."""
+    pre_offset_learning_rate: float = 1e6
+    """The rate up to `offset`, and the largest one after it."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from rates(self, "pre_offset_learning_rate")
+
+
+@dataclasses.dataclass
+class StepCosineLrConfig(OffsetConfig):
+    """From one value to the next along half a cosine, in each interval."""
+
+    boundaries: list[int] | None = None
+    """The steps at which the intervals end; the first one starts at 0, which may stand before them. Required."""
+    values: list[float] | None = None
+    """The rate at which each interval starts, and, one more, the rate at the last boundary: 0 if left out. Required."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "boundaries", "values")
+        yield from rates(self, "values")
+        yield from increasing_steps(self, "boundaries")
+        ends = [step for step in self.boundaries or () if step > 0]
+        if self.boundaries and not ends:
+            yield Problem("boundaries", "must have a step after 0, where an interval ends", received=self.boundaries)
+        elif self.boundaries and self.values is not None and len(self.values) - len(ends) not in (0, 1):
+            counted = f"{len(ends)} boundaries{' after 0' if len(ends) < len(self.boundaries) else ''}"
+            text = f"must be as many as the {counted}, or one more, not {len(self.values)}"
+            yield Problem("values", text, received=self.values)
+
+
+@dataclasses.dataclass
+class LrConfig(OneOfConfig):
+    """How the learning rate changes over the steps; a plain number is a constant one."""
+
+    _takes_number = True
+
+    type: str | None = "constant"
+    """One of the fields below."""
+    constant: ConstantLrConfig = ConstantLrConfig()
+    """It does not change."""
+    stepwise: StepwiseLrConfig = StepwiseLrConfig()
+    """In steps."""
+    exponential: ExponentialLrConfig = ExponentialLrConfig()
+    """By a factor."""
+    polynomial: PolynomialLrConfig = PolynomialLrConfig()
+    """Along a polynomial."""
+    cosine: CosineLrConfig = CosineLrConfig()
+    """Along a cosine."""
+    cosine_restarts: CosineRestartsLrConfig = CosineRestartsLrConfig()
+    """Along one cosine after another."""
+    power: PowerLrConfig = PowerLrConfig()
+    """Along a power of the step."""
+    power_linear: PowerLinearLrConfig = PowerLinearLrConfig()
+    """Along a power of the step, down to 0."""
+    power_with_offset: PowerWithOffsetLrConfig = PowerWithOffsetLrConfig()
+    """Along a power of the steps after the offset."""
+    step_cosine_with_offset: StepCosineLrConfig = StepCosineLrConfig()
+    """Along a cosine in each interval."""
+
+    @classmethod
+    def _from_number(cls, value: float) -> Self:
+        return cls({"type": "constant", "constant": {"learning_rate": value}})
+
+
+LENGTHS = {"cosine": "decay_steps", "polynomial": "decay_steps", "power_linear": "total_decay_steps"}
+"""The schedules that have an end, and the field that says after how many steps: None where training ends."""
+
+
+@dataclasses.dataclass
+class LinearWarmupConfig(NamedConfig):
+    """A straight line up to the schedule's value at `warmup_steps`."""
+
+    warmup_learning_rate: float = 0.0
+    """The rate at step 0."""
+    warmup_steps: int | None = None
+    """Steps of warmup; the schedule itself is not shifted by them. Required."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "warmup_steps")
+        yield from rates(self, "warmup_learning_rate")
+        yield from not_negative(self, "warmup_steps")
+
+
+@dataclasses.dataclass
+class PolynomialWarmupConfig(NamedConfig):
+    """A power of time up to the schedule's value at `warmup_steps`."""
+
+    power: float = 1.0
+    """1 is a straight line from the value at step 1; step 0 uses that value too."""
+    warmup_steps: int | None = None
+    """Steps of warmup; the schedule itself is not shifted by them. Required."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from required(self, "warmup_steps")
+        yield from not_negative(self, "warmup_steps")
+
+
+@dataclasses.dataclass
+class WarmupConfig(OneOfConfig):
+    """How the learning rate gets up to its schedule; by default it starts there."""
+
+    linear: LinearWarmupConfig = LinearWarmupConfig()
+    """Along a line."""
+    polynomial: PolynomialWarmupConfig = PolynomialWarmupConfig()
+    """Along a polynomial."""
+
+
+# -- all of it --------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class OptimizationConfig(CheckedConfig):
+    """Everything about how weights are updated."""
+
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    """The optimizer."""
+    learning_rate: LrConfig = LrConfig()
+    """Its learning rate."""
+    warmup: WarmupConfig = WarmupConfig()
+    """What happens in the first steps."""
+    ema: EMAConfig | None = None
+    """A moving average of the weights; None for none."""
+    gradient_accumulation_steps: int = 1
+    """How many steps' gradients are averaged before the weights move; 1 moves them in every step."""
+
+    @property
+    def open_length(self) -> str | None:
+        """The key of the learning rate's length where it is not set: it is as long as training then."""
+        kind = self.learning_rate.type
+        field = LENGTHS.get(kind or "")
+        if field is None or getattr(self.learning_rate.get(), field) is not None:
+            return None
+        return f"learning_rate.{kind}.{field}"
+
+    def with_length(self, train_steps: int) -> Self:
+        """Returns a copy whose learning rate has its end at step `train_steps`, where no other is set."""
+        if self.open_length is None:
+            return self
+        _, kind, field = self.open_length.split(".")
+        steps = max(1, train_steps - self.learning_rate.get().offset)
+        return self.replace(learning_rate={kind: {field: steps}})
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from positive(self, "gradient_accumulation_steps")

@@ -1,0 +1,344 @@
+"""Optimizers that Keras lacks, and the choice of variables by name.
+
+An optimizer that treats variables differently by name (weight decay for all but biases) is a `ChoosesByName`. Keras's
+own paths will not do: they count the models that the process has built, so that the second one has
+`sequential_1/dense_2/bias` where the first had `sequential/dense/bias`, and a resumed run would choose others. So the
+caller that joins an optimizer with a model sets the names of the variables (`set_names`), the same in every process.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+
+def held_optimizers(*owners: Any) -> list[keras.Optimizer]:
+    """Returns the optimizers in the attributes of objects, or in lists and dicts there, each once; None is skipped.
+
+    An owner that is an optimizer itself is among them.
+    """
+    found: dict[int, keras.Optimizer] = {}
+    for owner in owners:
+        if owner is not None:
+            inside = owner if isinstance(owner, keras.optimizers.Optimizer) else vars(owner)
+            found |= {id(one): one for one in _optimizers(inside)}
+    return list(found.values())
+
+
+def _optimizers(value: Any) -> Iterator[keras.Optimizer]:
+    if isinstance(value, keras.optimizers.Optimizer):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in list(value.values()):
+            yield from _optimizers(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _optimizers(item)
+
+
+Names = Callable[[], Mapping[int, str]]
+"""Returns the names of variables by their ids, when they are needed: layers may be built later than optimizers."""
+
+
+def matches(patterns: Iterable[str], name: str) -> bool:
+    """Returns whether one of the expressions is found in a variable's name, such as `encoder/layer_norm/bias`.
+
+    One that was written for TensorFlow 1, whose names end with `:0`, is found as well: `(kernel|weight):0$`.
+    """
+    return any(re.search(pattern, spelled) for pattern in patterns for spelled in (name, f"{name}:0"))
+
+
+def set_names(optimizer: Any, names: Names) -> None:
+    """Gives the names to an optimizer and to those it wraps; one that does not choose by name ignores them."""
+    while isinstance(optimizer, keras.optimizers.Optimizer):
+        if isinstance(optimizer, ChoosesByName):
+            optimizer.name_variables(names)
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+
+
+class ChoosesByName(keras.optimizers.Optimizer):
+    """An optimizer that treats variables differently by their names; a subclass says how in `_choose`."""
+
+    _names: Names = staticmethod(dict)
+
+    def name_variables(self, names: Names) -> None:
+        """Sets the names of the variables; one without a name is searched by its Keras path."""
+        self._names = names
+        if self.built:
+            self._choose(self._trainable_variables)
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        """Chooses, and builds the optimizer."""
+        if not self.built:
+            self._choose(variables)
+        super().build(variables)
+
+    def _choose(self, variables: Sequence[keras.Variable]) -> None:
+        """Settles what is done with each variable."""
+        raise NotImplementedError
+
+    def _named(self, variables: Sequence[keras.Variable]) -> list[str]:
+        names = self._names()
+        return [names.get(id(variable), variable.path) for variable in variables]
+
+
+@keras.saving.register_keras_serializable(package="everstep")
+class SelectiveAdamW(ChoosesByName, keras.optimizers.AdamW):
+    """Keras's AdamW, without decay for the variables that `exclude` matches and `include` does not.
+
+    Keras compares its own exclusions with a variable's bare name (`bias`); these regular expressions are
+    searched in the whole one (`encoder/layer_norm/bias`), so that a layer can be named as well.
+    """
+
+    def __init__(self, *args: Any, include: Sequence[str] = (), exclude: Sequence[str] = (), **kwargs: Any) -> None:
+        """Takes AdamW's arguments and the two lists of regular expressions."""
+        kwargs.setdefault("name", "adamw")  # its slots are AdamW's, and are saved under the same keys
+        super().__init__(*args, **kwargs)
+        self.include = list(include)
+        self.exclude = list(exclude)
+
+    def _choose(self, variables: Sequence[keras.Variable]) -> None:
+        named = zip(variables, self._named(variables), strict=True)
+        self.exclude_from_weight_decay(var_list=[variable for variable, name in named if not self.decays(name)])
+
+    def decays(self, name: str) -> bool:
+        """Returns whether the variable of this name decays; `include` is checked before `exclude`."""
+        return matches(self.include, name) or not matches(self.exclude, name)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments, for saving."""
+        return {**super().get_config(), "include": self.include, "exclude": self.exclude}
+
+
+def dense(gradient: Any, variable: Any) -> Any:
+    """Returns a gradient as one array of the variable's shape and type; a tape gives that of an embedding as slices."""
+    return ops.cast(ops.reshape(gradient, tuple(variable.shape)), variable.dtype)
+
+
+# -- LAMB and LARS: for large batches, with steps relative to each variable's norm ------------------------------------
+
+# Keras has a Lamb, but takes the weight decay off the variable before it measures the update; in the paper the decay is
+# a part of the update, whose norm the step is divided by. It has no LARS.
+
+
+def trust_ratio(variable: Any, update: Any, share: float = 1.0) -> Any:
+    """Returns `share` times the norm of a variable over that of its update; 1 where one of them is 0."""
+    weight, change = ops.sqrt(ops.sum(ops.square(variable))), ops.sqrt(ops.sum(ops.square(update)))
+    ones = ops.ones_like(change)
+    ratio = share * weight / ops.where(change > 0, change, ones)
+    return ops.where(ops.logical_and(weight > 0, change > 0), ratio, ones)
+
+
+class _Layerwise(ChoosesByName):
+    """Decay and adaptation that leave out variables by their names."""
+
+    def __init__(
+        self,
+        *args: Any,
+        weight_decay_rate: float = 0.0,
+        exclude_from_decay: Sequence[str] = (),
+        exclude_from_adaptation: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.weight_decay_rate = weight_decay_rate
+        self.exclude_from_decay = list(exclude_from_decay)
+        unadapted = exclude_from_decay if exclude_from_adaptation is None else exclude_from_adaptation
+        self.exclude_from_adaptation = list(unadapted)
+
+    def _choose(self, variables: Sequence[keras.Variable]) -> None:
+        names, rate = self._named(variables), self.weight_decay_rate
+        self._decays = [0.0 if matches(self.exclude_from_decay, name) else rate for name in names]
+        self._adapts = [not matches(self.exclude_from_adaptation, name) for name in names]
+
+    def _decayed(self, update: Any, variable: Any) -> Any:
+        """Returns an update with the variable's own decay."""
+        rate = self._decays[self._get_variable_index(variable)]
+        return update + rate * variable if rate else update
+
+    def _scaled(self, learning_rate: Any, variable: Any, update: Any, share: float = 1.0) -> Any:
+        """Returns the learning rate of a variable, adapted to its norm unless it is left out."""
+        rate = ops.cast(learning_rate, variable.dtype)
+        adapts = self._adapts[self._get_variable_index(variable)]
+        return rate * trust_ratio(variable, update, share) if adapts else rate
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments, for saving."""
+        names = ("weight_decay_rate", "exclude_from_decay", "exclude_from_adaptation")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+@keras.saving.register_keras_serializable(package="everstep")
+class Lamb(_Layerwise, keras.optimizers.Lamb):
+    """Adam's update plus decay, scaled to the norm of the variable (You et al., 2020)."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates one variable and its two moments."""
+        gradient = dense(gradient, variable)
+        index, step = self._get_variable_index(variable), ops.cast(self.iterations + 1, variable.dtype)
+        mean = self._moved(self._momentums[index], gradient, self.beta_1)
+        square = self._moved(self._velocities[index], ops.square(gradient), self.beta_2)
+        mean = mean / (1.0 - ops.power(ops.cast(self.beta_1, variable.dtype), step))
+        square = square / (1.0 - ops.power(ops.cast(self.beta_2, variable.dtype), step))
+        update = self._decayed(mean / (ops.sqrt(square) + self.epsilon), variable)
+        self.assign_sub(variable, self._scaled(learning_rate, variable, update) * update)
+
+    def _moved(self, slot: Any, value: Any, decay: float) -> Any:
+        moved = decay * slot + (1.0 - decay) * value
+        self.assign(slot, moved)
+        return moved
+
+
+@keras.saving.register_keras_serializable(package="everstep")
+class Lars(_Layerwise):
+    """Gradient descent with momentum, `eeta` times the norm of the variable a step (You et al., 2017).
+
+    Args:
+      learning_rate: A float, or a schedule.
+      momentum: Share of the last update that is kept.
+      eeta: The length of a step as a share of the variable's norm.
+      nesterov: Looks ahead along the momentum.
+      classic_momentum: Whether the momentum is of steps, each with its learning rate and norm. Otherwise it is of
+        gradients, and their sum is scaled.
+      **kwargs: `weight_decay_rate`, `exclude_from_decay`, `exclude_from_adaptation`, and those of Keras's optimizers.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        momentum: float = 0.9,
+        eeta: float = 0.001,
+        nesterov: bool = False,
+        classic_momentum: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        self.momentum = momentum
+        self.eeta = eeta
+        self.nesterov = nesterov
+        self.classic_momentum = classic_momentum
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        """Creates the momentum of each variable."""
+        if self.built:
+            return
+        super().build(variables)
+        self.momentums = self.add_optimizer_variables(variables, "momentum")
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates one variable and its momentum."""
+        gradient = dense(gradient, variable)
+        change = self._decayed(gradient, variable)
+        if self.classic_momentum:
+            length = self._scaled(learning_rate, variable, change, self.eeta)
+            self.assign_sub(variable, self._with_momentum(length * change, variable))
+        else:
+            update = self._with_momentum(change, variable)
+            self.assign_sub(variable, self._scaled(learning_rate, variable, update, self.eeta) * update)
+
+    def _with_momentum(self, change: Any, variable: Any) -> Any:
+        slot = self.momentums[self._get_variable_index(variable)]
+        total = self.momentum * slot + change
+        self.assign(slot, total)
+        return self.momentum * total + change if self.nesterov else total
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments, for saving."""
+        names = ("momentum", "eeta", "nesterov", "classic_momentum")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+# -- Adafactor: a row and a column of second moments instead of a matrix ----------------------------------------------
+
+# Keras has an Adafactor that keeps the whole matrix of second moments as well, and that holds every learning rate, also
+# a schedule's, below one over the square root of the step, whatever `relative_step` says.
+
+
+@keras.saving.register_keras_serializable(package="everstep")
+class Adafactor(keras.optimizers.Optimizer):
+    """Steps relative to the weights, by second moments that are factored (Shazeer and Stern, 2018).
+
+    Args:
+      learning_rate: A float, or a schedule: the largest step, as a share of the variable's root mean square.
+      beta_2_decay: The moments decay by `1 - step ** beta_2_decay`.
+      epsilon_1: Added to squared gradients.
+      epsilon_2: The smallest root mean square of a variable that its step is relative to.
+      clip_threshold: The largest root mean square of an update.
+      relative_step: Whether the learning rate is at most one over the square root of the step.
+      **kwargs: Those of Keras's optimizers.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_2_decay: float = -0.8,
+        epsilon_1: float = 1e-30,
+        epsilon_2: float = 1e-3,
+        clip_threshold: float = 1.0,
+        relative_step: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        self.beta_2_decay = beta_2_decay
+        self.epsilon_1 = epsilon_1
+        self.epsilon_2 = epsilon_2
+        self.clip_threshold = clip_threshold
+        self.relative_step = relative_step
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        """Creates a row and a column for what has two dimensions or more, and whole moments for the rest."""
+        if self.built:
+            return
+        super().build(variables)
+        self._moments = [self._slots(variable) for variable in variables]
+
+    def _slots(self, variable: keras.Variable) -> list[keras.Variable]:
+        shape = tuple(variable.shape)
+        if len(shape) < 2:
+            return [self.add_variable_from_reference(variable, name="velocity")]
+        shapes = {"row": shape[:-1], "column": (*shape[:-2], shape[-1])}
+        path = variable.path.replace("/", "_")
+        return [self.add_variable(shapes[name], dtype=variable.dtype, name=f"{path}_{name}") for name in shapes]
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates one variable and its moments."""
+        gradient = dense(gradient, variable)
+        step = ops.cast(self.iterations + 1, variable.dtype)
+        rate = ops.cast(learning_rate, variable.dtype)
+        if self.relative_step:
+            rate = ops.minimum(rate, 1.0 / ops.sqrt(step))
+        decay = 1.0 - ops.power(step, self.beta_2_decay)
+        slots = self._moments[self._get_variable_index(variable)]
+        update = self._relative(gradient, slots, ops.square(gradient) + self.epsilon_1, decay)
+        update = update / ops.maximum(_root_mean_square(update) / self.clip_threshold, 1.0)
+        self.assign_sub(variable, rate * ops.maximum(_root_mean_square(variable), self.epsilon_2) * update)
+
+    def _relative(self, gradient: Any, slots: Sequence[Any], square: Any, decay: Any) -> Any:
+        """Divides a gradient by the root of its second moment.
+
+        By that of the row, then by that of the column: where both are next to nothing, as those of a gradient that was
+        never there are, their product is less than the smallest number.
+        """
+        if len(slots) == 1:
+            return gradient / ops.sqrt(self._moved(slots[0], square, decay))
+        row = self._moved(slots[0], ops.mean(square, axis=-1), decay)
+        column = self._moved(slots[1], ops.mean(square, axis=-2), decay)
+        whole = ops.sqrt(ops.mean(row, axis=-1, keepdims=True))
+        by_row = gradient / ops.expand_dims(ops.sqrt(row), -1)
+        return by_row * ops.expand_dims(whole / ops.sqrt(column), -2)
+
+    def _moved(self, slot: Any, value: Any, decay: Any) -> Any:
+        moved = decay * slot + (1.0 - decay) * value
+        self.assign(slot, moved)
+        return moved
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments, for saving."""
+        names = ("beta_2_decay", "epsilon_1", "epsilon_2", "clip_threshold", "relative_step")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+def _root_mean_square(value: Any) -> Any:
+    return ops.sqrt(ops.mean(ops.square(value)))

@@ -1,0 +1,90 @@
+"""One server and one bad network per kind of store, for all tests of this folder."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from tests.checkpoint.remote.servers import BadNetwork, Server, environment, fresh_url, running
+
+
+class Place:
+    """A kind of store, and the network to it.
+
+    Attributes:
+      network: What stands before its server; None for a store without one.
+    """
+
+    def __init__(self, scheme: str, folder: Path, server: Server | None = None, network: BadNetwork | None = None):
+        self.scheme, self.folder, self.server, self.network = scheme, folder, server, network
+
+    def url(self, name: str = "run") -> str:
+        return fresh_url(self.scheme, self.folder, name)
+
+    def environment(self) -> dict[str, str]:
+        return environment(self.scheme, self.network.uri) if self.network else {}
+
+
+@pytest.fixture(scope="session")
+def _places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Place]]:
+    folder = tmp_path_factory.mktemp("stores")
+    places = {scheme: Place(scheme, folder) for scheme in ("file", "memory")}
+    with contextlib.ExitStack() as stack:
+
+        class OnDemand(dict):
+            def __missing__(self, scheme: str) -> Place:
+                server = stack.enter_context(running(scheme, folder))
+                self[scheme] = Place(scheme, folder, server, stack.enter_context(BadNetwork(server.uri)))
+                return self[scheme]
+
+        yield OnDemand(places)
+
+
+@pytest.fixture(scope="module")
+def _with_clients() -> set[str]:
+    """The kinds of store that this module has made a client for: that takes long, so its tests share one."""
+    return set()
+
+
+class _Hurried:
+    """What gcsfs waits by between its own tries, a second and more: less of it."""
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds / 50)
+
+
+@pytest.fixture
+def place(
+    request: pytest.FixtureRequest, _places: dict[str, Place], _with_clients: set[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
+    """The store that a test asks for by its parameter; its network is good at the start, and nobody pauses for long."""
+    found = _places[request.param]
+    for name, value in {**found.environment(), "EVERSTEP_STORE_TIMEOUT": "30"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("everstep.checkpoint.remote.store._FIRST_PAUSE", 0.02)
+    monkeypatch.setattr("everstep.checkpoint.remote.mirror._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("everstep.checkpoint.remote.mirror._FIRST_PAUSE", 0.1)
+    if found.scheme == "gs":  # not for others: when gcsfs is imported it looks at the environment
+        monkeypatch.setattr("gcsfs.retry.asyncio", _Hurried)
+    if found.scheme not in _with_clients:  # those of other modules may talk to other servers
+        fsspec.get_filesystem_class(found.scheme).clear_instance_cache()
+        _with_clients.add(found.scheme)
+    yield found
+    if found.network:
+        found.network.fault, found.network.delay = "none", 0.0
+        found.network.trouble, found.network.trouble_at, found.network.trouble_left = "", "", 1 << 30
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes `place` runs on each store of its mark `stores`, or on all of them."""
+    if "place" in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("stores")
+        schemes = mark.args if mark else ("file", "memory", "s3", "gs")
+        metafunc.parametrize("place", schemes, indirect=True, ids=list(schemes))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "stores(*schemes): the kinds of store that a test runs on")

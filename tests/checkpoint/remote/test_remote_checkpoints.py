@@ -1,0 +1,38 @@
+"""Older checkpoints of a run in a store, and runs compared where they are."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.checkpoint.remote import remote_program
+
+from everstep.cli.main import main
+from everstep.cli.stored_runs import local_run
+from everstep.errors import UsageError
+from everstep.run.checkpoint_selection import checkpoints, choose
+
+
+@pytest.mark.stores("memory")
+def test_only_the_steps_that_are_asked_for_are_fetched(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    url = place.url()
+    remote_program.train(url)
+    assert sorted(checkpoints(Path(local_run(url)))) == [12]
+    with pytest.raises(UsageError, match=rf"'{url}' has no step 5; there are: 4, 8, 12"):
+        local_run(url, "5")
+    found = Path(local_run(url, "4,12"))
+    assert sorted(checkpoints(found)) == [4, 12]
+    assert choose(found, "4,12").steps == [4, 12]
+    assert choose(Path(local_run(url, "last:3")), "last:3").steps == [4, 8, 12]
+
+    shutil.copytree(found, "other")
+    config = Path("other/config.yaml").read_text()
+    Path("other/config.yaml").write_text(config.replace("train_steps: 12", "train_steps: 13"))
+    capsys.readouterr()
+    assert main(("runs", "compare", url, "other", "--out", "c.png")) == 0
+    told = capsys.readouterr().out
+    assert "trainer.train_steps" in told
+    assert Path("c.png").stat().st_size > 1000
+    assert main(("export", url, "--checkpoint", "8")) == 2
+    assert "--out" in capsys.readouterr().err

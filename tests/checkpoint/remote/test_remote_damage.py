@@ -1,0 +1,152 @@
+"""What uploads that broke, disks that fail and objects that vanish leave behind; and who looks on meanwhile."""
+
+import pytest
+from tests.checkpoint.remote.machines import Machine, remote_steps
+
+from everstep import storage
+from everstep.checkpoint import manifest
+from everstep.checkpoint.remote import local_view, working
+from everstep.checkpoint.remote.store import Store, StoreError
+from everstep.errors import TrainingError
+
+pytestmark = pytest.mark.stores("file")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def url(place, monkeypatch, tmp_path):
+    monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "views"))
+    return place.url()
+
+
+@pytest.fixture
+def first(tmp_path, url):
+    """A machine whose checkpoints 10 and 20 are in the store."""
+    machine = Machine(tmp_path / "first", url)
+    machine.fetch()
+    machine.begin()
+    machine.save(10, b"ten" * 1000)
+    machine.save(20, b"twenty" * 1000)
+    machine.mirror.commit()
+    return machine
+
+
+def another(tmp_path, url, name="second"):
+    machine = Machine(tmp_path / name, url)
+    machine.fetch()
+    return machine
+
+
+def breaking(error, at):
+    """Uploads end so at the first object whose name the test accepts."""
+    put = Store.put
+
+    def broken(store, name, *args):
+        if at(name):
+            raise error
+        return put(store, name, *args)
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Store, "put", broken)
+    return patch
+
+
+def test_two_broken_uploads_in_a_row_leave_what_can_be_fetched(first, tmp_path, url):
+    """The store has the second of three versions of a file; the third was announced, and never came."""
+    broken = [(StoreError("500"), lambda name: name == "config.yaml"), (Killed(), lambda name: name == "history.csv")]
+    for number, (error, at) in enumerate(broken, 2):
+        for name in ("history.csv", "config.yaml"):
+            (first.directory / name).write_text(f"{name} {number}\n")
+        patch = breaking(error, at)
+        with pytest.raises(type(error)):
+            first.mirror.commit()
+        patch.undo()
+    assert Store(url).get_bytes("history.csv") == b"history.csv 2\n"
+    second = another(tmp_path, url)
+    assert (second.directory / "history.csv").read_text() == "history.csv 2\n"
+    assert (second.directory / "config.yaml").read_text() == "seed: 1\n"
+
+
+@pytest.mark.parametrize("content", [b"twenty" * 1000, b"otherwise" * 1000], ids=["same", "other"])
+def test_a_checkpoint_that_misses_an_object_is_left_out_and_can_be_written_again(first, tmp_path, url, caplog, content):
+    Store(url).delete(["checkpoints/20/state/d/array"])
+    second = another(tmp_path, url)
+    assert second.steps() == [10]
+    assert "checkpoints/20 is damaged: there is no" in caplog.text
+    second.save(20, content)
+    if content.startswith(b"twenty"):  # to the last bit, its manifest too
+        storage.remove_directory(second.directory / "checkpoints/20")
+        (first.directory / "checkpoints/20").rename(second.directory / "checkpoints/20")
+    second.mirror.commit()
+    third = another(tmp_path, url, "third")
+    assert third.steps() == [20]
+    assert (third.directory / "checkpoints/20/state/d/array").read_bytes() == content
+
+
+def test_where_every_checkpoint_misses_an_object_it_is_told(first, tmp_path, url):
+    Store(url).delete(["checkpoints/20/meta", "checkpoints/10/state/d/array"])
+    with pytest.raises(TrainingError, match=r"all checkpoints in \S+ are damaged: restore one"):
+        another(tmp_path, url)
+
+
+def test_a_manifest_that_the_disk_has_spoiled_does_not_cost_the_good_copy_in_the_store(first, tmp_path, url):
+    path = first.directory / "checkpoints/20" / manifest.NAME
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    first.save(30)
+    first.mirror.commit()
+    assert remote_steps(url) == [10, 20, 30]
+    Store(url).delete([f"checkpoints/30/{manifest.NAME}"])
+    assert another(tmp_path, url).steps() == [20]
+
+
+def test_who_looks_at_a_run_that_is_being_trained_sees_one_state_of_it(first, url, monkeypatch):
+    """The trainer writes between the reading of the index and that of the files."""
+    fetch, looks = working.fetch_files, []
+
+    def later(contents, directory):
+        looks.append(contents)
+        if len(looks) <= 2:
+            (first.directory / "history.csv").write_text("step,loss\n" + "1,1\n" * len(looks))
+            first.mirror.commit()
+        fetch(contents, directory)
+
+    monkeypatch.setattr(working, "fetch_files", later)
+    assert (local_view(url) / "history.csv").read_text() == "step,loss\n1,1\n1,1\n"
+    assert len(looks) == 3
+
+
+def test_a_file_of_a_run_at_rest_that_is_not_as_it_was_is_told_at_once(first, url, monkeypatch):
+    fetch, looks = working.fetch_files, []
+    monkeypatch.setattr(working, "fetch_files", lambda *args: (looks.append(1), fetch(*args)))
+    Store(url).put_bytes("history.csv", b"9,9\n")
+    with pytest.raises(TrainingError, match="history.csv is not as it was uploaded"):
+        local_view(url)
+    assert len(looks) == 1
+
+
+def test_the_newest_checkpoint_does_not_wait_for_older_ones(first, url, monkeypatch):
+    """A machine comes back with three that the store lacks, and saves a fourth while the first of them goes up."""
+    for step in (30, 40, 50):
+        first.save(step)
+    put, order = Store.put, []
+
+    def watched(store, name, *args):
+        if name.endswith(manifest.NAME):
+            order.append(int(name.split("/")[-2]))
+        if name == "checkpoints/50/meta":
+            first.save(60)
+            first.save(45, folder="best")
+        return put(store, name, *args)
+
+    monkeypatch.setattr(Store, "put", watched)
+    first.mirror.commit()
+    assert order == [50, 45, 60, 40, 30]  # what a checkpoint may speak of goes before it
+    assert remote_steps(url) == [10, 20, 30, 40, 50, 60]
+    assert Store(url).get_bytes("history.csv") == (first.directory / "history.csv").read_bytes()
+    first.mirror.commit()
+    assert len(order) == 5

@@ -1,0 +1,268 @@
+"""One machine at a time: who holds a lease, who may take it, and what becomes of one that has lost it."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.checkpoint.remote.machines import begin_run, remote_steps, save
+
+from everstep.checkpoint.remote import lease
+from everstep.checkpoint.remote.cache import Copy
+from everstep.checkpoint.remote.lease import LEASE, HeldStore, Lease, LostLease
+from everstep.checkpoint.remote.mirror import Mirror, Uploader
+from everstep.checkpoint.remote.store import INCOMING, Store
+from everstep.errors import UsageError
+
+pytestmark = pytest.mark.stores("file")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch, tmp_path):
+    monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("EVERSTEP_UPLOAD_SECONDS", "0.2")
+
+
+@contextlib.contextmanager
+def elsewhere():
+    """The block runs on another machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("everstep.checkpoint.remote.lease.socket.gethostname", lambda: "elsewhere")
+        yield
+
+
+def held_by(store, **told):
+    """Writes the lease of somebody else."""
+    store.put_bytes(LEASE, json.dumps({**lease.process_identity(), "token": "other", "interval": 0.2, **told}).encode())
+
+
+def seconds_to_acquire(store):
+    began = time.monotonic()
+    Lease(store, 0.2).acquire()
+    return time.monotonic() - began
+
+
+def test_one_that_is_given_back_late_leaves_the_next_one_alone(place, monkeypatch):
+    """The store answers again between the look at the lease and its removal, when the next attempt has begun."""
+    monkeypatch.setattr("everstep.checkpoint.remote.lease._SECONDS_TO_RELEASE", 0.1)
+    url = place.url()
+    store, slow = Store(url), Store(url)
+    first, second = Lease(slow, 0.2), Lease(store, 0.2)
+    first.acquire()
+    delete = slow.delete
+    monkeypatch.setattr(slow, "delete", lambda names: (time.sleep(0.5), delete(names)))
+    first.release()
+    second.acquire()
+    time.sleep(0.7)
+    second.renew()
+
+
+def test_a_lease_that_nobody_renews_is_taken_over(place, caplog):
+    store = Store(place.url())
+    dead, alive = Lease(store, 0.2), Lease(store, 0.2)
+    with elsewhere():
+        dead.acquire()
+    began = time.monotonic()
+    alive.acquire()
+    assert 0.6 < time.monotonic() - began < 5
+    assert "waiting up to 1 s" in caplog.text
+    with pytest.raises(LostLease, match=r"is being trained by process .* by now"):
+        dead.renew()
+    alive.renew()
+    alive.release()
+    assert store.listing() == {}
+
+
+def test_a_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(place):
+    store = Store(place.url())
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    told = lease.process_identity(child.pid)
+    assert not lease.is_gone(told)
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert lease.is_gone(told)  # also while it is a zombie: nobody has asked yet how it ended
+    child.communicate()
+    assert lease.is_gone(told)
+    held_by(store, **told, interval=4)
+    assert seconds_to_acquire(store) < 6
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"host": "elsewhere"}, {"boot": "another"}, {"namespace": "pid:[1]"}, {"boot": ""}, {"start": ""}],
+    ids=lambda told: "-".join(told),
+)
+def test_a_number_of_another_container_or_boot_tells_nothing(place, told):
+    """That there is no such process here proves nothing: it is waited for, as for one of another machine."""
+    store = Store(place.url())
+    held_by(store, **{"pid": 2**22 + 1, "start": "1", **told})  # beyond what Linux gives
+    assert seconds_to_acquire(store) > 0.55
+
+
+def test_a_number_that_was_given_again_is_another_process(place):
+    store = Store(place.url())
+    held_by(store, pid=os.getpid(), start="1", interval=4)
+    assert seconds_to_acquire(store) < 6
+
+
+def test_a_lease_that_this_process_could_not_give_back_is_its_own_still(place):
+    store = Store(place.url())
+    left = Lease(store, 4)
+    left.acquire()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(left, "_release", lambda: None)  # the store is away
+        left.release()
+    assert seconds_to_acquire(store) < 6
+
+
+def test_a_lease_that_this_process_holds_is_not_taken_from_it(place):
+    store = Store(place.url())
+    held = Lease(store, 0.2)
+    held.acquire()
+    held.keep()
+    with pytest.raises(UsageError, match="is being trained by process"):
+        Lease(store, 0.2).acquire()
+    held.release()
+
+
+def test_clocks_are_not_compared(place):
+    """A machine whose clock is an hour behind, and which renews its lease, is not taken for a dead one."""
+    store = Store(place.url())
+    slow = Lease(store, 0.2)
+    text = slow._text
+    slow._text = lambda: json.dumps({**json.loads(text()), "time": time.time() - 3600}).encode()
+    with elsewhere():
+        slow.acquire()
+        slow.keep()
+        with pytest.raises(UsageError, match="is being trained by process"):
+            Lease(store, 0.2).acquire()
+        slow.release()
+
+
+# -- while something large is on its way -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained(place):
+    """A machine that trains: its lease, and its mirror."""
+    url = place.url()
+    lease = Lease(Store(url), 0.2)
+    lease.acquire()
+    mirror = Mirror(HeldStore(url, lease), Copy(url))
+    mirror.fetch()
+    begin_run(mirror.directory)
+    yield lease, mirror
+    lease.release()
+
+
+@contextlib.contextmanager
+def before(method, prefix, action):
+    """Does something before an object goes up, or down."""
+    original = getattr(Store, method)
+
+    def disturbed(store, name, *args):
+        if name.startswith(prefix):
+            action()
+        return original(store, name, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, method, disturbed)
+        yield
+
+
+def refused(url):
+    """Whether a second machine finds that the first one lives."""
+    with elsewhere():
+        try:
+            Lease(Store(url), 0.2).acquire()
+        except UsageError:
+            return True
+    return False
+
+
+def test_a_lease_is_kept_while_a_checkpoint_is_on_its_way(trained):
+    """Up and down: what takes longer than three renewals does not look like a dead machine."""
+    lease, mirror = trained
+    save(mirror.directory, 10)
+    lease.keep()
+    seen = []
+    with before("put", "checkpoints/10/state", lambda: seen.append(refused(mirror.store.url))):
+        uploader = Uploader(mirror, lease)
+        uploader.start()
+        assert uploader.close() is None
+    with before("get", "checkpoints/10/meta", lambda: seen.append(refused(mirror.store.url))):
+        other = Mirror(mirror.store, Copy(f"{mirror.store.url}-copy"))
+        other.fetch()
+    assert seen == [True, True]
+    assert remote_steps(mirror.store.url) == [10]
+
+
+def taken_over(url):
+    with elsewhere():
+        Store(url).put_bytes(LEASE, json.dumps({**lease.process_identity(), "token": "other", "interval": 60}).encode())
+
+
+def test_a_machine_that_has_lost_its_lease_completes_no_checkpoint(trained):
+    check_no_marker(trained, "checkpoints/20/meta")
+
+
+def test_a_machine_that_has_lost_its_lease_says_nothing_more_of_its_files(trained):
+    check_no_marker(trained, "history.csv")
+
+
+@pytest.mark.stores("gs")
+def test_a_machine_that_loses_its_lease_with_the_marker_on_its_way_does_not_place_it(trained):
+    check_no_marker(trained, f"{INCOMING}/checkpoints/20/manifest.json")
+
+
+def check_no_marker(trained, at):
+    """It was away while an object went up: what makes the others count does not follow."""
+    _, mirror = trained
+    save(mirror.directory, 10)
+    mirror.commit()
+    save(mirror.directory, 20)
+    indexes = []
+
+    def lost():
+        indexes.append(mirror.store.get_bytes(".everstep/index.json"))
+        taken_over(mirror.store.url)
+
+    with before("put", at, lost), pytest.raises(LostLease, match="on host elsewhere"):
+        mirror.commit()
+    assert remote_steps(mirror.store.url) == [10]
+    assert indexes == [mirror.store.get_bytes(".everstep/index.json")]
+
+
+def test_a_machine_that_has_lost_its_lease_sends_no_more_objects(trained):
+    """Not even those that count for nothing yet, once a renewal was missed: the store is somebody else's."""
+    lease, mirror = trained
+    save(mirror.directory, 10)
+    mirror.commit()
+    taken_over(mirror.store.url)
+    time.sleep(0.45)
+    sent = []
+    with before("_put", "", lambda: sent.append(1)), pytest.raises(LostLease):
+        mirror.store.put("checkpoints/20/meta", mirror.directory / "run.json")
+    with pytest.raises(LostLease):
+        mirror.store.delete(["history.csv"])
+    assert sent == []
+    assert "history.csv" in mirror.store.listing()
+
+
+def test_a_lease_that_somebody_took_and_gave_back_is_lost(trained):
+    lease, mirror = trained
+    Store(mirror.store.url).delete([LEASE])
+    save(mirror.directory, 10)
+    with pytest.raises(LostLease, match="is gone: another process has trained there"):
+        mirror.commit()
+    assert remote_steps(mirror.store.url) == []
+
+
+def test_nothing_is_written_after_the_lease_was_given_back(trained):
+    lease, mirror = trained
+    lease.release()
+    with pytest.raises(LostLease, match="was released"):
+        mirror.store.put("checkpoints/20/meta", mirror.directory / "run.json")

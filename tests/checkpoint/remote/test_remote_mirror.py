@@ -1,0 +1,215 @@
+"""A run that moves from machine to machine by way of a store."""
+
+import json
+
+import pytest
+from tests.checkpoint.remote.machines import Machine, dying_at, remote_steps
+
+from everstep import storage
+from everstep.checkpoint import manifest
+from everstep.checkpoint.remote.store import Store, StoreError
+from everstep.errors import TrainingError
+
+
+@pytest.fixture
+def url(place):
+    return place.url()
+
+
+@pytest.fixture
+def first(tmp_path, url):
+    """A machine that has begun a run and saved step 10."""
+    machine = Machine(tmp_path / "first", url)
+    machine.fetch()
+    assert not machine.directory.exists()
+    machine.begin()
+    machine.save(10)
+    return machine
+
+
+def another(tmp_path, url, name="second"):
+    machine = Machine(tmp_path / name, url)
+    machine.fetch()
+    return machine
+
+
+def test_another_machine_goes_on_with_what_is_in_the_store(first, tmp_path, url):
+    first.mirror.commit()
+    first.save(20)
+    first.save(15, folder="best")
+    first.mirror.commit()
+    second = another(tmp_path, url)
+    assert (second.steps(), second.steps("best")) == ([20], [15])
+    for name in ("run.json", "config.yaml", "history.csv"):
+        assert (second.directory / name).read_bytes() == (first.directory / name).read_bytes()
+    assert second.mirror.fetch_awaited()
+    assert second.steps() == [10, 20]
+    assert not second.mirror.fetch_awaited()
+
+
+@pytest.mark.stores("s3", "gs")
+def test_what_was_not_committed_is_not_there(first, tmp_path, url):
+    first.mirror.commit()
+    first.save(20)
+    with dying_at(f"checkpoints/20/{manifest.NAME}"), pytest.raises(StoreError):
+        first.mirror.commit()
+    assert any(name.startswith("checkpoints/20/") for name in Store(url).listing())
+    second = another(tmp_path, url)
+    assert second.steps() == [10]
+    second.save(30)
+    second.mirror.commit()
+    assert not any(name.startswith("checkpoints/20/") for name in Store(url).listing())
+    assert remote_steps(url) == [10, 30]
+
+
+@pytest.mark.stores("s3", "gs")
+def test_a_damaged_checkpoint_is_skipped_and_the_one_before_it_used(first, tmp_path, url, caplog):
+    first.save(20)
+    first.mirror.commit()
+    store = Store(url)
+    data = bytearray(store.get_bytes("checkpoints/20/state/d/array"))
+    data[100] ^= 1
+    store.put_bytes("checkpoints/20/state/d/array", bytes(data))
+    second = another(tmp_path, url)
+    assert second.steps() == [10]
+    assert "checkpoints/20 is damaged" in caplog.text
+    second.save(20)
+    second.mirror.commit()
+    assert another(tmp_path, url, "third").steps() == [20]
+
+
+@pytest.mark.stores("file")
+def test_if_all_are_damaged_nothing_starts_from_scratch(first, tmp_path, url, caplog):
+    first.mirror.commit()
+    Store(url).put_bytes("checkpoints/10/meta", b"{}")
+    with pytest.raises(TrainingError, match="all checkpoints in .* are damaged"):
+        another(tmp_path, url)
+    Store(url).put_bytes("checkpoints/10/manifest.json", b"{")
+    with pytest.raises(TrainingError, match="all checkpoints in .* are damaged"):
+        another(tmp_path, url)
+
+
+@pytest.mark.stores("file")
+def test_a_damaged_file_is_reported(first, tmp_path, url):
+    first.mirror.commit()
+    Store(url).put_bytes("history.csv", b"step,loss\n9,9\n")
+    with pytest.raises(TrainingError, match=r"history.csv is not as it was uploaded.*remove it"):
+        another(tmp_path, url)
+    Store(url).delete(["history.csv"])
+    assert another(tmp_path, url, "third").steps() == [10]
+
+
+@pytest.mark.stores("s3")
+def test_retention_reaches_the_store_when_it_has_what_stays(first, tmp_path, url):
+    first.save(20)
+    first.mirror.commit()
+    storage.remove_directory(first.directory / "checkpoints" / "10")
+    first.mirror.commit()
+    assert remote_steps(url) == [20]
+    assert not any(name.startswith("checkpoints/10/") for name in Store(url).listing())
+    storage.remove_directory(first.directory / "checkpoints" / "20")
+    first.mirror.commit()
+    assert remote_steps(url) == [20]  # there is nothing here that could stand in for it
+
+
+@pytest.mark.stores("file")
+def test_older_checkpoints_that_are_not_fetched_yet_stay(first, tmp_path, url):
+    first.save(20)
+    first.mirror.commit()
+    second = another(tmp_path, url)
+    second.save(30)
+    second.mirror.commit()
+    assert remote_steps(url) == [10, 20, 30]
+
+
+@pytest.mark.stores("file", "gs")
+def test_a_replaced_checkpoint_is_the_old_one_or_the_new_one(first, tmp_path, url):
+    first.save(10, b"old" * 1000)
+    first.mirror.commit()
+    first.save(10, b"new" * 1000)
+    with dying_at("checkpoints/10/"), pytest.raises(StoreError):
+        first.mirror.commit()
+    second = another(tmp_path, url)
+    assert (second.directory / "checkpoints/10.replaced/state/d/array").read_bytes() == b"old" * 1000
+    first.mirror.commit()
+    third = another(tmp_path, url, "third")
+    assert (third.directory / "checkpoints/10/state/d/array").read_bytes() == b"new" * 1000
+    assert not any("replaced" in name for name in Store(url).listing())
+
+
+@pytest.mark.stores("file")
+def test_a_copy_is_kept_while_nobody_else_has_written(first, tmp_path, url, caplog):
+    first.mirror.commit()
+    first.save(20)  # not uploaded: the machine lost its network, say, and was started again
+    again = another(tmp_path, url, "first")
+    assert again.steps() == [10, 20]
+    second = another(tmp_path, url)
+    second.begin(attempt=2)
+    second.mirror.commit()
+    caplog.clear()
+    back = another(tmp_path, url, "first")
+    assert back.steps() == [10]
+    assert len(json.loads((back.directory / "run.json").read_text())["attempts"]) == 2
+    assert "was written to elsewhere" in caplog.text
+    assert len(list(back.directory.with_name(f"{back.directory.name}.aside").glob("checkpoints/*"))) == 2
+
+
+@pytest.mark.stores("file")
+def test_an_emptied_store_starts_anew_and_an_unreached_one_does_not(first, tmp_path, url, caplog):
+    assert another(tmp_path, url, "first").steps() == [10]  # nothing was ever uploaded, so nothing was removed
+    first.mirror.commit()
+    store = Store(url)
+    store.delete(list(store.listing()))
+    back = another(tmp_path, url, "first")
+    assert not back.directory.exists()
+    assert "was emptied" in caplog.text
+
+
+@pytest.mark.stores("file")
+def test_a_directory_that_somebody_has_copied_there_is_a_run(first, tmp_path, url):
+    for path in first.directory.rglob("*"):
+        if path.is_file():
+            Store(url).put(path.relative_to(first.directory).as_posix(), path)
+    second = another(tmp_path, url)
+    assert second.steps() == [10]
+    second.save(20)
+    second.mirror.commit()
+    assert remote_steps(url) == [10, 20]
+
+
+@pytest.mark.stores("file")
+def test_a_checkpoint_that_vanishes_while_it_is_uploaded_arrives(first, url, monkeypatch):
+    put = Store.put
+
+    def retention_strikes(store, name, *args):
+        if name.startswith("checkpoints/10/"):
+            storage.remove_directory(first.directory / "checkpoints/10")
+        return put(store, name, *args)
+
+    monkeypatch.setattr(Store, "put", retention_strikes)
+    first.mirror.commit()
+    assert remote_steps(url) == [10]
+
+
+@pytest.mark.stores("file")
+def test_a_checkpoint_that_the_disk_has_spoiled_is_not_uploaded(first, url, caplog):
+    first.save(20)
+    (first.directory / "checkpoints/20/meta").write_text("{}        ")
+    first.mirror.commit()
+    first.mirror.commit()
+    assert remote_steps(url) == [10]
+    assert caplog.text.count("is not uploaded") == 1
+
+
+@pytest.mark.stores("file")
+def test_only_what_has_changed_is_uploaded(first, monkeypatch):
+    first.mirror.commit()
+    sent = []
+    put = Store.put
+    monkeypatch.setattr(Store, "put", lambda store, name, *args: (sent.append(name), put(store, name, *args))[1])
+    first.mirror.commit()
+    assert sent == []
+    (first.directory / "history.csv").write_text("step,loss\n1,2\n")
+    (first.directory / "config.yaml").touch()
+    first.mirror.commit()
+    assert sent == [".everstep/index.json", "history.csv", ".everstep/index.json"]

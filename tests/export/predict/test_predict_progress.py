@@ -1,0 +1,42 @@
+"""What a person who waits for predictions is told."""
+
+import io
+
+from everstep.export.predict.predicting import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def told(out, total=400):
+    seconds = iter([0.0, 1.0, 6.0, 7.0, 20.0])
+    progress = Progress(total, out, lambda: next(seconds))
+    for _ in range(4):
+        progress.add(100)
+    progress.close()
+    return out.getvalue()
+
+
+def test_a_log_file_has_a_line_now_and_then():
+    assert told(io.StringIO()).splitlines() == [
+        "predicted 200 of 400 (50 %) rows, 33 rows/s",
+        "predicted 400 of 400 (100 %) rows, 20 rows/s",
+    ]
+    assert told(io.StringIO(), None).startswith("predicted 200 rows, ")
+
+
+def test_a_terminal_has_one_line_that_goes_in_the_end():
+    text = told(Terminal())
+    assert "\n" not in text
+    assert text.count("predicted ") == 4
+    assert text.endswith("\r\x1b[K")
+
+
+def test_nobody_reads_any_more():
+    out = io.StringIO()
+    progress = Progress(None, out, iter([0.0, 10.0]).__next__)
+    out.close()
+    progress.add(1)
+    progress.close()

@@ -1,0 +1,348 @@
+"""Models that `model.fit` takes: steps and losses of their own, several outputs, metrics of any kind."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import gan_program
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import everstep as es
+from everstep.engine.backend import create_engine
+from everstep.errors import UsageError
+from everstep.loop.recovery import Recovery
+from everstep.task.compiled import CompiledTask
+
+pytestmark = pytest.mark.backend
+
+BACKEND = keras.backend.backend()
+X = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+CLASSES = (np.arange(24) % 3).astype("int32")
+QUICK = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+
+not_jax = pytest.mark.skipif(BACKEND == "jax", reason="Keras's steps on JAX get one optimizer's state")
+
+
+def compiled(build, *args, **kwargs):
+    keras.utils.set_random_seed(0)
+    model = build()
+    model.compile(*args, **kwargs)
+    return model
+
+
+def assert_as_in_fit(make, x, y=None, **kwargs):
+    """Trains one model by `fit` and one by us; returns both histories, which are the same."""
+    wanted = make().fit(x, y, **QUICK, **kwargs).history
+    got = es.fit(make(), x, y, **QUICK, **kwargs).history
+    assert list(got) == list(wanted)
+    for name, values in wanted.items():
+        np.testing.assert_allclose(np.array(got[name]), np.array(values), rtol=1e-5, atol=1e-7, err_msg=name)
+    return got
+
+
+def dense(units=1, activation=None):
+    return keras.Sequential([keras.Input((4,)), layers.Dense(units, activation)])
+
+
+# -- custom steps ------------------------------------------------------------------------------------------------------
+
+
+@not_jax
+def test_a_gan_logs_what_it_returns_and_learns_as_in_fit():
+    wanted, got = gan_program.made(), gan_program.made()
+    if BACKEND == "torch":
+        for model in (wanted, got):
+            model.discriminator.layers[2].rate = 0.0  # there `fit` draws from PyTorch's global generator
+    history = wanted.fit(gan_program.X, **QUICK).history
+    assert es.fit(got, gan_program.X, **QUICK).history == history
+    assert list(history) == ["d_loss", "g_loss"]
+    assert gan_program.digest(got) == gan_program.digest(wanted)
+
+
+@not_jax
+def test_a_gan_resumes_with_its_optimizers_and_what_it_draws(tmp_path):
+    wanted = gan_program.trained(tmp_path / "whole")
+    for epochs in (1, 3):
+        gan_program.trained(tmp_path / "parts", epochs)
+    assert gan_program.trained(tmp_path / "parts") == wanted
+
+
+@not_jax
+@pytest.mark.full
+def test_a_gan_that_was_killed_has_the_same_bits(tmp_path):
+    wanted = gan_program.trained(tmp_path / "whole", callbacks=[gan_program.Killed(99)])
+    program = [sys.executable, gan_program.__file__, str(tmp_path / "killed"), "2"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run(program, env=environment, check=False).returncode == -signal.SIGKILL
+    assert gan_program.trained(tmp_path / "killed", callbacks=[gan_program.Killed(99)]) == wanted
+
+
+@not_jax
+def test_a_changed_optimizer_of_the_model_is_refused(tmp_path):
+    kept = {**QUICK, "model_dir": tmp_path / "run"}
+    es.fit(gan_program.made(), gan_program.X, **kept)
+    with pytest.raises(UsageError, match=r"task.model.optimizers.d_optimizer.learning_rate: 0.01 -> 0.5"):
+        es.fit(gan_program.made(rate=0.5), gan_program.X, **{**kept, "epochs": 3})
+
+
+@not_jax
+@pytest.mark.parametrize("watch", ["d_loss", "g_loss"])
+def test_the_first_log_or_the_named_one_is_watched(watch):
+    model = gan_program.made()
+    task = CompiledTask(model, watch="" if watch == "d_loss" else watch)
+    engine = create_engine(task, model, model.optimizer)
+    engine.build(gan_program.X[:8])
+    assert engine.watched_log == watch
+    judged = Recovery(watched=watch).judge(3, {"d_loss": 1.0, "g_loss": 1.0, watch: math.nan})
+    assert judged == f"{watch} is nan at step 3"
+
+
+@not_jax
+def test_an_unknown_log_to_watch_is_refused():
+    with pytest.raises(UsageError, match=r"watch: received 'g_los'.*did you mean 'g_loss'"):
+        es.fit(gan_program.made(), gan_program.X, **QUICK, watch="g_los")
+
+
+class Distiller(keras.Model):
+    """As keras.io's: `compile` and `compute_loss` of its own, the latter without `training`."""
+
+    def __init__(self):
+        super().__init__()
+        self.student, self.teacher = dense(3), dense(3)
+
+    def compile(self, optimizer, metrics, student_loss_fn, alpha=0.1):
+        super().compile(optimizer=optimizer, metrics=metrics)
+        self.student_loss_fn, self.alpha = student_loss_fn, alpha
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, allow_empty=False):
+        distance = ops.mean(ops.square(self.teacher(x, training=False) - y_pred))
+        return self.alpha * self.student_loss_fn(y, y_pred) + (1 - self.alpha) * distance
+
+    def call(self, x):
+        return self.student(x)
+
+
+def test_compute_loss_without_training():
+    def make():
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        metrics = [keras.metrics.SparseCategoricalAccuracy()]
+        return compiled(Distiller, optimizer="adam", metrics=metrics, student_loss_fn=loss)
+
+    assert_as_in_fit(make, X, CLASSES, validation_data=(X, CLASSES))
+
+
+class OwnMetrics(keras.Model):
+    """Lists its own metrics, without the tracker of the loss, as a VAE does."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.total = keras.layers.Dense(1), keras.metrics.Mean("total_loss")
+
+    @property
+    def metrics(self):
+        return [self.total]
+
+    def call(self, x):
+        return self.layer(x)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = keras.ops.mean((x[:, :1] - y_pred) ** 2)
+        self.total.update_state(loss)
+        return loss
+
+
+def test_metrics_without_the_loss_log_no_loss():
+    history = assert_as_in_fit(lambda: compiled(OwnMetrics, "sgd"), X)
+    assert sorted(history) == ["total_loss"]
+
+
+def test_steps_with_any_arguments_and_logs_without_a_loss():
+    class Counted(keras.Model):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.traced = 0
+
+        def train_step(self, *args):
+            self.traced += 1
+            result = super().train_step(*args)
+            logs = result[0] if isinstance(result, tuple) else result
+            logs.pop("loss")
+            logs["constant"] = 7.0
+            return result
+
+    def build():
+        x = keras.Input((4,))
+        return Counted(x, layers.Dense(1)(x))
+
+    history = assert_as_in_fit(lambda: compiled(build, "sgd", "mse", metrics=["mae"]), X, Y)
+    assert sorted(history) == ["constant", "mae"]
+
+
+def test_compute_metrics_may_add_logs():
+    class Own(keras.Model):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.own = keras.metrics.Mean(name="own")
+
+        def compute_metrics(self, x, y, y_pred, sample_weight=None):
+            logs = super().compute_metrics(x, y, y_pred, sample_weight)
+            self.own.update_state(ops.mean(y_pred))
+            return {**logs, "own": self.own.result(), "twice": 2 * self.own.result()}
+
+    def build():
+        x = keras.Input((4,))
+        return Own(x, layers.Dense(1)(x))
+
+    assert_as_in_fit(lambda: compiled(build, "sgd", "mse", metrics=["mae"]), X, Y, validation_data=(X, Y))
+
+
+# -- outputs and metrics -----------------------------------------------------------------------------------------------
+
+
+class TwoOutputs(keras.Model):
+    """Not built before it sees data."""
+
+    def __init__(self, as_list=False):
+        super().__init__()
+        self.a, self.b, self.as_list = layers.Dense(1), layers.Dense(1), as_list
+
+    def call(self, x):
+        return [self.a(x), self.b(x)] if self.as_list else {"a": self.a(x), "b": self.b(x)}
+
+
+def test_the_same_metric_on_two_outputs_of_an_unbuilt_model():
+    options = {"metrics": {"a": ["mae"], "b": ["mae"]}, "loss_weights": {"a": 1.0, "b": 0.5}}
+    labels = {"a": Y, "b": 2 * Y}
+    make = lambda: compiled(TwoOutputs, "sgd", {"a": "mse", "b": "mse"}, **options)  # noqa: E731
+    history = assert_as_in_fit(make, X, labels, validation_data=(X, labels))
+    assert {"a_mae", "b_mae", "val_a_mae", "val_b_mae"} <= set(history)
+
+
+def test_equal_losses_and_metrics_of_a_list_of_outputs(tmp_path):
+    labels = [Y, 2 * Y]
+    make = lambda: compiled(lambda: TwoOutputs(True), "sgd", ["mse", "mse"], metrics=[["mae"], ["mae"]])  # noqa: E731
+    history = assert_as_in_fit(make, X, labels)
+    kept = {**QUICK, "model_dir": tmp_path / "run"}
+    es.fit(make(), X, labels, **{**kept, "epochs": 1})
+    assert es.fit(make(), X, labels, **kept).history == history
+
+
+def test_metrics_of_one_name():
+    def make():
+        own = [keras.metrics.MeanSquaredError(name="m"), keras.metrics.MeanAbsoluteError(name="m")]
+        return compiled(dense, "sgd", "mse", metrics=[*own, "mae"], weighted_metrics=["mae"])
+
+    weight = np.linspace(0, 2, 24, dtype="float32")
+    history = assert_as_in_fit(make, X, Y, sample_weight=weight)
+    assert {"m", "m_1", "mae", "weighted_mae"} & set(history)
+
+
+def test_metrics_with_several_results_keep_their_name(tmp_path):
+    labels = np.eye(3, dtype="float32")[CLASSES]
+
+    def make():
+        metrics = [keras.metrics.F1Score(name="each"), keras.metrics.F1Score(average="macro")]
+        return compiled(lambda: dense(3, "softmax"), "sgd", "categorical_crossentropy", metrics=metrics)
+
+    history = assert_as_in_fit(make, X, labels, validation_data=(X, labels))
+    assert np.shape(history["each"][0]) == (3,)
+    stop = keras.callbacks.EarlyStopping("val_f1_score", mode="max", patience=0, min_delta=1.0)
+    stopped = es.fit(make(), X, labels, **{**QUICK, "epochs": 5}, validation_data=(X, labels), callbacks=[stop])
+    assert len(stopped.epoch) == 2
+    kept = {**QUICK, "model_dir": tmp_path / "run", "validation_data": (X, labels)}
+    es.fit(make(), X, labels, **{**kept, "epochs": 1})
+    resumed = es.fit(make(), X, labels, **kept).history
+    np.testing.assert_array_equal(np.array(resumed["each"]), np.array(history["each"]))
+    assert "each/0" in (tmp_path / "run" / "history.csv").read_text().splitlines()[0]
+
+
+def test_names_do_not_depend_on_earlier_trainings(tmp_path):
+    """The counters by which Keras names layers and metrics are where `fit` leaves them."""
+
+    def names_after(fit):
+        keras.backend.clear_session()
+        fit(compiled(lambda: dense(1, "sigmoid"), "sgd", "binary_crossentropy", metrics=[keras.metrics.AUC(), "auc"]))
+        return layers.Dense(1).name, keras.metrics.AUC().name, keras.metrics.Precision().name
+
+    labels = (Y > 0).astype("float32")
+    wanted = names_after(lambda model: model.fit(X, labels, **QUICK))
+    assert names_after(lambda model: es.fit(model, X, labels, **QUICK)) == wanted
+    assert names_after(lambda model: es.fit(model, X, labels, **QUICK, model_dir=tmp_path / "run")) == wanted
+
+
+def test_changed_metrics_are_named_when_a_run_resumes(tmp_path):
+    kept = {**QUICK, "model_dir": tmp_path / "run"}
+    es.fit(compiled(dense, "sgd", "mse", metrics=["mae"]), X, Y, **kept)
+    found = (
+        r"metrics are not those .* new: .*percentage_error; gone: mean_absolute_error .4 differences.;.*start a new run"
+    )
+    with pytest.raises(UsageError, match=found):
+        es.fit(compiled(dense, "sgd", "mse", metrics=["mape"]), X, Y, **{**kept, "epochs": 3})
+
+
+# -- layers that remember ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="there Keras itself cannot train a stateful RNN")
+def test_stateful_layers_remember_from_batch_to_batch(tmp_path):
+    x = np.random.default_rng(0).normal(size=(24, 3, 2)).astype("float32")
+
+    def build():
+        return keras.Sequential([keras.Input(batch_shape=(8, 3, 2)), layers.GRU(4, stateful=True), layers.Dense(1)])
+
+    def make():
+        return compiled(build, "sgd", "mse")
+
+    if BACKEND == "tensorflow":  # on JAX `fit` forgets what the layer remembers
+        assert_as_in_fit(make, x, Y, validation_data=(x, Y))
+    wanted, resumed = make(), make()
+    es.fit(wanted, x, Y, **QUICK)
+    es.fit(make(), x, Y, **{**QUICK, "epochs": 1}, model_dir=tmp_path / "run")
+    es.fit(resumed, x, Y, **QUICK, model_dir=tmp_path / "run")
+    for model in (wanted, resumed):
+        assert ops.convert_to_numpy(model.layers[0].states[0]).any()
+    held = [[*model.variables, *model.layers[0].states] for model in (wanted, resumed)]
+    for one, other in zip(*held, strict=True):
+        np.testing.assert_array_equal(ops.convert_to_numpy(one), ops.convert_to_numpy(other))
+
+
+# -- float16 -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_loss_scaling_keeps_small_gradients(scaled):
+    """The gradient of the first of many sigmoids is too small for float16, unless the loss is scaled."""
+
+    def build():
+        options = {"use_bias": False, "kernel_initializer": "ones", "dtype": "mixed_float16"}
+        x = keras.Input((1,))
+        y = x
+        for _ in range(15):
+            y = layers.Dense(1, "sigmoid", **options)(y)
+        return Half(x, y)
+
+    class Half(keras.Model):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.dtype_policy = keras.DTypePolicy("mixed_float16")
+
+    model = compiled(build, keras.optimizers.SGD(1e9), "mse", auto_scale_loss=scaled)
+    es.fit(model, np.ones((1, 1)), np.ones((1, 1)), batch_size=1, verbose=0)
+    assert (ops.convert_to_numpy(model.layers[1].kernel)[0, 0] != 1.0) == scaled
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="others have such a product")
+def test_float16_attention_on_a_cpu_says_what_to_do():
+    def build():
+        x = keras.Input((3, 4))
+        y = layers.MultiHeadAttention(2, 4, dtype="mixed_float16")(x, x)
+        return keras.Model(x, layers.Dense(1, dtype="float32")(layers.Flatten()(y)))
+
+    with pytest.raises(UsageError, match="attention in float16 does not run on JAX on a CPU: use bfloat16"):
+        es.fit(compiled(build, "sgd", "mse"), np.ones((8, 3, 4), "float32"), np.ones((8, 1)), **QUICK)

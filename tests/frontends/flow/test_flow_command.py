@@ -1,0 +1,87 @@
+"""`everstep flow`: a run from any folder of the project; bad input is one line, exit code 2, nothing left behind."""
+
+import json
+
+import pytest
+
+from everstep.cli.main import main
+from everstep.run.record import read
+
+pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+@pytest.fixture
+def flow(project, monkeypatch, capsys):
+    """Runs `everstep flow …` in a folder of the project."""
+    monkeypatch.chdir(project / "data" / "raw")
+
+    def run(*words):
+        code = main(("flow", *words))
+        return code, capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "NAME: no task is given: everstep flow NAME; tasks: More, Numbers_A, Numbers_B, OwnRun, Unfinished"),
+        (("Numbers_C",), "there is no task 'Numbers_C'"),
+        (("Unfinished",), "lacks preprocessing_train() and build_model()"),
+        (("Numbers_B", "Numbers_B.epohc=1"), "did you mean 'epoch'"),
+        (("Numbers_B", "catalog.numbers.rwa=x"), "did you mean 'numbers.raw'"),
+        (("Numbers_B", "--backend", "theano"), "received 'theano', unknown backend"),
+        (("Numbers_B", "--model-dir", "s3://bucket/run"), "--model-dir: received 's3://bucket/run'"),
+        (("Numbers_B", "--model-dir", ""), "--model-dir: received ''"),
+        (("Numbers_B", "Numbers_B.epoch"), "Numbers_B.epoch"),
+        (("Numbers_B", "Numbers_B.seed=-1"), "Numbers_B.seed: received -1"),
+        (("Numbers_B.epoch=1",), "NAME: no task is given"),
+        (("Numbers_B", "-m", "Numbers_B.epoch=1,2"), "-m: a sweep over several values (key=1,2) is not offered yet"),
+        (("Numbers_B", "epochs=5"), "write Numbers_B.epoch=5"),
+        (("Numbers_B", "--epochs", "5"), "a value is written without dashes: Numbers_B.epoch=5"),
+    ],
+)
+def test_bad_input(flow, project, words, told):
+    code, said = flow(*words)
+    assert code == 2
+    assert told in said.err
+    assert said.err.count("\n") == 1
+    assert not (project / "runs").exists()
+
+
+def test_a_name_that_the_catalog_has_not_is_told_with_the_nearest(flow, project):
+    (project / "train.py").write_text((project / "train.py").read_text().replace("numbers.raw", "numbers.rwa"))
+    code, said = flow("Numbers_A")
+    assert code == 2
+    assert "did you mean 'numbers.raw'" in said.err.splitlines()[-1]
+    assert not (project / "runs").exists()
+
+
+def test_outside_a_project(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(("flow", "Numbers_A")) == 2
+    said = capsys.readouterr().err
+    assert "everstep new PROJECT" in said
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_code_that_cannot_be_imported_is_named_with_its_line(flow, project):
+    (project / "train.py").write_text("import everstep\n\nprint(nobody)\n")
+    code, said = flow("Numbers_A")
+    assert code == 2
+    assert f"{project}/train.py:3: NameError" in said.err
+
+
+def test_a_run_from_inside_the_project_with_another_seed_gives_other_numbers(finished, monkeypatch, capsys):
+    root = finished.directory.parent.parent
+    monkeypatch.chdir(root / "data" / "raw")
+    code = main(("flow", "Numbers_B", "Numbers_B.validation_split=0.25", "Numbers_B.seed=8", "--json"))
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    told = json.loads(said.out)
+    assert told["task"] == "Numbers_B"
+    assert told["metrics"].keys() == finished.metrics.keys()
+    assert told["metrics"]["test loss"] != finished.metrics["test loss"]
+    assert told["run"].startswith(f"{root}/runs/Numbers_B-")
+    assert read(told["run"])["weights_digest"] != read(finished.directory)["weights_digest"]

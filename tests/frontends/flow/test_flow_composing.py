@@ -1,0 +1,175 @@
+"""The config directory: blocks along the class chain, layers, references, overrides; everything wrong is told."""
+
+import pytest
+from flow_project import write_project
+
+from everstep.errors import UsageError
+from everstep.frontends.flow.settings import compose
+from everstep.optim import OptimizationConfig
+
+CHAIN = ("Numbers_B", "Numbers_A", "FlowTask")
+TASKS = ("Numbers_A", "Numbers_B", "OwnRun")
+
+
+@pytest.fixture
+def config(tmp_path):
+    return write_project(tmp_path / "project") / "config"
+
+
+def composed(config, *overrides, chain=CHAIN):
+    return compose(config, chain, TASKS, overrides)
+
+
+def local(config, name, text):
+    (config / "local").mkdir(exist_ok=True)
+    (config / "local" / name).write_text(text)
+
+
+def test_a_block_inherits_along_the_chain(config):
+    settings = composed(config)
+    assert settings.params.epoch == 3
+    assert settings.params.batch_size == 16
+    assert settings.params.seed == 42
+    assert settings.shown_chain == "Numbers_B <- Numbers_A <- FlowTask"
+    assert composed(config, chain=CHAIN[1:]).params.epoch == 2
+
+
+def test_a_task_without_a_block_has_that_of_its_base(config):
+    assert composed(config, chain=("OwnRun", *CHAIN[1:])).params.epoch == 2
+
+
+def test_references_are_answered_in_the_block_that_inherits(config):
+    assert composed(config, "Numbers_B.widths.first=7").params.widths.second == 7
+
+
+def test_local_files_win_and_overrides_win_over_them(config):
+    local(config, "parameters.yaml", "Numbers_B: {epoch: 8, batch_size: 4}\n")
+    assert composed(config).params.epoch == 8
+    settings = composed(config, "Numbers_B.epoch=1")
+    assert (settings.params.epoch, settings.params.batch_size) == (1, 4)
+
+
+def test_an_override_of_the_base_reaches_what_does_not_set_it_itself(config):
+    params = composed(config, "Numbers_A.batch_size=5", "Numbers_A.epoch=9").params
+    assert (params.batch_size, params.epoch) == (5, 3)
+
+
+def test_values_are_added_and_dropped_as_in_hydra(config):
+    params = composed(config, "+Numbers_B.extra=1", "~Numbers_B.widths").params
+    assert params.extra == 1
+    assert "widths" not in params
+
+
+def test_the_optimizer_is_typed_and_a_block_may_change_it(config):
+    assert composed(config).optimizer.optimizer.type == "sgd"
+    local(config, "parameters.yaml", "Numbers_B: {optimizer: {optimizer: {type: adam}}}\n")
+    settings = composed(config, "optimizer.learning_rate.constant.learning_rate=0.5")
+    assert settings.optimizer.optimizer.type == "adam"
+    assert settings.optimizer.learning_rate.constant.learning_rate == 0.5
+    assert "optimizer" not in settings.params
+
+
+@pytest.mark.parametrize(
+    ("text", "optimizer"),
+    [
+        ("{name: sgd, learning_rate: 0.05}", {"type": "sgd", "rate": 0.05, "momentum": 0.0}),
+        ("name: SGD\nmomentum: 0.9\nlearning_rate: 0.05\n", {"type": "sgd", "rate": 0.05, "momentum": 0.9}),
+        ("learning_rate: 0.05\noptimizer: {type: sgd}\n", {"type": "sgd", "rate": 0.05, "momentum": 0.0}),
+    ],
+)
+def test_an_optimizer_may_be_written_as_its_name_and_arguments(config, text, optimizer):
+    local(config, "optimizer.yaml", text)
+    found = composed(config).optimizer
+    shown = {"type": found.optimizer.type, "rate": found.learning_rate.get().learning_rate}
+    assert {**shown, "momentum": found.optimizer.get().momentum} == optimizer
+    assert composed(config, "optimizer.optimizer.type=adam", "optimizer.learning_rate=1").optimizer.as_dict() == (
+        OptimizationConfig({"learning_rate": 1}).as_dict()
+    )
+
+
+def test_the_catalog_is_overridden_by_name(config):
+    settings = composed(config, "catalog.numbers.raw=elsewhere.npz")
+    assert settings.catalog["numbers"]["raw"]["filepath"] == "elsewhere.npz"
+    entry = settings.open_catalog(config.parent).entry("numbers.raw")
+    assert entry.origin == "override 'catalog.numbers.raw=elsewhere.npz'"
+
+
+def test_the_experiment_has_a_name(config):
+    assert composed(config).experiment == "numbers_exp"
+    assert composed(config, "experiment=other").experiment == "other"
+
+
+def test_parameters_cannot_be_changed_and_missing_ones_name_their_neighbours(config):
+    params = composed(config).params
+    with pytest.raises(UsageError, match="locked"):
+        params.epoch = 4
+    with pytest.raises(UsageError, match="did you mean 'epoch'"):
+        params.epohc  # noqa: B018
+    assert not hasattr(params, "epohc")
+    assert params.get("epohc", 7) == 7
+    assert params["epoch"] == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("Numbers_B.epohc=1", r"Numbers_B\.epohc: received 1, unknown key: .*did you mean 'epoch'.*Numbers_B\.epohc=1"),
+        ("Numbers_C.epoch=1", r"Numbers_C: unknown key: did you mean 'Numbers_"),
+        ("epoch=1", r"epoch: is a parameter of a task: write Numbers_B\.epoch=1 "),
+        ("epochs=5", r"epochs: is a parameter of a task: write Numbers_B\.epoch=5 "),
+        ("OwnRun.epoch=1", r"OwnRun: the task that runs inherits nothing from it: Numbers_B <- Numbers_A"),
+        ("Numbers_B.epoch=0", r"Numbers_B\.epoch: received 0, expected int: .*greater than or equal to 1"),
+        ("Numbers_B.epoch=many", r"Numbers_B\.epoch: received 'many'"),
+        ("Numbers_B.validation_split=1.5", r"validation_split: received 1\.5"),
+        (
+            "catalog.numbers.rwa=x.npz",
+            r"catalog\.numbers\.rwa: the catalog has no such name: did you mean 'numbers\.raw'",
+        ),
+        (
+            "optimizer.optimizer.type=admam",
+            r"optimizer\.optimizer\.type: received 'admam', unknown type: did you mean 'adam'",
+        ),
+        ("optimizer.lerning_rate.type=constant", r"optimizer\.lerning_rate: .*unknown key.*learning_rate"),
+    ],
+)
+def test_a_wrong_override_is_one_line(config, override, told):
+    with pytest.raises(UsageError, match=told) as caught:
+        composed(config, override)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        (
+            "parameters.yaml",
+            "Numbers_B: {epochs: 3}\n",
+            r"Numbers_B\.epochs: unknown key: did you mean 'epoch'.*yaml:1",
+        ),
+        ("parameters.yaml", "epoch: 3\n", r"epoch: belongs in the block of a task"),
+        ("parameters.yaml", "numbers_b: {epoch: 3}\n", r"numbers_b: is not a task: did you mean 'Numbers_B'"),
+        ("parameters.yaml", "Numbers_B: 3\n", r"Numbers_B: received 3, expected keys with values"),
+        ("parameters.yaml", "gin: x\n", r"gin: is not a key of a flow"),
+        ("parameters.yaml", "Numbers_B: {other: '${Nobody.epoch}'}\n", r"Numbers_B\.other: cannot resolve"),
+        (
+            "optimizer.yaml",
+            "optimizer: {type: sgd, sgd: {momentun: 1}}\n",
+            r"optimizer\.optimizer\.sgd\.momentun: .*momentum.*:1",
+        ),
+        (
+            "optimizer.yaml",
+            "\nname: sdg\n",
+            r"optimizer\.optimizer\.type: received 'sdg', unknown type: .*'sgd'.*yaml:2",
+        ),
+        (
+            "optimizer.yaml",
+            "name: sgd\nmomentun: 1\n",
+            r"optimizer\.optimizer\.sgd\.momentun: .*momentum.*yaml:2",
+        ),
+        ("paramters.yaml", "Numbers_B: {epoch: 3}\n", r"paramters\.yaml: would not be read"),
+    ],
+)
+def test_what_nobody_would_read_is_refused_with_its_place(config, file, text, told):
+    local(config, file, text)
+    with pytest.raises(UsageError, match=told):
+        composed(config)

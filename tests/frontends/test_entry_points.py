@@ -1,0 +1,42 @@
+"""One core under every entry point: the same weights, however the run was started, and also after a kill."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+from entry_points import ENTRY_POINTS, KILL
+
+from everstep.run.record import read
+
+pytestmark = pytest.mark.backend
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The record of an undisturbed run of each entry point."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in ENTRY_POINTS}
+    return {name: read(Path(entry.run(folders[name]))) for name, entry in ENTRY_POINTS.items()}
+
+
+def test_the_same_weights_through_every_entry_point(whole):
+    digests = {name: record["weights_digest"] for name, record in whole.items()}
+    assert len(set(digests.values())) == 1, digests
+
+
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+def test_killed_and_resumed(whole, name, tmp_path):
+    """The third epoch is trained when the process is killed: it is trained again, to the same bits."""
+    environment = {**os.environ, "KERAS_BACKEND": keras.backend.backend(), KILL: str(tmp_path)}
+    command = [sys.executable, str(Path(__file__).with_name("entry_points.py")), name, str(tmp_path)]
+    killed = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    record = read(Path(ENTRY_POINTS[name].run(tmp_path)))
+    first, second = record["attempts"]
+    assert first["reason"] == "killed"
+    assert second["from_step"] > 0
+    assert record["digest"] == whole[name]["digest"]
+    assert record["weights_digest"] == whole[name]["weights_digest"]

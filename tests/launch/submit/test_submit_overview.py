@@ -1,0 +1,57 @@
+"""How a submitted run stands while its job is alive and nobody holds the run's directory."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from everstep.launch.submit.overview import Overview
+from everstep.launch.submit.submissions import Submission
+from everstep.run.record import Run, read
+
+JOB = {"engine": "background", "job": 4711}
+EARLIER, LATER = "2020-01-01T00:00:00+00:00", "2099-01-01T00:00:00+00:00"
+
+
+def state(directory: Path, submitted: str) -> str:
+    job = Submission(directory / "submissions" / "1", JOB, "active", None, (submitted,))
+    return Overview(directory, read(directory), job).state
+
+
+def ended(directory: Path, status: str) -> Path:
+    run = Run.open(directory, "line", "jax")
+    run.begin(0, "")
+    run.finish(status, "done")
+    return directory
+
+
+def test_a_job_that_has_finished_its_run_does_not_restart_it(tmp_path):
+    assert state(ended(tmp_path, "finished"), EARLIER) == "finished"
+
+
+def test_a_job_that_came_after_the_end_has_not_finished_anything_yet(tmp_path):
+    assert state(ended(tmp_path, "finished"), LATER) == "restarting (background 4711)"
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted", "running"])
+def test_between_two_attempts(tmp_path, status):
+    assert state(ended(tmp_path, status), EARLIER) == "restarting (background 4711)"
+
+
+def test_a_projects_run_is_done_when_it_is_evaluated(tmp_path):
+    ended(tmp_path, "finished")
+    (tmp_path / "training").mkdir()
+    assert state(tmp_path, EARLIER) == "restarting (background 4711)"
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "metrics.json").write_text(json.dumps({}))
+    assert state(tmp_path, EARLIER) == "finished"
+
+
+def test_a_run_that_was_only_evaluated_again_is_done_too(tmp_path):
+    ended(tmp_path, "finished")
+    (tmp_path / "training").mkdir()
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "metrics.json").write_text(json.dumps({}))
+    os.utime(tmp_path / "reports" / "metrics.json", (5e9, 5e9))
+    assert state(tmp_path, LATER) == "finished"

@@ -1,0 +1,112 @@
+"""On a real Ray of one node: a job in its queue, its end, and an end that was asked for."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from submit_place import Place, until
+
+from everstep.launch.submit import ray_jobs
+from everstep.launch.submit.submissions import newest
+
+has_ray = importlib.util.find_spec("ray") is not None
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return Place(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster of one node in a session of its own; only this one is ended."""
+    log = tmp_path_factory.mktemp("ray") / "ray.log"
+    words = ["start", "--head", "--block", "--include-dashboard=true", "--dashboard-host=127.0.0.1"]
+    words += [
+        "--port=26379",
+        "--dashboard-port=28265",
+        "--node-ip-address=127.0.0.1",
+        "--num-cpus=1",
+        "--disable-usage-stats",
+    ]
+    ray = str(Path(sys.executable).with_name("ray"))
+    with open(log, "w") as out:
+        head = subprocess.Popen([ray, *words], stdout=out, stderr=out, start_new_session=True)
+    try:
+        until(lambda: "Ray runtime started" in log.read_text() or head.poll() is not None, 90)
+        assert head.poll() is None, log.read_text()
+        yield "http://127.0.0.1:28265"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(head.pid, signal.SIGTERM)
+        head.wait(60)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not has_ray, reason="Ray is not installed (pip install 'ray[default]')")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning")
+def test_jobs_on_ray(place: Place, dashboard: str) -> None:
+    from ray.job_submission import JobStatus, JobSubmissionClient
+
+    client = until(lambda: _client(JobSubmissionClient, dashboard), 60)
+    options = ("--engine", "ray", "--address", dashboard)
+    job = place.submit(1, *options).split()[1]
+    until(lambda: client.get_job_status(job) == JobStatus.SUCCEEDED, 90)
+    assert place.record()["status"] == "finished"
+    assert "version first from 0" in client.get_job_logs(job)
+    assert place.listed()["state"] == "finished"
+    assert (ray_jobs.has(dashboard, job), ray_jobs.has(dashboard, "lost")) == (False, False)
+
+    (place.run / "run.json").unlink()
+    job = place.submit(60, *options).split()[1]
+    until(lambda: place.has_steps(2), 60)
+    assert place.listed()["state"] == "running"
+    assert ray_jobs.has(dashboard, job)
+    assert "ray job stop" in place.submit(1, *options, code=2)
+    client.stop_job(job)
+    until(lambda: place.record()["status"] == "interrupted", 30)
+    until(lambda: client.get_job_status(job) == JobStatus.STOPPED, 30)
+    assert (place.run / "checkpoints").is_dir(), "it has saved"
+
+    snapshot = max((place.run / "submissions").iterdir())
+    assert json.loads((snapshot / "submission.json").read_text())["address"] == dashboard
+    for name in ("started.json", "ended.json"):
+        (snapshot / name).unlink()
+    found = newest(place.run)
+    assert found is not None
+    assert found.state == "killed", "Ray knows that it was stopped, whatever its job had time to note"
+
+
+def _client(kind, dashboard):
+    try:
+        return kind(dashboard)
+    except (ConnectionError, RuntimeError):
+        return None
+
+
+def test_no_cluster_and_no_ray(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray.job_submission", None)
+    said = place.submit(1, "--engine", "ray", code=2)
+    assert said == (
+        "everstep: error: --engine ray needs the package 'ray[default]', which is not installed: "
+        "pip install 'everstep[ray]'\n"
+    )
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert "RAY_ADDRESS: received '10.0.0.1:6379', expected a dashboard's" in place.submit(1, "--engine", "ray", code=2)
+    assert not (place.run / "submissions").exists()
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not has_ray, reason="Ray is not installed (pip install 'ray[default]')")
+def test_nobody_answers(place: Place) -> None:
+    said = place.submit(1, "--engine", "ray", "--address", "http://127.0.0.1:1", code=2)
+    assert said.startswith("everstep: error: --address: no Ray cluster answers at http://127.0.0.1:1")
+    assert said.count("\n") == 1

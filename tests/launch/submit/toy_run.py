@@ -1,0 +1,57 @@
+"""A run without Keras, for queues: `python toy_run.py DIR SECONDS`.
+
+It keeps its lock, its heartbeat and its checkpoints as a run does, says that it has ended when it is asked to, and
+writes which version of itself it is.
+"""
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+from everstep.run.launcher import announce
+from everstep.run.lock import RunLock
+from everstep.run.record import Run
+
+VERSION = "first"
+
+
+class AskedToEnd(BaseException):
+    pass
+
+
+def asked_to_end(number, frame):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm sends it to every process of a job, and each passes it on
+    raise AskedToEnd
+
+
+def newest(checkpoints):
+    return max((int(path.name) for path in checkpoints.iterdir()), default=0) if checkpoints.is_dir() else 0
+
+
+def main(directory, seconds):
+    signal.signal(signal.SIGTERM, asked_to_end)
+    checkpoints = directory / "checkpoints"
+    steps = round(seconds / 0.05)
+    with RunLock(directory) as lock:
+        announce(directory)
+        run = Run.open(directory, "toy", "none")
+        run.record["train_steps"] = steps
+        run.begin(newest(checkpoints), "", code={})
+        run.mark_first_step()
+        print("version", VERSION, "from", run.step, flush=True)
+        try:
+            for step in range(run.step + 1, steps + 1):
+                time.sleep(0.05)
+                lock.beat(step)
+                run.update(step, 0)
+        except AskedToEnd:
+            (checkpoints / str(run.step)).mkdir(parents=True, exist_ok=True)
+            run.finish("interrupted", "SIGTERM")
+            return 143
+        run.finish("finished", "done")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), float(sys.argv[2])))

@@ -1,0 +1,98 @@
+"""Which checkpoints `--checkpoint` means."""
+
+import json
+
+import numpy as np
+import pytest
+
+from everstep.checkpoint.orbax import OrbaxCheckpointer
+from everstep.checkpoint.retention import Retention
+from everstep.errors import UsageError
+from everstep.run.checkpoint_selection import choose
+
+ACCURACY = {5: 0.5, 10: 0.9, 15: 0.8}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A run of three checkpoints, with what else lies about in such a folder."""
+    run = tmp_path_factory.mktemp("run")
+    checkpointer = OrbaxCheckpointer(run / "checkpoints", Retention(newest=9))
+    for step, accuracy in ACCURACY.items():
+        checkpointer.save(step, {"model/w": np.array([float(step)])}, {"step": step}, {"accuracy": accuracy})
+    checkpointer.close()
+    for name in ("20", "15.damaged", ".everstep-abc-25", "notes"):
+        (run / "checkpoints" / name).mkdir()
+    return run
+
+
+def config(run, **trainer):
+    (run / "config.yaml").write_text(json.dumps({"trainer": trainer}))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "steps", "text"),
+    [
+        ("last", [15], "step 15"),
+        ("5", [5], "step 5"),
+        ("15,5", [5, 15], "the average of steps 5 and 15"),
+        ("last:1", [15], "step 15"),
+        ("last:3", [5, 10, 15], "the average of steps 5, 10 and 15"),
+    ],
+)
+def test_what_is_meant(kept, wanted, steps, text):
+    chosen = choose(kept, wanted)
+    assert (chosen.steps, str(chosen)) == (steps, text)
+    assert all(path.is_dir() for path in chosen.paths)
+
+
+@pytest.mark.parametrize("wanted", ["", "-1", "1.5", "newest", "5,", "5, 10", "05", "last:0", "last:-1", "5;10", "٥"])
+def test_nonsense(kept, wanted):
+    with pytest.raises(UsageError, match=r"^--checkpoint: received .*, expected a step, best, last, steps to average"):
+        choose(kept, wanted)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ("20", r"--checkpoint 20: .* has no step 20; there are: 5, 10, 15"),
+        ("5,6", r"has no step 6; there are: 5, 10, 15"),
+        ("last:4", r"has not so many checkpoints; there are: 5, 10, 15"),
+        ("5,10,5", r"a step counts once"),
+    ],
+)
+def test_what_is_not_there(kept, wanted, said):
+    with pytest.raises(UsageError, match=said):
+        choose(kept, wanted)
+
+
+def test_a_run_without_checkpoints(tmp_path):
+    for wanted in ("last", "5", "last:2", "best"):
+        with pytest.raises(UsageError, match=r"there is none$"):
+            choose(tmp_path, wanted)
+
+
+def test_the_best_by_the_metric_that_the_run_names(kept):
+    config(kept, best_checkpoint_eval_metric="accuracy")
+    assert choose(kept, "best").steps == [10]
+    config(kept, best_checkpoint_eval_metric="accuracy", best_checkpoint_metric_comp="lower")
+    assert choose(kept, "best").steps == [5]
+    for nothing in ({}, {"best_checkpoint_eval_metric": "recall"}):
+        config(kept, **nothing)
+        with pytest.raises(UsageError, match=r"--checkpoint best: .*best_checkpoint_eval_metric.*there are: 5, 10, 15"):
+            choose(kept, "best")
+
+
+def test_the_best_that_was_put_apart_goes_first(kept):
+    """It may be of a step that is no more; where the whole checkpoint is there, an evaluation takes that."""
+    config(kept, best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="top")
+    folder = OrbaxCheckpointer(kept / "top", Retention(newest=9))
+    for step in (7, 15):
+        folder.save(step, {"model/w": np.array([1.0])}, {"step": step})
+    folder.close()
+    for step, whole in ((7, "top"), (15, "checkpoints")):
+        (kept / "top" / "info.json").write_text(json.dumps({"best_ckpt_global_step": step}))
+        assert choose(kept, "best").paths == (kept / "top" / str(step),)
+        assert choose(kept, "best", needs="task").paths == (kept / whole / str(step),)
+    (kept / "top" / "info.json").write_text(json.dumps({"best_ckpt_global_step": 8}))
+    assert choose(kept, "best").steps == [10], "what it names is gone"

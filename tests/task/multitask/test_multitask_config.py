@@ -1,0 +1,59 @@
+"""What is refused before anything is built, with the key that is wrong."""
+
+import pytest
+
+import everstep as es
+from everstep.errors import UsageError
+from everstep.multitask import MultiTaskConfig, SamplerConfig, TaskRoutine
+
+
+def config(*routines, **fields):
+    return MultiTaskConfig(task_routines=[TaskRoutine(r) for r in routines], **fields)
+
+
+ONE, TWO = {"task_name": "one"}, {"task_name": "two"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (config(), "task_routines: has no task to train"),
+        (config({**ONE, "task_weight": 0.0}), "task_routines: has no task to train"),
+        (config({}), "task_routines[0].task_name: received ''"),
+        (config({"task_name": "a/b"}), "task_routines[0].task_name: received 'a/b'"),
+        (config(ONE, ONE), "task_routines[1].task_name: received 'one', another task has this name"),
+        (config(ONE, {**TWO, "task_weight": -1.0}), "task_routines[1].task_weight: received -1.0"),
+        (config({**ONE, "task_weight": float("inf")}), "task_routines[0].task_weight: received inf"),
+        (config({**ONE, "eval_steps": -1}), "task_routines[0].eval_steps: received -1"),
+        (config(ONE, sampler=SamplerConfig(type=None)), "sampler.type: received None"),
+        (config(ONE, train_data=es.DataConfig(global_batch_size=3)), "train_data: is not read, but for seed"),
+        (config(ONE, validation_data=es.DataConfig(cache=True)), "validation_data: is not read, but for seed"),
+        (
+            config(ONE, sampler=SamplerConfig({"type": "annealing", "annealing": {"steps_per_epoch": 0}})),
+            "sampler.annealing.steps_per_epoch: received 0",
+        ),
+    ],
+)
+def test_refused(wrong, said):
+    with pytest.raises(UsageError) as error:
+        wrong.validate()
+    assert said in str(error.value)
+
+
+def test_accepted():
+    config(ONE, {**TWO, "task_weight": 0.0, "eval_steps": 0}, train_data=es.DataConfig(seed=3)).validate()
+    config(ONE, mode="joint", sampler=SamplerConfig(type=None)).validate()
+
+
+def test_unknown_mode():
+    with pytest.raises(UsageError, match="mode: received 'jiont'"):
+        config(ONE, mode="jiont")
+
+
+def test_tasks_keep_their_class_under_overrides():
+    from everstep.recipes.multitask import DigitConfig
+
+    experiment = es.get_exp_config("multitask/digits")
+    experiment.override({"task": {"task_routines[1]": {"task_weight": 0.5, "task_config": {"num_samples": 7}}}})
+    assert experiment.task.task_routines[1].task_config == DigitConfig(target="parity", num_samples=7)
+    experiment.validate()

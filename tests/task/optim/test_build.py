@@ -1,0 +1,172 @@
+"""Building optimizers, on whichever backend is configured."""
+
+import math
+from typing import Any
+
+import keras
+import pytest
+
+from everstep.errors import UsageError
+from everstep.optim import OptimizationConfig
+from everstep.task.optim.build import build
+
+
+def cosine(initial: float = 1.0, steps: int = 100, **more: Any) -> dict[str, Any]:
+    return {"type": "cosine", "cosine": {"initial_learning_rate": initial, "decay_steps": steps, **more}}
+
+
+def trained(config: OptimizationConfig, steps: int = 2, gradient: float = 1.0) -> dict[str, float]:
+    """Returns the weights, by path, that start at 1 and see a constant gradient."""
+    optimizer = build(config)
+    layers = [keras.layers.Dense(1, name="dense"), keras.layers.LayerNormalization(center=False, name="norm")]
+    model = keras.Sequential([keras.Input((1,)), *layers], name="encoder")
+    for variable in model.trainable_variables:
+        variable.assign(keras.ops.ones_like(variable.value))
+    gradients = [gradient * keras.ops.ones_like(variable.value) for variable in model.trainable_variables]
+    for _ in range(steps):
+        optimizer.apply(gradients, model.trainable_variables)
+    return {v.path: float(keras.ops.sum(v)) for v in model.trainable_variables}
+
+
+def test_the_default_is_adam_with_a_learning_rate_that_can_be_set():
+    optimizer = build(OptimizationConfig())
+    assert type(optimizer) is keras.optimizers.Adam
+    assert float(optimizer.learning_rate) == pytest.approx(1e-3)
+    optimizer.learning_rate = 0.5
+    assert float(optimizer.learning_rate) == 0.5
+
+
+def test_a_schedule_drives_the_optimizer():
+    config = OptimizationConfig(
+        {
+            "optimizer": {"type": "sgd"},
+            "learning_rate": cosine(steps=4, offset=1),
+            "warmup": {"type": "linear", "linear": {"warmup_steps": 2}},
+        }
+    )
+    top = 0.5 * (1 + math.cos(math.pi / 4))
+    assert trained(config, 3)["encoder/dense/kernel"] == pytest.approx(1 - 0 - top / 2 - top, abs=1e-6)
+
+
+def test_sgd_with_decay():
+    parts = {
+        "optimizer": {"type": "sgd", "sgd": {"decay": 1.0}},
+        "learning_rate": {"constant": {"learning_rate": 0.5}},
+    }
+    assert trained(OptimizationConfig(parts), 2)["encoder/dense/bias"] == pytest.approx(1 - 0.5 - 0.25)
+
+
+@pytest.mark.parametrize("type_", ["sgd", "adam", "adamw", "rmsprop"])
+def test_fields_reach_the_optimizer_and_survive_saving(type_: str):
+    fields = {
+        "sgd": {"momentum": 0.5, "nesterov": True},
+        "adam": {"beta_1": 0.8, "epsilon": 1e-3, "amsgrad": True},
+        "adamw": {"beta_2": 0.99, "weight_decay_rate": 0.1, "exclude_from_weight_decay": ["bias"]},
+        "rmsprop": {"rho": 0.8, "centered": True},
+    }[type_]
+    config = OptimizationConfig(
+        {
+            "optimizer": {"type": type_, type_: fields},
+            "learning_rate": cosine(offset=3),
+            "warmup": {"type": "polynomial", "polynomial": {"warmup_steps": 2}},
+        }
+    )
+    optimizer = build(config)
+    renamed = {"weight_decay_rate": "weight_decay", "exclude_from_weight_decay": "exclude"}
+    for name, value in fields.items():
+        assert getattr(optimizer, renamed.get(name, name)) == value
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(again) is type(optimizer)
+    assert again.get_config() == optimizer.get_config()
+    assert float(again._learning_rate(7)) == float(optimizer._learning_rate(7))
+
+
+def test_adamw_decays_by_path_include_before_exclude():
+    adamw = {
+        "weight_decay_rate": 0.5,
+        "gradient_clip_norm": 0,
+        "exclude_from_weight_decay": ["norm/", "bias$"],
+        "include_in_weight_decay": ["dense/b"],
+    }
+    parts = {
+        "optimizer": {"type": "adamw", "adamw": adamw},
+        "learning_rate": {"constant": {"learning_rate": 0.1}},
+    }
+    weights = trained(OptimizationConfig(parts), 1, gradient=0.0)
+    assert weights["encoder/norm/gamma"] == 1.0
+    assert weights["encoder/dense/kernel"] == pytest.approx(1 - 0.1 * 0.5)
+    assert weights["encoder/dense/bias"] == pytest.approx(1 - 0.1 * 0.5)
+
+
+def test_adamw_clips_unless_told_otherwise():
+    assert build(OptimizationConfig({"optimizer": {"type": "adamw"}})).global_clipnorm == 1.0
+    unclipped = {"type": "adamw", "adamw": {"gradient_clip_norm": 0}}
+    assert build(OptimizationConfig({"optimizer": unclipped})).global_clipnorm is None
+    other = {"type": "adamw", "adamw": {"gradient_clip_norm": 0, "clipvalue": 0.5}}
+    assert build(OptimizationConfig({"optimizer": other})).clipvalue == 0.5
+
+
+def test_clipping_is_passed_on():
+    optimizer = build(OptimizationConfig({"optimizer": {"type": "sgd", "sgd": {"global_clipnorm": 2}}}))
+    assert (optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm) == (None, None, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            {"learning_rate": {"type": "cosine"}},
+            r"^trainer\.optimizer_config\.learning_rate\.cosine\.initial_learning_rate: is required\n"
+            r"trainer\.optimizer_config\.learning_rate\.cosine\.decay_steps: is required$",
+        ),
+        ({"learning_rate": {"type": "exponential"}}, r"exponential\.decay_rate: is required"),
+        ({"learning_rate": {"type": "stepwise"}}, r"stepwise\.values: is required"),
+        ({"learning_rate": {"type": "polynomial"}}, r"polynomial\.decay_steps: is required"),
+        (
+            {"warmup": {"type": "linear"}},
+            r"^trainer\.optimizer_config\.warmup\.linear\.warmup_steps: is required$",
+        ),
+        (
+            {"warmup": {"type": "linear", "linear": {"warmup_steps": -1}}},
+            r"warmup\.linear\.warmup_steps: received -1, cannot be negative",
+        ),
+        (
+            {"learning_rate": {"type": None}},
+            r"learning_rate\.type: nothing is selected: choose one of constant",
+        ),
+        ({"optimizer": {"type": None}}, r"optimizer\.type: nothing is selected"),
+        ({"learning_rate": cosine(steps=0)}, r"learning_rate\.cosine\.decay_steps: received 0, must be more than 0"),
+        (
+            {
+                "learning_rate": {
+                    "type": "polynomial",
+                    "polynomial": {"initial_learning_rate": 1, "decay_steps": 0},
+                }
+            },
+            r"learning_rate\.polynomial\.decay_steps: received 0, must be more than 0",
+        ),
+        (
+            {"learning_rate": {"type": "stepwise", "stepwise": {"boundaries": [1, 2], "values": [1, 2]}}},
+            r"learning_rate\.stepwise\.values: received \[.*must be one more than the 2 boundaries, not 2",
+        ),
+        (
+            {"learning_rate": {"type": "stepwise", "stepwise": {"boundaries": [2, 1], "values": [1, 2, 3]}}},
+            r"learning_rate\.stepwise\.boundaries: received \[2, 1\].*increasing",
+        ),
+        (
+            {"optimizer": {"type": "sgd", "sgd": {"clipnorm": 1, "clipvalue": 1}}},
+            r"optimizer\.sgd: gradients are clipped twice, by clipnorm and clipvalue",
+        ),
+        (
+            {"optimizer": {"type": "adamw", "adamw": {"clipnorm": 1}}},
+            r"optimizer\.adamw\.gradient_clip_norm: received 1\.0, gradients are clipped twice",
+        ),
+        (
+            {"optimizer": {"type": "adamw", "adamw": {"exclude_from_weight_decay": ["("]}}},
+            r"optimizer\.adamw\.exclude_from_weight_decay: '\(' is no regular expression",
+        ),
+    ],
+)
+def test_what_cannot_be_built_is_named(parts: dict[str, Any], message: str):
+    with pytest.raises(UsageError, match=message):
+        build(OptimizationConfig(parts))

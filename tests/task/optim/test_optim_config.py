@@ -1,0 +1,269 @@
+"""Optimization config: Model Garden's names, and defaults that work."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from everstep.errors import UsageError
+from everstep.optim import LrConfig, OptimizationConfig, OptimizerConfig, WarmupConfig
+
+INITIAL = {"initial_learning_rate": 1.0}
+
+
+def test_the_default_works():
+    assert OptimizationConfig().as_dict() == {
+        "optimizer": {
+            "type": "adam",
+            "adam": {
+                "clipnorm": None,
+                "clipvalue": None,
+                "global_clipnorm": None,
+                "beta_1": 0.9,
+                "beta_2": 0.999,
+                "epsilon": 1e-7,
+                "amsgrad": False,
+            },
+        },
+        "learning_rate": {"type": "constant", "constant": {"learning_rate": 1e-3}},
+        "warmup": {"type": None},
+        "ema": None,
+        "gradient_accumulation_steps": 1,
+    }
+
+
+@pytest.mark.parametrize("number", [0.05, 1, np.float32(0.25)])
+def test_a_number_is_a_constant_learning_rate(number: float):
+    expected = {"type": "constant", "constant": {"learning_rate": float(number)}}
+    assert OptimizationConfig({"learning_rate": number}).learning_rate.as_dict() == expected
+    config = OptimizationConfig({"learning_rate": {"type": "cosine", "cosine": {**INITIAL, "decay_steps": 9}}})
+    config.override({"learning_rate": number})
+    assert config.learning_rate.as_dict() == expected
+    config.learning_rate = number  # type: ignore[assignment]
+    assert config.learning_rate.as_dict() == expected
+    with pytest.raises(UsageError, match=r"learning_rate\.constant\.learning_rate: received -1"):
+        OptimizationConfig({"learning_rate": -1}).validate()
+    with pytest.raises(UsageError, match=r"learning_rate: received True, expected a number or LrConfig"):
+        OptimizationConfig({"learning_rate": True})
+
+
+def test_it_is_built_from_a_dict():
+    config = OptimizationConfig(
+        {
+            "optimizer": {"type": "sgd", "sgd": {"momentum": 0.9}},
+            "learning_rate": {"type": "stepwise", "stepwise": {"boundaries": [10], "values": [1, 0.1]}},
+            "warmup": {"type": "linear", "linear": {"warmup_steps": 5}},
+        }
+    )
+    assert config.optimizer.get().momentum == 0.9
+    assert config.learning_rate.get().values == [1.0, 0.1]
+    assert config.warmup.get().warmup_steps == 5
+
+
+def test_model_gardens_defaults():
+    adamw = OptimizerConfig().adamw
+    assert (adamw.weight_decay_rate, adamw.gradient_clip_norm) == (0.0, 1.0)
+    assert (adamw.include_in_weight_decay, adamw.exclude_from_weight_decay) == (None, None)
+    assert LrConfig().polynomial.end_learning_rate == 1e-4
+    assert WarmupConfig().polynomial.power == 1.0
+    clipping = {"clipnorm": None, "clipvalue": None, "global_clipnorm": None}
+    excluded = {"exclude_from_weight_decay": None, "exclude_from_layer_adaptation": None}
+    assert OptimizerConfig().lamb.as_dict() == {
+        **clipping,
+        **{"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-6, "weight_decay_rate": 0.0},
+        **excluded,
+    }
+    assert OptimizerConfig().lars.as_dict() == {
+        **clipping,
+        **{"momentum": 0.9, "eeta": 0.001, "weight_decay_rate": 0.0, "nesterov": False, "classic_momentum": True},
+        **excluded,
+    }
+    assert OptimizerConfig().adagrad.as_dict() == {**clipping, "initial_accumulator_value": 0.1, "epsilon": 1e-7}
+    assert OptimizerConfig().adafactor.as_dict() == {
+        **clipping,
+        **{"beta_2_decay": -0.8, "epsilon_1": 1e-30, "epsilon_2": 1e-3, "clip_threshold": 1.0, "relative_step": True},
+    }
+    assert OptimizationConfig({"ema": {}}).ema.as_dict() == {
+        "trainable_weights_only": True,
+        "average_decay": 0.99,
+        "start_step": 0,
+        "dynamic_decay": True,
+    }
+    assert LrConfig().power_with_offset.as_dict() == {
+        "initial_learning_rate": None,
+        "power": -0.5,
+        "offset": 0,
+        "pre_offset_learning_rate": 1e6,
+    }
+
+
+def test_mistakes_have_their_path():
+    with pytest.raises(UsageError, match=r"optimizer\.type: received 'adma', unknown type: did you mean 'adam'"):
+        OptimizationConfig({"optimizer": {"type": "adma"}})
+    with pytest.raises(UsageError, match=r"learning_rate\.cosine\.decay_stpes: received .*, unknown key"):
+        OptimizationConfig({"learning_rate": {"cosine": {"decay_stpes": 1}}})
+
+
+@pytest.mark.parametrize(
+    ("type_", "answer"),
+    [
+        ("sgd_experimental", "is 'sgd' here"),
+        ("adam_experimental", "is 'adam' here"),
+        ("adamw_experimental", "is 'adamw' here, with weight_decay_rate and gradient_clip_norm"),
+        ("adafactor_keras", "is 'adafactor' here"),
+        ("slide", "has never been published"),
+    ],
+)
+def test_other_names_are_answered(type_: str, answer: str):
+    with pytest.raises(UsageError) as error:
+        OptimizationConfig({"optimizer": {"type": type_, type_: {"clipnorm": 1}}})
+    lines = str(error.value).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["optimizer.type", f"optimizer.{type_}"]
+    assert all(answer in line for line in lines)
+
+
+REQUIRED = {
+    "stepwise": ["boundaries", "values"],
+    "exponential": ["initial_learning_rate", "decay_steps", "decay_rate"],
+    "polynomial": ["initial_learning_rate"],
+    "cosine": ["initial_learning_rate"],
+    "cosine_restarts": ["initial_learning_rate", "first_decay_steps"],
+    "power": ["initial_learning_rate"],
+    "power_linear": ["initial_learning_rate"],
+    "power_with_offset": ["initial_learning_rate"],
+    "step_cosine_with_offset": ["boundaries", "values"],
+}
+
+
+def wrong(**parts: Any) -> list[str]:
+    """Returns the lines that say what is wrong with a configuration; no backend is needed for it."""
+    with pytest.raises(UsageError) as error:
+        OptimizationConfig(parts).validate()
+    return str(error.value).splitlines()
+
+
+@pytest.mark.parametrize("type_", REQUIRED)
+def test_a_schedule_without_its_fields(type_: str):
+    expected = [f"learning_rate.{type_}.{name}: is required" for name in REQUIRED[type_]]
+    assert wrong(learning_rate={"type": type_}) == expected
+
+
+def test_only_what_is_selected_is_checked():
+    OptimizationConfig(
+        {"optimizer": {"sgd": {"momentum": 7}}, "learning_rate": {"cosine": {"decay_steps": -3}}}
+    ).validate()
+
+
+@pytest.mark.parametrize(
+    ("parts", "line"),
+    [
+        (
+            {"type": "step_cosine_with_offset", "step_cosine_with_offset": {"boundaries": [5, 9], "values": [1]}},
+            "learning_rate.step_cosine_with_offset.values: received [1.0], "
+            "must be as many as the 2 boundaries, or one more, not 1",
+        ),
+        (
+            {"type": "step_cosine_with_offset", "step_cosine_with_offset": {"boundaries": [9, 5], "values": [1, 2]}},
+            "learning_rate.step_cosine_with_offset.boundaries: received [9, 5], "
+            "must be steps from 0 on in increasing order",
+        ),
+        (
+            {"type": "step_cosine_with_offset", "step_cosine_with_offset": {"boundaries": [0], "values": [1]}},
+            "learning_rate.step_cosine_with_offset.boundaries: received [0], "
+            "must have a step after 0, where an interval ends",
+        ),
+        (
+            {"type": "step_cosine_with_offset", "step_cosine_with_offset": {"boundaries": [0, 9], "values": [1, 2, 3]}},
+            "learning_rate.step_cosine_with_offset.values: received [1.0, 2.0, 3.0], "
+            "must be as many as the 1 boundaries after 0, or one more, not 3",
+        ),
+        (
+            {"type": "cosine_restarts", "cosine_restarts": {**INITIAL, "first_decay_steps": 5, "t_mul": 0.5}},
+            "learning_rate.cosine_restarts.t_mul: received 0.5, must be 1 (all as long as the first) or at least 1.001",
+        ),
+        (
+            {"type": "power_linear", "power_linear": {**INITIAL, "total_decay_steps": 5, "linear_decay_fraction": 0}},
+            "learning_rate.power_linear.linear_decay_fraction: received 0.0, "
+            "must be more than 0; a rate without an end has the type power_with_offset",
+        ),
+        (
+            {"type": "power_linear", "power_linear": {**INITIAL, "total_decay_steps": 5, "linear_decay_fraction": 2}},
+            "learning_rate.power_linear.linear_decay_fraction: received 2.0, must be from 0 to 1",
+        ),
+    ],
+)
+def test_schedules_that_cannot_be(parts: dict[str, Any], line: str):
+    assert wrong(learning_rate=parts) == [line]
+
+
+@pytest.mark.parametrize(
+    ("type_", "fields", "line"),
+    [
+        (
+            "lamb",
+            {"exclude_from_layer_adaptation": ["("]},
+            "exclude_from_layer_adaptation: '(' is no regular expression",
+        ),
+        ("lamb", {"beta_2": 1.5}, "beta_2: received 1.5, must be from 0 to less than 1"),
+        ("adam", {"beta_1": 1}, "beta_1: received 1.0, must be from 0 to less than 1"),
+        ("sgd", {"momentum": 1}, "momentum: received 1.0, must be from 0 to less than 1"),
+        ("rmsprop", {"rho": -0.1}, "rho: received -0.1, must be from 0 to less than 1"),
+        ("adafactor", {"epsilon_1": 0}, "epsilon_1: received 0.0, must be more than 0"),
+        ("lars", {"eeta": 0}, "eeta: received 0.0, must be more than 0"),
+        ("lars", {"weight_decay_rate": -1}, "weight_decay_rate: received -1.0, cannot be negative"),
+        ("adafactor", {"beta_2_decay": 0.8}, "beta_2_decay: received 0.8, must be less than 0"),
+        ("adagrad", {"clipvalue": 0}, "clipvalue: received 0.0, must be more than 0"),
+    ],
+)
+def test_optimizers_that_cannot_be(type_: str, fields: dict[str, Any], line: str):
+    assert wrong(optimizer={"type": type_, type_: fields})[0].startswith(f"optimizer.{type_}.{line}")
+
+
+NEGATIVE: list[Any] = [
+    ("constant", "learning_rate", {}),
+    ("exponential", "initial_learning_rate", {"decay_steps": 5, "decay_rate": 0.5}),
+    ("polynomial", "initial_learning_rate", {"decay_steps": 5}),
+    ("polynomial", "end_learning_rate", {**INITIAL, "decay_steps": 5}),
+    ("cosine", "initial_learning_rate", {"decay_steps": 5}),
+    ("cosine_restarts", "initial_learning_rate", {"first_decay_steps": 5}),
+    ("power", "initial_learning_rate", {}),
+    ("power_linear", "initial_learning_rate", {"total_decay_steps": 5}),
+    ("power_with_offset", "pre_offset_learning_rate", INITIAL),
+]
+
+
+@pytest.mark.parametrize("value", [-0.1, float("inf"), float("nan")])
+@pytest.mark.parametrize(("type_", "name", "fields"), NEGATIVE)
+def test_rates_that_cannot_train(type_: str, name: str, fields: dict[str, Any], value: float):
+    line = f"learning_rate.{type_}.{name}: received {value}, a learning rate is finite and not negative"
+    assert wrong(learning_rate={"type": type_, type_: {**fields, name: value}}) == [line]
+
+
+def test_one_bad_rate_of_several():
+    for type_, values in (("stepwise", [1.0, -1.0]), ("step_cosine_with_offset", [-1.0])):
+        lines = wrong(learning_rate={"type": type_, type_: {"boundaries": [5], "values": values}})
+        assert lines == [f"learning_rate.{type_}.values: received {values}, a learning rate is finite and not negative"]
+    lines = wrong(warmup={"type": "linear", "linear": {"warmup_steps": 5, "warmup_learning_rate": -1}})
+    assert lines == ["warmup.linear.warmup_learning_rate: received -1.0, a learning rate is finite and not negative"]
+
+
+def test_averages_that_never_move():
+    lines = wrong(ema={"average_decay": 1, "dynamic_decay": False})
+    assert lines == ["ema.average_decay: received 1.0, must be from 0 to less than 1"]
+    OptimizationConfig({"ema": {"average_decay": 1}}).validate()  # a dynamic decay is less, as long as a run lasts
+
+
+@pytest.mark.parametrize(
+    ("type_", "field"),
+    [("cosine", "decay_steps"), ("polynomial", "decay_steps"), ("power_linear", "total_decay_steps")],
+)
+def test_a_schedule_is_as_long_as_training_unless_somebody_says_how_long(type_: str, field: str):
+    config = OptimizationConfig({"learning_rate": {"type": type_, type_: {"initial_learning_rate": 0.1, "offset": 20}}})
+    config.validate()
+    assert config.open_length == f"learning_rate.{type_}.{field}"
+    filled = config.with_length(100)
+    assert getattr(filled.learning_rate.get(), field) == 80, "it ends at step 100"
+    assert config.open_length is not None, "the former is as it was"
+    assert filled.open_length is None
+    assert filled.with_length(7) is filled
+    assert OptimizationConfig().open_length is None

@@ -1,0 +1,109 @@
+"""Optimizers of one's own."""
+
+import copy
+import dataclasses
+
+import keras
+import pytest
+
+import everstep
+from everstep.errors import UsageError
+from everstep.optim import ClippingConfig, OptimizationConfig, OptimizerConfig, register_optimizer
+from everstep.task.optim import config as registry
+from everstep.task.optim.build import build
+
+
+@dataclasses.dataclass
+class LionConfig(ClippingConfig):
+    """Settings of an optimizer that Everstep does not have."""
+
+    beta_1: float = 0.9
+    """Decay of the mean of the gradients."""
+
+
+def lion(learning_rate, beta_1, **clipping):
+    return keras.optimizers.Lion(learning_rate, beta_1=beta_1, **clipping)
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    register_optimizer("lion", LionConfig)(lion)
+
+
+def test_a_registered_optimizer_is_chosen_by_name():
+    params = everstep.get_exp_config("mnist/mlp")
+    params.override(
+        {"trainer": {"optimizer_config": {"optimizer": {"type": "lion", "lion": {"beta_1": 0.5, "clipnorm": 2}}}}}
+    )
+    params.validate()
+    optimizer = build(params.trainer.with_schedule().optimizer_config)
+    assert type(optimizer) is keras.optimizers.Lion
+    assert (optimizer.beta_1, optimizer.clipnorm) == (0.5, 2.0)
+    assert params.as_dict()["trainer"]["optimizer_config"]["optimizer"]["lion"]["beta_1"] == 0.5
+
+
+def test_its_values_are_checked_like_all_others():
+    with pytest.raises(UsageError, match=r"optimizer\.lion\.beta_2: received .*, unknown key"):
+        OptimizationConfig({"optimizer": {"type": "lion", "lion": {"beta_2": 0.5}}})
+    with pytest.raises(UsageError, match=r"optimizer\.lion\.clipnorm: received -1\.0"):
+        build(OptimizationConfig({"optimizer": {"type": "lion", "lion": {"clipnorm": -1}}}))
+    assert OptimizationConfig() == OptimizationConfig()
+    assert isinstance(OptimizationConfig().optimizer, OptimizerConfig)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda optimizer: OptimizationConfig(optimizer=optimizer),
+        lambda optimizer: OptimizationConfig({"optimizer": optimizer}),
+        lambda optimizer: OptimizationConfig(optimizer=OptimizerConfig(optimizer)),
+        lambda optimizer: OptimizationConfig(optimizer=OptimizerConfig(type="lion", lion=optimizer["lion"])),
+        lambda optimizer: OptimizationConfig().replace(optimizer=optimizer),
+    ],
+)
+def test_every_way_to_make_a_config_knows_it(make):
+    config = make({"type": "lion", "lion": {"beta_1": 0.5}})
+    config.validate()
+    assert build(config).beta_1 == 0.5
+    assert config == OptimizationConfig({"optimizer": {"type": "lion", "lion": {"beta_1": 0.5}}})
+    assert copy.deepcopy(config) == config
+
+
+def test_a_config_that_is_older_than_the_registration():
+    registry._registered.clear()
+    registry._extended.cache_clear()
+    older = OptimizationConfig()
+    for values in ({"type": "lion"}, {"lion": {"beta_1": 0.5}}):
+        with pytest.raises(UsageError, match=r"once @register_optimizer has run, in configs that are made after that"):
+            older.override({"optimizer": values})
+    register_optimizer("lion", LionConfig)(lion)
+    with pytest.raises(
+        UsageError, match=r"optimizer\.type: received 'lion', unknown type: .*in configs that are made after that"
+    ):
+        older.override({"optimizer": {"type": "lion"}})
+    assert type(build(older.replace(optimizer={"type": "lion"}))) is keras.optimizers.Lion  # a copy is made now
+
+
+def test_a_name_is_given_once():
+    def other(learning_rate):
+        return keras.optimizers.SGD(learning_rate)
+
+    for name, message in (("adam", "Everstep's own"), ("lion", "registered already, by .*lion"), ("type", "own")):
+        with pytest.raises(UsageError, match=message):
+            register_optimizer(name, LionConfig)(other)
+    assert register_optimizer("lion", LionConfig)(lion) is lion  # the same definition again, as in a notebook
+
+
+@pytest.mark.parametrize(("name", "cls"), [("a b", LionConfig), ("_a", LionConfig), ("fine", dict), ("fine", None)])
+def test_what_cannot_be_registered(name, cls):
+    with pytest.raises(UsageError, match="@register_optimizer"):
+        register_optimizer(name, cls)
+
+
+def test_what_makes_no_optimizer():
+    @register_optimizer("nothing", ClippingConfig)
+    def nothing(learning_rate, **clipping):
+        return None
+
+    with pytest.raises(UsageError, match=r"optimizer\.nothing: .*returned None, which is no optimizer"):
+        build(OptimizationConfig({"optimizer": {"type": "nothing"}}))

@@ -1,0 +1,164 @@
+"""The display on a real terminal: a program in a pseudo-terminal, and what its screen shows."""
+
+import io
+import os
+import re
+import signal
+import sys
+import time
+
+import pytest
+from tests.servers.terminal import Terminal
+
+from everstep.tracking.console import ConsoleTracker, Facts
+from everstep.tracking.live_display import LiveScreen, pause_after
+
+PROGRAM = """
+import contextlib, logging, os, sys, time
+from everstep.tracking.console import ConsoleTracker
+tracker = ConsoleTracker(1000)
+steps, pause = int(sys.argv[1]), float(sys.argv[2])
+try:
+    with contextlib.closing(tracker):
+        tracker.start(0)
+        for step in range(1, steps + 1):
+            tracker.progress(step)
+            time.sleep(pause)
+            if step % 20 == 0:
+                tracker.log(step, {"training_loss": 1 / step, "steps_per_second": 50.0}, "train")
+            if step == 50:
+                print("printed by a step")
+                logging.getLogger("a").warning("a warning")
+                os.write(2, b"written past everybody\\r\\n")
+                if os.fork() == 0:
+                    print("printed by a forked worker")
+                    sys.stdout.flush()
+                    os._exit(0)
+                os.wait()
+    print("all is done")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def terminal(steps, pause=0.005, columns=100, rows=30, **environment):
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    words = [sys.executable, "-c", PROGRAM, str(steps), str(pause)]
+    return Terminal(words, {**inherited, "TERM": "xterm-256color", **environment}, columns, rows)
+
+
+@pytest.fixture(scope="module")
+def done():
+    with terminal(200) as shown:
+        assert shown.end() == 0
+        return shown
+
+
+def test_lines_are_scrollback_above_the_picture(done):
+    text = done.screen.text()
+    lines = [line for line in text.splitlines() if line.startswith("train | step:")]
+    assert [int(line.split("|")[1].split(":")[1]) for line in lines] == [*range(20, 201, 20)]
+    assert text.count("200/1,000") == 1, "one picture"
+    assert text.count("steps/s ") == 1
+    assert text.index("train | step:   200") < text.index("200/1,000") < text.index("all is done")
+    assert text.splitlines()[-1] == "all is done"
+
+
+@pytest.mark.parametrize("line", ["printed by a step", "a warning", "written past everybody", "printed by a forked"])
+def test_what_others_write_is_kept(done, line):
+    assert sum(line in one for one in done.screen.text().splitlines()) == 1
+
+
+def test_it_is_drawn_at_most_ten_times_a_second(done):
+    frames = done.raw.count("\x1b[J")
+    assert 3 <= frames <= 10 * 200 * 0.005 * 4, "steps are reported 200 times a second"
+
+
+def test_the_terminal_is_left_as_it_was(done):
+    assert "\x1b[?" not in done.raw, "neither is the cursor hidden, nor another screen taken"
+    assert done.raw.rstrip().endswith("all is done")
+
+
+def test_ctrl_c_leaves_the_last_picture_and_a_usable_terminal():
+    with terminal(100_000) as shown:
+        shown.wait_for("train | step:    40")
+        shown.interrupt()
+        assert shown.end() == 0
+        lines = shown.screen.text().splitlines()
+        assert lines[-1] == "interrupted"
+        assert any("/1,000" in line for line in lines[-6:-1])
+        assert "\x1b[?" not in shown.raw
+
+
+def test_a_window_that_is_made_narrower_leaves_nothing_behind():
+    with terminal(100_000, columns=100) as shown:
+        shown.wait_for("train | step:    40")
+        shown.resize(50, 12)
+        shown.wait_for("train | step:   120")
+        shown.process.send_signal(signal.SIGKILL)
+        shown.end()
+        text = shown.screen.text()
+        assert text.count("steps/s ") == 1
+        assert all(len(line) <= 50 for line in text.splitlines()[-5:])
+        assert "\x1b[?" not in shown.raw, "killed, and the cursor is still there"
+
+
+def test_no_color_is_honoured():
+    with terminal(30, NO_COLOR="1") as shown:
+        assert shown.end() == 0
+        assert "30/1,000" in shown.screen.text()
+        assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", shown.raw)
+
+
+def test_a_picture_that_fails_is_no_reason_to_stop(caplog):
+    class Out:
+        encoding = "utf-8"
+        written = ""
+
+        def write(self, text):
+            self.written += text
+
+        def flush(self):
+            pass
+
+    def broken(columns, rows):
+        raise RuntimeError("cannot be drawn")
+
+    screen = LiveScreen(Out(), broken)
+    screen.start()
+    screen.print("a line")
+    screen.stop()
+    assert "a line" in screen._out.written
+    assert caplog.text.count("the display cannot be drawn") == 1
+
+
+@pytest.mark.full
+def test_what_drawing_costs(capsys, monkeypatch):
+    """Prints how long a picture takes, and a report of progress."""
+
+    class Tty(io.StringIO):
+        def isatty(self):
+            return True
+
+    tracker = ConsoleTracker(100_000, Tty())
+    tracker.facts = lambda step: Facts(epoch=1.5, checkpoint=(1000, 3.0), goodput=1.0)
+    monkeypatch.setenv("TERM", "xterm")
+    tracker.start(0)
+    for step in range(100, 2100, 100):
+        tracker.log(step, {"training_loss": 1 / step, "accuracy": 0.9}, "train")
+        tracker.log(step, {"validation_loss": 1 / step, "accuracy": 0.9}, "validation")
+    begin, rounds = time.perf_counter(), 500
+    for step in range(rounds):
+        tracker.progress(step)
+        tracker._screen._draw()
+    drawing = (time.perf_counter() - begin) / rounds
+    begin = time.perf_counter()
+    for step in range(100_000):
+        tracker.progress(step)
+    reporting = (time.perf_counter() - begin) / 100_000
+    tracker.close()
+    with capsys.disabled():
+        print(f"\na picture takes {1e6 * drawing:.0f} µs: one every {pause_after(drawing):.2f} s")
+        print(f"a report of progress takes {1e9 * reporting:.0f} ns")
+    assert pause_after(drawing) < 1.0, "of half a percent of the time, one a second can be had"
+    assert reporting < 1e-6
