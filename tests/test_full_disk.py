@@ -145,7 +145,7 @@ def test_a_run_that_is_to_continue_goes_on_and_misses_nothing_in_the_end(tmp_pat
     for kind in ("HistoryTracker", "TensorBoardTracker"):
         assert said.count(f"{kind} cannot write ([Errno 28] No space left on device") == 1
         assert said.count(f"{kind} can write again") == 1
-    assert said.count("; training goes on\n") == 2  # the steps 30 and 40
+    assert said.count("; training continues\n") == 2  # the steps 30 and 40
 
 
 if __name__ == "__main__":

@@ -181,9 +181,15 @@ def join(path: str, key: str) -> str:
 
 
 def show(value: Any, limit: int = 120) -> str:
-    """Returns a value as an error shows it: its repr without secrets, cut when long."""
+    """Returns a value as an error shows it: its repr without secrets, shortened in the middle when long.
+
+    Both ends are kept: a path begins with where it is, and ends with what it is.
+    """
     text = redaction.text(repr(redaction.tree(value)))
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    if len(text) <= limit:
+        return text
+    end = limit // 2
+    return f"{text[: limit - 1 - end]}…{text[-end:]}"
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> UsageError:

@@ -48,8 +48,7 @@ def test_a_bad_choice_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "abacus")
     check = doctor.chosen_backend()
     assert not check.ok
-    assert "unknown backend 'abacus'" in check.text
-    assert "KERAS_BACKEND" in check.text
+    assert check.text.startswith("KERAS_BACKEND: received 'abacus', unknown backend")
 
 
 def test_a_broken_backend_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

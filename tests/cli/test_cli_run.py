@@ -116,7 +116,7 @@ def test_evaluation_alone(project: Path, done: tuple[int, str, str], here: Any) 
         (["run", "b"], r"run_name: '.*/runs' contains no run 'b': known: 'a'"),
         (["run"], "RUN_NAME: no run is given: everstep run RUN_NAME, a folder in the project's runs/$"),
         (["run", "a", "--run_name=b"], "--run-name: received 'b', the command line also names the run 'a': keep one$"),
-        (["run", "a", "--backend=torsch"], "--backend: unknown backend 'torsch'; "),
+        (["run", "a", "--backend=torsch"], "--backend: received 'torsch', unknown backend: did you mean 'torch'"),
         (
             ["run", "a", "--data-dir=nowhere"],
             r"data_dir: received '.*nowhere', does not exist .*data_dir\)$",

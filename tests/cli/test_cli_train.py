@@ -80,7 +80,7 @@ BAD = {
             "task.validation_data.drop_remainder=true",
         ],
         2,
-        "task.validation_data: a batch of 99 is larger",
+        "task.validation_data.global_batch_size: received 99",
     ),
 }
 

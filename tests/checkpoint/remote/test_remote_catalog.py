@@ -59,7 +59,7 @@ def test_versions(place, tmp_path):
     assert catalog.save("far", "two") == f"{url}/log.txt/2/log.txt"
     assert catalog.versions("far") == ["1", "2"]
     assert (catalog.load("far"), catalog.load("far", 1)) == ("two", "one")
-    with pytest.raises(UsageError, match="there is a version '1' already"):
+    with pytest.raises(UsageError, match="^far.version: received '1', already exists in "):
         catalog.save("far", "other", version=1)
     with pytest.raises(UsageError, match=f"^far: there is no version '7' in {url}/log.txt"):
         catalog.load("far", 7)
@@ -95,5 +95,5 @@ def test_a_store_that_is_away(place, tmp_path, monkeypatch):
     place.network.fault = "refuse"
     with pytest.raises(UsageError, match=r"^far.filepath: received 's3://.*x.txt', cannot be read: "):
         catalog.load("far")
-    with pytest.raises(UsageError, match=r"^far.filepath: 's3://.*x.txt' cannot be used: "):
+    with pytest.raises(UsageError, match=r"^far.filepath: received 's3://.*x.txt', cannot be used: "):
         catalog.check(["far"])

@@ -146,7 +146,7 @@ TWO = """
 
 
 def test_class_weights_need_one_output(tmp_path):
-    message = "odd.Builder: class_weight needs a model with one output"
+    message = "odd.Builder: class_weight: needs a model with one output"
     with pytest.raises(UsageError, match=message) as refused:
         preflight(tmp_path, TWO)
     assert refused.value.key == "model_builder_class"
@@ -159,7 +159,7 @@ def test_class_weights_join_others_and_leave_unknown_classes():
     labels = np.array([0, 1, -1, 7])
     assert weigh((0, labels))[2].tolist() == [3, 2, 1, 1]
     assert weigh((0, labels, np.full((4, 1), 10.0)))[2].tolist() == [[30], [20], [10], [10]]
-    with pytest.raises(UsageError, match=r"one label for each sample, received labels \(2, 3, 4\)"):
+    with pytest.raises(UsageError, match=r"one label for each sample, not labels of shape \(2, 3, 4\)"):
         weigh((0, np.zeros((2, 3, 4))))
 
 

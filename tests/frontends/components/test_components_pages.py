@@ -203,7 +203,7 @@ def test_a_full_disk_costs_the_pages_and_nothing_else(project, tracked, monkeypa
         ("return 3", "must return a dict of numbers and texts, but returned 3 for '0'"),
         ("return {data_id: 1}", r"must return a dict with the keys '0'"),
         ("return {'loss': 1 / 0}", r"evaluator_class: problems.Regressed.get_columns\(\).*ZeroDivision"),
-        ("return {'label': 1}", "a column of the data is named 'label'"),
+        ("return {'label': 1}", "columns: received 'label', is a column of the table"),
     ],
 )
 def test_columns_that_are_none(project, monkeypatch, body, message):

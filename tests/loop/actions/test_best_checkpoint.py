@@ -232,7 +232,7 @@ def test_a_full_disk(tmp_path, monkeypatch, failure, caplog):
             evaluate(exporter, [0.6], first=2)
     else:
         assert evaluate(exporter, [0.6], first=2) == ([False], {**LOGS, "accuracy": 0.6, "best_accuracy": 0.5})
-        assert "No space left on device; the checkpoints before it are untouched; training goes on" in caplog.text
+        assert "No space left on device; the checkpoints before it are untouched; training continues" in caplog.text
     monkeypatch.undo()
     assert stored(tmp_path)["best_ckpt_global_step"] == 1
     assert evaluate(exporter, [0.55], first=3)[0] == [True]

@@ -124,7 +124,7 @@ def test_a_disk_that_does_not_take_them(tmp_path, caplog, monkeypatch):
     with pytest.raises(SaveError, match=r"the weights in exported_ckpts are not exported: No space left"):
         copied(tmp_path / "stop", params(train_steps=4))
     copied(tmp_path / "continue", params(train_steps=4, save_failure="continue"))
-    assert "the weights in exported_ckpts are not exported: No space left on device; training goes on" in caplog.text
+    assert "the weights in exported_ckpts are not exported: No space left on device; training continues" in caplog.text
 
 
 def test_another_run_starts_from_them(tmp_path):

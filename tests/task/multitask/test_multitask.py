@@ -48,8 +48,7 @@ def test_the_same_bits_in_long_calls_single_steps_and_after_a_resume(mode):
     state, meta = first.state()
     second = quick(trainer_of(config, evaluate=False))
     second.restore(state, json.loads(json.dumps(meta)))
-    second.window_open = True
-    logs = second.train(13)
+    logs = second.train(13, new_window=False)
     assert state_digest(second) == state_digest(whole)
     assert logs == whole.window_logs()
     assert second.engine.compilations < 13
@@ -348,6 +347,7 @@ class Recorded(Part):
 def test_data_that_is_not_there_is_named_by_its_key():
     config = pair_config()
     config.task_routines[1].task_config.train_data.input_path = "none-*.tfrecord"
-    message = r"^task\.task_routines\[1\]\.task_config\.train_data\.input_path: no file matches 'none-\*\.tfrecord'"
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError) as refused:
         trainer_of(config, Plain, made(config, Part, Recorded))
+    assert refused.value.key == "task.task_routines[1].task_config.train_data.input_path"
+    assert refused.value.received == "none-*.tfrecord"

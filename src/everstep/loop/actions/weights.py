@@ -90,7 +90,7 @@ class WeightsFolder:
         except SaveError as error:
             if self._controller.saver.failure == "stop":
                 raise
-            logger.error("%s; training goes on", error)
+            logger.error("%s; training continues", error)
 
     def _checkpoints(self) -> OrbaxCheckpointer:
         return OrbaxCheckpointer(self.directory, _ALL, repair=False)
@@ -114,7 +114,7 @@ def attempt(write: Callable[[], None], what: str, failure: Literal["stop", "cont
     except (SaveError, OSError) as error:
         if failure == "stop" and not isinstance(error, NotANumberError):
             raise SaveError(f"{what} are not exported: {error}") from error
-        logger.error("%s are not exported: %s; training goes on", what, error)
+        logger.error("%s are not exported: %s; training continues", what, error)
         return False
     return True
 
