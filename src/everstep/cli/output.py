@@ -45,14 +45,14 @@ def quiet(loads_keras: bool = True) -> Iterator[None]:
     """Holds standard error back within the block; at its end writes all of it but the backends' start-up messages.
 
     If the block fails, everything is written, as it may say why. Keep the block short: what is held comes late.
-    With `TF_CPP_MIN_LOG_LEVEL` at 0 or 1 nothing is held back.
+    With `TF_CPP_MIN_LOG_LEVEL` at 0 nothing is held back; 1 is what JAX sets when it is imported, and processes inherit.
 
     Args:
       loads_keras: Whether the block loads Keras, which a line on a terminal announces.
     """
     if loads_keras:
         _announce()
-    wanted = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1")
+    wanted = os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0"
     with contextlib.nullcontext() if wanted else _held_back():
         yield
 
