@@ -108,7 +108,9 @@ def test_a_process_that_never_heard_of_it_can_load_it(tmp_path, monkeypatch):
     file = tmp_path / "new.keras"
     build().save(file)
     known = keras.saving.get_custom_objects()
-    for name in [name for name, one in known.items() if one.__module__.startswith(("everstep.bct", "everstep.recipes.bct"))]:
+    for name in [
+        name for name, one in known.items() if one.__module__.startswith(("everstep.bct", "everstep.recipes.bct"))
+    ]:
         monkeypatch.delitem(known, name)
     monkeypatch.setattr(es, "bct", es.bct)  # this one comes back afterwards
     for name in [name for name in sys.modules if name.startswith(("everstep.bct", "everstep.recipes.bct"))]:

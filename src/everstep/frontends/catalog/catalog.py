@@ -252,10 +252,9 @@ def _with_context(entry: Entry, what: str, call: Callable[[], Any]) -> Any:
         raise
     except UsageError as error:
         raise UsageError([
-            # One with a key, such as `version`, says itself what is wrong.
             problem.under(entry.name)
-            if problem.key
-            else dataclasses.replace(problem, key=entry.name, reason=f"{failed}: {problem.reason}")
+            if problem.key == "version"  # nothing was read or written
+            else dataclasses.replace(problem.under(entry.name), reason=f"{failed}: {problem.reason}")
             for problem in error.problems
         ]) from error  # fmt: skip
     except Exception as error:  # each format has its own kinds
