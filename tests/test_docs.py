@@ -365,6 +365,18 @@ def test_orders_that_matter_exist():
         assert function in definitions(SOURCE / file), f"{file} has no {function}"
 
 
+def test_places_to_change_exist():
+    """Every file and folder in the table exists, and defines the name behind it."""
+    places = rows("Where would I change …?")
+    assert len(places) > 15
+    for _, place, also in places:
+        for path in re.findall(r"`([\w./]+(?:\.py|\.md|/))`", f"{place} {also}"):
+            assert (SOURCE / path).exists() or (ROOT / path).exists(), path
+        for file, name in re.findall(r"`([\w/]+\.py)`, `([\w.]+)`", place):
+            constants = re.findall(r"^(\w+)(?:: .*)? = ", (SOURCE / file).read_text("utf-8"), re.MULTILINE)
+            assert name in definitions(SOURCE / file) | set(constants), f"{file} has no {name}"
+
+
 def test_parts_are_as_drawn():
     drawn = {_part(name): set(map(_part, imports.split())) for name, _, imports in rows("Parts")}
     assert list(drawn) == sorted(drawn, key=lambda p: LEVEL[p]), "the table is in the order of LINES"
