@@ -45,7 +45,7 @@ def json_schema(config: Config, experiment: str) -> Schema:
     """Returns the schema of the files that `--config-file` takes for an experiment.
 
     Every key has its docstring as `description` and the value in this config as `default`. Every value may also be
-    an interpolation, text with `${…}` in it. No key is required: a file says what it wants to change.
+    an interpolation, text with `${…}` in it. No key is required: a file only has the values that it changes.
 
     Args:
       config: The experiment's configuration.
@@ -221,7 +221,7 @@ def _fixed(items: list[Schema]) -> Schema:
 
 
 def _constrained(schema: Schema, annotation: Any) -> Schema:
-    """Returns a schema with what `Annotated` adds to it, as far as JSON Schema can say it."""
+    """Returns a schema with the constraints of `Annotated`, as far as JSON Schema can express them."""
     whole = _pydantic(annotation)
     if schema.get("type") in _CONTAINERS:
         return {**schema, **{key: value for key, value in whole.items() if key.startswith(("min", "max"))}}
@@ -229,7 +229,7 @@ def _constrained(schema: Schema, annotation: Any) -> Schema:
 
 
 def _pydantic(annotation: Any) -> Schema:
-    """Returns pydantic's schema; {}, which takes anything, where it has none that can stand by itself."""
+    """Returns pydantic's schema; {}, which takes anything, where it has none without references."""
     try:
         schema = pydantic.TypeAdapter(annotation).json_schema()
     except (pydantic.errors.PydanticUserError, PydanticInvalidForJsonSchema):
