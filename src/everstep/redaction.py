@@ -472,7 +472,7 @@ def _learn_leaf(value: Any, kind: Kind) -> Any:
     if spelled is None:
         return value
     rest = substitute(spelled, _learned)
-    if is_secret(kind, spelled) and not _is_readable(rest, spelled) and not _has_reference(spelled):
+    if is_secret(kind, spelled) and not _is_readable(rest, spelled) and "${" not in _memory.replace(spelled):
         _learned(spelled)
     assigned = _ASSIGNMENT.fullmatch(spelled)
     if assigned and is_secret(kind_of(assigned[1]), assigned[2]):
@@ -509,10 +509,6 @@ def _hide_text(spelled: str, kind: Kind) -> str:
 def _is_readable(hidden: str, spelled: str) -> bool:
     """Returns whether a secret was hidden in part and the rest may stay: a URL's host, text around a reference."""
     return hidden != spelled and (bool(URL.match(spelled)) or "${" in hidden)
-
-
-def _has_reference(spelled: str) -> bool:
-    return "${" in _memory.replace(spelled)
 
 
 def _mark(secret: str) -> str:

@@ -273,9 +273,12 @@ def _refusal(value: Any, package: str) -> str | None:
     if not isinstance(value, type):
         name = getattr(value, "__qualname__", None) or type(value).__qualname__
         return f"of {package!r} a configuration builds classes, and this is {name} ({type(value).__name__})"
-    if package == "everstep" and _names(value) & {f"everstep.{base}" for base in _OWN_BASES}:
+    bases = {f"{base.__module__}.{base.__qualname__}" for base in value.__mro__}
+    if package == "everstep" and bases & {f"everstep.{base}" for base in _OWN_BASES}:
         return None
-    if package == "keras" and not _REFUSED.isdisjoint(_refused_names(value)):
+    # The backend's own base of a layer is left out: it may share a name with a refused one.
+    names = {base.__name__ for base in value.__mro__ if not base.__module__.startswith("keras.src.backend.")}
+    if package == "keras" and names & _REFUSED:
         return f"{value.__name__} runs code or reads files when it is created; create it in a module of your own"
     if not issubclass(value, _bases()):
         kinds = "Config, Task, " if package == "everstep" else ""
@@ -295,15 +298,6 @@ def _is_activation(value: Any) -> bool:
     if not isinstance(value, types.FunctionType) or value.__name__ in _NO_ACTIVATIONS:
         return False
     return getattr(sys.modules["keras"].activations, value.__name__, None) is value
-
-
-def _names(cls: type) -> set[str]:
-    return {f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__}
-
-
-def _refused_names(cls: type) -> set[str]:
-    """Returns the names of a layer's bases; the backend's own base, which may share one of them, is left out."""
-    return {base.__name__ for base in cls.__mro__ if not base.__module__.startswith("keras.src.backend.")}
 
 
 # -- the user's project: its root, its source, the packages it trusts ----------------------------------------------

@@ -61,7 +61,7 @@ def field_types(cls: type) -> dict[str, FieldType]:
     Raises:
       UsageError: The class is no dataclass, or an annotation cannot be resolved.
     """
-    return _field_types(cls)
+    return _field_types(cls)  # cached there: mypy takes config classes, whose instances have no hash, for unhashable
 
 
 @functools.cache

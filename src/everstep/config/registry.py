@@ -186,7 +186,8 @@ def lookup(collection: Mapping[Any, Any], key: Any) -> Any:
 
 def experiments() -> dict[str, str]:
     """Returns every registered experiment with the first line of its docstring, sorted by name."""
-    return {name: _first_line(factory) for name, factory in sorted(_experiments.items())}
+    docs = {name: (factory.__doc__ or "").strip() for name, factory in sorted(_experiments.items())}
+    return {name: doc.partition("\n")[0].strip() for name, doc in docs.items()}
 
 
 def load_entry_points() -> None:
@@ -210,7 +211,3 @@ def _require_free(held: Callable[..., Any] | None, new: Callable[..., Any], what
 
 def _definition(item: Callable[..., Any]) -> tuple[str, str]:
     return getattr(item, "__module__", ""), getattr(item, "__qualname__", repr(item))
-
-
-def _first_line(factory: Callable[..., Any]) -> str:
-    return (factory.__doc__ or "").strip().partition("\n")[0].strip()

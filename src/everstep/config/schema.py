@@ -84,21 +84,21 @@ class _Describer:
 
     def _object(self, cls: type[Config], values: Mapping[str, Any]) -> Schema:
         self._inside.append(cls)
-        fields = {name: self._field(annotation, values.get(name)) for name, annotation in _fields(cls, values).items()}
+        fields: dict[str, Schema] = {}
+        for name, annotation in _fields(cls, values).items():
+            fields[name] = value_schema(annotation, functools.partial(self._config, value=values.get(name)))
         self._inside.pop()
         if issubclass(cls, OneOfConfig):
             fields["type"] = _choice(cls, fields)
         docs = field_docs(cls)
-        properties = {name: {**_description(docs, name), **fields[name], **_default(values, name)} for name in fields}
+        described = {name: {"description": docs[name]} if name in docs else {} for name in fields}
+        properties = {name: {**described[name], **fields[name], **_default(values, name)} for name in fields}
         return {
             "type": "object",
             "properties": properties,
             **_elements(fields),
             "additionalProperties": "_open" in cls.__dict__,
         }
-
-    def _field(self, annotation: Any, value: Any) -> Schema:
-        return value_schema(annotation, lambda cls: self._config(cls, value))
 
     def _config(self, cls: type[Config], value: Any) -> Schema:
         """Describes what `cls` in an annotation stands for: the config held, or those that could be."""
@@ -132,10 +132,6 @@ def _elements(fields: Mapping[str, Schema]) -> Schema:
     items = {name: schema["items"] for name, schema in fields.items() if schema.get("items")}
     patterns = {rf"^{re.escape(name)}\[\d+\]$": schema for name, schema in items.items()}
     return {"patternProperties": patterns} if patterns else {}
-
-
-def _description(docs: Mapping[str, str], name: str) -> Schema:
-    return {"description": docs[name]} if name in docs else {}
 
 
 def _default(values: Mapping[str, Any], name: str) -> Schema:
@@ -186,7 +182,8 @@ def _typed(annotation: Any, describe: Describe) -> Schema:
     if origin in _LISTS or (origin is tuple and Ellipsis in args):
         return {"type": "array", "items": value_schema(args[0], describe)}
     if origin is tuple and args:
-        return _fixed([value_schema(arg, describe) for arg in args])
+        items = [value_schema(arg, describe) for arg in args]
+        return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
     if origin in _MAPPINGS:
         return {"type": "object", "additionalProperties": value_schema(args[1], describe)}
     return _pydantic(annotation)
@@ -214,10 +211,6 @@ def _or_interpolation(schema: Schema) -> Schema:
     if kinds[0] in _CONTAINERS:  # `pattern` binds texts only
         return {**schema, "type": [*kinds, "string"], "pattern": INTERPOLATION["pattern"]}
     return {"anyOf": [*options, INTERPOLATION]}
-
-
-def _fixed(items: list[Schema]) -> Schema:
-    return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
 
 
 def _constrained(schema: Schema, annotation: Any) -> Schema:

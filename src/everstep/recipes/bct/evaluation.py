@@ -14,7 +14,6 @@ from everstep.errors import UsageError
 from everstep.recipes.bct.embedding import embed
 from everstep.recipes.bct.metrics import (
     Comparison,
-    Ranking,
     accept_rates,
     as_labels,
     is_compatible,
@@ -113,14 +112,10 @@ def _judged(rows: Mapping[str, Mapping[str, float]], metric: str, best: str) -> 
 def _figures(comparison: Comparison, far: float, fpir: float, top: Sequence[int]) -> dict[str, float]:
     found = ranking(comparison)
     figures = {_MAP: found.mean_average_precision(), **{f"top-{k}": found.top(k) for k in top}}
-    figures[f"TAR@FAR={far:g}"] = accept_rates(comparison, [far])[0] if not _all_mates(found) else math.nan
+    has_false_pairs = bool(np.isfinite(found.best_other).any())  # with one class alone there are none
+    figures[f"TAR@FAR={far:g}"] = accept_rates(comparison, [far])[0] if has_false_pairs else math.nan
     figures[f"TPIR@FPIR={fpir:g}"] = math.nan if found.mated.all() else found.tpir_at_fpir(fpir)
     return figures
-
-
-def _all_mates(found: Ranking) -> bool:
-    """Whether there is one class alone, so that no pair is a false one."""
-    return not np.isfinite(found.best_other).any()
 
 
 def _samples(data: tuple[Any, Any], name: str) -> Samples:
