@@ -110,7 +110,7 @@ class _Reported(Exception):
         Args:
           reason: What is wrong; or a problem, or several, without the arguments below.
           key: What the user would change.
-          received: The value.
+          received: The value that is wrong.
           remedy: What to do.
           origin: Where the value came from.
           mentions: The keys that reason and remedy mention, by placeholder; see `Problem`.

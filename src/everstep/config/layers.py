@@ -125,7 +125,7 @@ def mistyped_keys(layer: Layer, known: Iterable[str], section: str = "") -> list
     """Returns the keys of an open section that are nearly a known one which is not set; any other may be the user's.
 
     Args:
-      layer: The values.
+      layer: The values whose keys are checked.
       known: The keys that the section is known to have.
       section: The dotted key of the section; empty for the top.
     """

@@ -52,7 +52,7 @@ def transformer(
     Args:
       vocabulary: How many tokens there are.
       length: Tokens in a sequence.
-      config: The shape.
+      config: The width, depth and other sizes of the model.
       causal: Whether a token sees only itself and those before it, as a language model must.
       outputs: How many classes a token may have; None for the vocabulary.
       attention: Builds the blocks that mix tokens.

@@ -32,7 +32,7 @@ def build(influence=None, weight=1.0, cls=BCTModel, **settings) -> keras.Model:
 
 
 def fitted(model, directory=None, epochs=2):
-    return es.fit(model, *samples(), 16, epochs, validation_data=samples(32), model_dir=directory, verbose=0)
+    return es.fit(model, *samples(), 16, epochs, validation_data=samples(32), model_dir=directory, verbose=0, seed=0)
 
 
 @pytest.fixture(scope="module")

@@ -189,7 +189,7 @@ class Reader:
         """Reads a file, and those it includes, by paths relative to itself.
 
         Args:
-          path: The file.
+          path: The gin file to read.
           origin: Where it is included, if it is.
 
         Raises:
@@ -206,8 +206,8 @@ class Reader:
         """Reads statements.
 
         Args:
-          text: The statements.
-          name: What they are in, for errors of syntax.
+          text: The gin statements to read.
+          name: The name of the text in syntax errors.
           origin_of: Names the place of a line, by its number.
           folder: What included files are relative to.
 

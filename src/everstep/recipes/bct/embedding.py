@@ -170,7 +170,7 @@ def embed(model: keras.Model, x: Any, batch_size: int = 256) -> np.ndarray:
 
     Args:
       model: A model with an embedding in it, as `embedding_part` finds it.
-      x: The inputs.
+      x: The inputs of the model, one row per sample.
       batch_size: How many are computed at once.
 
     Raises:
