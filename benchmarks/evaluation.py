@@ -1,8 +1,8 @@
 """How fast samples are evaluated, and in how much memory: `python -m benchmarks.evaluation [--rows 1000000]`.
 
-Three ways to write metrics: over a batch, for one data point in NumPy, and for one data point with a Keras loss made
-anew in every call, as people do. Each run prints rows per second, start to finish, by the clock and by the
-processor's time (what an idle machine would give), and by how much memory grew after the first batch.
+Three ways to write metrics: over a batch, for one data point in NumPy, and for one data point with a Keras loss that
+every call creates anew, as users do. Each run prints rows per second, from start to end, by the clock and by processor
+time (the rate of an idle machine), and how much memory grew after the first batch.
 """
 
 import argparse
@@ -21,7 +21,7 @@ CLASSES = 10
 
 
 class Figures(NamedTuple):
-    """What one run took."""
+    """The rates and the memory of one run."""
 
     rows_per_second: float
     rows_per_cpu_second: float
@@ -29,7 +29,7 @@ class Figures(NamedTuple):
 
 
 def batches(rows: int) -> Iterator[SampleBatch]:
-    """Yields samples with images, from a pool: making them up must not count."""
+    """Yields samples with images, from a pool: generating them must not count."""
     random = np.random.default_rng(0)
     shares = random.dirichlet(np.ones(CLASSES), BATCH).astype(np.float32)
     labels = random.integers(0, CLASSES, BATCH)
@@ -61,7 +61,7 @@ def keras_loss() -> dict[str, Callable[..., Any]]:
 
 
 def measure(metrics: Any, rows: int) -> Figures:
-    """Evaluates so many rows and returns what that took."""
+    """Evaluates so many rows; returns the rates and the memory."""
     after_first: list[float] = []
 
     def note(_: int) -> None:
@@ -78,7 +78,7 @@ def measure(metrics: Any, rows: int) -> Figures:
 
 
 def main() -> int:
-    """Prints a line per way, memory first: the process's peak belongs to the run before it."""
+    """Prints a line per way; the run with the most memory comes first, because the peak is that of the process."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.evaluation", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the vectorised run (default 1,000,000)")
     rows = parser.parse_args().rows
@@ -103,7 +103,7 @@ def _resident_mb() -> float:
 
 
 def _peak_mb() -> float:
-    """Returns the most memory this program had; `getrusage` would count what its parent had when it started it."""
+    """Returns the peak memory of this process; `getrusage` would include its parent's at the start."""
     with open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 2**10
 

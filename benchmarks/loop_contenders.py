@@ -64,7 +64,7 @@ class Task(ClassificationTask):
 
 
 class Timed(Trainer):
-    """A trainer that waits for the device at the first and the last step that count, and notes when they were done."""
+    """A trainer that waits for the device at the first and the last step that count, and records their times."""
 
     marks: dict[int, float] = {}
 

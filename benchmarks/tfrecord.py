@@ -2,10 +2,9 @@
 
 Both read the same files of PNG images through the same function: parse, decode, scale. The plain pipeline is what one
 writes by hand: list files, read, shuffle, map in parallel, batch, prefetch. Both shuffle through the same buffer, the
-default of `get_train_ds`, at the same place: records that are still encoded, which is the cheaper way. Only ours keeps
-an order that can be had again. They take turns, so that whatever else the machine does meets both; the figure is the
-median of the rounds. Beside it stand the rate by the processor's time, which other programs disturb less, and how busy
-the machine was.
+default of `get_train_ds`, at the same place: records that are still encoded, which is cheaper. Only ours has an order
+that can be repeated. They take turns, so that other load on the machine affects both; the figure is the median of the
+rounds. Beside it are the rate by processor time, which other programs disturb less, and the load of the machine.
 """
 
 import argparse
@@ -34,7 +33,7 @@ def read_tfrecord(example: Any) -> tuple[Any, Any]:
 
 
 def write(folder: str, records: int) -> None:
-    """Writes images that compress as photographs do, not at all as noise."""
+    """Writes images that compress about as well as photographs."""
     random = np.random.default_rng(0)
     coarse = random.integers(0, 256, (records, 14, 14, 3), np.uint8)
     images = coarse.repeat(SIDE // 14, axis=1).repeat(SIDE // 14, axis=2)
@@ -98,7 +97,7 @@ def main() -> int:
 
 
 def _machine() -> str:
-    """Returns how many processors there are, and how many programs want them."""
+    """Returns how many processors there are, and the load."""
     return f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
 
 
@@ -112,7 +111,7 @@ def _show(found: dict[str, list[Rate]]) -> int:
         )
     pairs = list(zip(found["get_train_ds"], found["plain tf.data"], strict=True))
     clock, processor = (statistics.median(mine[at] / theirs[at] for mine, theirs in pairs) for at in (0, 1))
-    print(f"get_train_ds reads {clock:.2f} of the plain rate, {processor:.2f} by CPU time (at least 0.95 is wanted)")
+    print(f"get_train_ds reads {clock:.2f} of the plain rate, {processor:.2f} by CPU time (expected: at least 0.95)")
     return 0 if clock >= 0.95 else 1
 
 

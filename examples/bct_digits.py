@@ -2,11 +2,11 @@
 
     python examples/bct_digits.py --backend jax --seed 0
 
-The old model knows the digits 0 to 5, from 280 images. The new one learns all ten from 1,200: once by itself, once
-with the old model's say. Then 597 test images are looked up among each other: who asks, and in whose gallery? A third
-version, larger and with a wider embedding, learns with the second one's say, and never sees the first.
+The old model knows the digits 0 to 5, from 280 images. The new one learns all ten from 1,200: once independently, once
+under the old model's influence. Then 597 test images are compared with each other, queries of one model in the gallery
+of another. A third version, with a wider embedding, learns under the second one's influence and never sees the first.
 
-`--choose` shows where the settings come from: from 300 training images that are held out, and other seeds.
+`--choose` shows how the settings were chosen: on 300 held-out training images, with other seeds.
 """
 
 import argparse
@@ -19,7 +19,7 @@ VARIANTS = ("synthesise_all", "synthesise_new", "old_classes", "distill")
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--backend", choices=backend.installed(), help="default: KERAS_BACKEND, else what is installed")
 parser.add_argument("--model-dir", help="where the runs go, by default runs/bct-BACKEND-SEED; they resume there")
-parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
+parser.add_argument("--seed", type=int, default=0, help="the seed of all random numbers")
 parser.add_argument("--variant", choices=VARIANTS, default=VARIANTS[0], help="which samples the old model judges, how")
 parser.add_argument("--choose", action="store_true", help="compare settings on held-out training images instead")
 args = parser.parse_args()
@@ -36,7 +36,7 @@ HELD_OUT = 300
 
 
 def train(experiment, run, seed, old_model="", trainer=None, **task):
-    """Trains one model; returns it and the file that it is in."""
+    """Trains one model; returns it and its file."""
     params = es.get_exp_config(experiment)
     compatible = {"old_model": old_model, "variant": args.variant}
     params.override({"task": {**task, "bct": compatible}, "runtime": {"seed": seed}, "trainer": trainer or {}})
@@ -48,7 +48,7 @@ def train(experiment, run, seed, old_model="", trainer=None, **task):
 
 
 def figures(asking, held, images, labels):
-    """Returns mAP and top-1 of one model's queries in another's gallery, no image being an answer to itself."""
+    """Returns mAP and top-1 of one model's queries in another's gallery; no image is compared with itself."""
     vectors = bct.embed(asking, images), bct.embed(held, images)
     found = bct.rank(*vectors, labels, labels, same_images=True)
     return found.mean_average_precision(), found.top(1)
@@ -61,7 +61,7 @@ def show(rows):
 
 
 def measure(seed):
-    """Prints what the test images show."""
+    """Prints the figures on the test images."""
     test = load_digits(training=False, classes=DIGITS)
     later = seed + 1000  # else old and new model would begin with the same weights
     old, old_file = train("bct/digits_old", "old", seed)
@@ -90,7 +90,7 @@ def measure(seed):
 
 
 def choose(seeds=(10, 11, 12)):
-    """Prints how settings do on held-out training images: of the old model by itself, then of the new one beside it."""
+    """Compares settings on held-out training images: of the old model alone, then of the new one with it."""
     held = load_digits(training=False, classes=DIGITS, held_out=HELD_OUT)
 
     def trained(experiment, run, seed, steps, rate, old_model=""):

@@ -3,7 +3,7 @@
     python examples/custom_step.py --backend jax
 
 The step is ordinary Keras code; it runs compiled on every backend. The teacher and the seed live in attributes of
-the task, so they are saved with the run: kill it, run it again, and it goes on where it was.
+the task, so they are saved with the run: kill it, run it again, and it resumes.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from keras import layers, ops  # noqa: E402
 
 
 class TeacherTask(es.Task):
-    """Digits, learned by a student from smoothed labels; its teacher, a moving average, is what is evaluated."""
+    """Digits, learned by a student from smoothed labels; its teacher, a moving average, is evaluated."""
 
     smoothing, decay, noise = 0.1, 0.98, 0.1
 

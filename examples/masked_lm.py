@@ -2,9 +2,9 @@
 
     python examples/masked_lm.py --backend jax
 
-Ported by its import lines, and by `value_and_grad` in place of a tape, so that it runs on every backend. The text is
-made up: numbers that grow by the same amount, a few of them masked. Keras 3 does not pick a model's inputs out of a
-larger dict, as Keras 2 did: the steps do.
+Ported by changing its imports, and with `value_and_grad` in place of a tape, so that it runs on every backend. The
+text is generated: numbers that grow by the same amount, a few of them masked. Keras 3 does not pick a model's inputs
+out of a larger dict, as Keras 2 did, so the steps do.
 """
 
 import argparse

@@ -2,10 +2,9 @@
 
     python examples/progressive.py [--steps 1500] [--backend jax]
 
-The model pools over whatever size it gets, so all its weights go on from stage to stage. A step costs as many
-multiplications as the images have pixels, so the same number of steps costs 72 %. Whether the early, cheap steps are
-worth anything shows the third run: full size, stopped when it has computed as much. All of them can be killed and
-resumed as any other.
+The model pools over images of any size, so all its weights carry over from stage to stage. The cost of a step is
+proportional to the pixels of the images, so the same number of steps costs 72 %. A third run at full size, stopped when
+it has computed as much, shows whether the early, cheap steps are worth it. All runs can be killed and resumed.
 """
 
 import argparse

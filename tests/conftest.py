@@ -28,10 +28,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _why_not() -> str:
-    """Returns what pip said when `make` tried."""
+    """Returns pip's errors when `make` tried to install it."""
     log = Path(sys.prefix, "torch.log")
-    said = log.read_text("utf-8").split("\n") if log.is_file() else []
-    return "".join(f" ({line.strip()})" for line in said if line.startswith("ERROR"))
+    lines = log.read_text("utf-8").split("\n") if log.is_file() else []
+    return "".join(f" ({line.strip()})" for line in lines if line.startswith("ERROR"))
 
 
 def _keep_compiled_programs(folder: Path) -> None:
@@ -42,14 +42,14 @@ def _keep_compiled_programs(folder: Path) -> None:
 
 
 def _start_children_sooner(folder: Path) -> None:
-    """Processes that tests start read the `sitecustomize.py` there; this one, which has begun already, does not."""
+    """Processes that tests start read the `sitecustomize.py` in this folder; this process has started already."""
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if str(folder) not in path:  # the worker of a pytest that has put it there
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), *path]))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What is run again on another backend need not import the files that have nothing for it."""
+    """Skips files without backend tests when only those are run, on a further backend."""
     again = config.getoption("markexpr").startswith("backend")
     if again and collection_path.match("test_*.py") and "mark.backend" not in collection_path.read_text("utf-8"):
         return True
@@ -57,8 +57,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.fixture(autouse=True)
-def _registered_optimizers_go():
-    """What a test registers is gone after it: the next one expects the optimizers that ship."""
+def _restore_registered_optimizers():
+    """Removes the optimizers that a test has registered: the next one expects the shipped ones."""
     from everstep.task.optim import config as registry
 
     before = dict(registry._registered)

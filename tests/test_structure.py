@@ -1,6 +1,6 @@
-"""The shape of the package: who may import whom, and what stays out of it.
+"""The structure of the package: which part may import which, and what must not be in it.
 
-A rule that no test holds erodes. Each one here is stated once more, for people, in CONTRIBUTING.md.
+CONTRIBUTING.md states the same rules for people.
 """
 
 import ast
@@ -22,8 +22,8 @@ import everstep
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "everstep"
 
-# From the ground up. A part imports only what stands on a line above its own; parts that share a line do not know
-# each other. A part is a folder or file of the package, or a folder inside one that stands higher than the rest of it.
+# Lowest first. A part imports only parts on earlier lines; parts on one line do not import each other. A part is a
+# folder or file of the package, or a folder inside one that is on another line than the rest of it.
 LINES = (
     "redaction",
     "errors",
@@ -63,10 +63,10 @@ LEVEL = {part: level for level, line in enumerate(LINES) for part in line.split(
 
 BACKENDS = {"tensorflow", "jax", "torch"}
 MAY_NAME_BACKENDS = {"task.grad", "engine", "data", "export", "export.predict"}
-# These two only list packages whose versions they report; what they do never depends on a name.
+# These two only list packages whose versions they report; their behaviour does not depend on a name.
 MAY_LIST_BACKENDS = {"everstep.cli.doctor", "everstep.run.environment"}
 
-# Where a project may allow it in its own pyproject.toml; the module asks before it loads anything.
+# A project may allow pickles in its own pyproject.toml; these modules check that before they load anything.
 MAY_LOAD_PICKLES = {"everstep.frontends.components.generic_trainer", "everstep.frontends.catalog.pickles"}
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
@@ -121,14 +121,14 @@ def _dotted(path: Path) -> str:
 
 
 def part(module: str) -> str:
-    """The part of the package a module belongs to: of all in `LINES`, the one that says most of it."""
+    """The part of the package a module belongs to: the longest prefix of its name that is in `LINES`."""
     names = module.split(".")[1:]
     prefixes = (".".join(names[:length]) for length in range(len(names), 0, -1))
     return next((prefix for prefix in prefixes if prefix in LEVEL), names[0] if names else "")
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Yields what a tree imports, wherever the import stands: also in a function or under TYPE_CHECKING."""
+    """Yields what a tree imports, also in functions and under TYPE_CHECKING."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -139,7 +139,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 def own_imports(tree: ast.AST) -> set[str]:
     """The modules of this package that a tree imports; a name from a module counts as the module.
 
-    Where `importlib` is at hand, a module's name as text is an import too.
+    Where `importlib` is imported, a module's name as text is an import too.
     """
     names = set(imported(tree))
     if "importlib" in names:
@@ -149,7 +149,7 @@ def own_imports(tree: ast.AST) -> set[str]:
 
 
 def edges() -> Iterator[tuple[str, str]]:
-    """Yields every import inside the package, except those that the package's front page hands on lazily."""
+    """Yields every import inside the package, except those of `everstep/__init__.py`, which are lazy."""
     for module, tree in modules().items():
         if module != "everstep":
             yield from ((module, name) for name in sorted(own_imports(tree)) if name != "everstep")
@@ -187,7 +187,7 @@ def test_own_modules_are_imported_at_the_top():
     assert not inside, f"only cli, frontends and recipes import own modules inside functions: {inside}"
 
 
-def test_front_page_imports_nothing():
+def test_importing_the_package_imports_no_parts():
     body = modules()["everstep"].body
     eager = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert not set(itertools.chain.from_iterable(map(own_imports, eager)))
@@ -256,7 +256,7 @@ def test_every_todo_has_an_issue():
 
 
 def test_no_public_name_is_also_a_module():
-    """Python puts a module, when it is first imported, into its package over whatever had the name there."""
+    """When a module is first imported, Python sets it as an attribute of its package, over any other of that name."""
     taken = []
     for path in PACKAGE.rglob("__init__.py"):
         files = {one.stem for one in path.parent.glob("*.py")}
@@ -291,7 +291,7 @@ def test_importing_loads_no_backend():
 
 
 def test_arrays_train_without_any_extra(tmp_path):
-    """Only what the package always installs: the rest is as if it were not there."""
+    """With the required dependencies alone: imports of all others fail."""
     done = _python(
         """
         import importlib.machinery, sys
@@ -338,7 +338,7 @@ def _python(code: str, cwd: Path = ROOT) -> str:
         env={**os.environ, "KERAS_BACKEND": "jax"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()[-1]

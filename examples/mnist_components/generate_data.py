@@ -30,7 +30,7 @@ def generate(data_dir, train=1000, validation=500, test=500, suffix="jpg"):
     sizes = {}
     for name, (images, labels), (start, stop) in parts:
         if stop > len(images):
-            raise SystemExit(f"{name}: MNIST has {len(images)} images there, and {stop} were asked for")
+            raise SystemExit(f"{name}: MNIST has {len(images)} images there, but {stop} were requested")
         write_images(images[start:stop], labels[start:stop], pathlib.Path(data_dir) / name, suffix)
         sizes[name] = stop - start
     return sizes

@@ -4,7 +4,7 @@
     everstep launch --max-restarts 5 -- python component.py --dataset data/shapes \
         --job_dir jobs/tmp/shapes/17 --artifacts_dir jobs/artifacts/shapes/17 --model small --epochs 3
 
-Exit codes: 0 done, 1 failed, 2 bad input (trying again would not help), 143 asked to end, state saved (try again).
+Exit codes: 0 done, 1 failed, 2 bad input (trying again would not help), 143 stop requested, state saved (try again).
 """
 
 import functools

@@ -1,18 +1,23 @@
-"""What can go wrong, as data: which key, what was received, why it is wrong, what to do, where the value came from.
+"""Errors as data: which key, the value received, why it is wrong, what to do, where the value came from.
 
 `UsageError` is bad input: the command line prints it and exits with 2, and nothing is left behind. `TrainingError` is a
-run that had started and failed: exit code 1, and what the run had is kept. Both hold `Problem`s, and `Problem.__str__`
-is the only place that makes a sentence of one:
+run that started and failed: exit code 1, and what the run has saved is kept. Both hold `Problem`s, and
+`Problem.__str__` is the only place that turns one into a sentence:
 
     raise UsageError("must be at least 1", key="trainer.epochs", received=0)
-    raise UsageError("the data ends too soon", key="train_ds", remedy="repeat it: dataset.repeat()")
     # trainer.epochs: received 0, must be at least 1
-    # train_ds: the data ends too soon: repeat it: dataset.repeat()
 
-An entry point whose users know a key by another name renames keys; nobody looks for words in sentences:
+A reason or remedy that mentions another key has a placeholder for it:
 
-    with renamed_keys({"trainer.epochs": "epochs", "task.train_data": "train_ds"}):
-        run_experiment(…)
+    raise TrainingError(
+        "the data ended after step 7", remedy="repeat it, or lower {steps}", mentions={"steps": "trainer.train_steps"}
+    )
+    # the data ended after step 7: repeat it, or lower trainer.train_steps
+
+So an entry point whose users know a key by another name only passes its names:
+
+    with renamed_keys({"trainer.train_steps": "epochs", "task.train_data": "train_ds"}):
+        run_experiment(…)  # the data ended after step 7: repeat it, or lower epochs
 """
 
 import contextlib
@@ -29,17 +34,17 @@ from typing import Any
 from everstep import redaction
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_KEY = re.compile(r"(?<![\w.\[\]/-])[a-zA-Z_]\w*(?:\.\w+|\[\d+\])+")  # a dotted key in the middle of a sentence
 
 
 class _Nothing:
-    """Stands for a value that nobody passed; None may be one that somebody did."""
+    """The type of `NOTHING`."""
 
     def __repr__(self) -> str:
         return "NOTHING"
 
 
 NOTHING = _Nothing()
+"""Stands for a value that was not passed; None may be a value that was."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +58,8 @@ class Problem:
       origin: The file and line, the override or the option that the value came from, where that is known.
       received: The value; left out of the sentence where there is none.
       remedy: What to do.
+      mentions: The keys that reason and remedy mention, by placeholder: `{"steps": "trainer.train_steps"}` for
+        `lower {steps}`. Other braces are plain text.
     """
 
     key: str
@@ -60,24 +67,27 @@ class Problem:
     origin: str = ""
     received: Any = NOTHING
     remedy: str = ""
+    mentions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def under(self, key: str) -> "Problem":
-        """Returns the same problem as seen from whatever holds this key at `key`."""
+        """Returns the same problem as seen from the config or section that holds this key at `key`."""
         return dataclasses.replace(self, key=join(key, self.key))
 
     def renamed(self, names: Mapping[str, str]) -> "Problem":
-        """Returns the same problem with the user's names for keys, in the sentence, too."""
-        return dataclasses.replace(
-            self,
-            key=renamed_key(self.key, names),
-            reason=_KEY.sub(lambda found: renamed_key(found[0], names), self.reason),
-            remedy=_KEY.sub(lambda found: renamed_key(found[0], names), self.remedy),
-        )
+        """Returns the same problem with the user's names for its key and for those that it mentions."""
+        mentions = {name: renamed_key(key, names) for name, key in self.mentions.items()}
+        return dataclasses.replace(self, key=renamed_key(self.key, names), mentions=mentions)
+
+    def fill(self, text: str) -> str:
+        """Returns the reason or the remedy with the mentioned keys in place of their placeholders."""
+        for name, key in self.mentions.items():
+            text = text.replace(f"{{{name}}}", key)
+        return text
 
     def __str__(self) -> str:
         received = "" if self.received is NOTHING else f"received {show(self.received)}"
-        line = ", ".join(part for part in (received, self.reason) if part)
-        line = ": ".join(part for part in (self.key, line, self.remedy) if part)
+        line = ", ".join(part for part in (received, self.fill(self.reason)) if part)
+        line = ": ".join(part for part in (self.key, line, self.fill(self.remedy)) if part)
         return redaction.text(f"{line} (from {self.origin})" if self.origin else line)
 
 
@@ -92,20 +102,22 @@ class _Reported(Exception):
         received: Any = NOTHING,
         remedy: str = "",
         origin: str = "",
+        mentions: Mapping[str, str] | None = None,
         owner: str = "",
     ) -> None:
-        """Takes one problem in its parts, or one or several that are made already.
+        """Takes the parts of one problem, or one or several `Problem`s.
 
         Args:
-          reason: See `Problem`, as for those below; or one, or several of them.
+          reason: What is wrong; or a problem, or several, without the arguments below.
           key: What the user would change.
-          received: The value.
+          received: The value that is wrong.
           remedy: What to do.
           origin: Where the value came from.
-          owner: Shown before each key where nobody knows more of it: the class of a config that stands alone.
+          mentions: The keys that reason and remedy mention, by placeholder; see `Problem`.
+          owner: Shown before each key: the class of a config that is not part of another.
         """
         if isinstance(reason, str):
-            reason = Problem(key, reason, origin, received, remedy)
+            reason = Problem(key, reason, origin, received, remedy, mentions or {})
         self.problems = (reason,) if isinstance(reason, Problem) else tuple(reason)
         super().__init__("\n".join(str(problem.under(owner)) for problem in self.problems))
 
@@ -116,8 +128,8 @@ class _Reported(Exception):
 
     @property
     def reason(self) -> str:
-        """What is wrong, of the first problem."""
-        return self.problems[0].reason
+        """What is wrong, of the first problem, as it is shown."""
+        return self.problems[0].fill(self.problems[0].reason)
 
     @property
     def received(self) -> Any:
@@ -126,8 +138,8 @@ class _Reported(Exception):
 
     @property
     def remedy(self) -> str:
-        """What to do about the first problem."""
-        return self.problems[0].remedy
+        """What to do about the first problem, as it is shown."""
+        return self.problems[0].fill(self.problems[0].remedy)
 
     @property
     def origin(self) -> str:
@@ -143,11 +155,11 @@ class UsageError(_Reported, ValueError):
 
 
 class TrainingError(_Reported, RuntimeError):
-    """The run started and cannot go on."""
+    """The run started and cannot continue."""
 
 
 def problems_under(key: str, error: Exception) -> list[Problem]:
-    """Returns what an error found, as seen from whatever holds the failing part at `key`."""
+    """Returns the problems of an error as seen from the config or section that holds the failing part at `key`."""
     if isinstance(error, UsageError):
         return [problem.under(key) for problem in error.problems]
     return [Problem(key, str(error))]
@@ -155,7 +167,7 @@ def problems_under(key: str, error: Exception) -> list[Problem]:
 
 @contextlib.contextmanager
 def renamed_keys(names: Mapping[str, str]) -> Iterator[None]:
-    """Inside the block errors call keys by the user's names: `{"task.train_data": "train_ds"}`."""
+    """Inside the block errors use the user's names for keys: `{"task.train_data": "train_ds"}`."""
     try:
         yield
     except (UsageError, TrainingError) as error:
@@ -166,7 +178,7 @@ def renamed_keys(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def renamed_key(key: str, names: Mapping[str, str]) -> str:
-    """Returns the user's name for a key: its own, or that of what it is a part of."""
+    """Returns the user's name for a key: its own, or that of the section which holds it, with the rest of the key."""
     for length in range(len(key), 0, -1):
         if key[:length] in names and (length == len(key) or key[length] in ".["):
             return join(names[key[:length]], key[length:].removeprefix("."))
@@ -203,7 +215,7 @@ def missing_extra(package: str, extra: str, purpose: str) -> UsageError:
 
 
 def kind_of(value: Any) -> str:
-    """Returns what kind of thing a value is, in a few words: `Sequential`, `None`, `tuple (Sequential, str)`."""
+    """Returns the type of a value in a few words: `Sequential`, `None`, `tuple (Sequential, str)`."""
     if value is None:
         return "None"
     name = type(value).__name__
@@ -214,7 +226,7 @@ def kind_of(value: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns a hint that names what the user may have meant, or all there is when that is little."""
+    """Returns a hint for an unknown name: the nearest known ones, or up to twelve of all."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.55)
     if close:
@@ -226,7 +238,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def plain_text(error: BaseException) -> str:
-    """Returns what an exception says, in one line and without the colours that Keras gives to shapes and layers."""
+    """Returns an exception's message in one line, without the colours that Keras gives to shapes and layers."""
     return " ".join(_COLOUR.sub("", str(error)).split())
 
 
@@ -236,11 +248,11 @@ def wants_traceback() -> bool:
 
 
 def own_frames(error: BaseException, below: str = "") -> list[traceback.FrameSummary]:
-    """Returns the frames of a traceback that are neither everstep's, nor a library's, nor Python's.
+    """Returns the frames of a traceback that are in the user's own code: not everstep's, a library's or Python's.
 
     Args:
-      error: The error.
-      below: Those after the first frame of this file alone.
+      error: The error whose traceback is read.
+      below: Leaves out all frames before the first one in this file.
     """
     paths = sysconfig.get_paths()
     others = [Path(__file__).parent, *(Path(paths[name]) for name in ("stdlib", "purelib", "platlib"))]

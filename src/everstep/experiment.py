@@ -417,7 +417,8 @@ def _training_data(params: ExperimentConfig, task: Task) -> Stream:
     try:
         return make_stream(task.inputs_for(data), data, training=True, seed=params.runtime.seed)
     except UsageError as error:
-        raise UsageError(f"needs the length of task.train_data: {error}", key="trainer.epochs") from error
+        reason = f"needs the length of {{data}}: {error}"
+        raise UsageError(reason, key="trainer.epochs", mentions={"data": "task.train_data"}) from error
 
 
 def _restore(

@@ -22,11 +22,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-# -- names that say what they name is secret ---------------------------------------------------------------------------
+# -- names of secrets --------------------------------------------------------------------------------------------------
 # `db_password`, `apiKey`, `HF_TOKEN`, but not `num_tokens` or `sort_key`.
 
 Kind = Literal["", "token", "secret"]
-"""What a name says: nothing; that text may be a token, of the secret or of the vocabulary kind; that it is secret."""
+"""What a name implies for its value: nothing; that a text may be a token, secret or not; that it is secret."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -87,7 +87,7 @@ def kind_of(name: str) -> Kind:
 
     Example:
       kind_of("db.password")  # "secret"; so is "hub-token"
-      kind_of("token")  # "token": the value has to tell
+      kind_of("token")  # "token": it depends on the value
       kind_of("cls_token")  # "", as for "password_file"
     """
     if name == "PWD":  # in an environment, the current directory
@@ -155,7 +155,7 @@ _SHAPES = tuple(
 # What stands in front of a value, and the value: in one pattern, a value would hide the names inside it.
 _NAME = r"(?<![\w.\]-])(?<!\$\{)-*(?P<name>[A-Za-z_][\w.\[\]-]*)"
 _BARE = r"(?:\$\{[^{}]*\}|[^\s;,\"'(){}\[\]<>])+"
-_ODD = r"(?=[a-z]*[^\sa-z\"']|[a-z]{12})[^\s\"']+"
+_VALUE_OF_OPTION = r"(?=[a-z]*[^\sa-z\"']|[a-z]{12})[^\s\"']+"
 _QUOTED = r"(?P<quote>\\?[\"'])?(?P<secret>(?(quote)(?:(?!(?P=quote))(?:\\.|.))*|%s))"
 _PARAMETER = re.compile(r"(?<=[?&#])(?P<name>[\w.\[\]%-]+)="), re.compile(r"(?P<secret>[^\s&#\"'<>]+)")
 _ASSIGNED = re.compile(rf"{_NAME}[ \t]*=(?!=)[ \t]*"), re.compile(_QUOTED % _BARE)
@@ -166,7 +166,7 @@ _SPELLED = (
         re.compile(rf"{_QUOTED % _BARE}(?(quote)|(?=\s*(?:[,;}}\])#(]|$)))", re.MULTILINE),
     ),
     # In a sentence about an option its name is followed by a plain word.
-    (re.compile(r"(?<![\w-])--?(?P<name>[A-Za-z][\w-]*)\s+(?!-)"), re.compile(_QUOTED % _ODD)),
+    (re.compile(r"(?<![\w-])--?(?P<name>[A-Za-z][\w-]*)\s+(?!-)"), re.compile(_QUOTED % _VALUE_OF_OPTION)),
 )
 
 _SIGNATURES = ("sig", "signature", "credential")
@@ -186,7 +186,7 @@ _REDACTED = re.compile(
 
 
 def substitute(text: str, found: Found) -> str:
-    """Returns `text` with every secret replaced that its form gives away, wherever it is: also in a config value."""
+    """Returns `text` with every secret replaced that is recognised by its form, also in a config value."""
     for shape in _SHAPES:
         text = shape.sub(lambda match: _swapped(match, found), text)
     return _swap_named(_swap_named(text, *_PARAMETER, _is_parameter, found), *_ASSIGNED, _is_named, found)
@@ -230,7 +230,7 @@ def _swapped(match: re.Match[str], found: Found) -> str:
 def _swap_named(
     text: str, lead: re.Pattern[str], value: re.Pattern[str], judge: Callable[[str, str], bool], found: Found
 ) -> str:
-    """Replaces what matches `value` after `lead`, where the judge finds name and value to be those of a secret."""
+    """Replaces what matches `value` after `lead`, where `judge` takes name and value for those of a secret."""
     parts, done = [], 0
     for match in lead.finditer(text):
         held = value.match(text, match.end()) if match.start() >= done and _may_name(match["name"]) else None
@@ -258,7 +258,7 @@ def _is_parameter(name: str, value: str) -> bool:
 def _is_named(name: str, value: str) -> bool:
     """Returns whether the value after a name is secret.
 
-    Text says less than a config: `token` is followed by all sorts of words, so its value must look random.
+    In text `token` is followed by all sorts of words, so its value must look random; in a config it need not.
     """
     kind = kind_of(name)
     if kind == "secret" and _NUMBER.fullmatch(value):
@@ -274,7 +274,7 @@ def _is_random(value: str) -> bool:
 # -- the secrets that this process knows -------------------------------------------------------------------------------
 
 MIN_LENGTH = 6
-"""Shorter values are replaced where they stand alone, not inside other text, which would become unreadable."""
+"""Shorter values are replaced only where they are a whole value: inside other text they would make it unreadable."""
 
 
 class Memory:
@@ -308,7 +308,7 @@ class Memory:
         return (self._references.get(value) or MARK) if value in self._given else None
 
     def replace(self, text: str) -> str:
-        """Returns `text` with every known secret in it replaced, in whatever form it is written."""
+        """Returns `text` with every known secret in it replaced, in any of its `forms`."""
         pattern, shown = self._search or self._compile()
         return pattern.sub(lambda match: shown.get(_unfolded(match[0]), MARK), text)
 
@@ -319,7 +319,7 @@ class Memory:
             shown = {form: ref for value, ref in long.items() if ref in references for form in forms(value)}
             every = {form for value in long for form in forms(value)}
             longest_first = sorted(every, key=lambda form: (-len(form), form))
-            # References come first, and stand for themselves: a name in one may be part of a secret.
+            # References come first and are kept: a name in one may be part of a secret.
             patterns = [*map(re.escape, sorted(references)), *map(_pattern, longest_first)]
             shown = {_unfolded(form): ref for form, ref in shown.items()} | {ref: ref for ref in references}
             self._search = re.compile("|".join(patterns) or r"(?!)"), shown
@@ -365,11 +365,11 @@ def _unfolded(text: str) -> str:
 _PLAIN_NAME = re.compile(r"[A-Za-z_]{1,30}")
 
 Leaf = Callable[[Any, Kind], Any]
-"""Called with a value and what its name says; returns the value for the copy."""
+"""Called with a value and the kind of its name; returns the value for the copy."""
 
 
 def walk(value: Any, leaf: Leaf, kind: Kind = "") -> Any:
-    """Returns a copy of a tree of mappings and sequences, made of what `leaf` returns for keys and values."""
+    """Returns a copy of a tree of mappings and sequences, with what `leaf` returns for keys and values."""
     if isinstance(value, Mapping):
         return {_key(key, leaf): walk(item, leaf, _below(value, key, kind)) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -395,7 +395,7 @@ def as_text(value: Any) -> str | None:
 
 
 def _below(mapping: Mapping[Any, Any], key: Any, kind: Kind) -> Kind:
-    """Returns what the key says, or what is above it, whichever says more; nothing above counts for details."""
+    """Returns the stronger kind of the key's own and that of the mapping; details such as `type` ignore the latter."""
     name = str(key)
     if name == "value":  # {name: DB_PASSWORD, value: …}
         name = str(mapping.get("name", mapping.get("key", name)))
@@ -403,12 +403,12 @@ def _below(mapping: Mapping[Any, Any], key: Any, kind: Kind) -> Kind:
 
 
 def _lasting(kind: Kind) -> Kind:
-    """Returns what a name says about all that is inside: `secrets` much, `token` nothing, for that is one text."""
+    """Returns the kind that values inside inherit: all below `secrets` is secret; `token` is about one text only."""
     return "secret" if kind == "secret" else ""
 
 
 def _after(before: Any) -> Kind:
-    """Returns what a word of a command line says about the next: `--password`, `db.password=`."""
+    """Returns the kind that a word of a command line gives to the next: `--password`, `db.password=`."""
     is_name = isinstance(before, str) and (before.startswith("-") or before.endswith("=")) and "=" not in before[:-1]
     return kind_of(before) if is_name else ""
 
@@ -418,14 +418,14 @@ def _after(before: Any) -> Kind:
 _memory = Memory()
 _ASSIGNMENT = re.compile(r"(?:--[\w-]+=)?([\w.\[\]+-]+)=(.*)", re.DOTALL)
 _YAML_INDICATORS = "*&!@%`"
-# Words that say "secret" without being one; replaced everywhere they would spoil every message about secrets.
+# Words about secrets that are none themselves; replaced everywhere they would spoil every message about secrets.
 _COMMON = {"password", "passwd", "passphrase", "secret", "secrets", "token", "credential", "credentials", "default"}
 
 
 def learn(tree: Any) -> None:
     """Remembers every secret in a tree of config values, in the words of a command line, or in an environment.
 
-    A secret is text under a name that says so (`password`, `api_key`, `hub_token`) and text that looks like one
+    A secret is text under the name of one (`password`, `api_key`, `hub_token`) and text that looks like one
     (`ghp_…`, `Bearer …`, the password in a URL). From then on `text` and `tree` hide it wherever it appears.
     """
     walk(tree, _learn_leaf)
@@ -472,7 +472,7 @@ def _learn_leaf(value: Any, kind: Kind) -> Any:
     if spelled is None:
         return value
     rest = substitute(spelled, _learned)
-    if is_secret(kind, spelled) and not _is_readable(rest, spelled) and not _has_reference(spelled):
+    if is_secret(kind, spelled) and not _is_readable(rest, spelled) and "${" not in _memory.replace(spelled):
         _learned(spelled)
     assigned = _ASSIGNMENT.fullmatch(spelled)
     if assigned and is_secret(kind_of(assigned[1]), assigned[2]):
@@ -502,17 +502,13 @@ def _hide_text(spelled: str, kind: Kind) -> str:
     hidden = substitute(_memory.replace(spelled), _mark)
     if (is_secret(kind, spelled) or (kind and hidden != spelled)) and not _is_readable(hidden, spelled):
         return MARK
-    # A reader of the file must see that something is missing: a mark in the middle of a word would not tell.
+    # A reader of the file must see that something is missing: a mark in the middle of a word does not show it.
     return MARK if hidden != spelled and MARK in hidden and not is_redacted(hidden) else hidden
 
 
 def _is_readable(hidden: str, spelled: str) -> bool:
     """Returns whether a secret was hidden in part and the rest may stay: a URL's host, text around a reference."""
     return hidden != spelled and (bool(URL.match(spelled)) or "${" in hidden)
-
-
-def _has_reference(spelled: str) -> bool:
-    return "${" in _memory.replace(spelled)
 
 
 def _mark(secret: str) -> str:
@@ -547,12 +543,12 @@ class LogFilter(logging.Filter):
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # arguments that do not fit: logging complains about them when it writes, and shows them
+    except Exception:  # arguments that do not fit: logging reports them when it writes, and shows them
         return f"{record.msg} {record.args}"
 
 
 def guard_process() -> None:
-    """From now on all log records and warnings of this process are free of secrets, whichever handler writes it."""
+    """From now on all log records and warnings of this process are free of secrets, in every handler."""
     if not isinstance(logging.getLogRecordFactory(), _Factory):
         logging.setLogRecordFactory(_Factory(logging.getLogRecordFactory()))
         warnings.formatwarning = _Warnings(warnings.formatwarning)

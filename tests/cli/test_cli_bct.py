@@ -76,7 +76,7 @@ def test_models_and_data_in_a_store(folder, capsys, monkeypatch, tmp_path):
     evaluate(*(str(folder / name) for name in names), far=0.1, fpir=0.2, json=True)
     assert capsys.readouterr().out == stored
     wrong = {"memory://models/no.npz": "no such file: 'memory://models/no.npz'", "memory:/x.npz": "lacks a slash"}
-    wrong |= {"memory://models/*.npz": "stands for 2 files", "nowhere://a/x.npz": "nowhere"}
+    wrong |= {"memory://models/*.npz": "matches 2 files", "nowhere://a/x.npz": "nowhere"}
     for url, said in wrong.items():
         with pytest.raises(UsageError, match=re.escape(said)) as caught:
             evaluate("old", "new", url)
@@ -97,7 +97,7 @@ def test_what_needs_no_model_is_said_at_once(everstep, folder):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["old.keras", "new.keras", "--data", "empty.npz"], "data: it is empty"),
+        (["old.keras", "new.keras", "--data", "empty.npz"], "data: is empty"),
         (["old.keras", "new.keras", "--data", "wide.npz"], "cannot read an array of shape (3, 9)"),
         (["no.keras", "new.keras", "--data", "test.npz"], "no such file or directory"),
         (["text.npz", "new.keras", "--data", "test.npz"], "expected a .keras file"),

@@ -63,7 +63,7 @@ def hook(event: str, args: tuple[Any, ...]) -> None:
 
 
 def suspicious(event: str, args: tuple[Any, ...]) -> str | None:
-    """What an event means, if it means harm."""
+    """Returns what harm an event means; empty if none."""
     if event == "import":
         return None if args[0].partition(".")[0] in OPEN else f"import {args[0]}"
     if event == "exec":
@@ -80,7 +80,7 @@ def suspicious(event: str, args: tuple[Any, ...]) -> str | None:
 
 
 def watched(act: Callable[..., Any], *args: Any) -> tuple[str, list[str]]:
-    """Runs one payload; returns what became of it, and what Python had to report."""
+    """Runs one payload; returns its outcome, and the events that Python reported."""
     global armed
     seen.clear()
     armed = True
@@ -148,7 +148,7 @@ def stored(kind: str, name: str, payload: Any) -> Any:
 
 
 def probes() -> dict[str, Callable[[], Any]]:
-    """Deeds that the hook must see, or the whole test means nothing."""
+    """Harmful actions that the hook must see; otherwise the whole test proves nothing."""
     return {
         "write": lambda: Path("probe").write_text("x"),
         "import": lambda: __import__(UNKNOWN),

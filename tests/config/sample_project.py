@@ -1,4 +1,4 @@
-"""A user's project, as the tests of names and of gin need one: some of it is honest, some of it an open door."""
+"""A user's project for the tests of names and of gin: some of its modules are safe, others lead to unsafe code."""
 
 import textwrap
 from pathlib import Path

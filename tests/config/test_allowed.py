@@ -69,7 +69,7 @@ def test_classes_their_methods_and_partials(project):
         ("${oc.env:HOME}", "expected a dotted name"),
     ],
 )
-def test_what_it_does_not(project, name, reason):
+def test_what_the_project_does_not_allow(project, name, reason):
     assert reason in refused(name)
 
 
@@ -94,7 +94,7 @@ def test_a_name_is_text(value):
     assert "expected a dotted name" in refused(value)
 
 
-def test_missing_names_are_answered_with_the_nearest(project):
+def test_a_missing_name_gets_the_nearest_as_a_hint(project):
     assert "my_project.models" in refused("my_project.models.Nett")
     assert "did you mean 'Net'" in refused("my_project.models.Nett")
     assert "did you mean 'models'" in refused("my_project.modles.Net")
@@ -116,7 +116,7 @@ def test_modules(project):
 @pytest.mark.parametrize(
     "name", ["os", "half_trusted", "keras.utils", "keras.src.saving", "__gin__.x", "my_project._x"]
 )
-def test_modules_that_are_not(project, name):
+def test_modules_that_are_refused(project, name):
     with pytest.raises(UsageError, match="refused"):
         require_module(name)
 
@@ -131,12 +131,12 @@ def test_an_installed_package_of_the_same_name_as_a_folder_is_not_source(project
     assert "'stranger' is neither source" in refused("stranger.wander")
 
 
-def test_the_standard_library_is_not_source_wherever_one_stands(project, monkeypatch):
+def test_the_standard_library_is_not_source_in_any_directory(project, monkeypatch):
     monkeypatch.chdir(os.path.dirname(os.__file__))
     assert "'tokenize' is neither source" in refused("tokenize.open")
 
 
-def test_installed_packages_are_not_source_wherever_one_stands(monkeypatch):
+def test_installed_packages_are_not_source_in_any_directory(monkeypatch):
     monkeypatch.chdir(os.path.dirname(os.path.dirname(pytest.__file__)))
     assert "'pytest' is neither source" in refused("pytest.main")
 
@@ -169,7 +169,7 @@ def test_a_malformed_pyproject(project, text, reason):
 
 
 @pytest.mark.parametrize("text", ["", "tool = 3", "[tool.other]\nallow = 3"])
-def test_a_pyproject_that_says_nothing(project, text):
+def test_a_pyproject_without_settings(project, text):
     (project / "pyproject.toml").write_text(text)
     assert Allowed.here().packages == ()
 
@@ -180,7 +180,7 @@ def test_deciding_needs_no_keras():
         "require_module('keras.layers'); resolve('everstep.TrainerConfig')\n"
         "print('keras' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert (done.stdout.strip(), done.stderr) == ("False", "")
 
 
@@ -237,11 +237,11 @@ def test_parts_of_keras_and_of_everstep(name):
         "everstep.Config.from_yaml",
     ],
 )
-def test_other_parts_of_them(name):
+def test_other_parts_of_keras_and_of_everstep(name):
     assert "refused" in refused(name) or "does not exist" in refused(name)
 
 
-def test_an_alias_is_judged_by_what_it_is(project):
+def test_an_alias_is_checked_as_the_object_it_names(project):
     (project / "src/my_project/aliases.py").write_text(
         "import keras, everstep.storage\n"
         "Alias = keras.layers.Dense\nload = keras.saving.load_model\nAnything = keras.layers.Lambda\n"

@@ -134,7 +134,7 @@ def test_two_in_one_override_change_nothing():
     assert set_in(length) == {"steps": 4}
 
 
-def test_a_class_that_says_something_wrong_is_refused():
+def test_a_class_with_wrong_declarations_is_refused():
     with pytest.raises(UsageError, match=r"Both: steps and epochs are alternatives; only one can have a default"):
 
         @dataclasses.dataclass
@@ -169,7 +169,7 @@ def test_another_default_may_be_the_alternative():
     "overrides", [["trainer.epochs=1", "trainer.train_steps=500"], ["trainer={epochs: 1}", "trainer.train_steps=500"]]
 )
 def test_two_overrides_of_one_request_are_given_at_once(overrides):
-    """Whichever comes last: neither says that the other is taken back."""
+    """The order does not matter: neither of them resets the other."""
     for order in (overrides, overrides[::-1]):
         with pytest.raises(UsageError) as error:
             apply(get_exp_config("mnist/local"), overrides=order)
@@ -178,7 +178,7 @@ def test_two_overrides_of_one_request_are_given_at_once(overrides):
         )
 
 
-def test_overrides_that_take_one_back(tmp_path):
+def test_overrides_that_reset_one_of_them(tmp_path):
     config = apply(get_exp_config("mnist/local"), overrides=["trainer.train_steps=null", "trainer.epochs=1"])
     assert (config.trainer.epochs, config.trainer.train_steps) == (1, None)
     (tmp_path / "short.yaml").write_text("trainer: {epochs: 1}\n")

@@ -60,7 +60,7 @@ def test_a_second_one_is_refused_and_so_is_the_same_again():
         bind(3)
 
 
-def test_a_definition_that_is_run_again_takes_its_own_place():
+def test_a_definition_that_is_run_again_replaces_itself():
     base, _ = configs()
     for size in (1, 2):  # as a cell of a notebook that is run twice
 

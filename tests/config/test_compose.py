@@ -161,9 +161,10 @@ def test_an_override_may_be_a_file(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("text", ["train_steps", "", "a\x00b"])
-def test_what_is_no_override_is_refused(text: str):
-    with pytest.raises(UsageError, match="neither key=value"):
+def test_text_that_is_no_override_is_refused(text: str):
+    with pytest.raises(UsageError, match="expected key=value, ~key") as error:
         parse_overrides(text)
+    assert (error.value.key, error.value.received) == ("override", text)
 
 
 def test_indexed_overrides_build_and_change_lists():

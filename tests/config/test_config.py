@@ -109,7 +109,7 @@ def test_restrictions_that_hold(rule: str):
         ("activation < 3", "not supported"),
     ],
 )
-def test_restrictions_that_do_not(rule: str, message: str):
+def test_restrictions_that_do_not_hold(rule: str, message: str):
     with pytest.raises(UsageError, match=message):
         Model(restrictions=[rule]).validate()
 
@@ -140,7 +140,7 @@ def test_equality_is_by_class_and_value():
     assert Model() != Model(units=4)
 
 
-def test_a_config_is_asked_for_keys_as_a_dict_is():
+def test_get_and_in_work_as_for_a_dict():
     config = Model(units=3)
     assert (config.get("units"), config.get("unist"), config.get("unist", 5)) == (3, None, 5)
     assert "units" in config

@@ -1,4 +1,4 @@
-"""Keys of other libraries: what asks for nothing is passed over, the rest refused with the reason."""
+"""Keys of other libraries: harmless values are skipped, others are refused with the reason."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ class Base(Config):
 
 @dataclasses.dataclass
 class Derived(Base):
-    """Declines one more, and has one of those that its base has not."""
+    """Declines one more key, and has one of those that its base declines."""
 
     _declined = {"hosts": Declined("a run is on one machine")}
 
@@ -32,13 +32,13 @@ class Derived(Base):
 
 @dataclasses.dataclass
 class Holder(Config):
-    """Holds one."""
+    """Holds a config that declines keys."""
 
     part: Base = Base()
 
 
 @pytest.mark.parametrize("tree", [{"packs": 1}, {"packs": None}, {"title": "any"}, {"title": None}])
-def test_what_asks_for_nothing_changes_nothing(tree):
+def test_harmless_values_change_nothing(tree):
     for strict in (True, False):
         config = Holder()
         config.override({"part": {**tree, "units": 4}}, is_strict=strict)

@@ -1,4 +1,4 @@
-"""What a class says by itself, and where a config still holds it."""
+"""The defaults of a class, and where a config still holds them."""
 
 import dataclasses
 from typing import Any

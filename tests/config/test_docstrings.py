@@ -91,4 +91,4 @@ load_entry_points()
 def test_every_field_of_a_shipped_experiment_has_a_text(name: str):
     for cls in classes_in(get_exp_config(name)):
         silent = {field.name for field in dataclasses.fields(cls)} - set(field_docs(cls))
-        assert not silent, f"{cls.__qualname__}: say below each of {sorted(silent)} what it means"
+        assert not silent, f"{cls.__qualname__}: write below each of {sorted(silent)} what it means"

@@ -73,7 +73,7 @@ def test_files_of_every_kind(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("name", ["c.yaml", "c.json", "c.toml"])
-def test_an_empty_file_says_nothing(tmp_path: pathlib.Path, name: str):
+def test_an_empty_file_has_no_values(tmp_path: pathlib.Path, name: str):
     assert load_file(write(tmp_path, "", name)) == {}
     assert load_file(write(tmp_path, "# only this\n")) == {}
 

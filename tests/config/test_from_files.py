@@ -38,12 +38,12 @@ def test_a_file_of_each_kind(tmp_path: Path):
     assert type(Task.from_yaml(yaml).layers[1]) is Model
 
 
-def test_files_may_say_little(tmp_path: Path):
+def test_files_may_set_few_values(tmp_path: Path):
     assert Task.from_yaml(write(tmp_path, "")) == Task()
     assert Needy.from_yaml(write(tmp_path, "name: n")) == Needy(name="n")
 
 
-def test_an_open_config_takes_what_a_file_says(tmp_path: Path):
+def test_an_open_config_takes_every_key_of_a_file(tmp_path: Path):
     config = Config.from_yaml(write(tmp_path, "a: {b: 1}\nc: [x]"))
     assert config.a.b == 1
     assert config.as_dict() == {"a": {"b": 1}, "c": ["x"]}
@@ -161,7 +161,7 @@ def stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "_experiments", dict(known._experiments))
     register_experiment("own/stack")(lambda: ExperimentConfig(task=Stack()))
     register_experiment("own/own")(lambda: Own(task=Stack(), extra=2))
-    register_experiment("own/odd")(Layer)
+    register_experiment("own/layer")(Layer)
 
 
 @pytest.mark.usefixtures("stack")
@@ -199,7 +199,7 @@ def test_a_file_that_names_no_experiment_is_of_the_class_itself(tmp_path: Path):
         ("\nexperiment: 3", r"experiment: received 3, expected text \(from .*c\.yaml:2\)"),
         ("experiment: mnist/mlp\ntask:\n  model: {unist: 3}", r"task\.model\.unist: .*'units'.*c\.yaml:3\)"),
         ("experiment: mnist/mlp\ntask: {layers: []}", r"task\.layers: .*unknown key.*c\.yaml:2\)"),
-        ("experiment: own/odd", "experiment 'own/odd' must return an ExperimentConfig, received Layer"),
+        ("experiment: own/layer", "experiment 'own/layer' must return an ExperimentConfig, received Layer"),
         ("trainer: {train_steps: no}", r"trainer\.train_steps: received 'no'.*c\.yaml:1\)"),
         ("experimnet: mnist/mlp", r"experimnet: .*unknown key.*c\.yaml:1\)"),
     ],
@@ -210,7 +210,7 @@ def test_files_that_are_no_experiments(tmp_path: Path, text: str, message: str):
 
 
 @pytest.mark.usefixtures("stack")
-def test_a_subclass_wants_its_own(tmp_path: Path):
+def test_a_subclass_requires_its_own_class(tmp_path: Path):
     assert Own.from_yaml(write(tmp_path, "experiment: own/own\ntask: {shape: [9]}")).extra == 2
     path = write(tmp_path, "experiment: own/stack")
     with pytest.raises(UsageError, match=r"c\.yaml: expected Own, but its experiment has ExperimentConfig"):

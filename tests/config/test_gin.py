@@ -1,4 +1,4 @@
-"""Gin: what files say, who gets it, and what of it is refused."""
+"""Gin bindings: which configs and configurables they set, and which are refused."""
 
 import dataclasses
 import sys
@@ -89,7 +89,7 @@ def test_a_scope_names_the_place(scope, sizes):
     assert (config.left.size, config.many[0].size, config.many[1].size, config.choice.big.size) == sizes
 
 
-def test_more_of_a_scope_wins_whatever_comes_later():
+def test_a_longer_scope_wins_over_later_bindings():
     params = ["choice/big/GinLeaf.size = 3", "choice/GinLeaf.size = 2", "GinLeaf.size = 1"]
     config = composed(GinTree(), *params)
     assert (config.choice.big.size, config.choice.small.size, config.left.size) == (3, 2, 1)
@@ -116,7 +116,7 @@ def test_layers_know_where_they_come_from(project):
     ]
 
 
-def test_a_value_of_a_wrong_type_is_answered_with_the_place(project):
+def test_a_value_of_a_wrong_type_is_refused_with_its_place(project):
     (project / "a.gin").write_text("\nGinTree.name = 3\n")
     text = refused(composed, GinTree(), files=["a.gin"])
     assert text == "name: received 3, expected str (from a.gin:2)"
@@ -139,7 +139,7 @@ def test_macros(project):
         ("TrainerConfig.train_steps = @area()", "received @area(), a config holds plain values"),
         ("TrainerConfig.train_steps = [{'a': @area}]", "received @area, a config holds plain values"),
         ("TrainerConfig.train_steps = %stepps\nsteps = 3", "there is no macro %stepps: did you mean 'steps'"),
-        ("TrainerConfig.train_steps = %a\na = [%b]\nb = %a", "the macro %a stands for itself"),
+        ("TrainerConfig.train_steps = %a\na = [%b]\nb = %a", "the macro %a refers to itself"),
     ],
 )
 def test_wrong_bindings_of_fields(param, reason):
@@ -148,7 +148,7 @@ def test_wrong_bindings_of_fields(param, reason):
     assert f"(from --gin-params {param!r})" in text
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     text = refused(composed, ExperimentConfig(), "TrainerConfig.a_a_a = 1", "DataConfig.b_b_b = 2")
     assert [line.partition(":")[0] for line in text.splitlines()] == ["trainer.a_a_a", "task.train_data.b_b_b"]
 

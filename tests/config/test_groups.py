@@ -1,4 +1,4 @@
-"""Config groups: which files take part is Hydra's answer, what they say is read as everywhere else."""
+"""Config groups: Hydra decides which files are used; they are read as all config files are."""
 
 from pathlib import Path
 from typing import Any

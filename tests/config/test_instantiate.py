@@ -89,7 +89,7 @@ def test_builds_keras_models():
     assert model.count_params() == 10
 
 
-def test_every_name_is_judged_before_anything_is_built(project):
+def test_every_name_is_checked_before_anything_is_built(project):
     text = refused(
         {
             "_target_": "my_project.models.refuse",
@@ -106,7 +106,7 @@ def test_every_name_is_judged_before_anything_is_built(project):
     assert "received 3" in lines[3]
 
 
-def test_a_name_below_a_description_that_is_not_recursive_is_judged_too(project):
+def test_a_name_below_a_description_that_is_not_recursive_is_checked_too(project):
     tree = {"_target_": NET, "_recursive_": False, "inner": {"_target_": "os.system"}}
     assert "inner._target_: 'os.system' is refused" in refused(tree)
 

@@ -63,7 +63,7 @@ def test_text_that_only_looks_like_a_reference() -> None:
     assert apply(own, overrides=["task.model.units=${steps}"]).task.model.name == "${steps}"
 
 
-def test_a_reference_that_is_overridden_is_never_asked() -> None:
+def test_a_reference_that_is_overridden_is_never_resolved() -> None:
     assert apply(Experiment(), overrides=["steps=${nowhere}", "steps=3"]).steps == 3
 
 
@@ -80,14 +80,14 @@ def test_a_reference_that_is_overridden_is_never_asked() -> None:
         ("stepz=${steps}", "stepz: received 0, unknown key: did you mean 'steps'"),
     ],
 )
-def test_what_cannot_be_answered_is_named(override: str, text: str) -> None:
+def test_a_reference_that_cannot_be_resolved_is_named(override: str, text: str) -> None:
     with pytest.raises(UsageError) as error:
         apply(Experiment(), overrides=[override])
     assert text in str(error.value)
     assert f"(from override {override!r})" in str(error.value)
 
 
-def test_references_that_turn_in_a_circle(tmp_path: Path) -> None:
+def test_references_in_a_circle(tmp_path: Path) -> None:
     path = write(tmp_path / "a.yaml", "steps: ${task.model.units}\ntask:\n  model:\n    units: ${steps}\n")
     with pytest.raises(UsageError, match="steps: cannot resolve .* Recursive interpolation detected") as error:
         apply(Experiment(), [path])

@@ -52,7 +52,7 @@ def test_lists_of_configs_merge_by_element_when_as_long_and_are_replaced_otherwi
     assert config.layers == [Model(units=5)]
 
 
-def test_a_list_that_is_replaced_although_it_could_have_been_merged_is_told_of_once(caplog):
+def test_a_list_that_is_replaced_instead_of_merged_is_warned_of_once(caplog):
     held = [Model(units=1) for _ in range(3)]
     for _ in range(2):
         Task(layers=held).override({"layers": [{"units": 5}, {"units": 6}]})

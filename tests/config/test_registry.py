@@ -39,7 +39,7 @@ class DigitsTask:
 
 
 class Points:
-    """Entry points of packages that nobody has to install."""
+    """Entry points of packages that are not installed."""
 
     def __init__(self, **loaders: Callable[[], object]) -> None:
         self.loaders = loaders
@@ -75,7 +75,7 @@ def test_a_task_is_found_for_its_config_and_subclasses():
     assert (task.config.size, task.name) == (3, "a")
 
 
-def test_the_nearest_class_wins_and_a_function_may_stand_in():
+def test_the_nearest_class_wins_and_a_function_may_replace_the_class():
     register_task(Digits)(DigitsTask)
 
     @register_task(WideDigits)
@@ -141,11 +141,13 @@ def test_an_unknown_experiment_names_the_nearest_and_the_remedy():
 
 def test_an_experiment_returns_a_config():
     register_experiment("a")(lambda: {"a": 1})
-    with pytest.raises(UsageError, match="must return a config, received dict"):
+    with pytest.raises(UsageError) as error:
         get_exp_config("a")
+    assert (error.value.key, error.value.received) == ("experiment 'a'", {"a": 1})
+    assert error.value.reason == "must return a config"
 
 
-def test_installed_packages_are_asked_once_and_may_be_broken(monkeypatch, caplog):
+def test_installed_packages_are_loaded_once_and_may_be_broken(monkeypatch, caplog):
     def broken() -> object:
         raise ImportError("no module named nothing")
 

@@ -225,7 +225,7 @@ VALUES: list[Any] = [
     *({"size": 2}, {"size": "x"}, {"weight": 2}, {"depth": 1}, {"name": "n"}, {"a": {"size": 1}}, {"a": {"size": "x"}}),
     *({"type": "two"}, {"type": "three"}, {"type": None}, {"two": {"weight": 1}}, {"one": {"weight": 1}}),
 ]
-# A part of a list that stays as long as it is gets its values from its own class, which a schema cannot tell.
+# An element of a list that keeps its length keeps its own class, which a schema cannot know.
 BEYOND = {("parts", "[{'weight': 1}]"), ("named", "{}")}
 
 
@@ -247,7 +247,7 @@ def test_the_schema_and_the_config_agree(check: Any, name: str):
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Everything)])
-def test_an_interpolation_may_stand_for_each_type(check: Any, name: str):
+def test_an_interpolation_may_replace_a_value_of_each_type(check: Any, name: str):
     check.validate({name: "${other}"})
     if name not in ("text", "either", "path", "anything"):
         assert not check.is_valid({name: "some other text"})

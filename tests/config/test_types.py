@@ -49,7 +49,7 @@ def test_values_of_dicts_become_the_annotated_class_everywhere():
         ("shape", [1, "x"], "tuple[int, ...]"),
     ],
 )
-def test_a_wrong_type_is_refused_at_every_door(field: str, value: Any, expected: str):
+def test_a_wrong_type_is_refused_wherever_a_value_is_set(field: str, value: Any, expected: str):
     config = Model()
     for act in (
         lambda: Model(**{field: value}),

@@ -62,7 +62,7 @@ def test_digits_with_three_seeds(tmp_path):
 
 
 def test_held_out_images_are_training_images():
-    """Whoever chooses settings by them has seen no test image."""
+    """Settings that are chosen on them have seen no test image."""
     test, every = load_digits(False, DIGITS), load_digits(True, DIGITS)
     rest, held = load_digits(True, DIGITS, held_out=300), load_digits(False, DIGITS, held_out=300)
     assert [len(one[1]) for one in (test, every, rest, held)] == [597, 1200, 900, 300]

@@ -36,11 +36,11 @@ def generate(folder: Path, suffix: str, sizes: dict[str, int]) -> str:
     """Writes images with the example's own command; returns what it prints."""
     words = [f"--{name}={size}" for name, size in sizes.items()]
     command = [sys.executable, str(EXAMPLE / "generate_data.py"), str(folder), f"--format={suffix}", *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
 
 
 def copy_project(root: Path, **changes) -> Path:
-    """Copies the example, without what somebody may have run in it; `changes` go into both config files."""
+    """Copies the example, without the results of earlier runs in it; `changes` go into both config files."""
     shutil.copytree(EXAMPLE / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__"))
     for flavour in FLAVOURS:
         add_run(root, flavour, flavour, **changes)
@@ -83,7 +83,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def untracked():
-    """MLflow takes longer than these runs; that it is told is tested with the orchestrator."""
+    """Turns MLflow off, which takes longer than these runs; it is tested with the orchestrator."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(orchestrator, "create_tracking", lambda *_: NoTracking())
         yield
@@ -160,7 +160,7 @@ def test_both_loaders_give_the_same_rows(crossed, data, split, table, suffix):
 
 
 def test_how_far_jpeg_files_differ(data):
-    """TensorFlow's own way of decoding rounds otherwise than Pillow's; the loader asks for the exact one."""
+    """By default TensorFlow's decoder rounds differently from Pillow's; the loader requests the exact one."""
     files = [data / "jpg" / "test" / name for name in ids_in(data / "jpg" / "test")]
     with Project(EXAMPLE, "src").active():
         from dataset import DataLoader, DataLoaderTF
@@ -246,7 +246,7 @@ def many(tmp_path_factory):
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_accuracy(tmp_path, many, flavour):
-    """As a user runs it, MLflow included: 95 % after a few epochs, whatever the flavour."""
+    """As a user runs it, MLflow included: 95 % after a few epochs, with both flavours."""
     root = copy_project(tmp_path, epochs=6, batch_size=32)
     everstep_run(root, flavour, many)
     means = json.loads((root / "runs" / flavour / "reports" / "metrics.json").read_text())

@@ -41,7 +41,7 @@ def launched(command):
 
 def killed_after(command, job, step):
     """Runs a command and kills the process that trains, once, when it has saved a step; returns how the whole ended."""
-    out, err = job.with_name("out.txt"), job.with_name("err.txt")  # a pipe that nobody reads would stop it when full
+    out, err = job.with_name("out.txt"), job.with_name("err.txt")  # an unread pipe would block it when full
     with open(out, "w") as o, open(err, "w") as e, subprocess.Popen(command, stdout=o, stderr=e) as process:
         try:
             end = time.monotonic() + 500
@@ -56,7 +56,7 @@ def killed_after(command, job, step):
 
 
 def test_component(data, tmp_path, monkeypatch):
-    """As a program in this process: all that a pipeline looks for."""
+    """As a program in this process: all files that a pipeline expects."""
     command = words(data, tmp_path, "--model=small", "--epochs=1", "--size=32", "--percentage=75")
     monkeypatch.setattr("sys.argv", [str(word) for word in command[1:]])
     with pytest.raises(SystemExit) as left, absl_flags_of_its_own():
@@ -68,7 +68,7 @@ def test_component(data, tmp_path, monkeypatch):
 
 @contextlib.contextmanager
 def absl_flags_of_its_own():
-    """The flags that a program defines go with it."""
+    """Removes the flags that the program defined."""
     before = set(flags.FLAGS)
     try:
         yield
@@ -80,7 +80,7 @@ def absl_flags_of_its_own():
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_preempted(data, tmp_path):
-    """Killed on its way, started again by the launcher: done, with everything a pipeline looks for."""
+    """Killed while training, restarted by the launcher: done, with all files that a pipeline expects."""
     command = words(data, tmp_path, "--model=small", "--epochs=4", "--size=32", "--percentage=75")
     code, out, err = killed_after(launched(command), tmp_path / "job", 3)
     assert code == 0, err
@@ -97,7 +97,7 @@ def test_preempted(data, tmp_path):
 def test_bad_input(data, tmp_path):
     """One line and exit code 2, which the launcher does not try again."""
     command = launched(words(data, tmp_path, "--model=small", "--size=32", "--global_batch_size=1000"))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert re.search(
         r"^everstep: error: global_batch_size: received 1000, but there are 66 training records", done.stderr, re.M
@@ -109,7 +109,7 @@ def test_bad_input(data, tmp_path):
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_resnet50(data, tmp_path):
-    """ResNet50 on 112 x 112, two short epochs, killed in between: the weights of a run that was left alone."""
+    """ResNet50 on 112 x 112, two short epochs, killed in between: the weights of an uninterrupted run."""
     digests = []
     for name, kill in (("whole", False), ("cut", True)):
         root = tmp_path / name

@@ -131,9 +131,9 @@ def test_unknown_length_names_every_key_that_needs_it():
         in_steps(trainer, None)
     first, second = error.value.problems
     assert (first.key, first.received) == ("trainer.epochs", 3.0)
-    assert first.remedy.endswith("trainer.train_steps=1000")
+    assert str(first).endswith("trainer.train_steps=1000")
     assert (second.key, second.received) == ("trainer.steps_per_loop", "1 epoch")
-    assert second.remedy.endswith("trainer.steps_per_loop=1000")
+    assert str(second).endswith("trainer.steps_per_loop=1000")
 
 
 def test_multiples_are_checked_in_steps():

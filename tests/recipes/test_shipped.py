@@ -1,4 +1,4 @@
-"""The experiments that make up their own data: what they learn from, and that they reach what they state."""
+"""The experiments that generate their own data: the data, and that they reach the accuracy they state."""
 
 import keras
 import numpy as np
@@ -59,7 +59,7 @@ def test_learns(name, tmp_path):
 
 @pytest.mark.parametrize("name", [*STATED, "mnist/local", "mnist/cnn"])
 @pytest.mark.parametrize("section", ["train_data", "validation_data"])
-def test_data_that_nobody_would_read_is_refused(name, section, tmp_path):
+def test_data_settings_without_effect_are_refused(name, section, tmp_path):
     named = {"input_path": "/nothing/*.tfrecord", "tfds_split": "train"}
     params = es.get_exp_config(name)
     params.override({"task": {section: named}})
@@ -119,7 +119,7 @@ def test_blocks_are_replaced_by_argument_and_by_gin():
     assert seen == [8]
     try:
         parse_config_files_and_bindings(None, ["transformer.feed_forward = @self_attention"])
-        with pytest.raises(TypeError, match="causal"):  # which a feed-forward block is not told
+        with pytest.raises(TypeError, match="causal"):  # which a feed-forward block does not take
             transformer(10, 6, SMALL, causal=True)
     finally:
         gin_bindings.clear()
@@ -134,6 +134,6 @@ def test_blocks_are_replaced_by_argument_and_by_gin():
         ({"dropout": 1.0}, "dropout: received 1.0, must be from 0 to below 1"),
     ],
 )
-def test_shapes_that_cannot_be(values, message):
+def test_wrong_shapes_are_refused(values, message):
     with pytest.raises(UsageError, match=message):
         TransformerConfig(**values).validate()

@@ -19,7 +19,7 @@ PEM = (
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"
 
 
-LOOKS = [
+FORMS = [
     "AKIAIOSFODNN7EXAMPLE",
     "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
     "gho_16C7e42F292c6912E7710c838347Ae178B4a",
@@ -36,8 +36,8 @@ LOOKS = [
 ]
 
 
-@pytest.mark.parametrize("secret", LOOKS)
-def test_a_secret_is_told_by_its_form_wherever_it_is(secret: str) -> None:
+@pytest.mark.parametrize("secret", FORMS)
+def test_a_secret_is_recognised_by_its_form_everywhere(secret: str) -> None:
     assert redaction.tree({"note": secret, "list": ["a", (secret,)]}) == {"note": "***", "list": ["a", ("***",)]}
     assert redaction.tree({"note": f"use {secret} here"}) == {"note": "***"}
     assert redaction.tree({"note": secret.encode()}) == {"note": "***"}
@@ -135,7 +135,7 @@ def test_short_and_common_values_are_hidden_in_their_place_only() -> None:
     assert redaction.text("abc: the password at step 100000") == "abc: the password at step 100000"
 
 
-def test_a_reference_stands_for_its_secret() -> None:
+def test_a_reference_replaces_its_secret() -> None:
     redaction.learn({"password": "hunter2-correct"})
     redaction.remember("hunter2-correct", "${secret:DB}")
     redaction.learn({"password": "hunter2-correct"})
@@ -187,7 +187,7 @@ def test_a_name_that_is_also_a_secret_stays_a_name() -> None:
 
 
 @pytest.mark.parametrize("value", ["***", "https://ada:***@db/x", "?sig=***", "Bearer ***", "a;Password=***;b"])
-def test_a_stored_value_tells_that_it_was_redacted(value: str) -> None:
+def test_a_stored_value_shows_that_it_was_redacted(value: str) -> None:
     assert redaction.is_redacted(value)
 
 

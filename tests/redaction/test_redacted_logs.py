@@ -6,6 +6,7 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -98,14 +99,19 @@ def test_learning_while_others_log() -> None:
     assert not failures
 
 
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """Returns the processor time that a call takes in this thread, whatever else the machine does."""
+    start = time.thread_time()
+    work()
+    return time.thread_time() - start
+
+
 def test_redacting_is_cheap() -> None:
+    """Compared with a plain loop of about a millisecond, so that a slow machine passes too."""
+    loop = min(cpu_seconds(lambda: sum(range(50_000))) for _ in range(9))
     redaction.learn({f"p{n}": {"password": f"hunter-{n}-correct"} for n in range(30)})
     line = "train | step:  1200 | steps/sec:  812.3 | loss: 0.31415 | accuracy: 0.9"
     redaction.text(line)
-    start = time.perf_counter()
-    for _ in range(100):
-        redaction.text(line)
-    assert (time.perf_counter() - start) / 100 < 2e-3
-    start = time.perf_counter()
-    redaction.text("a-" * 20_000 + "://" + "b:" * 5_000 + "sk-" * 5_000 + "x=" * 5_000 + " " * 5_000)
-    assert time.perf_counter() - start < 5
+    assert cpu_seconds(lambda: [redaction.text(line) for _ in range(100)]) / 100 < 2 * loop
+    hostile = "a-" * 20_000 + "://" + "b:" * 5_000 + "sk-" * 5_000 + "x=" * 5_000 + " " * 5_000
+    assert cpu_seconds(lambda: redaction.text(hostile)) < 5_000 * loop

@@ -1,4 +1,4 @@
-"""What holds for every tree and every text."""
+"""Properties of redaction for every tree and every text."""
 
 import json
 import urllib.parse
@@ -107,7 +107,7 @@ def test_a_remembered_value_never_appears(secret: str, before: str, after: str, 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SECRETS)
-def test_whatever_is_stored_without_a_reference_is_known_to_be_missing(secret: str) -> None:
+def test_a_value_stored_without_a_reference_is_known_to_be_missing(secret: str) -> None:
     redaction._memory = Memory()
     redaction.learn({"password": secret})
     for value in (secret, f"a {secret} b", f"x{secret}"):

@@ -1,4 +1,4 @@
-"""Which names say that their values are secret, and what is innocent."""
+"""Names whose values are secret, and names and values that are not."""
 
 import json
 
@@ -19,7 +19,7 @@ SECRET_KEYS = """
 
 
 @pytest.mark.parametrize("key", SECRET_KEYS.split())
-def test_a_name_can_say_that_its_text_is_secret(key: str) -> None:
+def test_text_under_the_name_of_a_secret_is_hidden(key: str) -> None:
     assert redaction.tree({"a": {key: "hunter2hunter2"}}) == {"a": {key: "***"}}
     assert redaction.tree({key: 7}) == {key: 7}
     assert redaction.tree({key: True}) == {key: True}

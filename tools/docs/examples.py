@@ -10,7 +10,7 @@ EXAMPLE = re.compile(r"^Example:\n((?:[ ]+\S.*\n?|\n(?=[ ]))+)", re.MULTILINE)
 
 
 class Examples(griffe.Extension):
-    """Makes a fenced block of the indented lines below `Example:`, which griffe takes for prose."""
+    """Fences the indented lines below `Example:`, which griffe would take for prose."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Called by griffe for everything that it has read."""

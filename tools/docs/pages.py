@@ -1,7 +1,7 @@
-"""What the site has beyond docs/, and what it writes otherwise: a MkDocs hook.
+"""A MkDocs hook: adds pages that are not in docs/, and adapts the Markdown of all pages to MkDocs.
 
-The pages are written to be read on a code host, too: their links lead to files of the repository, and some of their
-fences carry a word for the tests. The programs of examples/ and the project's own files become pages here.
+The pages can also be read on a code host: their links lead to files of the repository, and some of their fences have
+a suffix for the tests. The programs of examples/ and the project's own files become pages here.
 """
 
 import ast
@@ -32,7 +32,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
-    """Makes of a page what MkDocs understands: its links, and the words behind its fences."""
+    """Adapts a page to MkDocs: its links, and the suffixes of its fences."""
     source = _in_repository(page.file.src_uri)
     here = posixpath.dirname(page.file.src_uri)
 
@@ -46,7 +46,7 @@ def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
 
 
 def _in_site(name: str) -> str:
-    """Where a file of the repository is in the site."""
+    """Returns where a file of the repository is in the site."""
     if name in OWN:
         return OWN[name]
     if name.startswith("examples/") and name.endswith(".py"):
@@ -55,7 +55,7 @@ def _in_site(name: str) -> str:
 
 
 def _in_repository(uri: str) -> str:
-    """Where a page of the site lies in the repository; links of a page are relative to that."""
+    """Returns where a page of the site is in the repository; its links are relative to that."""
     own = {page: name for name, page in OWN.items()}
     return own.get(uri) or (uri if uri.startswith("examples/") else f"docs/{uri}")
 
@@ -69,7 +69,7 @@ def _read(name: str) -> str:
 
 
 def _program(name: str) -> str:
-    """A program as a page: what it says of itself, and its text."""
+    """A program as a page: its docstring, and its source."""
     text = _read(name)
-    said = ast.get_docstring(ast.parse(text)) or ""
-    return f"# {name}\n\n{said}\n\n```python\n{text.rstrip()}\n```\n"
+    docstring = ast.get_docstring(ast.parse(text)) or ""
+    return f"# {name}\n\n{docstring}\n\n```python\n{text.rstrip()}\n```\n"

@@ -2,7 +2,7 @@
 
     python tools/docs/terminal_picture.py
 
-A run is killed and started again first, so that there is something to tell of attempts and goodput.
+A run is killed and started again first, so that there are attempts and goodput to show.
 """
 
 import io

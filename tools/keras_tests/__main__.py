@@ -46,7 +46,7 @@ def refused(backend: str, how: str) -> set[str]:
 
 
 def table() -> str:
-    """Returns the refusals for people."""
+    """Returns the refusals as a Markdown table."""
     rows = ["| refused | why | tests |", "|---|---|---|"]
     for name, entry in refusals().items():
         places = [
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--table", action="store_true", help="print the refusals as docs/fit.md shows them, and no more"
     )
-    parser.add_argument("--anew", action="store_true", help="run the tests with Keras's fit, too, though that is known")
+    parser.add_argument("--anew", action="store_true", help="run the tests with Keras's fit again, too")
     parser.add_argument("files", nargs="*", help="such as trainer_test.py; all by default")
     options = parser.parse_args(argv)
     if options.table:
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _passing(files: Sequence[Path], backend: str, named: str | None, anew: bool) -> set[str]:
-    """Returns the tests that pass with Keras's own `fit`; what was found out is kept for this version of Keras."""
+    """Returns the tests that pass with Keras's own `fit`; the outcomes are cached for this version of Keras."""
     known = KNOWN / f"{importlib.metadata.version('keras')}-{backend}.json"
     outcomes = json.loads(known.read_text("utf-8")) if known.is_file() and not anew else {}
     missing = [file for file in files if not any(test.startswith(f"{file.name}::") for test in outcomes)]
@@ -114,7 +114,7 @@ def _run(files: Sequence[Path], backend: str, how: str, named: str | None, loud:
 
 
 def _report(backend: str, how: str, passing: set[str], outcomes: Mapping[str, str]) -> int:
-    """Prints the figures of each file and what fails; returns how many tests ended otherwise than the list says."""
+    """Prints the figures of each file and what fails; returns how many tests did not end as the list expects."""
     known = refused(backend, how)
     failing = {test: outcomes.get(test, "did not end") for test in sorted(passing) if outcomes.get(test) != "passed"}
     for file in sorted({test.split("::")[0] for test in passing}):

@@ -48,7 +48,7 @@ def replace_fit(kept: Path | None) -> None:
 
 
 def main() -> int:
-    """Runs pytest with what the command line says."""
+    """Runs pytest with the arguments of the command line."""
     backend, how, result, named, *files = sys.argv[1:]
     os.environ |= {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     # Most of the time on JAX goes into compiling the same small programs: XLA keeps them from run to run.

@@ -1,4 +1,4 @@
-"""Where samples come from: `DataLoaderTF` makes a `tf.data.Dataset` of them, `DataLoader` Python generators.
+"""Data loaders: `DataLoaderTF` returns samples as a `tf.data.Dataset`, `DataLoader` as Python generators.
 
 Both read folders as `generate_data.py` writes them. Samples are `(image, label, sample_weight)`, of test data
 `(image, label, data_id)`; with them comes how many there are.
@@ -84,7 +84,7 @@ class DataLoader(MnistFolders):
             return np.asarray(image.convert("L"))
 
     def _generator(self, image_paths, label_array, shuffle):
-        """Goes on for ever: whoever reads it knows how many samples an epoch has."""
+        """Never ends: the number of samples of an epoch is returned with it."""
         indxs = np.arange(len(image_paths))
         while True:
             if shuffle:

@@ -1,4 +1,4 @@
-"""Looks at samples and batches.
+"""Shows samples and batches.
 
     python src/show.py datasets/mnist --flavour generators --save-to pictures
 
@@ -19,14 +19,14 @@ SHADES = np.array(list(" .:-=+*#%@"))
 
 
 def show(sample, save_as=None):
-    """Prints what a sample, or a batch of them, is made of, and draws it.
+    """Prints and draws a sample, or a batch of samples.
 
     Args:
       sample: `(x, label, sample weight or data id)`, one or a batch of each.
       save_as: Where to save the picture, if anywhere.
 
     Returns:
-      The picture, which a notebook displays. In a batch images stand side by side.
+      The picture, which a notebook displays. The images of a batch are side by side.
     """
     x, label, third = (np.asarray(part) for part in sample)
     is_batch = label.ndim > 0
@@ -63,7 +63,7 @@ def first(samples):
 
 
 def explore(data_dir, flavour="tfdata", save_to=None):
-    """Shows what each component gives, with its defaults: no config file is needed."""
+    """Shows the output of each component with its defaults: no config file is needed."""
     loader_class, preprocessor_class = FLAVOURS[flavour]
     loader, preprocessor = loader_class(None, data_dir), preprocessor_class(None)
     path = pathlib.Path(save_to).joinpath if save_to else lambda name: None

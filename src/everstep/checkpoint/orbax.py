@@ -215,8 +215,8 @@ class OrbaxCheckpointer(Checkpointer):
         if own and record.run and record.run != own:
             raise UsageError(
                 f"the checkpoint {str(path)!r} was written by another run ({record.run}, this one is {own})",
-                remedy="move it away, or train in another directory; to start from that run's weights: "
-                "task.init_checkpoint=THAT_RUN",
+                remedy="move it away, or train in another directory; to start from that run's weights: {init}=THAT_RUN",
+                mentions={"init": "task.init_checkpoint"},
             )
 
     def _restore_only(self, step: int) -> tuple[State, dict[str, Any]]:

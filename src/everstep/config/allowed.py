@@ -1,15 +1,15 @@
 """Which code a name in a configuration may reach: `my_project.models.Net` yes, `os.system` no.
 
-A configuration is data, often somebody else's. A dotted name in it is followed only inside the packages that
-the user's project allows:
+A configuration is data, often from an untrusted source. A dotted name in it is followed only inside the packages
+that the user's project allows:
 
 - the project's own source: a top-level module or package in the project's root or in its `src`;
 - what `[tool.everstep] allow = ["my_lib", "other.sub"]` in the root's `pyproject.toml` lists;
 - the parts of Keras and Everstep that only describe a model: both packages also read files, fetch from the network and
   write to disk, so only classes whose construction does none of that are open.
 
-The name is checked before anything is imported, and the object again once it is there: `my_project.os.system` is
-`os.system`, whatever it is called.
+The name is checked before anything is imported, and the object again once it is imported: `my_project.os.system` is
+still `os.system`.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ _NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
 
 @dataclasses.dataclass(frozen=True)
 class Allowed:
-    """What one project allows, beside the parts of Keras and Everstep that are open to everybody.
+    """What one project allows, in addition to the parts of Keras and Everstep that are always open.
 
     Attributes:
       root: The project's directory.
@@ -43,7 +43,7 @@ class Allowed:
 
     @classmethod
     def here(cls) -> "Allowed":
-        """Returns what the project allows that the current directory belongs to.
+        """Returns what the project of the current directory allows.
 
         Raises:
           UsageError: Its `pyproject.toml` is malformed.
@@ -142,7 +142,7 @@ def require_module(name: str, allowed: Allowed | None = None) -> None:
 
 
 def import_allowed(name: str, allowed: Allowed | None = None) -> types.ModuleType:
-    """Imports a module that a configuration asks for, and returns it.
+    """Imports a module that a configuration names, and returns it.
 
     Raises:
       UsageError: The project does not allow it, or there is no such module.
@@ -273,10 +273,13 @@ def _refusal(value: Any, package: str) -> str | None:
     if not isinstance(value, type):
         name = getattr(value, "__qualname__", None) or type(value).__qualname__
         return f"of {package!r} a configuration builds classes, and this is {name} ({type(value).__name__})"
-    if package == "everstep" and _names(value) & {f"everstep.{base}" for base in _OWN_BASES}:
+    bases = {f"{base.__module__}.{base.__qualname__}" for base in value.__mro__}
+    if package == "everstep" and bases & {f"everstep.{base}" for base in _OWN_BASES}:
         return None
-    if package == "keras" and not _REFUSED.isdisjoint(_refused_names(value)):
-        return f"{value.__name__} runs code or reads files when it is made; make it in a module of your own"
+    # The backend's own base of a layer is left out: it may share a name with a refused one.
+    names = {base.__name__ for base in value.__mro__ if not base.__module__.startswith("keras.src.backend.")}
+    if package == "keras" and names & _REFUSED:
+        return f"{value.__name__} runs code or reads files when it is created; create it in a module of your own"
     if not issubclass(value, _bases()):
         kinds = "Config, Task, " if package == "everstep" else ""
         return f"{value.__name__} is none of {kinds}{', '.join(_BASES.values())}, LearningRateSchedule"
@@ -295,15 +298,6 @@ def _is_activation(value: Any) -> bool:
     if not isinstance(value, types.FunctionType) or value.__name__ in _NO_ACTIVATIONS:
         return False
     return getattr(sys.modules["keras"].activations, value.__name__, None) is value
-
-
-def _names(cls: type) -> set[str]:
-    return {f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__}
-
-
-def _refused_names(cls: type) -> set[str]:
-    """Returns the names of a layer's bases; the backend's own base, which may share one of them, is left out."""
-    return {base.__name__ for base in cls.__mro__ if not base.__module__.startswith("keras.src.backend.")}
 
 
 # -- the user's project: its root, its source, the packages it trusts ----------------------------------------------
@@ -332,10 +326,10 @@ def trusted_packages(root: Path) -> tuple[str, ...]:
 
 
 def allows_pickle(root: Path) -> bool:
-    """Returns whether the root's `pyproject.toml` says `[tool.everstep] allow-pickle = true`.
+    """Returns whether the root's `pyproject.toml` sets `[tool.everstep] allow-pickle = true`.
 
     Raises:
-      UsageError: The file cannot be read, or says something else than true or false.
+      UsageError: The file cannot be read, or the value is neither true nor false.
     """
     value = _settings(root).get("allow-pickle", False)
     if not isinstance(value, bool):
@@ -348,7 +342,7 @@ def is_source(module: str, root: Path) -> bool:
     """Returns whether Python takes this top-level module from the root or from its `src`; imports nothing."""
     folders = {path.resolve() for path in (root, root / "src")}
     folders = {path for path in folders if not _is_installed(path)}
-    # Only a name that is there is looked up everywhere: the import hooks of other packages may do anything.
+    # Only a name found there is looked up everywhere: the import hooks of other packages may run any code.
     if importlib.machinery.PathFinder.find_spec(module, sorted(map(str, folders))) is None:
         return False
     found = _folders(module)

@@ -1,6 +1,6 @@
 """`Config`, the base of every configuration dataclass: typed fields, merging, rules between values.
 
-A class declares its fields as a dataclass does. What it says about them, in addition to its base classes:
+A class declares its fields as a dataclass does. These class attributes add to those of its bases:
 
 - `_alternatives`: groups of fields of which at most one has a value, such as `(("train_steps", "epochs"),)`. Setting
   one of a group resets the others to None, so an override need not know which one was in use. Two at once, in one
@@ -150,7 +150,7 @@ class Config:
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Self:
-        """Is `from_yaml`, which reads JSON too."""
+        """Same as `from_yaml`, which also reads JSON."""
         return cls.from_yaml(path)
 
     @classmethod
@@ -264,7 +264,7 @@ class Config:
         self._set_locked(True)
 
     def validate(self) -> None:
-        """Checks what types cannot say: the restrictions, and `validate` of every config held.
+        """Checks what types cannot express: the restrictions, and `validate` of every config held.
 
         Override it for rules of your own, call `super().validate()`, and raise UsageError.
 

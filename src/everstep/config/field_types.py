@@ -1,6 +1,6 @@
 """Types of config fields: from an annotation to a checker, strict about scalars.
 
-Pydantic does the checking. It is left lenient where a file cannot say what Python means (a list for a
+Pydantic does the checking. It is left lenient where a file cannot express what Python means (a list for a
 tuple, text for a path or an enum) and made strict where leniency hides mistakes: no text for a number, no
 bool for an int. Two numbers do convert: an int is a float, and 1000.0 is an int.
 """
@@ -61,7 +61,7 @@ def field_types(cls: type) -> dict[str, FieldType]:
     Raises:
       UsageError: The class is no dataclass, or an annotation cannot be resolved.
     """
-    return _field_types(cls)
+    return _field_types(cls)  # cached there: mypy takes config classes, whose instances have no hash, for unhashable
 
 
 @functools.cache
@@ -72,7 +72,7 @@ def _field_types(cls: type) -> dict[str, FieldType]:
         hints = typing.get_type_hints(cls, include_extras=True)
     except NameError as error:
         raise UsageError(f"{error}; annotations must resolve in their module", key=cls.__qualname__) from None
-    # A default of None makes None a legal value, whether or not the annotation says so.
+    # A default of None makes None a legal value, whatever the annotation.
     optional = {f.name for f in dataclasses.fields(cls) if f.default is None}
     names = [f.name for f in dataclasses.fields(cls)]
     return {name: field_type(hints[name] | None if name in optional else hints[name]) for name in names}

@@ -1,4 +1,4 @@
-"""Reading a config file: YAML, JSON or TOML, by its suffix; and which line says what."""
+"""Reading a config file: YAML, JSON or TOML, by its suffix; with the line of each key."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ _TOML_KEY = re.compile(r"\s*([\w.]+)\s*=")
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """What a file says.
+    """The content of a config file.
 
     Attributes:
       tree: Its values.

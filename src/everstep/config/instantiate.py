@@ -36,7 +36,7 @@ def instantiate(tree: Mapping[str, Any] | Config, /, **kwargs: Any) -> Any:
     - `_convert_` is accepted: arguments are plain dicts and lists in any case.
 
     Args:
-      tree: A mapping with a `_target_`; or without, and then a dict with whatever is described below it.
+      tree: A mapping with a `_target_`; or without, and then a dict with the objects described below it.
       **kwargs: Further arguments of the outermost target, as they are; they win over those in the tree.
 
     Raises:

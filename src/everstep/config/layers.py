@@ -1,7 +1,7 @@
 """Where values come from: config files, groups of files and overrides, read as layers; nothing is applied yet.
 
 A layer is a tree of values that knows the file, line or override of each. `everstep.config.compose` merges layers into
-a config; whatever else can supply values only has to build layers.
+a config; any other source of values only has to build layers.
 """
 
 import dataclasses
@@ -125,7 +125,7 @@ def mistyped_keys(layer: Layer, known: Iterable[str], section: str = "") -> list
     """Returns the keys of an open section that are nearly a known one which is not set; any other may be the user's.
 
     Args:
-      layer: The values.
+      layer: The values whose keys are checked.
       known: The keys that the section is known to have.
       section: The dotted key of the section; empty for the top.
     """
@@ -168,7 +168,7 @@ def parse_overrides(text: str) -> list[Layer]:
     if text and _is_file(text):
         return [Layer.from_file(text)]
     if not text or not (text.startswith("{") or ":" in text):
-        raise UsageError(f"override {text!r} is neither key=value, nor ~key, nor inline YAML, nor a config file")
+        raise UsageError("expected key=value, ~key, inline YAML or a config file", key="override", received=text)
     origin = f"override {text!r}"
     return [Layer(origin, as_tree(load_text(text, origin), origin))]
 
@@ -184,7 +184,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     """
     match = _PAIR.fullmatch(text)
     if match is None:
-        raise UsageError(f"override {text!r} is not of the form key=value, such as trainer.train_steps=100")
+        raise UsageError("expected key=value, such as trainer.train_steps=100", key="override", received=text)
     value = match[3].strip()
     if not value:
         return match[2], ""
@@ -256,7 +256,7 @@ def _is_file(text: str) -> bool:
 #      task/model/large.yaml
 #      experiment/wide.yaml      # @package _global_ at its top; may choose among the other groups
 #
-# Hydra's defaults list decides which files take part, in which order and where in the tree. The files are read here, as
+# Hydra's defaults list decides which files are used, in which order and where in the tree. The files are read here, as
 # all config files are, so that every value keeps its line.
 
 _CHOICE = re.compile(r"(?P<add>\+\+?)?(?P<group>\w[\w/-]*)(?P<package>@[\w.]+)?=(?P<option>[\w./-]+)")
@@ -270,7 +270,7 @@ def is_choice(text: str, directory: Path) -> bool:
 
 
 def compose_groups(directory: Path, name: str | None, choices: Sequence[str]) -> list[Layer]:
-    """Returns the values of the files that take part, in order.
+    """Returns the values of the files that are used, in order.
 
     Args:
       directory: Where the groups are.
@@ -299,7 +299,7 @@ def compose_groups(directory: Path, name: str | None, choices: Sequence[str]) ->
 
 
 def _hydra_choices(loader: Any, name: str | None, choices: Iterable[str]) -> Iterator[str]:
-    """Yields the choices with the plus that Hydra wants for a group which no file has chosen in."""
+    """Yields the choices, with the plus that Hydra requires for a group in which no file chooses yet."""
     chosen = {default.override_key for default in _defaults_list(loader, name, [])} if name else set()
     for text in map(str.strip, choices):
         match = _CHOICE.fullmatch(text)
@@ -342,7 +342,7 @@ _LISTS = ("imports", "added", "dropped")
 
 @dataclasses.dataclass
 class Sources:
-    """What files and overrides contain.
+    """The values of files and overrides.
 
     Attributes:
       files: The values in files, in order.
@@ -435,7 +435,7 @@ def _refuse_redacted(layers: Iterable[Layer]) -> None:
     for layer in layers:
         found = [(path, value) for path, value in walk(layer.tree) if redaction.holds_redacted(value)]
         problems += layer.located(
-            Problem(path, "it was redacted when the file was stored", received=value, remedy=f"give it again: {path}=…")
+            Problem(path, "was redacted when the file was stored", received=value, remedy=f"specify it again: {path}=…")
             for path, value in found
         )
     if problems:

@@ -1,4 +1,4 @@
-"""Registries: which Task trains a config, and which experiment answers to a name."""
+"""Registries: tasks by their config class, experiments by their name."""
 
 import importlib.metadata
 import logging
@@ -32,7 +32,7 @@ def register_task(config_cls: type[Config]) -> Callable[[Registered], Registered
         @register_task(DigitsConfig)
         class DigitsTask(Task): ...
 
-    A function that takes the config and keyword arguments and returns a task may stand in for the class.
+    A function that takes the config and keyword arguments and returns a task may be used in place of the class.
 
     Raises:
       UsageError: The config class has another task already.
@@ -122,7 +122,7 @@ def get_exp_config(name: str) -> Any:
     """Returns a new config of the experiment; installed packages are loaded when the name is not known yet.
 
     Raises:
-      UsageError: There is no such experiment, or its function returned something else than a config.
+      UsageError: There is no such experiment, or its function did not return a config.
     """
     if name not in _experiments:
         load_entry_points()
@@ -131,7 +131,7 @@ def get_exp_config(name: str) -> Any:
         raise UsageError(f"no experiment {name!r}", remedy=f"{nearest(name, _experiments)} ({hint})")
     config = _experiments[name]()
     if not isinstance(config, Config):
-        raise UsageError(f"experiment {name!r} must return a config, received {type(config).__name__}")
+        raise UsageError("must return a config", key=f"experiment {name!r}", received=config)
     return config
 
 
@@ -147,7 +147,7 @@ def register(collection: dict[Any, Any], key: Any) -> Callable[[Registered], Reg
 
     Args:
       collection: The registry. Text with `/` in it makes dicts in dicts.
-      key: Under what; any other key than text is used as it is.
+      key: The key; one that is not text is used as it is.
 
     Raises:
       UsageError: The key is taken, or leads through something that is registered.
@@ -172,7 +172,7 @@ def lookup(collection: Mapping[Any, Any], key: Any) -> Any:
     """Returns what `register` put under a key; for the beginning of keys, the dict of those below it.
 
     Raises:
-      UsageError: There is none, with the nearest keys.
+      UsageError: There is no such key; names the nearest ones.
     """
     place: Any = collection
     for part in key.split("/") if isinstance(key, str) else [key]:
@@ -186,7 +186,8 @@ def lookup(collection: Mapping[Any, Any], key: Any) -> Any:
 
 def experiments() -> dict[str, str]:
     """Returns every registered experiment with the first line of its docstring, sorted by name."""
-    return {name: _first_line(factory) for name, factory in sorted(_experiments.items())}
+    docs = {name: (factory.__doc__ or "").strip() for name, factory in sorted(_experiments.items())}
+    return {name: doc.partition("\n")[0].strip() for name, doc in docs.items()}
 
 
 def load_entry_points() -> None:
@@ -210,7 +211,3 @@ def _require_free(held: Callable[..., Any] | None, new: Callable[..., Any], what
 
 def _definition(item: Callable[..., Any]) -> tuple[str, str]:
     return getattr(item, "__module__", ""), getattr(item, "__qualname__", repr(item))
-
-
-def _first_line(factory: Callable[..., Any]) -> str:
-    return (factory.__doc__ or "").strip().partition("\n")[0].strip()

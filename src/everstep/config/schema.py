@@ -45,7 +45,7 @@ def json_schema(config: Config, experiment: str) -> Schema:
     """Returns the schema of the files that `--config-file` takes for an experiment.
 
     Every key has its docstring as `description` and the value in this config as `default`. Every value may also be
-    an interpolation, text with `${…}` in it. No key is required: a file says what it wants to change.
+    an interpolation, text with `${…}` in it. No key is required: a file only has the values that it changes.
 
     Args:
       config: The experiment's configuration.
@@ -84,21 +84,21 @@ class _Describer:
 
     def _object(self, cls: type[Config], values: Mapping[str, Any]) -> Schema:
         self._inside.append(cls)
-        fields = {name: self._field(annotation, values.get(name)) for name, annotation in _fields(cls, values).items()}
+        fields: dict[str, Schema] = {}
+        for name, annotation in _fields(cls, values).items():
+            fields[name] = value_schema(annotation, functools.partial(self._config, value=values.get(name)))
         self._inside.pop()
         if issubclass(cls, OneOfConfig):
             fields["type"] = _choice(cls, fields)
         docs = field_docs(cls)
-        properties = {name: {**_description(docs, name), **fields[name], **_default(values, name)} for name in fields}
+        described = {name: {"description": docs[name]} if name in docs else {} for name in fields}
+        properties = {name: {**described[name], **fields[name], **_default(values, name)} for name in fields}
         return {
             "type": "object",
             "properties": properties,
             **_elements(fields),
             "additionalProperties": "_open" in cls.__dict__,
         }
-
-    def _field(self, annotation: Any, value: Any) -> Schema:
-        return value_schema(annotation, lambda cls: self._config(cls, value))
 
     def _config(self, cls: type[Config], value: Any) -> Schema:
         """Describes what `cls` in an annotation stands for: the config held, or those that could be."""
@@ -132,10 +132,6 @@ def _elements(fields: Mapping[str, Schema]) -> Schema:
     items = {name: schema["items"] for name, schema in fields.items() if schema.get("items")}
     patterns = {rf"^{re.escape(name)}\[\d+\]$": schema for name, schema in items.items()}
     return {"patternProperties": patterns} if patterns else {}
-
-
-def _description(docs: Mapping[str, str], name: str) -> Schema:
-    return {"description": docs[name]} if name in docs else {}
 
 
 def _default(values: Mapping[str, Any], name: str) -> Schema:
@@ -186,7 +182,8 @@ def _typed(annotation: Any, describe: Describe) -> Schema:
     if origin in _LISTS or (origin is tuple and Ellipsis in args):
         return {"type": "array", "items": value_schema(args[0], describe)}
     if origin is tuple and args:
-        return _fixed([value_schema(arg, describe) for arg in args])
+        items = [value_schema(arg, describe) for arg in args]
+        return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
     if origin in _MAPPINGS:
         return {"type": "object", "additionalProperties": value_schema(args[1], describe)}
     return _pydantic(annotation)
@@ -216,12 +213,8 @@ def _or_interpolation(schema: Schema) -> Schema:
     return {"anyOf": [*options, INTERPOLATION]}
 
 
-def _fixed(items: list[Schema]) -> Schema:
-    return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
-
-
 def _constrained(schema: Schema, annotation: Any) -> Schema:
-    """Returns a schema with what `Annotated` adds to it, as far as JSON Schema can say it."""
+    """Returns a schema with the constraints of `Annotated`, as far as JSON Schema can express them."""
     whole = _pydantic(annotation)
     if schema.get("type") in _CONTAINERS:
         return {**schema, **{key: value for key, value in whole.items() if key.startswith(("min", "max"))}}
@@ -229,7 +222,7 @@ def _constrained(schema: Schema, annotation: Any) -> Schema:
 
 
 def _pydantic(annotation: Any) -> Schema:
-    """Returns pydantic's schema; {}, which takes anything, where it has none that can stand by itself."""
+    """Returns pydantic's schema; {}, which takes anything, where it has none without references."""
     try:
         schema = pydantic.TypeAdapter(annotation).json_schema()
     except (pydantic.errors.PydanticUserError, PydanticInvalidForJsonSchema):

@@ -236,7 +236,10 @@ def _wanted(devices: list[Any], count: int) -> list[Any]:
 def _tpu(tf: Any, address: str | None) -> Any:
     if address in _HERE and not tf.config.list_logical_devices("TPU"):
         raise UsageError(
-            "there is no TPU on this machine", key=_KEY, remedy="for one elsewhere set runtime.tpu to its address"
+            "there is no TPU on this machine",
+            key=_KEY,
+            remedy="for one elsewhere set {tpu} to its address",
+            mentions={"tpu": "runtime.tpu"},
         )
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address or "")

@@ -324,9 +324,13 @@ def _with_length(problem: Problem, batches_per_epoch: int | None) -> Problem:
 
 
 def _length_unknown(name: str, value: object) -> Problem:
-    steps = "train_steps=1000" if name == "epochs" else f"{name}=1000"
-    reason = "but the training data does not say how many batches an epoch has"
-    return Problem(f"trainer.{name}", reason, received=value, remedy=f"specify steps, as trainer.{steps}")
+    return Problem(
+        f"trainer.{name}",
+        "but the training data does not say how many batches an epoch has",
+        received=value,
+        remedy="specify steps, as {steps}=1000",
+        mentions={"steps": "trainer.train_steps" if name == "epochs" else f"trainer.{name}"},
+    )
 
 
 def per_epoch(epochs: int, steps: int | None, **others: Any) -> TrainerConfig:

@@ -21,7 +21,10 @@ from everstep.types import Logs, State
 
 logger = logging.getLogger(__name__)
 
-_ADVICE = "check the data and the learning rate, or set trainer.recovery_max_trials to skip batches"
+_ADVICE: dict[str, Any] = {
+    "remedy": "check the data and the learning rate, or set {trials} to skip batches",
+    "mentions": {"trials": "trainer.recovery_max_trials"},
+}
 
 _PIECE = 1 << 20  # elements checked in one go: what that takes stays in the processor's cache
 
@@ -95,7 +98,7 @@ class Recovery:
         """
         reason, self.alarm = self.alarm, ""
         if good is None or self.trials >= self.max_trials:
-            raise TrainingError(f"{reason}; {self._so_far(good)}", remedy=_ADVICE)
+            raise TrainingError(f"{reason}; {self._so_far(good)}", **_ADVICE)
         self.trials += 1
         logger.warning("%s: rolling back to step %d (trial %d of %d)", reason, good, self.trials, self.max_trials)
 
@@ -106,7 +109,7 @@ class Recovery:
           TrainingError: There are no trials left.
         """
         if self.trials + further > self.max_trials:
-            raise TrainingError(f"{reason}; {self._so_far(None)}", remedy=_ADVICE)
+            raise TrainingError(f"{reason}; {self._so_far(None)}", **_ADVICE)
         self.trials += further
         batch = {"step": step, "epoch": position.get("epoch"), "batch": position.get("batch")}
         self.skipped.append(batch)

@@ -4,6 +4,7 @@ When to train, evaluate and save is the controller's business; how a step runs, 
 """
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -141,13 +142,15 @@ class Trainer:
         except UsageError as error:
             if self.global_step == 0:
                 raise
-            raise TrainingError(f"after step {self.global_step}: {error}") from error
+            when = f"after step {self.global_step}: "
+            raise TrainingError([dataclasses.replace(p, reason=when + p.reason) for p in error.problems]) from error
         ended = done < num_steps and not stopped and may_wait()
         if ended and not self._count_pass():
             total = self.config.trainer.train_steps
             raise TrainingError(
                 f"the training data ended after step {self.global_step}{f' of {total}' if total else ''}",
-                remedy="repeat it (dataset.repeat(), or task.train_data.repeat=true) or lower trainer.train_steps",
+                remedy="repeat it (dataset.repeat(), or {repeat}=true) or lower {steps}",
+                mentions={"repeat": "task.train_data.repeat", "steps": "trainer.train_steps"},
             )
         return self._logs(self._skipped.watch if done == num_steps or ended else None)
 
@@ -373,6 +376,8 @@ def _first(stream: Stream | None, training: bool) -> Batch | None:
 def _require_end(stream: Stream, num_steps: int) -> None:
     if num_steps < 0 and stream.endless:
         raise UsageError(
-            f"trainer.validation_steps: received {num_steps}, the whole validation set, but its data never ends: "
-            "set the number of batches, or do not repeat the data"
+            "which means the whole validation set, but its data never ends",
+            key="trainer.validation_steps",
+            received=num_steps,
+            remedy="set the number of batches, or do not repeat the data",
         )

@@ -1,4 +1,4 @@
-"""MNIST: the experiments that ship, on the data that ships. Imports no Keras; the task is imported when it is made."""
+"""MNIST: experiments on the shipped data. Imports no Keras; the task is imported when it is created."""
 
 import dataclasses
 from typing import Any, Literal
@@ -61,7 +61,7 @@ class MnistConfig(OwnDataConfig):
 
 @dataclasses.dataclass
 class AugmentedMnistConfig(MnistConfig):
-    """Handwritten digits, turned and shifted a little in training."""
+    """Handwritten digits, rotated and shifted a little in training."""
 
     augmentation: AugmentationConfig = dataclasses.field(
         default_factory=lambda: AugmentationConfig(rotation=0.03, translation=0.07)

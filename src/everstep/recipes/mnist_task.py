@@ -11,7 +11,7 @@ from everstep.task.classification import ClassificationTask, ImageClassification
 
 
 class MnistTask(ClassificationTask):
-    """Tells ten digits apart."""
+    """Classifies images of ten digits."""
 
     def build_model(self) -> keras.Model:
         """Returns the dense or the convolutional classifier."""
@@ -23,14 +23,14 @@ class MnistTask(ClassificationTask):
 
 
 class AugmentedMnistTask(ImageClassificationTask):
-    """Tells ten digits apart that are turned and shifted a little, each time another way."""
+    """Classifies images of ten digits, each rotated and shifted a little at random in every step."""
 
     def build_classifier(self) -> keras.Model:
         """Returns the dense or the convolutional classifier."""
         return _classifier(self.task_config.model, (28, 28, 1))
 
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
-        """Returns the shipped images, with the axis of channels that augmentation layers want, and labels."""
+        """Returns the shipped images, with the channel axis that augmentation layers expect, and labels."""
         images, labels = _digits(params.is_training, self.task_config.num_samples)
         return images[..., np.newaxis], labels
 

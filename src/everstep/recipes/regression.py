@@ -1,4 +1,4 @@
-"""Regression: a curve through noisy points that are made up on the spot. Imports no Keras."""
+"""Regression: a curve through noisy points, which are generated. Imports no Keras."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,7 @@ class CurveModel(Config):
 
 @dataclasses.dataclass
 class SineConfig(OwnDataConfig):
-    """A sine, seen through noise."""
+    """A sine from noisy points."""
 
     model: CurveModel = dataclasses.field(default_factory=CurveModel)
     """The model's settings."""

@@ -1,4 +1,4 @@
-"""The task that finds a sine in noisy points."""
+"""The task of `regression/sine`."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from everstep.task.regression import RegressionTask
 
 
 class SineTask(RegressionTask):
-    """Foretells sin(3 x) for x from -2 to 2."""
+    """Predicts sin(3 x) for x from -2 to 2."""
 
     def build_model(self) -> keras.Model:
         """Returns two hidden layers."""

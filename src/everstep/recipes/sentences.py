@@ -1,6 +1,6 @@
-"""The task and data of `text/tags`: sentences, and what each word is: a person, a place, a month, or none.
+"""The task and data of `text/tags`: sentences, and the class of each word: a person, a place, a month, or none.
 
-`paris meets june in paris and april leaves florence in april`: a name alone does not tell, its neighbours do.
+`paris meets june in paris and april leaves florence in april`: the class of a name depends on its neighbours.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from everstep.recipes.transformer import transformer
 from everstep.task.classification import IGNORED, TokenClassificationTask
 
 CLASSES = ("other", "person", "place", "month")
-"""What a word may be; a label is a place in this list."""
+"""The classes of words; a label is an index into this tuple."""
 
 NAMES = {
     "person": ("anna", "ben", "clara", "paris", "florence", "sydney", "april", "june"),
@@ -28,13 +28,13 @@ CLAUSES = (
     ("in", "month", "person", "flies", "to", "place"),
     ("person", "rests", "in", "place"),
 )
-"""What a sentence has two of; names of classes stand for one of their words."""
+"""A sentence has two of these; a class name is replaced by one of its words."""
 
 LENGTH = 2 * max(map(len, CLAUSES)) + 1
-"""Words that a sentence has room for, the `and` in its middle included."""
+"""The longest sentence in words, with the `and` in its middle."""
 
 VOCABULARY = ("", *sorted({"and", *itertools.chain(*CLAUSES, *NAMES.values())} - {*NAMES}))
-"""All words: a token is a word's place in it. The first fills sentences up."""
+"""All words: a token is a word's index. The first one pads sentences."""
 
 SENTENCES = 5000
 
@@ -46,8 +46,8 @@ def split(training: bool) -> tuple[np.ndarray, np.ndarray]:
     while len(sentences) < SENTENCES:
         words, classes = _sentence(generator)
         sentences[tuple(words)] = classes
-    tokens = [_filled([VOCABULARY.index(word) for word in words], 0) for words in sentences]
-    labels = [_filled([CLASSES.index(name) for name in classes], IGNORED) for classes in sentences.values()]
+    tokens = [_padded([VOCABULARY.index(word) for word in words], 0) for words in sentences]
+    labels = [_padded([CLASSES.index(name) for name in classes], IGNORED) for classes in sentences.values()]
     cut = slice(None, SENTENCES * 4 // 5) if training else slice(SENTENCES * 4 // 5, None)
     return np.array(tokens, "int32")[cut], np.array(labels, "int32")[cut]
 
@@ -60,15 +60,15 @@ def _sentence(generator: np.random.Generator) -> tuple[list[str], list[str]]:
     return words, [word if word in NAMES else "other" for word in pattern]
 
 
-def _filled(numbers: list[int], value: int) -> list[int]:
+def _padded(numbers: list[int], value: int) -> list[int]:
     return [*numbers, *[value] * (LENGTH - len(numbers))]
 
 
 class TagsTask(TokenClassificationTask):
-    """Gives each word of a sentence its class; what fills a sentence up is not asked for."""
+    """Classifies each word of a sentence; padding is ignored."""
 
     def build_model(self) -> keras.Model:
-        """Returns a transformer that looks at words on both sides."""
+        """Returns a transformer that attends to words on both sides."""
         shape, classes = self.task_config.model, len(CLASSES)
         return transformer(len(VOCABULARY), LENGTH, shape, causal=False, outputs=classes)
 

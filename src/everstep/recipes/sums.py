@@ -9,7 +9,7 @@ from everstep.recipes.transformer import transformer
 from everstep.task.classification import IGNORED, LanguageModelTask
 
 ALPHABET = " 0123456789+="
-"""The vocabulary: a token is a character's place in it. The first one would be padding; no sum needs any."""
+"""The vocabulary: a token is a character's index. The first one is for padding, which no sum needs."""
 
 NUMBERS = 100
 """Both numbers are below it."""
@@ -18,11 +18,11 @@ ANSWER = 3
 """Digits of an answer."""
 
 LENGTH = len("27+95=221") - 1
-"""Tokens that a model sees: the last digit it only has to foretell."""
+"""Tokens that a model sees; the last digit is only predicted."""
 
 
 def text(first: int, second: int) -> str:
-    """Returns a sum, the answer's digits in the order in which one finds them by hand.
+    """Returns a sum, with the answer's digits in the order in which addition by hand yields them.
 
     text(27, 95)  # "27+95=221"
     """
@@ -38,7 +38,7 @@ def tokens(line: str) -> list[int]:
 def split(training: bool) -> tuple[np.ndarray, np.ndarray]:
     """Returns tokens and labels of four fifths of all sums, or of the rest, which training never sees.
 
-    Labels are the next tokens; those of the question are ignored, for nobody can know them.
+    Labels are the next tokens; those of the question, which cannot be predicted, are ignored.
     """
     pairs = np.random.default_rng(0).permutation(NUMBERS * NUMBERS)
     cut = len(pairs) * 4 // 5
@@ -50,7 +50,7 @@ def split(training: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 class SumsTask(LanguageModelTask):
-    """Continues sums; only the answers are asked for."""
+    """Continues sums; only the answers count in the loss."""
 
     def build_model(self) -> keras.Model:
         """Returns the transformer."""

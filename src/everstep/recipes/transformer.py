@@ -8,7 +8,7 @@ Another one comes in as an argument, or by a gin binding:
     transformer.attention = @talking_heads
     transformer.feed_forward = @gated
 
-Without a class of its own in it, the model is loaded from its `.keras` file wherever there is Keras.
+It has no custom classes, so its `.keras` file loads wherever Keras is installed.
 """
 
 from collections.abc import Callable
@@ -26,14 +26,14 @@ Block = Callable[..., Any]
 
 @configurable
 def self_attention(x: Any, config: TransformerConfig, causal: bool) -> Any:
-    """Returns what each token takes from the tokens, with `causal` from itself and those before it."""
+    """Returns multi-head attention over all tokens; with `causal`, over each token and those before it."""
     attention = layers.MultiHeadAttention(config.heads, config.width // config.heads, dropout=config.dropout)
     return attention(x, x, use_causal_mask=causal)
 
 
 @configurable
 def feed_forward(x: Any, config: TransformerConfig) -> Any:
-    """Returns what two dense layers make of each token."""
+    """Returns two dense layers applied to each token."""
     return layers.Dense(config.width)(layers.Dense(config.hidden, activation="gelu")(x))
 
 
@@ -52,11 +52,11 @@ def transformer(
     Args:
       vocabulary: How many tokens there are.
       length: Tokens in a sequence.
-      config: The shape.
+      config: The width, depth and other sizes of the model.
       causal: Whether a token sees only itself and those before it, as a language model must.
-      outputs: How many classes a token is told apart in; None for the vocabulary.
-      attention: Makes the blocks that mix tokens.
-      feed_forward: Makes the blocks that look at each token alone.
+      outputs: How many classes a token may have; None for the vocabulary.
+      attention: Builds the blocks that mix tokens.
+      feed_forward: Builds the blocks that are applied to each token alone.
     """
     tokens = keras.Input((length,), dtype="int32", name="tokens")
     positions = ops.cumsum(ops.ones_like(tokens), axis=1) - 1

@@ -8,7 +8,7 @@ from everstep.errors import Problem, UsageError
 
 @dataclasses.dataclass
 class TransformerConfig(Config):
-    """Width, depth and the like; which blocks it is made of, gin bindings or code say."""
+    """Width, depth and the like; its blocks are set by gin bindings or in code."""
 
     width: int = 64
     """Numbers per token."""
@@ -29,10 +29,10 @@ class TransformerConfig(Config):
         """
         super().validate()
         least = {name: getattr(self, name) for name in ("width", "depth", "heads", "hidden")}
-        wrong = [Problem(name, f"received {n}, must be at least 1") for name, n in least.items() if n < 1]
+        wrong = [Problem(name, "must be at least 1", received=n) for name, n in least.items() if n < 1]
         if not wrong and self.width % self.heads:
-            wrong.append(Problem("heads", f"received {self.heads}, must divide the width, {self.width}"))
+            wrong.append(Problem("heads", f"must divide the width, {self.width}", received=self.heads))
         if not 0 <= self.dropout < 1:
-            wrong.append(Problem("dropout", f"received {self.dropout}, must be from 0 to below 1"))
+            wrong.append(Problem("dropout", "must be from 0 to below 1", received=self.dropout))
         if wrong:
             raise UsageError(wrong)

@@ -55,12 +55,13 @@ def refuse_changes(changed: Sequence[Problem], reason: str) -> ChangeRefused:
       changed: A problem for each change.
       reason: What they would alter.
     """
-    keys = list(dict.fromkeys(problem.key for problem in changed))
+    mentions = {f"key {n}": key for n, key in enumerate(dict.fromkeys(problem.key for problem in changed))}
+    keys = [f"{{{name}}}" for name in mentions]
     remedy = (
         f"restore the former value{'s' if len(changed) > 1 else ''}, use another directory, or allow the change: "
         f"{' '.join(f'--allow-change {key}' for key in keys)} (in Python: allow_change={json.dumps(keys)})"
     )
-    return ChangeRefused([*changed, Problem("", reason, remedy=remedy)])
+    return ChangeRefused([*changed, Problem("", reason, remedy=remedy, mentions=mentions)])
 
 
 # -- the configuration -------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""Small models, and samples for them: between them they hold every kind of layer that has surprised an engine.
+"""Small models and samples for them, with every kind of layer that engines treat differently.
 
-All of them map their input to one number, so that one task serves them all.
+All of them map their input to one number, so that one task fits all.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def mlp(dropout: float = 0.2) -> keras.Model:
 
 
 def plain_mlp() -> keras.Model:
-    """Dense layers alone: nothing random, nothing but weights."""
+    """Dense layers alone: nothing random, no state but weights."""
     return keras.Sequential([keras.Input((4,)), layers.Dense(8, "tanh"), layers.Dense(1)])
 
 
@@ -61,7 +61,7 @@ def transformer(dropout: float = 0.1) -> keras.Model:
 
 
 class LateModel(keras.Model):
-    """A subclassed model: its variables come with its first input."""
+    """A subclassed model: its variables are created on its first input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class LateModel(keras.Model):
 
 
 MODELS: dict[str, Callable[..., keras.Model]] = {"mlp": mlp, "cnn": cnn, "gru": gru, "transformer": transformer}
-"""The models on which a run must give the same bits however it is cut into calls; `dropout=0` leaves no chance."""
+"""The models on which a run must give the same bits for every split into calls; with `dropout=0` nothing is random."""
 
 
 def samples(model: keras.Model, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -1,11 +1,11 @@
-"""The contract of a `Stream`, as checks that any implementation can be put through.
+"""The contract of a `Stream`, as checks for any implementation.
 
     @pytest.mark.parametrize("check", streams.CHECKS, ids=lambda check: check.__name__)
     def test_contract(check):
         check(lambda repeat: MyStream(data, repeat=repeat))
 
-The factory makes a fresh stream over the same finite data, at least three batches an epoch, as a new process
-would: a check compares what several of them give.
+The factory creates a fresh stream over the same finite data, at least three batches an epoch, as a new process
+would: a check compares several of them.
 """
 
 import itertools
@@ -41,7 +41,7 @@ def check_counts_epochs(make: Factory) -> None:
 
 
 def check_restores_everywhere(make: Factory) -> None:
-    """From every position, epoch borders included, a fresh stream goes on with the very next batches."""
+    """From every position, epoch borders included, a fresh stream resumes with exactly the next batches."""
     length = _length(make)
     straight = _read(make(True), 3 * length)
     for position in range(2 * length + 1):
@@ -52,7 +52,7 @@ def check_restores_everywhere(make: Factory) -> None:
 
 
 def check_restores_without_bookmarks(make: Factory) -> None:
-    """Epoch and batch alone lead to the same place as the whole state does, as JSON, through a checkpoint."""
+    """Epoch and batch alone restore the same position as the whole state, also after a round trip through JSON."""
     length = _length(make)
     straight = _read(make(True), 3 * length)
     for position in (1, length, length + 1, 2 * length - 1):
@@ -64,7 +64,7 @@ def check_restores_without_bookmarks(make: Factory) -> None:
 
 
 def check_restores_after_peek(make: Factory) -> None:
-    """A stream that was looked into, as when a model is built on the first batch, restores all the same."""
+    """A stream restores the same way after `peek`, as when a model is built on the first batch."""
     length = _length(make)
     straight = _read(make(True), 3 * length)
     for position in range(2 * length + 1):
@@ -75,7 +75,7 @@ def check_restores_after_peek(make: Factory) -> None:
 
 
 def check_restores_twice(make: Factory) -> None:
-    """A stream in use can go forward, back, and back again."""
+    """A stream in use can be restored forward, back, and back again."""
     straight = _read(make(True), 3 * _length(make))
     stream = make(True)
     for position in (_length(make) + 1, 1, _length(make), 0, 2, 2):
@@ -84,7 +84,7 @@ def check_restores_twice(make: Factory) -> None:
 
 
 def check_peek_does_not_move(make: Factory) -> None:
-    """Looking at the next batch changes neither the position nor what comes."""
+    """`peek` changes neither the position nor the next batches."""
     straight = _read(make(True), 2 * _length(make))
     stream = make(True)
     for batch, state in straight:
@@ -110,7 +110,7 @@ def check_blocks_equal_batches(make: Factory) -> None:
 
 
 def check_blocks_after_next_and_peek(make: Factory) -> None:
-    """Single batches, looks and blocks can be mixed."""
+    """`next`, `peek` and `block` can be mixed."""
     straight = _read(make(True), 4)
     stream = make(True)
     read: Read = [(next(stream), stream.state())]
@@ -121,7 +121,7 @@ def check_blocks_after_next_and_peek(make: Factory) -> None:
 
 
 def check_other_shape_alone(make: Factory) -> None:
-    """A batch of another shape, such as a short last one, is a block by itself; the others share one."""
+    """A batch of another shape, such as a short last one, is a block of its own; the others share one."""
     sizes = [len(nest.flatten(batch)[0]) for batch, _ in _read(make(True), _length(make))]
     stream = make(False)
     counts = [_block(stream, 100).count for _ in itertools.groupby(sizes)]
@@ -138,7 +138,7 @@ def check_blocks_split(make: Factory) -> None:
 
 
 def check_ends_and_starts_again(make: Factory) -> None:
-    """Without repeat one epoch comes, the end stays the end, and the stream can be set to its start."""
+    """Without repeat there is one epoch, the stream stays at its end, and can be restored to its start."""
     stream = make(False)
     first = list(stream)
     end = stream.state()
@@ -172,9 +172,9 @@ def check_every_sample_once(make: Factory, samples: int, *, shuffled: bool) -> N
     """Each epoch has each sample exactly once; a shuffled one in an order of its own.
 
     Args:
-      make: Makes streams whose first leaf holds the numbers 0 to `samples - 1`, one per sample.
+      make: Creates streams whose first leaf holds the numbers 0 to `samples - 1`, one per sample.
       samples: How many samples an epoch has.
-      shuffled: Whether orders are to differ between epochs; otherwise they are to be the natural one.
+      shuffled: Whether each epoch must have an order of its own; otherwise all must have the natural one.
     """
     stream, length = make(True), _length(make)
     epochs = [[nest.flatten(next(stream))[0] for _ in range(length)] for _ in range(3)]
@@ -193,7 +193,7 @@ def _read(stream: Stream, count: int) -> Read:
 
 
 def _position(state: StreamState) -> StreamState:
-    """The two numbers that every stream has; a bookmark beside them is its own affair."""
+    """The two numbers that every stream has; others belong to its implementation."""
     return {key: state[key] for key in ("epoch", "batch")}
 
 

@@ -25,7 +25,7 @@ from everstep.testing import models
 from everstep.types import Batch, Logs
 
 Make = Callable[[Task, keras.Model, Any], Engine]
-"""Makes the engine that is put to the test, such as `everstep.engine.backend.create_engine`."""
+"""Creates the engine under test, such as `everstep.engine.backend.create_engine`."""
 
 
 class Regression(Task):
@@ -37,7 +37,7 @@ class Regression(Task):
             setattr(self, name, value)
 
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
-        """Returns nothing: tests bring their data."""
+        """Returns None: tests pass their data to the engine."""
         return None
 
     def build_losses(
@@ -117,13 +117,13 @@ def running(
     """Yields a built engine on repeated, unshuffled data.
 
     Args:
-      make: Makes the engine.
-      task: The task.
-      model: Its model.
-      optimizer: Its optimizer; `adam` for Adam(1e-2).
+      make: Creates the engine.
+      task: The task whose steps run.
+      model: The model to train.
+      optimizer: The model's optimizer; `adam` for Adam(1e-2).
       data: Arrays, or a stream; by default 480 samples for the model, 120 batches an epoch.
-      batch_size: For arrays.
-      long_calls: Whether many steps go in one call from the start, as if one had been seen to be quick.
+      batch_size: The batch size, for arrays.
+      long_calls: Whether calls have many steps from the start, as if a single step had been measured to be quick.
     """
     optimizer = keras.optimizers.Adam(1e-2) if optimizer == "adam" else optimizer
     data = models.samples(model, 480) if data is None else data

@@ -233,7 +233,7 @@ def test_a_generator_that_fails_in_the_middle(tmp_path, data):
     folder = write_run(tmp_path)
     (tmp_path / "src" / "fails").touch()
     with pytest.raises(
-        TrainingError, match=r"^after step 2: .*generator\(\) failed at .*dataset.py:\d+: OSError: no such picture"
+        TrainingError, match=r"after step 2: .*generator\(\) failed at .*dataset.py:\d+: OSError: no such picture"
     ):
         run(tmp_path, data)
     assert not (folder / "exported").exists()

@@ -25,7 +25,7 @@ def backbone(size: int = 5, norm: bool = False) -> keras.Model:
 
 
 def old_model(names=("cat", "ant"), size: int = 5, norm: bool = True, **settings) -> keras.Model:
-    """A model whose classes stand in another order than the new one's."""
+    """A model whose classes are in another order than the new one's."""
     keras.utils.set_random_seed(3)
     model = with_classifier(backbone(size, norm), names, **settings)
     for layer in model.layers:

@@ -21,7 +21,7 @@ def blobs(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def version(seed: int, size: int, data, steps: int, old: keras.Model | None = None) -> keras.Model:
-    """Returns a model of its own width, trained with the old one's say if there is one."""
+    """Returns a model of its own width, trained under the influence of the old one if there is one."""
     keras.utils.set_random_seed(seed)
     inner = keras.Sequential([keras.Input((12,)), keras.layers.Dense(32, activation="relu"), keras.layers.Dense(size)])
     plain = with_classifier(inner, NAMES)
@@ -53,4 +53,4 @@ def test_the_third_version_is_comparable_with_the_first():
     v1, v2, v3 = (embed(model, images) for model in (first, second, third))
     assert precision(v2, v1, labels) > 0.9
     assert precision(v3, v2, labels) > 0.9
-    assert precision(v3, v1, labels) > 0.68, "below 0.6 without the second one's say"
+    assert precision(v3, v1, labels) > 0.68, "below 0.6 without the second one's influence"

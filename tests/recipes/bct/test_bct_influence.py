@@ -87,7 +87,7 @@ def test_synthesised_weights_are_mean_directions(old):
     x, y = samples()
     means = unit(np.stack([unit(old.embed(x))[y == label].mean(axis=0) for label in range(4)], axis=1), 0)
     every = Influence(old, NAMES)
-    assert np.isnan(value(every.loss(VECTORS, LABELS))), "nobody trains on weights that are not there yet"
+    assert np.isnan(value(every.loss(VECTORS, LABELS))), "weights that are not synthesised yet must not train anything"
     every.synthesise([(x[:40], y[:40]), (x[40:], y[40:])])
     assert np.allclose(keras.ops.convert_to_numpy(every.classifier.kernel), means, atol=1e-6)
     new = Influence(old, NAMES, "synthesise_new")
@@ -139,7 +139,7 @@ def test_the_old_model_is_a_frozen_copy():
     x, _ = samples()
     assert np.allclose(old.embed(x), embed(model, x), atol=1e-6)
     one_by_one = np.concatenate([old.embed(x[i : i + 1]) for i in range(3)])
-    assert np.allclose(one_by_one, old.embed(x)[:3], atol=1e-5), "BatchNorm looks at no batch"
+    assert np.allclose(one_by_one, old.embed(x)[:3], atol=1e-5), "BatchNorm does not depend on the batch"
     assert model.trainable_variables
     assert not old.embedding.trainable_variables
     assert same_bits(before, weights(model))
@@ -170,11 +170,14 @@ def test_zero_vectors_have_finite_gradients():
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: OldModel(old_model(), size=512), "its embedding has 5 components, but 512 were expected"),
-        (lambda: OldModel(backbone(), classifier="head", classes=["a"]), "it has no Dense layer 'head'"),
-        (lambda: Influence(OldModel(backbone()), NAMES, "distill"), "it has no classifier, which variant=distill"),
+        (
+            lambda: OldModel(backbone(), classifier="head", classes=["a"]),
+            "old_classifier: received 'head', there is no such Dense layer",
+        ),
+        (lambda: Influence(OldModel(backbone()), NAMES, "distill"), "has no classifier, which variant=distill"),
         (lambda: Influence(OldModel(old_model(["x", "y"])), NAMES, "old_classes"), "matched by name"),
         (lambda: Influence(OldModel(old_model()), NAMES, "all"), "variant: received 'all'"),
         (lambda: Influence(OldModel(old_model()), NAMES, temperature=0), "temperature: received 0"),
@@ -188,11 +191,11 @@ def test_zero_vectors_have_finite_gradients():
         (lambda: embed(backbone(), np.zeros((3, 9))), "cannot read an array of shape (3, 9)"),
     ],
 )
-def test_bad_input_is_one_line(call, said, tmp_path, monkeypatch):
+def test_bad_input_is_one_line(call, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as caught:
         call()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

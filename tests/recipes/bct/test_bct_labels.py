@@ -33,23 +33,23 @@ def test_the_same_label_is_the_same_in_any_type(query, gallery, same):
 
 
 @pytest.mark.parametrize(
-    ("query", "gallery", "said"),
+    ("query", "gallery", "message"),
     [
         (["ant"], [1], "the query's labels are texts (the first is 'ant'), the gallery's are numbers (1)"),
         ([1], np.array([b"1"]), "the query's labels are numbers (the first is 1), the gallery's are texts ('1')"),
-        (["ant", 1], ["ant"], "the query has texts ('ant') and numbers (1) as labels"),
-        ([0], [1.5], "the gallery has the label 1.5"),
-        ([np.nan], [1], "the query has the label nan"),
+        (["ant", 1], ["ant"], "query: has texts ('ant') and numbers (1) as labels"),
+        ([0], [1.5], "gallery: received 1.5, which cannot be a label"),
+        ([np.nan], [1], "query: received nan, which cannot be a label"),
         ([2.0**60], [1], "to 2**53 as floats"),
-        ([None], [1], "the query has a label None (NoneType)"),
+        ([None], [1], "query: received None, a NoneType cannot be a label"),
         (np.array(["2020-01-01"], "M8[D]"), [1], "labels of type datetime64[D]"),
-        (np.eye(3), [0, 1, 2], "labels of shape (3, 3): one each; of one-hot labels, give argmax(axis=-1)"),
+        (np.eye(3), [0, 1, 2], "labels of shape (3, 3): pass one label each; of one-hot labels, argmax(axis=-1)"),
     ],
 )
-def test_labels_that_cannot_be_compared_are_refused(query, gallery, said):
+def test_labels_that_cannot_be_compared_are_refused(query, gallery, message):
     with pytest.raises(UsageError) as caught:
         rank(np.eye(len(query), 4), np.eye(len(gallery), 4), query, gallery)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -61,7 +61,7 @@ def refused(call) -> str:
     return str(caught.value)
 
 
-def test_one_hot_labels_are_refused_wherever_they_come_in():
+def test_one_hot_labels_are_refused_everywhere():
     x, y = samples(8)
     hot, vectors = np.eye(4, dtype="float32")[y], np.ones((8, 5), "float32")
     answers = {"embedding": vectors, "logits": np.ones((8, 4), "float32")}
@@ -78,6 +78,6 @@ def test_one_hot_labels_are_refused_wherever_they_come_in():
 
 
 def test_blocks_of_batches_are_no_one_hot_labels():
-    """Where batches are stacked, what is looked at on the host is (batches, samples)."""
+    """Where batches are stacked, the host checks labels of shape (batches, samples)."""
     x, y = samples(8)
     TinyTask(params().task).check_batch((x.reshape(2, 4, 6), y.reshape(2, 4)))

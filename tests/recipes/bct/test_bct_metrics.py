@@ -18,7 +18,7 @@ def clusters(seed: int, count: int, classes: int = 5, size: int = 8, noise: floa
     return (rng.normal(size=(classes, size))[labels] + noise * rng.normal(size=(count, size))), labels
 
 
-def test_search_is_what_its_definition_says():
+def test_search_agrees_with_its_definition():
     (query, wanted), (gallery, held) = clusters(0, 40), clusters(1, 70)
     settings = {"block_bytes": 1000}
     found = rank(query, gallery, wanted, held, **settings)
@@ -50,7 +50,7 @@ def test_one_point_for_all_finds_nothing_first():
     assert tar_at_far(np.ones((6, 3)), np.ones((6, 3)), list("aabbcc"), list("aabbcc"), [0.0, 0.5]) == [0.0, 0.0]
 
 
-def test_an_image_is_no_answer_to_itself_only_where_it_is_in_the_gallery():
+def test_an_image_is_not_compared_with_itself_only_where_it_is_in_the_gallery():
     vectors, labels = np.eye(4), [0, 0, 1, 1]
     assert rank(vectors, vectors, labels, labels).top(1) == 1.0
     assert rank(vectors, vectors, labels, labels, same_images=True).top(1) == 0.0
@@ -131,13 +131,13 @@ def test_gain_and_criterion():
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
-        (lambda: rank(np.zeros((0, 2)), [[1.0, 0]], [], [0]), "the query is empty"),
-        (lambda: rank([[1.0, 0]], np.zeros((0, 2)), [0], []), "the gallery is empty"),
+        (lambda: rank(np.zeros((0, 2)), [[1.0, 0]], [], [0]), "query: is empty"),
+        (lambda: rank([[1.0, 0]], np.zeros((0, 2)), [0], []), "gallery: is empty"),
         (lambda: rank([[1.0]], [[1.0]], [0, 1], [0]), "1 vectors, but labels of shape (2,)"),
         (lambda: rank([[np.nan]], [[1.0]], [0], [0]), "not finite"),
-        (lambda: rank([1.0], [[1.0]], [0], [0]), "received an array of shape (1,)"),
+        (lambda: rank([1.0], [[1.0]], [0], [0]), "query: expected vectors (samples, size), not an array of shape (1,)"),
         (lambda: rank([[1.0]], [[1.0], [2.0]], [0], [0, 1], same_images=True), "1 queries cannot be the 2 images"),
         (lambda: rank([[1.0]], [[1.0]], [0], [1]).mean_average_precision(), "no query has a mate"),
         (lambda: rank([[1.0]], [[1.0]], [0], [0]).tpir_at_fpir(0.1), "every query has a mate"),
@@ -147,8 +147,8 @@ def test_gain_and_criterion():
         (lambda: tar_at_far([[1.0]], [[1.0]], [0], [0], [2.0]), "far: received 2.0"),
     ],
 )
-def test_bad_input_is_one_line(call, said):
+def test_bad_input_is_one_line(call, message):
     with pytest.raises(UsageError) as caught:
         call()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)

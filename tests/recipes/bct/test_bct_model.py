@@ -32,7 +32,7 @@ def build(influence=None, weight=1.0, cls=BCTModel, **settings) -> keras.Model:
 
 
 def fitted(model, directory=None, epochs=2):
-    return es.fit(model, *samples(), 16, epochs, validation_data=samples(32), model_dir=directory, verbose=0)
+    return es.fit(model, *samples(), 16, epochs, validation_data=samples(32), model_dir=directory, verbose=0, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_weight_zero_is_a_plain_model_to_the_bit(influence):
 
 
 def test_keras_fit_does_the_same(influence):
-    """Distillation, with labels that say which dataset they are from; a pair of outputs in place of the dict."""
+    """Distillation, with labels that name their dataset; a pair of outputs in place of the dict."""
     taught = Influence(OldModel(old_model()), NAMES, "distill", exclude_datasets=[1])
     before = weights(taught)
     keras.utils.set_random_seed(1)
@@ -103,8 +103,8 @@ def test_keras_fit_does_the_same(influence):
     assert same_bits(before, weights(taught))
 
 
-def test_a_process_that_never_heard_of_it_can_load_it(tmp_path, monkeypatch):
-    """As one does whose first words are `from everstep.bct import OldModel`."""
+def test_a_fresh_process_can_load_it(tmp_path, monkeypatch):
+    """In a process that has imported nothing but `from everstep.bct import OldModel`."""
     file = tmp_path / "new.keras"
     build().save(file)
     known = keras.saving.get_custom_objects()
@@ -122,7 +122,7 @@ def test_a_process_that_never_heard_of_it_can_load_it(tmp_path, monkeypatch):
 
 
 def test_an_influence_for_other_labels_is_refused(influence):
-    """It would judge by the wrong classes, and nobody would notice."""
+    """It would silently use the wrong classes."""
     for names in (NAMES[::-1], NAMES[:3], [*NAMES, "elk"]):
         plain = with_classifier(backbone(), names)
         with pytest.raises(UsageError, match="in the same order") as caught:
@@ -131,7 +131,7 @@ def test_an_influence_for_other_labels_is_refused(influence):
 
 
 @pytest.mark.parametrize("variant", ["synthesise_all", "synthesise_new"])
-def test_weights_that_nobody_synthesised_are_named(variant):
+def test_weights_that_are_not_synthesised_yet_are_named(variant):
     """They hold NaN: one step would have made the new model's weights NaN as well."""
     model = build(Influence(OldModel(old_model()), NAMES, variant))
     before = weights(model)
@@ -143,7 +143,7 @@ def test_weights_that_nobody_synthesised_are_named(variant):
 def test_wrong_calls_are_named(influence):
     with pytest.raises(UsageError, match="weight: received -1"):
         loss_func(-1)
-    with pytest.raises(UsageError, match="DistillBCTModel knows the variants distill"):
+    with pytest.raises(UsageError, match="influence.variant: received .*DistillBCTModel knows the variants distill"):
         build(influence, cls=DistillBCTModel)
     plain = with_classifier(backbone(), NAMES)
     with pytest.raises(UsageError, match="loss_func"):

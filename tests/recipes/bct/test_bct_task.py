@@ -1,4 +1,4 @@
-"""`BCTTask` in real runs: what learns, what stays, and that a run that was broken off ends in the same bits."""
+"""`BCTTask` in real runs: what learns, what stays fixed, and that an interrupted run ends in the same bits."""
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ def old_file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(old_file, tmp_path_factory):
-    """A run against a wider old model, which lacks two classes; one dataset has no part in it."""
+    """A run against a wider old model, which lacks two classes; one dataset is excluded."""
     bct = {"old_model": str(old_file), "variant": "synthesise_new", "exclude_datasets": [1]}
     made = params(dataset_ids=True, bct=bct)
     return made, *train(tmp_path_factory.mktemp("runs") / "whole", made)
@@ -46,7 +46,7 @@ def test_the_old_model_is_as_it_was(finished, old_file, tmp_path):
     assert not task.influence.trainable_variables
 
 
-def test_a_run_that_was_broken_off_ends_in_the_same_bits(finished, tmp_path, monkeypatch):
+def test_an_interrupted_run_ends_in_the_same_bits(finished, tmp_path, monkeypatch):
     made, whole, model, _ = finished
 
     class Broken(Exception):
@@ -76,7 +76,7 @@ def test_weight_zero_is_independent_training_to_the_bit(finished, old_file, tmp_
     assert not same_bits(weights(alone), weights(finished[2]))
 
 
-def test_new_models_begin_with_the_same_weights_whatever_the_old_one(old_file):
+def test_new_models_begin_with_the_same_weights_for_any_old_one(old_file):
     made = [params(), params(bct={"old_model": str(old_file)}), params(bct={"old_model": str(old_file), "weight": 0.0})]
     begun = []
     for one in made:
@@ -87,35 +87,35 @@ def test_new_models_begin_with_the_same_weights_whatever_the_old_one(old_file):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"bct": {"weight": -1.0}}, "bct.weight: received -1.0"),
         ({"bct": {"weight": float("nan")}}, "bct.weight: received nan"),
         ({"bct": {"temperature": 0.0}}, "bct.temperature: received 0.0"),
-        ({"classes": ["a", "a"]}, "classes: 'a' stands in it more than once"),
+        ({"classes": ["a", "a"]}, "classes: 'a' is listed more than once"),
         ({"classes": []}, "classes: received []"),
         ({"classifier": {"scale": 0.0}}, "classifier.scale: received 0.0"),
     ],
 )
-def test_wrong_values_are_named(settings, said):
+def test_wrong_values_are_named(settings, message):
     config = BCTConfig(classes=["a", "b"])
     config.override(settings)
     with pytest.raises(UsageError) as caught:
         config.validate()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_what_an_old_model_lacks_is_said_before_anything_is_written(old_file, tmp_path):
+def test_what_an_old_model_lacks_is_refused_before_anything_is_written(old_file, tmp_path):
     wrong = [
         ({"bct": {"old_model": "nowhere"}}, "task.bct.old_model: no such file or directory: 'nowhere'"),
         ({"bct": {"old_model": str(old_file), "old_embedding_size": 512}}, "has 7 components, but 512 were expected"),
         ({"bct": {"old_model": str(old_file), "variant": "old_classes"}, "classes": list("wxyz")}, "matched by name"),
     ]
-    for settings, said in wrong:
+    for settings, message in wrong:
         with pytest.raises(UsageError) as caught:
             train(tmp_path / "run", params(**settings))
-        assert said in str(caught.value)
+        assert message in str(caught.value)
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "run").exists()
 

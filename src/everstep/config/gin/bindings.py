@@ -67,10 +67,10 @@ def read(
 
 
 class GinBindings:
-    """What gin files and parameters say."""
+    """The bindings in gin files and parameters."""
 
     def __init__(self, bindings: Sequence[Binding] = (), contexts: Sequence[Context] = ()) -> None:
-        """Keeps what a `Reader` found."""
+        """Takes what a `Reader` found: its `bindings` and `contexts`."""
         self._bindings = list(bindings)
         self._contexts = list(contexts)
         self._macros = {binding.macro: binding.value for binding in bindings if binding.macro is not None}
@@ -121,9 +121,9 @@ class GinBindings:
             raise UsageError(problems)
 
     def text(self) -> str:
-        """Returns what a stored config does not say: the imports, the macros, the bindings that name no config class.
+        """Returns what a stored config lacks: the imports, the macros, the bindings that name no config class.
 
-        Reading it again gives the same, so that a run can be repeated.
+        Reading the text gives the same bindings, so that a run can be repeated.
         """
         parts: list[tuple[Context | None, list[str]]] = [(None, self._plain_imports())]
         kept = _last_ones(self._rest())
@@ -184,7 +184,7 @@ _INDEX = re.compile(r"\[\d+\]")
 
 
 def known_classes(base: type[Config] = Config) -> Iterator[type[Config]]:
-    """Yields the config classes there are in this process, without the machinery they are made of."""
+    """Yields the config classes of this process, without the base classes in `everstep.config`."""
     for cls in base.__subclasses__():
         if _is_named(cls):
             yield cls
@@ -206,7 +206,7 @@ def plain_value(value: Any, macros: Mapping[str, Any], above: tuple[str, ...] = 
     """Returns a value with the macros in it replaced by what they stand for.
 
     Raises:
-      UsageError: There is no such macro, it stands for itself, or there is a reference.
+      UsageError: There is no such macro, it refers to itself, or there is a reference.
     """
     if isinstance(value, Reference):
         raise UsageError("a config holds plain values, no references", received=value)
@@ -214,7 +214,7 @@ def plain_value(value: Any, macros: Mapping[str, Any], above: tuple[str, ...] = 
         if value.name not in macros:
             raise UsageError(f"there is no macro {value}", remedy=nearest(value.name, macros))
         if value.name in above:
-            raise UsageError(f"the macro {value} stands for itself")
+            raise UsageError(f"the macro {value} refers to itself")
         return plain_value(macros[value.name], macros, (*above, value.name))
     if isinstance(value, Mapping):
         return {plain_value(k, macros, above): plain_value(v, macros, above) for k, v in value.items()}
@@ -284,7 +284,7 @@ def _is_config(cls: type) -> bool:
 
 
 def _require_one_class(binding: Binding, nodes: Sequence[Config]) -> None:
-    """Refuses a name that stands for classes of which none is the base of the others."""
+    """Refuses a name that matches classes of which none is the base of the others."""
     named = {cls for node in nodes for cls in _classes(binding, node)}
     if named and not any(all(issubclass(cls, base) for cls in named) for base in named):
         full = " or ".join(sorted(map(full_name, named)))
@@ -349,7 +349,7 @@ def _bind(gin: Any, binding: Binding, rules: allowed.Allowed) -> Iterator[Proble
     except UsageError as error:
         for problem in problems_under(binding.key, error):
             yield dataclasses.replace(problem, origin=binding.origin)
-    except Exception as error:  # gin raises whatever comes up
+    except Exception as error:  # gin raises exceptions of any type
         reason = str(error).partition("\n")[0].removesuffix(".")
         yield Problem(binding.key, reason, binding.origin, remedy=_remedy(gin, reason, binding))
 
@@ -388,7 +388,7 @@ def _open_macros(gin: Any, binding: Binding) -> Iterator[Problem]:
 
 
 def _finalize(gin: Any) -> list[Problem]:
-    """Lets gin, and hooks of the user's, check the whole: arguments that are required and have no value."""
+    """Lets gin and the user's hooks check everything, such as required arguments without a value."""
     try:
         gin.finalize()
     except Exception as error:
@@ -420,8 +420,8 @@ def parse_config_files_and_bindings(
 ) -> None:
     """Applies the bindings in files, and then single ones, to the configurables they name.
 
-    It stands in for the function of the same name in the package `gin`, and reads with more care: nothing is imported
-    that the project does not allow, and everything wrong is reported at once. Bindings of config fields, such as
+    It replaces the function of the same name in the package `gin`, with stricter reading: nothing is imported that
+    the project does not allow, and everything wrong is reported at once. Bindings of config fields, such as
     `TrainerConfig.train_steps`, are left to `parse_configuration`.
 
     Raises:

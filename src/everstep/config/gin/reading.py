@@ -33,7 +33,7 @@ class Reference:
 
 @dataclasses.dataclass(frozen=True)
 class Macro:
-    """`%name`: the value that `name = value` gives, in whatever file."""
+    """`%name`: the value that `name = value` gives, in any file."""
 
     name: str
 
@@ -43,7 +43,7 @@ class Macro:
 
 @dataclasses.dataclass(eq=False)
 class Context:
-    """What holds for the statements of one file.
+    """What applies to all statements of one file.
 
     Attributes:
       imports: The modules it imports, by import statement.
@@ -60,7 +60,7 @@ class Context:
         return [*(["from __gin__ import dynamic_registration"] if self.is_dynamic else []), *self.imports]
 
     def full_name(self, selector: str) -> str:
-        """Returns the dotted name that a selector stands for, as far as the imports tell."""
+        """Returns the dotted name that a selector stands for, as far as the imports determine it."""
         symbol, dot, rest = selector.partition(".")
         return f"{self.symbols[symbol]}{dot}{rest}" if self.is_dynamic and symbol in self.symbols else selector
 
@@ -76,7 +76,7 @@ class Binding:
       value: Plain values, References and Macros.
       text: The value as gin writes it.
       origin: Where the statement is.
-      context: What holds for the file it is in.
+      context: The imports of its file.
     """
 
     scope: str
@@ -173,7 +173,7 @@ def names_in(value: Any) -> Iterator[Reference | Macro]:
 
 
 class Reader:
-    """Collects bindings in gin's order: those of an included file stand where it is included.
+    """Collects bindings in gin's order: those of an included file come where it is included.
 
     Attributes:
       bindings: What was found.
@@ -189,7 +189,7 @@ class Reader:
         """Reads a file, and those it includes, by paths relative to itself.
 
         Args:
-          path: The file.
+          path: The gin file to read.
           origin: Where it is included, if it is.
 
         Raises:
@@ -206,8 +206,8 @@ class Reader:
         """Reads statements.
 
         Args:
-          text: The statements.
-          name: What they are in, for errors of syntax.
+          text: The gin statements to read.
+          name: The name of the text in syntax errors.
           origin_of: Names the place of a line, by its number.
           folder: What included files are relative to.
 

@@ -79,7 +79,7 @@ class Components:
         if problem.origin:
             return problem if problem.key else dataclasses.replace(problem, key=key)
         reason = f"{self.config[key]}: {dataclasses.replace(problem, remedy='')}"
-        return Problem(key, reason, origin_of(self.config, key), remedy=problem.remedy)
+        return Problem(key, reason, origin_of(self.config, key), remedy=problem.remedy, mentions=problem.mentions)
 
 
 def build_components(config: ConfigStruct, project: Project) -> Components:

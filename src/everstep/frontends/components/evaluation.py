@@ -238,9 +238,9 @@ def _checked(components: Components, one_pass: _Pass, check: "ExportCheck", has_
     if has_rows and (problem := components.validation_order.problem):
         named = components.named("data_loader", problem)
         raise TrainingError(
-            f"no row is written: {named.reason}",
+            f"no row is written: {named.fill(named.reason)}",
             key=named.key,
-            remedy=f"{problem.remedy}; the export is complete: run again to evaluate it",
+            remedy=f"{problem.fill(problem.remedy)}; the export is complete: run again to evaluate it",
             origin=named.origin,
         )
     check.compare(one_pass.metrics)

@@ -1,4 +1,4 @@
-"""What a backward-compatible training is told. Imports no Keras."""
+"""The configuration of backward-compatible training. Imports no Keras."""
 
 import dataclasses
 import math
@@ -15,22 +15,22 @@ Variant = Literal["synthesise_all", "synthesise_new", "old_classes", "distill"]
 
 @dataclasses.dataclass
 class ClassifierConfig(Config):
-    """The layer that tells classes apart from an embedding."""
+    """The layer that classifies embeddings."""
 
     normalize: bool = True
-    """Whether it compares directions alone. Without, the new model is seldom compatible with the old one."""
+    """Whether it compares directions only. Without, the new model is seldom compatible with the old one."""
     scale: float = 16.0
-    """What the cosines are multiplied by to make logits, where it does."""
+    """The factor from cosines to logits, with `normalize`."""
 
 
 @dataclasses.dataclass
 class CompatibilityConfig(Config):
-    """What the new model is to be compatible with, and how much that counts."""
+    """The model that the new one is to be compatible with, and its weight in the loss."""
 
     old_model: str = ""
     """The old model: a `.keras` file or a finished run's directory. Empty: train independently of any."""
     weight: float = 1.0
-    """What the influence loss is multiplied by; 0 trains independently, to the bit."""
+    """The factor of the influence loss; 0 trains independently, to the bit."""
     variant: Variant = "synthesise_all"
     """Which samples the old classifier judges, and how: `synthesise_all` gives it weights for every new class, made
     from old embeddings; `synthesise_new` only for those it lacks; `old_classes` judges samples of classes it has;
@@ -42,7 +42,7 @@ class CompatibilityConfig(Config):
     old_embedding_size: int | None = None
     """How wide the old model's embedding has to be; None to take it as it is."""
     old_classifier: str = ""
-    """The old model's Dense layer that tells classes apart, by name; an everstep classifier is found by itself."""
+    """The name of the Dense layer that is the old model's classifier; an everstep `Classifier` is found by itself."""
     old_classes: list[str] = dataclasses.field(default_factory=list)
     """The names of the old classifier's classes, in its order; an everstep classifier knows its own."""
 
@@ -86,7 +86,7 @@ class BCTConfig(TaskConfig):
         super().validate()
         wrong = list(_repeated("classes", self.classes))
         if len(self.classes) < 2:
-            wrong.append(Problem("classes", f"received {self.classes!r}: name the classes, two at least"))
+            wrong.append(Problem("classes", "expected two names at least", received=self.classes))
         if not 0 < self.classifier.scale < math.inf:
             wrong.append(Problem("classifier.scale", "must be above 0", received=self.classifier.scale))
         if wrong:
@@ -96,4 +96,6 @@ class BCTConfig(TaskConfig):
 def _repeated(key: str, names: list[str]) -> Iterator[Problem]:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        yield Problem(key, f"{twice[0]!r} stands in it more than once; labels are matched by name, so names differ")
+        yield Problem(
+            key, f"{twice[0]!r} is listed more than once", remedy="labels are matched by name: list each once"
+        )

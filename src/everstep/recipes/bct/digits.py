@@ -43,8 +43,8 @@ class DigitsConfig(BCTConfig):
     num_samples: int | None = None
     """Use only so many of the 1,200 training images, counted after other classes are left out; None for all."""
     held_out: int = 0
-    """So many of the training images, the last ones, are evaluated in place of the test images and not trained on: to
-    choose settings by, so that the test images have no part in it."""
+    """So many of the training images, the last ones, are held out and evaluated in place of the test images, so that
+    settings can be chosen without the test images."""
     train_data: DataConfig = dataclasses.field(
         default_factory=lambda: DataConfig(global_batch_size=64, is_training=True)
     )
@@ -64,14 +64,14 @@ class DigitsConfig(BCTConfig):
         wrong = []
         unknown = [name for name in self.classes if name not in set("0123456789")]
         if unknown:
-            wrong.append(Problem("classes", f"received {unknown[0]!r}, which is no digit from '0' to '9'"))
+            wrong.append(Problem("classes", "which is no digit from '0' to '9'", received=unknown[0]))
         if self.num_samples is not None and self.num_samples < 1:
             wrong.append(Problem("num_samples", "must be at least 1", received=self.num_samples))
         if not 0 <= self.held_out < TRAINING_IMAGES:
-            wrong.append(Problem("held_out", f"received {self.held_out}, must be from 0 to {TRAINING_IMAGES - 1}"))
+            wrong.append(Problem("held_out", f"must be from 0 to {TRAINING_IMAGES - 1}", received=self.held_out))
         for name in ("units", "embedding_size"):
             if (value := getattr(self.model, name)) < 1:
-                wrong.append(Problem(f"model.{name}", f"received {value}, must be at least 1"))
+                wrong.append(Problem(f"model.{name}", "must be at least 1", received=value))
         if wrong:
             raise UsageError(wrong)
 

@@ -13,9 +13,9 @@ def load_digits(training: bool, classes: list[str], held_out: int = 0) -> tuple[
     """Returns images (n, 64) from 0 to 1 and labels, of the first 1,200 (in a fixed shuffled order) or the last 597.
 
     Args:
-      training: Which of the two.
+      training: True for the first 1,200, False for the last 597.
       classes: The digits to keep; label 0 is the first of them.
-      held_out: So many of the first 1,200, the last of them, stand in for the 597, which are then not touched.
+      held_out: So many of the 1,200, the last of them, are returned in place of the 597.
 
     Raises:
       UsageError: scikit-learn is not installed.

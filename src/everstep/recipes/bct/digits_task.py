@@ -11,7 +11,7 @@ from everstep.recipes.bct.task import BCTTask
 
 
 class DigitsTask(BCTTask):
-    """Tells 8×8 digits apart."""
+    """Classifies 8×8 images of digits."""
 
     def build_embedding(self) -> keras.Model:
         """Returns a network with one hidden layer."""
@@ -24,5 +24,6 @@ class DigitsTask(BCTTask):
         x, y = load_digits(params.is_training, self.task_config.classes, self.task_config.held_out)
         count = self.task_config.num_samples if params.is_training else None
         if count is not None and count > len(x):
-            raise UsageError(f"task.num_samples: received {count}, but there are {len(x)} images of these classes")
+            reason = f"but there are {len(x)} images of these classes"
+            raise UsageError(reason, key="task.num_samples", received=count)
         return x[:count], y[:count]

@@ -21,7 +21,7 @@ def unit(vectors: Any, axis: int = -1) -> Any:
 def fit_width(embedding: Any, width: int) -> Any:
     """Returns embeddings (batch, any) as (batch, width): the first components, or with zeros behind.
 
-    Lengths are not kept: whoever compares directions normalises afterwards.
+    Lengths are not kept: to compare directions, normalise afterwards.
     """
     own = embedding.shape[-1]
     return embedding[:, :width] if own >= width else ops.pad(embedding, [[0, 0], [0, width - own]])
@@ -29,16 +29,16 @@ def fit_width(embedding: Any, width: int) -> Any:
 
 @keras.saving.register_keras_serializable("everstep")
 class Classifier(keras.layers.Layer):
-    """Tells classes apart by the direction of an embedding: `scale * cosine(embedding, column of the kernel)`.
+    """Classifies embeddings by their direction: `scale * cosine(embedding, column of the kernel)`.
 
         logits = Classifier(["cat", "dog"])(embedding)
 
-    It computes in float32 whatever the precision around it.
+    It always computes in float32, also in a model with mixed precision.
 
     Args:
       class_names: The classes, in the order of the logits; a later model finds them by name.
       normalize: Whether lengths are left out. Without, it is a plain linear layer with a bias, and `scale` is unused.
-      scale: What the cosines are multiplied by: without it a softmax could not become sure of anything.
+      scale: The factor from cosines to logits: cosines alone would give an almost uniform softmax.
     """
 
     def __init__(self, class_names: Sequence[str], normalize: bool = True, scale: float = 16.0, **kwargs: Any) -> None:
@@ -46,7 +46,7 @@ class Classifier(keras.layers.Layer):
         self.class_names = [str(name) for name in class_names]
         self.normalize, self.scale = bool(normalize), float(scale)
         if len(set(self.class_names)) != len(self.class_names) or not self.class_names:
-            raise UsageError(f"class_names: received {self.class_names}; name at least one class, each once")
+            raise UsageError("expected at least one class, each once", key="class_names", received=self.class_names)
 
     def build(self, input_shape: Any) -> None:
         """Makes the kernel, one column per class."""
@@ -108,28 +108,29 @@ def symbolic(model: keras.Model) -> tuple[Any, Any]:
     """Returns the symbolic inputs and outputs of a functional or sequential model, in their structure.
 
     Raises:
-      UsageError: The model is of another kind: its parts cannot be told apart.
+      UsageError: The model is of another kind, whose parts are unknown.
     """
     if not getattr(model, "inputs", None):
-        raise UsageError(f"model {model.name!r} ({type(model).__name__}) must be a functional or sequential model")
+        reason = f"must be functional or sequential, not a {type(model).__name__}"
+        raise UsageError(reason, key=f"model {model.name!r}")
     if isinstance(model, keras.Sequential):
         return model.inputs[0], model.outputs[0]
     return model.input, model.output
 
 
 def outputs(y_pred: Any) -> tuple[Any, Any]:
-    """Returns embedding and logits of what a model answered: the dict above, or a pair in that order.
+    """Returns embedding and logits of a model's outputs: the dict above, or a pair in that order.
 
     Raises:
-      UsageError: It answered something else.
+      UsageError: The outputs are something else.
     """
     if isinstance(y_pred, Mapping) and {EMBEDDING, LOGITS} <= set(y_pred):
         return y_pred[EMBEDDING], y_pred[LOGITS]
     if isinstance(y_pred, list | tuple) and len(y_pred) == 2:
         return y_pred[0], y_pred[1]
     raise UsageError(
-        f"the model returns {_described(y_pred)}, but both embedding and logits are needed: build it with "
-        "everstep.bct.with_classifier(backbone, class_names)"
+        f"the model returns {_described(y_pred)}, but both embedding and logits are needed",
+        remedy="build it with everstep.bct.with_classifier(backbone, class_names)",
     )
 
 
@@ -146,7 +147,8 @@ def embedding_part(model: keras.Model) -> keras.Model:
     found = found if classifier is None else classifier.input
     if isinstance(found, Mapping):
         if EMBEDDING not in found:
-            raise UsageError(f"model {model.name!r} has the outputs {sorted(found)}, none of them {EMBEDDING!r}")
+            reason = f"has the outputs {sorted(found)}, none of them {EMBEDDING!r}"
+            raise UsageError(reason, key=f"model {model.name!r}")
         found = found[EMBEDDING]
     return keras.Model(inputs, _vector(found, model), name="embedding_part")
 
@@ -159,7 +161,7 @@ def find_classifier(model: keras.Model) -> Classifier | None:
     """
     found = [layer for layer in model.layers if isinstance(layer, Classifier)]
     if len(found) > 1:
-        raise UsageError(f"model {model.name!r} has {len(found)} classifiers: which one counts cannot be told")
+        raise UsageError(f"has {len(found)} classifiers, expected one", key=f"model {model.name!r}")
     return found[0] if found else None
 
 
@@ -168,7 +170,7 @@ def embed(model: keras.Model, x: Any, batch_size: int = 256) -> np.ndarray:
 
     Args:
       model: A model with an embedding in it, as `embedding_part` finds it.
-      x: The inputs.
+      x: The inputs of the model, one row per sample.
       batch_size: How many are computed at once.
 
     Raises:
@@ -178,33 +180,35 @@ def embed(model: keras.Model, x: Any, batch_size: int = 256) -> np.ndarray:
 
 
 def predict_vectors(model: keras.Model, x: Any, batch_size: int) -> np.ndarray:
-    """Returns what a model that only embeds answers, as `embed` does; called again, it is not compiled again."""
+    """Returns the outputs of a model that only embeds, as `embed` does; called again, it is not compiled again."""
     try:
         vectors = _in_one_shape(model, x, batch_size)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"model {model.name!r} cannot read {_described(x)}: {first_line(error)}") from error
+        reason = f"cannot read {_described(x)}: {first_line(error)}"
+        raise UsageError(reason, key=f"model {model.name!r}") from error
     if not np.isfinite(vectors).all():
         bad = int((~np.isfinite(vectors)).any(axis=1).sum())
-        raise UsageError(f"model {model.name!r} returns embeddings that are not finite for {bad} of {len(vectors)}")
+        reason = f"returns embeddings that are not finite for {bad} of {len(vectors)} samples"
+        raise UsageError(reason, key=f"model {model.name!r}")
     return vectors
 
 
 def _in_one_shape(model: keras.Model, x: Any, batch_size: int) -> np.ndarray:
-    """Returns the answers; a last batch that is short begins earlier, for another shape would be compiled anew."""
+    """Returns the outputs; a short last batch starts earlier, because another shape would be compiled anew."""
     count = len(keras.tree.flatten(x)[0])
     rest = count % batch_size if count > batch_size else 0
 
-    def answers(start: int, stop: int) -> np.ndarray:
+    def outputs_of(start: int, stop: int) -> np.ndarray:
         rows = keras.tree.map_structure(lambda leaf: leaf[start:stop], x)
         return np.asarray(model.predict(rows, batch_size=batch_size, verbose=0), "float32")
 
     if not rest:
-        return answers(0, count)
-    return np.concatenate([answers(0, count - rest), answers(count - batch_size, count)[-rest:]])
+        return outputs_of(0, count)
+    return np.concatenate([outputs_of(0, count - rest), outputs_of(count - batch_size, count)[-rest:]])
 
 
 def first_line(error: Exception) -> str:
-    """Returns the one line of an error that says most; Keras puts it first, or last behind a heading."""
+    """Returns the most informative line of an error; Keras puts it first, or last behind a heading."""
     text = str(error).rpartition("Exception encountered:")[2].strip()
     line = text.partition("\n")[0].partition(" Full object config:")[0].rstrip(". ")
     return line[:300] or type(error).__name__
@@ -213,7 +217,8 @@ def first_line(error: Exception) -> str:
 def _vector(found: Any, model: keras.Model) -> Any:
     shape = getattr(found, "shape", None)
     if shape is None or len(shape) != 2 or shape[-1] is None:
-        raise UsageError(f"model {model.name!r} returns {_described(found)}: an embedding is (batch, size)")
+        reason = f"returns {_described(found)}, but an embedding is (batch, size)"
+        raise UsageError(reason, key=f"model {model.name!r}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""An old and a new model compared: who finds what in whose gallery."""
+"""Compares an old and a new model: queries of each in the galleries of both."""
 
 import dataclasses
 import math
@@ -14,7 +14,6 @@ from everstep.errors import UsageError
 from everstep.recipes.bct.embedding import embed
 from everstep.recipes.bct.metrics import (
     Comparison,
-    Ranking,
     accept_rates,
     as_labels,
     is_compatible,
@@ -39,8 +38,8 @@ class Evaluation:
     """The figures.
 
     Attributes:
-      rows: `old/old`, `new/old`, `new/new` and perhaps `paragon` — who asks, and in whose gallery — to figures by
-        name. A figure that these data cannot give is NaN.
+      rows: Figures by name for `old/old`, `new/old`, `new/new` (the queries' model, the gallery's model) and, where
+        one was given, `paragon`. A figure that these data cannot give is NaN.
       metric: The figure that criterion and gain are about.
       gain: The update gain; NaN where there is nothing to gain.
       paragon: The row that the gain is measured against: `paragon`, else `new/new`.
@@ -75,7 +74,8 @@ def evaluate(
       old: A model with an embedding in it, a `.keras` file, or a finished run's directory.
       new: The same for the new model.
       data: Queries and their labels.
-      gallery: What they are looked for in; None, or the very same images: in each other, no image in itself.
+      gallery: The gallery and its labels; None, or the same images, compares the queries with each other, no image
+        with itself.
       paragon: The best new model trained without regard to the old one; None: the gain is measured against `new`.
       far: The false accept rate of `TAR@FAR`.
       fpir: The false alarm rate of `TPIR@FPIR`.
@@ -112,14 +112,10 @@ def _judged(rows: Mapping[str, Mapping[str, float]], metric: str, best: str) -> 
 def _figures(comparison: Comparison, far: float, fpir: float, top: Sequence[int]) -> dict[str, float]:
     found = ranking(comparison)
     figures = {_MAP: found.mean_average_precision(), **{f"top-{k}": found.top(k) for k in top}}
-    figures[f"TAR@FAR={far:g}"] = accept_rates(comparison, [far])[0] if not _all_mates(found) else math.nan
+    has_false_pairs = bool(np.isfinite(found.best_other).any())  # with one class alone there are none
+    figures[f"TAR@FAR={far:g}"] = accept_rates(comparison, [far])[0] if has_false_pairs else math.nan
     figures[f"TPIR@FPIR={fpir:g}"] = math.nan if found.mated.all() else found.tpir_at_fpir(fpir)
     return figures
-
-
-def _all_mates(found: Ranking) -> bool:
-    """Whether there is one class alone, so that no pair is a false one."""
-    return not np.isfinite(found.best_other).any()
 
 
 def _samples(data: tuple[Any, Any], name: str) -> Samples:
@@ -136,7 +132,7 @@ def _samples(data: tuple[Any, Any], name: str) -> Samples:
     if lengths != {len(y)}:
         raise UsageError(f"there are {len(y)} labels for {sorted(lengths)} samples", key=name, remedy="one each")
     if not len(y):
-        raise UsageError("it is empty: there is nothing to compare", key=name)
+        raise UsageError("is empty", key=name, remedy="pass at least one sample")
     return Samples(x, y)
 
 

@@ -27,7 +27,7 @@ def local_file(path: str | Path, where: str) -> Path:
     if not found:
         raise UsageError(f"no such file: {str(path)!r}", key=where)
     if len(found) > 1:
-        raise UsageError(f"{str(path)!r} stands for {len(found)} files", key=where, remedy="name one")
+        raise UsageError(f"matches {len(found)} files", key=where, received=str(path), remedy="name one")
     return Path(next(iter(found.values())))
 
 

@@ -28,16 +28,16 @@ def label_map(new: Sequence[str], old: Sequence[str]) -> np.ndarray:
 
 
 def require_common(new: Sequence[str], old: Sequence[str]) -> None:
-    """Refuses names of which not one is in both.
+    """Refuses classes of which no name is in both models.
 
     Raises:
-      UsageError: Nothing the old classifier knows is among the new classes.
+      UsageError: No class of the old classifier is among the new ones.
     """
     if not set(new) & set(old):
         raise UsageError(
-            f"not one class of the old model ({_some(old)}) has the name of a new one ({_some(new)})",
+            f"no class of the old model ({_some(old)}) has the name of a new one ({_some(new)})",
             key="bct",
-            remedy="labels are matched by name; correct the names, or use variant=synthesise_all, which needs none",
+            remedy="labels are matched by name: correct the names, or use variant=synthesise_all, which needs none",
         )
 
 
@@ -131,13 +131,13 @@ VARIANTS = Variant.__args__  # type: ignore[attr-defined]
 
 
 class Influence(keras.Layer):
-    """The old model as a judge of new embeddings.
+    """The influence loss: the old model's classifier applied to new embeddings.
 
         influence = Influence(OldModel.load("runs/old"), ["cat", "dog", "fox"])
         influence.synthesise([(images, labels)])
         loss = influence.loss(embedding, labels)
 
-    What it keeps is part of a run's state and never changes in training: the old classifier and, for `distill`, the
+    Its variables are part of a run's state and never change in training: the old classifier and, for `distill`, the
     old embedding model.
 
     Args:
@@ -146,10 +146,10 @@ class Influence(keras.Layer):
       variant: See `CompatibilityConfig.variant`.
       temperature: Of the old model's answers, in `distill`.
       exclude_datasets: Samples with these dataset ids are left out.
-      scale: What cosines with synthesised weights are multiplied by, where the old model has no classifier that says.
+      scale: The factor from cosines to logits, where the old model has no normalised classifier to take it from.
 
     Raises:
-      UsageError: The old model has not what the variant needs.
+      UsageError: The old model lacks what the variant needs.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Influence(keras.Layer):
     ) -> None:
         super().__init__(name="influence", trainable=False)
         if variant not in VARIANTS:
-            raise UsageError(f"variant: received {variant!r}; {nearest(variant, VARIANTS)}")
+            raise UsageError("unknown variant", key="variant", received=variant, remedy=nearest(variant, VARIANTS))
         if not temperature > 0:
             raise UsageError("must be above 0", key="temperature", received=temperature)
         self.variant, self.temperature = variant, float(temperature)
@@ -176,8 +176,8 @@ class Influence(keras.Layer):
         self.is_ready = not self.needs_synthesis
         if not self.classifier.normalize:
             logger.warning(
-                "%s: its classifier is not normalised: the new model is seldom compatible then; "
-                "variant=synthesise_all does without its weights",
+                "%s: its classifier is not normalised, so that the new model is seldom compatible; "
+                "variant=synthesise_all does not use its weights",
                 old.where,
             )
 
@@ -192,7 +192,7 @@ class Influence(keras.Layer):
         return self.variant.startswith("synthesise")
 
     def _judge(self, old: OldModel, scale: float) -> Classifier:
-        """Returns the frozen classifier; columns still to be synthesised hold NaN, so that nobody forgets to."""
+        """Returns the frozen classifier; columns that are not synthesised yet hold NaN."""
         if self.variant == "synthesise_all":
             own = old.classifier
             scale = own.scale if own is not None and own.normalize else scale

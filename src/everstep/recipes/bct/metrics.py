@@ -23,11 +23,11 @@ def same_width(vectors: np.ndarray, width: int) -> np.ndarray:
     return unit_rows(padded.astype("float64")).astype("float32")
 
 
-_EXACT = 2.0**53  # up to here a float tells whole numbers apart
+_EXACT = 2.0**53  # up to here a float holds every whole number
 
 
 def as_labels(labels: Any) -> np.ndarray:
-    """Returns labels as an array; a list of unlike things stays one, where NumPy would make texts of them all."""
+    """Returns labels as an array; a list of numbers and texts becomes an array of objects, not of texts alone."""
     return np.asarray(labels) if hasattr(labels, "__array__") else np.asarray(labels, dtype=object)
 
 
@@ -43,7 +43,8 @@ def shared_codes(query: np.ndarray, gallery: np.ndarray) -> tuple[np.ndarray, np
     if (first.dtype.kind == "U") != (second.dtype.kind == "U"):
         raise UsageError(
             f"the query's labels are {_kind(first)} (the first is {_shown(first)}), the gallery's are {_kind(second)} "
-            f"({_shown(second)}): nothing can agree, so write both the same way"
+            f"({_shown(second)})",
+            remedy="write both the same way",
         )
     if np.result_type(first, second).kind == "f":  # int64 with uint64: a float would round them
         first, second = first.astype(object), second.astype(object)
@@ -62,7 +63,7 @@ def _plain(labels: np.ndarray, side: str) -> np.ndarray:
     if labels.dtype.kind == "f":
         return _whole(labels, side)
     if labels.dtype.kind not in "Uiu":
-        raise UsageError(f"the {side} has labels of type {labels.dtype}: write whole numbers or texts")
+        raise UsageError(f"has labels of type {labels.dtype}", key=side, remedy="write whole numbers or texts")
     return labels
 
 
@@ -72,17 +73,28 @@ def _of_one_kind(labels: np.ndarray, side: str) -> np.ndarray:
     texts = [one for one in held if isinstance(one, str)]
     numbers = [one for one in held if isinstance(one, bool | int | float | np.number | np.bool_)]
     if len(texts) + len(numbers) != len(held):
-        odd = next(one for one in held if not isinstance(one, str | bool | int | float | np.number | np.bool_))
-        raise UsageError(f"the {side} has a label {odd!r} ({type(odd).__name__}): write whole numbers or texts")
+        other = next(one for one in held if not isinstance(one, str | bool | int | float | np.number | np.bool_))
+        raise UsageError(
+            f"a {type(other).__name__} cannot be a label",
+            key=side,
+            received=other,
+            remedy="write whole numbers or texts",
+        )
     if texts and numbers:
-        raise UsageError(f"the {side} has texts ({texts[0]!r}) and numbers ({numbers[0]!r}) as labels: write one kind")
+        reason = f"has texts ({texts[0]!r}) and numbers ({numbers[0]!r}) as labels"
+        raise UsageError(reason, key=side, remedy="write one kind")
     return np.asarray(held)
 
 
 def _whole(labels: np.ndarray, side: str) -> np.ndarray:
-    odd = labels[~((np.abs(labels) <= _EXACT) & (labels == np.floor(labels)))]  # NaN fails every test
-    if len(odd):
-        raise UsageError(f"the {side} has the label {odd[0]}: write whole numbers (to 2**53 as floats) or texts")
+    others = labels[~((np.abs(labels) <= _EXACT) & (labels == np.floor(labels)))]  # NaN fails every test
+    if len(others):
+        raise UsageError(
+            "which cannot be a label",
+            key=side,
+            received=others[0].item(),
+            remedy="write whole numbers (to 2**53 as floats) or texts",
+        )
     return labels.astype("int64")
 
 
@@ -112,7 +124,7 @@ class Block(NamedTuple):
 
 
 class Comparison:
-    """Queries to be looked for in a gallery.
+    """Queries and the gallery they are compared with.
 
     Vectors of different widths are compared in the gallery's: queries are cut, or filled with zeros, and normalised
     afterwards.
@@ -120,9 +132,9 @@ class Comparison:
     Args:
       query: Embeddings of the queries (queries, any width).
       gallery: Embeddings of the gallery (items, any width).
-      query_labels: What each query is: whole numbers or texts, of the same kind on both sides.
+      query_labels: The class of each query: whole numbers or texts, of the same kind on both sides.
       gallery_labels: The same for the gallery.
-      same_images: Whether query i and item i are one image; it is then no answer to itself.
+      same_images: Whether query i and item i are one image; an image is never compared with itself.
       block_bytes: About how much memory a block of scores may take.
 
     Raises:
@@ -143,7 +155,8 @@ class Comparison:
         gallery, gallery_labels = _checked(gallery, gallery_labels, "gallery")
         query, query_labels = _checked(query, query_labels, "query")
         if same_images and len(query) != len(gallery):
-            raise UsageError(f"same_images: {len(query)} queries cannot be the {len(gallery)} images of the gallery")
+            reason = f"{len(query)} queries cannot be the {len(gallery)} images of the gallery"
+            raise UsageError(reason, key="same_images")
         self._gallery = same_width(gallery, gallery.shape[1])
         self._query = same_width(query, gallery.shape[1])
         self._query_codes, self._gallery_codes = shared_codes(query_labels, gallery_labels)
@@ -168,22 +181,23 @@ class Comparison:
 def _checked(vectors: Any, labels: Any, side: str) -> tuple[np.ndarray, np.ndarray]:
     vectors, labels = np.asarray(vectors), as_labels(labels)
     if vectors.ndim != 2 or not vectors.shape[1]:
-        raise UsageError(f"the {side} must be vectors (samples, size), received an array of shape {vectors.shape}")
+        raise UsageError(f"expected vectors (samples, size), not an array of shape {vectors.shape}", key=side)
     if not len(vectors):
-        raise UsageError(f"the {side} is empty: there is nothing to compare")
+        raise UsageError("is empty", key=side, remedy="pass at least one vector")
     if labels.shape != (len(vectors),):
         raise UsageError(
-            f"the {side} has {len(vectors)} vectors, but labels of shape {labels.shape}: one each; of one-hot labels, "
-            "give argmax(axis=-1)"
+            f"has {len(vectors)} vectors, but labels of shape {labels.shape}",
+            key=side,
+            remedy="pass one label each; of one-hot labels, argmax(axis=-1)",
         )
     if not np.isfinite(vectors).all():
-        raise UsageError(f"the {side} has vectors that are not finite")
+        raise UsageError("has vectors that are not finite", key=side)
     return vectors, labels
 
 
 @dataclasses.dataclass(frozen=True)
 class Ranking:
-    """What each query found.
+    """The result of each query.
 
     Attributes:
       precision: Average precision; NaN for a query without a mate in the gallery.
@@ -233,7 +247,7 @@ class Ranking:
         mated = self._require_mated()
         alarms = self.best_other[~self.mated]
         if not len(alarms):
-            raise UsageError("every query has a mate in the gallery: a false alarm rate needs queries that have none")
+            raise UsageError("every query has a mate in the gallery", remedy="add queries without one")
         allowed = math.floor(fpir * len(alarms) + 1e-9)
         threshold = np.sort(alarms)[::-1][allowed]
         best = self.best_mate[mated]
@@ -241,12 +255,12 @@ class Ranking:
 
     def _require_mated(self) -> np.ndarray:
         if not self.mated.any():
-            raise UsageError("no query has a mate in the gallery: not one label is in both")
+            raise UsageError("no query has a mate in the gallery", remedy="pass labels that are in both")
         return self.mated
 
 
 def rank(query: Any, gallery: Any, query_labels: Any, gallery_labels: Any, **settings: Any) -> Ranking:
-    """Looks every query up in the gallery.
+    """Returns the result of each query in the gallery.
 
         found = rank(new_vectors, old_vectors, labels, labels, same_images=True)
         found.mean_average_precision(), found.top(1)
@@ -260,7 +274,7 @@ def rank(query: Any, gallery: Any, query_labels: Any, gallery_labels: Any, **set
 
 
 def ranking(comparison: Comparison) -> Ranking:
-    """Returns what the queries of a comparison find."""
+    """Returns the result of each query of a comparison."""
     count = len(comparison)
     found = Ranking(
         precision=np.full(count, np.nan),
@@ -312,12 +326,12 @@ def tar_at_far(
     the lowest at which at most that share of the false pairs is accepted.
 
     Args:
-      query: As for `Comparison`, like the next three and `settings`.
-      gallery: See there.
-      query_labels: See there.
-      gallery_labels: See there.
+      query: Embeddings of the queries.
+      gallery: Embeddings of the gallery.
+      query_labels: The class of each query.
+      gallery_labels: The class of each item of the gallery.
       far: False accept rates.
-      **settings: See there.
+      **settings: Further arguments of `Comparison`.
 
     Raises:
       UsageError: A rate is not from 0 to below 1, or there are no true or no false pairs.
@@ -336,7 +350,7 @@ def accept_rates(comparison: Comparison, far: Sequence[float]) -> list[float]:
             upper[kind] += _counted(codes >> np.uint32(_BITS))
     totals = upper.sum(axis=1)
     if not totals.all():
-        raise UsageError(f"there are {totals[1]} true and {totals[0]} false pairs: both kinds are needed")
+        raise UsageError(f"there are {totals[1]} true and {totals[0]} false pairs", remedy="pass data with both kinds")
     return _rates(comparison, upper, [math.floor(rate * int(totals[0]) + 1e-9) for rate in far])
 
 
@@ -385,7 +399,7 @@ def _ordered(scores: np.ndarray) -> np.ndarray:
 
 
 def is_compatible(cross: float, old: float) -> bool:
-    """Tells whether new queries find more in the old gallery than old queries do: the empirical criterion.
+    """Returns whether new queries find more in the old gallery than old queries do: the empirical criterion.
 
     Args:
       cross: A retrieval figure of new queries in the old gallery.

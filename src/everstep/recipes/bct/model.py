@@ -22,10 +22,10 @@ from everstep.recipes.bct.influence import Influence, split
 
 @keras.saving.register_keras_serializable("everstep")
 class BCTLoss(keras.losses.Loss):
-    """The new classifier's cross-entropy, and what the influence loss beside it is multiplied by.
+    """The new classifier's cross-entropy, and the weight of the influence loss that `BCTModel` adds to it.
 
     Args:
-      weight: The influence loss's weight; 0 trains independently, to the bit.
+      weight: The factor of the influence loss; 0 trains independently, to the bit.
     """
 
     def __init__(self, weight: float = 1.0, name: str = "bct_loss", **kwargs: Any) -> None:
@@ -53,19 +53,19 @@ def loss_func(weight: float = 1.0) -> BCTLoss:
 
 
 def _require_same_classes(model: keras.Model, influence: Influence | None) -> None:
-    """Refuses an influence that was made for other labels: it would judge by the wrong classes, silently."""
+    """Refuses an influence that was created for other labels: it would silently use the wrong classes."""
     classifier = find_classifier(model)
     if influence is None or classifier is None or classifier.class_names == influence.class_names:
         return
     raise UsageError(
-        f"it was made for the classes {influence.class_names}, but the model's classifier has {classifier.class_names}",
+        f"was created for the classes {influence.class_names}, but the model's classifier has {classifier.class_names}",
         key="influence",
-        remedy="labels are numbers in that order, so name the same ones, in the same order",
+        remedy="labels are numbers in that order: list the same classes, in the same order",
     )
 
 
-class _Kept:
-    """Holds something that Keras is neither to track nor to save with the model."""
+class _Untracked:
+    """Holds an influence that Keras must neither track nor save with the model."""
 
     def __init__(self, held: Influence | None) -> None:
         self.held = held
@@ -90,11 +90,12 @@ class BCTModel(keras.Model):
         super().__init__(*args, **kwargs)
         if influence is not None and influence.variant not in self.variants:
             raise UsageError(
-                f"{type(self).__name__} knows the variants {', '.join(self.variants)}, received an influence with "
-                f"{influence.variant!r}"
+                f"{type(self).__name__} knows the variants {', '.join(self.variants)}",
+                key="influence.variant",
+                received=influence.variant,
             )
         _require_same_classes(self, influence)
-        self._influence = _Kept(influence)
+        self._influence = _Untracked(influence)
         self.head_acc = keras.metrics.SparseCategoricalAccuracy(name="head_acc")
         self.old_head_acc = keras.metrics.SparseCategoricalAccuracy(name="old_head_acc") if influence else None
 
@@ -106,11 +107,12 @@ class BCTModel(keras.Model):
         """
         super().compile(*args, **kwargs)
         if self.loss is not None and not isinstance(self.loss, BCTLoss):
-            raise UsageError(f"loss: received {self.loss!r}; compile it with loss=everstep.bct.loss_func(weight)")
+            remedy = "compile with loss=everstep.bct.loss_func(weight)"
+            raise UsageError("expected a BCTLoss", key="loss", received=self.loss, remedy=remedy)
 
     @property
     def influence(self) -> Influence | None:
-        """The old model as a judge; None where it has no say, as with weight 0."""
+        """The influence of the old model; None where it is not used, as with weight 0."""
         weight = getattr(getattr(self, "loss", None), "weight", 1.0)
         return self._influence.held if weight > 0 else None
 
@@ -131,7 +133,7 @@ class BCTModel(keras.Model):
             return own
         if not self.influence.is_ready:
             raise UsageError(
-                "its weights are still missing",
+                "has no weights for the new classes yet",
                 key="influence",
                 remedy="call influence.synthesise([(x, y)]) before training",
             )
@@ -152,7 +154,7 @@ class BCTModel(keras.Model):
 class DistillBCTModel(BCTModel):
     """A `BCTModel` for an influence with `variant="distill"`.
 
-    Samples of classes that the old classifier lacks learn from the old model's own answers to them.
+    Samples of classes that the old classifier lacks learn from the old model's own outputs.
     """
 
     variants = ("distill",)

@@ -1,6 +1,6 @@
 """`OldModel`: the frozen copy of the model that stored embeddings were computed with, and how models are loaded.
 
-Files are loaded as a stranger's: no code of theirs is run.
+Files are loaded as untrusted: no code in them is run.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ _EXPORTED = Path("export", "model.keras")
 def load_model(path: str | Path, where: str) -> keras.Model:
     """Returns the model of a `.keras` file, or the exported one of a run directory.
 
-    Python's and NumPy's random numbers go on as if nothing had been loaded.
+    Python's and NumPy's random generators are left as they were.
 
     Args:
       path: The file or directory.
-      where: What named it, for messages: `task.bct.old_model`.
+      where: The key of the path in errors, such as `task.bct.old_model`.
 
     Raises:
       UsageError: There is no such file, or it cannot be loaded safely.
@@ -54,7 +54,7 @@ def load_model(path: str | Path, where: str) -> keras.Model:
 
 @contextlib.contextmanager
 def unchanged_randomness() -> Iterator[None]:
-    """Puts Python's and NumPy's generators back afterwards: layers draw the seeds of their initializers from them."""
+    """Restores Python's and NumPy's generators afterwards: layers draw the seeds of their initializers from them."""
     before = random.getstate(), np.random.get_state()
     try:
         yield
@@ -102,12 +102,12 @@ class OldModel:
     Args:
       model: A functional or sequential model with an embedding in it.
       size: How wide its embedding has to be; None to take it as it is.
-      classifier: Its Dense layer that tells classes apart, by name, where it has no `Classifier`.
+      classifier: The name of the Dense layer that is its classifier, where it has no `Classifier`.
       classes: The names of that layer's classes, in its order.
-      where: What named the model, for messages.
+      where: The key of the model in errors.
 
     Raises:
-      UsageError: The model is not what was said of it.
+      UsageError: The model does not fit these arguments.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class OldModel:
         """Returns the old model of a `.keras` file or of a finished run; `settings` are those of the constructor.
 
         Raises:
-          UsageError: There is none, it cannot be loaded safely, or it is not what was said of it.
+          UsageError: There is none, it cannot be loaded safely, or it does not fit the settings.
         """
         return cls(load_model(path, where), where=f"{where} {str(path)!r}", **settings)
 
@@ -159,7 +159,7 @@ class OldModel:
         """
         if self.classifier is None:
             raise UsageError(
-                f"it has no classifier, which variant={variant} needs",
+                f"has no classifier, which variant={variant} needs",
                 key=self.where,
                 remedy="name its Dense layer (old_classifier, old_classes), or use variant=synthesise_all",
             )
@@ -197,14 +197,15 @@ def _frozen_copy(model: keras.Model) -> keras.Model:
 
 
 def _dense(model: keras.Model, name: str, classes: Sequence[str], where: str) -> keras.layers.Dense:
-    """Returns the layer that somebody says is the classifier."""
+    """Returns the Dense layer of that name, with as many units as there are classes."""
     layers = {layer.name: layer for layer in model.layers if isinstance(layer, keras.layers.Dense)}
     if name not in layers:
-        raise UsageError(f"it has no Dense layer {name!r}; there are {sorted(layers)}", key=f"{where}: old_classifier")
+        reason = f"there is no such Dense layer; there are {sorted(layers)}"
+        raise UsageError(reason, key=f"{where}: old_classifier", received=name)
     if len(classes) != layers[name].units:
         raise UsageError(
-            f"its layer {name!r} tells {layers[name].units} classes apart, but {len(classes)} names were given",
+            f"the layer {name!r} has {layers[name].units} classes, but {len(classes)} names were given",
             key=f"{where}: old_classes",
-            remedy="name them all, in its order",
+            remedy="list all of them, in its order",
         )
     return layers[name]

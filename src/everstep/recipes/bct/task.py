@@ -21,7 +21,7 @@ from everstep.types import Batch
 
 
 class BCTTask(Task):
-    """Learns classes, and has the old model's classifier judge the new embeddings. Write two methods:
+    """Learns classes, and applies the old model's classifier to the new embeddings. Write two methods:
 
         class Faces(BCTTask):
             def build_embedding(self):
@@ -31,11 +31,11 @@ class BCTTask(Task):
                 return images, labels
 
     The config is a `BCTConfig`. Labels are whole numbers, or `{"label": …, "dataset_id": …}` where datasets are
-    excluded. The old model is part of the run's state and is never changed; it is no part of the optimizer's. An
-    `init_fn` handed to `run_experiment` stands in for `initialize`, so it has to call it.
+    excluded. The old model is part of the run's state and is never changed; the optimizer does not know it. An
+    `init_fn` passed to `run_experiment` replaces `initialize`, so it has to call it.
 
     Attributes:
-      influence: The old model as a judge; None where the new one trains independently.
+      influence: The influence of the old model; None where the new one trains independently.
     """
 
     influence: Influence | None = None
@@ -45,7 +45,7 @@ class BCTTask(Task):
         raise UsageError(f"task {self.name!r} has no embedding", remedy="write build_embedding()")
 
     def old_inputs(self, features: Any) -> Any:
-        """Returns inputs as the old model reads them: as they are, unless it wants another size or scale."""
+        """Returns inputs as the old model reads them: unchanged; override it where sizes or scales differ."""
         return features
 
     def synthesis_inputs(self) -> Any:
@@ -93,7 +93,7 @@ class BCTTask(Task):
         stream = make_stream(self.synthesis_inputs(), data, training=False, seed=0)
         if stream.endless and not stream.repeat:
             raise UsageError(
-                "its training data has no end, so the mean of a class is not known",
+                "its training data never ends, so the mean of a class is unknown",
                 key=f"task {self.name!r}",
                 remedy="write synthesis_inputs(), which returns every sample once",
             )
@@ -163,7 +163,7 @@ class BCTTask(Task):
         return own + self.task_config.bct.weight * part, {"influence_loss": part}
 
     def check_batch(self, inputs: Batch) -> None:
-        """Looks at labels on the host before they reach the device."""
+        """Checks labels on the host before they reach the device."""
         labels = parts(unpack(inputs)[1])[0]
         if isinstance(labels, np.ndarray):
             check_labels(labels, len(self.task_config.classes), "the labels")

@@ -1,10 +1,11 @@
-"""The contract of an `Engine`, as checks that any implementation can be put through.
+"""The contract of an `Engine`, as checks for any implementation.
 
     @pytest.mark.parametrize("check", engines.CHECKS, ids=lambda check: check.__name__)
     def test_contract(check):
         check(create_engine)
 
-Each check takes what makes the engine from a task, a model and an optimizer, and runs on the backend of the process.
+Each check takes a function that creates the engine from a task, a model and an optimizer, and runs on the backend of
+the process.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Evaluation: every sample once, outputs on the host, and training as it was."""
+"""Evaluation: every sample counts once, outputs reach the host, and training is not affected."""
 
 from typing import Any
 
@@ -49,12 +49,12 @@ def check_counts_every_sample_once(make: Make) -> None:
 
 
 def check_leaves_training_as_it_was(make: Make) -> None:
-    """An evaluation in the middle of a window changes no bit of the state, nor what comes after."""
+    """An evaluation in the middle of a window changes no bit of the state, nor of later steps."""
     ended = []
-    for look in (False, True):
+    for evaluates in (False, True):
         with running(make, Regression(), seeded(models.cnn)) as rig:
             rig.run(2)
-            if look:
+            if evaluates:
                 before = rig.digest()
                 assert rig.evaluate(models.samples(rig.engine.model, 10)) != rig.engine.read("train")
                 assert rig.digest() == before
@@ -64,7 +64,7 @@ def check_leaves_training_as_it_was(make: Make) -> None:
 
 
 def check_leaves_compiled_metrics_as_they_were(make: Make) -> None:
-    """A compiled model has one set of metrics: evaluation borrows it and gives it back."""
+    """A compiled model has one set of metrics: evaluation uses it and restores its state."""
 
     def build() -> keras.Model:
         model = models.plain_mlp()
@@ -104,7 +104,7 @@ def check_gathers_outputs_on_the_host(make: Make) -> None:
 
 
 def check_logs_what_was_reduced(make: Make) -> None:
-    """Numbers of any kind, inside of others, too; a loss beside that of the steps; what is no number is left out."""
+    """Numbers of any kind, also nested; a loss beside that of the steps; values that are not numbers are left out."""
 
     class Reducing(Regression):
         results: Any = None

@@ -1,4 +1,4 @@
-"""Half precision: losses that are scaled, and ones that should have been."""
+"""Half precision: scaled losses, and the error where a loss should have been scaled."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def check_float16_overflow_skips_the_step(make: Make) -> None:
 
 
 def check_fixed_scale_stays(make: Make) -> None:
-    """An overflow leaves out the step and nothing else."""
+    """An overflow skips the step; the scale does not change."""
     model = seeded(lambda: half())
     x, y = models.samples(model, 8)
     optimizer = scaling_loss(keras.optimizers.SGD(1e-2), 2.0**30)
@@ -90,7 +90,7 @@ def check_scaled_loss_is_logged_unscaled(make: Make) -> None:
 
 
 def check_unscaled_gradients_are_refused(make: Make) -> None:
-    """Gradients of an unscaled loss would be divided to nothing: the error says what to pass."""
+    """Gradients of an unscaled loss would be divided by the scale: the error names the argument to pass."""
 
     def step(task: Any, inputs: Any, model: Any, optimizer: Any, metrics: Any) -> Any:
         loss, grads = everstep.value_and_grad(

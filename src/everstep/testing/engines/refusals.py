@@ -1,4 +1,4 @@
-"""What an engine must refuse, in words that say what to do."""
+"""What an engine must refuse, with errors that name the remedy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,8 +33,8 @@ def check_refuses_a_variable_made_in_a_step(make: Make) -> None:
         _refused(make, step, "fleeting")
 
 
-def check_refuses_a_variable_nobody_holds(make: Make) -> None:
-    """A variable from outside the task would neither be saved nor, compiled, be seen to change."""
+def check_refuses_a_variable_outside_the_task(make: Make) -> None:
+    """A variable from outside the task would not be saved, and compiled steps would not see it change."""
     stray = keras.Variable(1.0, name="stray")
 
     def read(task: Any, inputs: Any, *_: Any) -> Any:
@@ -50,7 +50,7 @@ def check_refuses_a_variable_nobody_holds(make: Make) -> None:
 
 
 def check_refuses_unseeded_draws(make: Make) -> None:
-    """Unseeded numbers could not be repeated: the error says how to draw seeded ones."""
+    """Unseeded random numbers could not be repeated: the error names the remedy."""
 
     def step(task: Any, inputs: Any, *_: Any) -> Any:
         return {"loss": ops.mean(keras.random.normal((3,)))}
@@ -85,8 +85,8 @@ def check_refuses_a_task_without_loss(make: Make) -> None:
         pass
 
 
-def check_refuses_decisions_on_values(make: Make) -> None:
-    """A Python `if` on a value that is not known yet is an error on every backend, before the first step."""
+def check_refuses_python_branches_on_tensors(make: Make) -> None:
+    """A Python `if` on a tensor's value is an error on every backend, before the first step."""
 
     def step(task: Any, inputs: Any, *_: Any) -> Any:
         return {"loss": ops.mean(inputs[0]) if ops.mean(inputs[0]) > 0 else 0.0}
@@ -94,8 +94,8 @@ def check_refuses_decisions_on_values(make: Make) -> None:
     _refused(make, step, "everstep.cond")
 
 
-def check_refuses_what_no_device_takes(make: Make) -> None:
-    """Strings cannot go to a device."""
+def check_refuses_text(make: Make) -> None:
+    """Text cannot be placed on a device."""
     data = (np.ones((8, 4), "float32"), np.array(["a"] * 8))
     with (
         pytest.raises(UsageError, match="y: holds text"),
@@ -122,11 +122,11 @@ def _refused(make: Make, step: Callable[..., Any], message: str) -> None:
 
 CHECKS = [
     check_refuses_a_variable_made_in_a_step,
-    check_refuses_a_variable_nobody_holds,
+    check_refuses_a_variable_outside_the_task,
     check_refuses_unseeded_draws,
     check_refuses_a_step_without_loss,
     check_refuses_a_task_without_loss,
-    check_refuses_decisions_on_values,
-    check_refuses_what_no_device_takes,
+    check_refuses_python_branches_on_tensors,
+    check_refuses_text,
     check_refused_engine_leaves_no_trace,
 ]

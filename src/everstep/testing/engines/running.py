@@ -24,7 +24,7 @@ SPLITS = {
 
 
 def check_same_bits_for_every_split(make: Make, kind: str) -> None:
-    """The state after some steps, 3 of them in a second epoch, does not depend on how they were cut into calls."""
+    """The state after some steps, 3 of them in a second epoch, does not depend on how they are split into calls."""
     model, steps = seeded(models.MODELS[kind]), sum(SPLITS[kind][0])
     data = models.samples(model, 4 * (steps - 3))
     with running(make, Regression(), model, data=data, long_calls=True) as rig:
@@ -40,7 +40,7 @@ def check_same_bits_for_every_split(make: Make, kind: str) -> None:
 
 
 def check_same_bits_in_another_engine(make: Make) -> None:
-    """Built anew from the same seed, with calls as long as the machine is quick, the bits are the same."""
+    """Built anew from the same seed, with other call lengths, the bits are the same."""
     digests = set()
     for long_calls in (True, False):
         with running(make, Regression(), seeded(models.mlp), long_calls=long_calls) as rig:
@@ -49,8 +49,8 @@ def check_same_bits_in_another_engine(make: Make) -> None:
     assert len(digests) == 1
 
 
-def check_goes_on_from_a_state(make: Make) -> None:
-    """State and position of one engine, given to another in the middle of a window, lead to the same end."""
+def check_resumes_from_a_state(make: Make) -> None:
+    """State and position of one engine, loaded into another in the middle of a window, lead to the same bits."""
     with running(make, Regression(), seeded(models.mlp)) as first:
         first.run(13)
         state, position = first.engine.state(), first.feed.state()
@@ -65,7 +65,7 @@ def check_goes_on_from_a_state(make: Make) -> None:
 
 
 def check_remainders_compile_nothing_new(make: Make) -> None:
-    """Lengths come from a fixed set: after the first long run, odd ones compile nothing."""
+    """Lengths come from a fixed set: after the first long run, other numbers of steps compile nothing."""
     with running(make, Regression(), seeded(models.mlp), long_calls=True) as rig:
         rig.run(111, 9)
         compiled = rig.engine.compilations
@@ -99,7 +99,7 @@ def check_learns(make: Make) -> None:
 
 
 def check_ends_with_the_data(make: Make) -> None:
-    """`run` says how many steps it did when the data ends, and again that there are no more."""
+    """`run` returns how many steps it did when the data ends, and 0 when called again."""
     model = seeded(models.plain_mlp)
     with running(make, Regression(), model, data=ArrayStream(models.samples(model, 20), 4)) as rig:
         assert rig.engine.run(rig.feed, 7) == 5
@@ -107,17 +107,17 @@ def check_ends_with_the_data(make: Make) -> None:
         assert rig.value("iteration") == 5
 
 
-def check_stops_when_told(make: Make) -> None:
-    """`after_call` hears of every call and can end the run between two of them; nothing is lost."""
+def check_stops_on_request(make: Make) -> None:
+    """`after_call` is notified of every call and can stop the run between two of them; nothing is lost."""
     with running(make, Regression(), seeded(models.plain_mlp), long_calls=True) as rig:
-        heard: list[int] = []
+        calls: list[int] = []
 
         def stop_after_five(done: int) -> bool:
-            heard.append(done)
+            calls.append(done)
             return done < 5
 
         done = rig.engine.run(rig.feed, 104, stop_after_five)
-        assert done == heard[-1] == rig.value("iteration") == rig.feed.state()["batch"]
+        assert done == calls[-1] == rig.value("iteration") == rig.feed.state()["batch"]
         rig.run(104 - done)
         ended = rig.digest()
     with running(make, Regression(), seeded(models.plain_mlp)) as straight:
@@ -125,7 +125,7 @@ def check_stops_when_told(make: Make) -> None:
         assert straight.digest() == ended
 
 
-def check_does_not_wait_for_ever(make: Make) -> None:
+def check_does_not_wait_for_data_after_a_stop(make: Make) -> None:
     """After a requested stop, `run` returns the steps done as soon as data is missing; later it continues."""
     model = seeded(models.mlp)
     batches, more = _batches(model, 12), threading.Event()
@@ -191,7 +191,7 @@ def check_survives_a_step_error(make: Make) -> None:
 
 
 def check_nan_is_visible(make: Make) -> None:
-    """A loss that is not a number shows in the logs, and the weights it made in the state."""
+    """A loss that is NaN shows in the logs, and the NaN weights in the state."""
     model = seeded(models.linear)
     x, y = models.samples(model, 16)
     y[5] = np.nan
@@ -209,13 +209,13 @@ def _batches(model: keras.Model, count: int) -> list[Any]:
 
 CHECKS = [
     check_same_bits_in_another_engine,
-    check_goes_on_from_a_state,
+    check_resumes_from_a_state,
     check_remainders_compile_nothing_new,
     check_other_shapes_compile_once,
     check_learns,
     check_ends_with_the_data,
-    check_stops_when_told,
-    check_does_not_wait_for_ever,
+    check_stops_on_request,
+    check_does_not_wait_for_data_after_a_stop,
     check_survives_a_data_error,
     check_survives_a_step_error,
     check_nan_is_visible,

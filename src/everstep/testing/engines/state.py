@@ -1,4 +1,4 @@
-"""What the state is: its keys, its form, and how it moves between engine, host and Keras objects."""
+"""The state: its keys, its types, and how it moves between engine, host and Keras objects."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def check_keys_do_not_depend_on_chance(make: Make) -> None:
     assert list(states[0]) == list(states[1])
 
 
-def check_keys_say_whose_they_are(make: Make) -> None:
+def check_keys_of_a_small_model(make: Make) -> None:
     """The keys of a small model, as every checkpoint has them."""
     with running(make, Regression(), seeded(models.mlp)) as rig:
         assert set(rig.engine.state()) == MLP_KEYS
@@ -97,7 +97,7 @@ def check_every_optimizer_has_keys(make: Make, name: str) -> None:
 
 
 def check_refuses_two_of_one_name(make: Make) -> None:
-    """Two metrics of one name would be one key and one line in the logs."""
+    """Two metrics of one name would share a key and a line in the logs."""
 
     class Twice(Regression):
         def build_metrics(self, training: bool = True) -> list[keras.Metric]:
@@ -108,7 +108,7 @@ def check_refuses_two_of_one_name(make: Make) -> None:
 
 
 def check_integers_are_canonical(make: Make) -> None:
-    """Integers are int64 in the state whatever the backend counts in, and floats keep their type."""
+    """Integers are int64 in the state on every backend, and floats keep their type."""
     task = Regression(
         count=keras.Variable(np.uint8(200), dtype="uint8", trainable=False), half=keras.Variable(0.5, dtype="float16")
     )
@@ -124,7 +124,7 @@ def check_integers_are_canonical(make: Make) -> None:
 
 
 def check_task_attributes_belong_to_the_state(make: Make) -> None:
-    """Whatever of Keras a task holds, in lists and dicts too, is in the state and resumes from it."""
+    """All Keras objects that a task holds, in lists and dicts too, are in the state and resume from it."""
     with running(make, holding_much(), seeded(models.linear)) as rig:
         keys = set(rig.engine.state())
         assert not {key for key in HELD_KEYS if key not in keys}
@@ -142,7 +142,7 @@ def check_task_attributes_belong_to_the_state(make: Make) -> None:
 
 
 def check_load_is_strict(make: Make) -> None:
-    """Whatever does not fit is named in one error, and nothing is changed."""
+    """One error names everything that does not fit, and nothing is changed."""
     with running(make, Regression(), seeded(models.mlp)) as rig:
         rig.run(1)
         before, state = rig.digest(), rig.engine.state()
@@ -169,7 +169,7 @@ def check_load_is_strict(make: Make) -> None:
 
 
 def check_loads_a_part(make: Make) -> None:
-    """To evaluate, the model's part alone is taken, as strictly."""
+    """To evaluate, the model's part alone is loaded, with the same checks."""
     with running(make, Regression(), seeded(models.mlp)) as rig:
         rig.run(5)
         trained = rig.engine.state()
@@ -183,7 +183,7 @@ def check_loads_a_part(make: Make) -> None:
 
 
 def check_state_is_a_copy(make: Make) -> None:
-    """Neither later steps nor the holder of the arrays can change the other's."""
+    """Neither later steps change a returned state, nor changes to it the engine."""
     with running(make, Regression(), seeded(models.mlp)) as rig:
         state = rig.engine.state()
         before = digest(state)
@@ -201,7 +201,7 @@ def check_state_is_a_copy(make: Make) -> None:
 
 
 def check_pull_sees_changes(make: Make) -> None:
-    """What user code changes between `push` and `pull` is what the next run starts from."""
+    """The next run starts from what user code changed between `push` and `pull`."""
     with running(make, Regression(), seeded(models.linear), keras.optimizers.SGD(0.1)) as rig:
         rig.run(3)
         rig.engine.push()
@@ -219,13 +219,13 @@ def check_pull_sees_changes(make: Make) -> None:
 
 
 def check_push_and_pull_change_nothing(make: Make) -> None:
-    """Showing the state and taking it back leaves the bits alone, in the middle of training."""
+    """`push` and `pull` in the middle of training change no bits."""
     digests = set()
-    for show in (False, True):
+    for pushes in (False, True):
         with running(make, Regression(), seeded(models.mlp)) as rig:
             for _ in range(4):
                 rig.run(2)
-                if show:
+                if pushes:
                     rig.engine.push()
                     rig.engine.pull()
                     rig.engine.pull()
@@ -233,7 +233,7 @@ def check_push_and_pull_change_nothing(make: Make) -> None:
     assert len(digests) == 1
 
 
-def check_what_was_shown_stays(make: Make) -> None:
+def check_pushed_arrays_are_never_written_to(make: Make) -> None:
     """Arrays that user code got from the model are never written to by later runs."""
     with running(make, Regression(), seeded(models.mlp)) as rig:
         rig.run(2)
@@ -281,7 +281,7 @@ def _use_up_names() -> None:
 
 CHECKS = [
     check_keys_do_not_depend_on_chance,
-    check_keys_say_whose_they_are,
+    check_keys_of_a_small_model,
     check_refuses_two_of_one_name,
     check_integers_are_canonical,
     check_task_attributes_belong_to_the_state,
@@ -290,5 +290,5 @@ CHECKS = [
     check_state_is_a_copy,
     check_pull_sees_changes,
     check_push_and_pull_change_nothing,
-    check_what_was_shown_stays,
+    check_pushed_arrays_are_never_written_to,
 ]

@@ -78,7 +78,7 @@ def check_window_counts_samples(make: Make) -> None:
 
 
 def check_metrics_reset(make: Make) -> None:
-    """A reset empties metrics of any size, however often: the zeros it puts there are never written to."""
+    """A reset empties metrics of any size, any number of times: the zeros that it uses are never written to."""
 
     class Classes(Regression):
         def build_metrics(self, training: bool = True) -> list[keras.Metric]:
@@ -171,7 +171,7 @@ def check_sample_weights(make: Make) -> None:
 
 
 def check_inputs_without_labels(make: Make) -> None:
-    """`x` alone is never its own label, `(x, x)` says so; a dict goes whole to the task's own loss."""
+    """`x` alone is never its own label, `(x, x)` makes it one; a dict is passed whole to the task's own loss."""
 
     class Own(Regression):
         def build_losses(
@@ -289,8 +289,8 @@ def check_conditional_assignments(make: Make) -> None:
         assert rig.value("seed_generator_state")[1] == 3
 
 
-def check_born_late(make: Make) -> None:
-    """Models, metrics and optimizers that build themselves on their first input are there before the first step."""
+def check_builds_late_objects(make: Make) -> None:
+    """Models, metrics and optimizers that build themselves on their first input are built before the first step."""
 
     class Late(Regression):
         second: Any
@@ -406,7 +406,7 @@ CHECKS = [
     check_accumulates_gradients,
     check_averages_weights,
     check_conditional_assignments,
-    check_born_late,
+    check_builds_late_objects,
     check_model_without_call,
     check_gradients_can_be_changed,
     check_repeated_tokens_add_up,
