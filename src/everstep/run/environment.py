@@ -64,7 +64,7 @@ _SETTINGS = (
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist", "venv", "env"}
 _MAX_SOURCES = 2000
 _MAX_SOURCE_BYTES = 32 * 2**20
-_GIT_SECONDS = 20.0
+_GIT_SECONDS = 60.0
 _DIFF = (
     *("diff", "HEAD", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames"),
     *("--src-prefix=a/", "--dst-prefix=b/", "--ignore-submodules"),
