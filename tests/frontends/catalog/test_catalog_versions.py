@@ -70,7 +70,7 @@ def test_a_file_in_the_way(project):
     catalog = project.catalog(VERSIONED)
     (project.root / "data").mkdir()
     (project.root / "data" / "log.txt").write_text("from before versions")
-    with pytest.raises(UsageError, match="log.txt' is a file: choose a directory"):
+    with pytest.raises(UsageError, match="log.txt', is a file: choose a directory"):
         catalog.save("log", "x")
     assert (project.root / "data" / "log.txt").read_text() == "from before versions"
 
