@@ -144,7 +144,7 @@ def test_a_subset_folder_is_read_as_a_whole(folder, tmp_path):
 
 def test_fit_reads_it(folder, tmp_path):
     """As any stream."""
-    inputs = {"x": keras.Input((2,), name="x"), "number": keras.Input((), name="number", dtype="int64")}
+    inputs = {"x": keras.Input((2,), name="x"), "number": keras.Input((), name="number", dtype="int32")}
     model = keras.Model(inputs, keras.layers.Dense(3, "softmax")(inputs["x"]))
     model.compile("sgd", "sparse_categorical_crossentropy")
     valid = get_valid_ds(folder, READ, 10)
