@@ -1,3 +1,5 @@
+"""Atomic writes, strict JSON, and directories that can or cannot be written to."""
+
 import json
 import os
 import subprocess
@@ -35,7 +37,7 @@ def test_written_files_have_ordinary_permissions(tmp_path):
     assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
 
 
-def test_json_is_strict_and_knows_numpy(tmp_path):
+def test_json_is_strict_and_accepts_numpy(tmp_path):
     path = tmp_path / "a.json"
     value = {
         "a": np.float32(0.5),
@@ -53,12 +55,14 @@ def test_json_is_strict_and_knows_numpy(tmp_path):
     assert read == {"a": 0.5, "b": [0, 1], "c": ["NaN", "-Infinity"], "d": str(tmp_path), "1": None}
 
 
-def test_read_json_says_what_is_wrong(tmp_path):
-    with pytest.raises(UsageError, match=r"missing\.json.*No such file"):
+def test_read_json_reports_missing_and_broken_files(tmp_path):
+    with pytest.raises(UsageError, match=r"missing\.json: cannot be read: No such file") as missing:
         storage.read_json(tmp_path / "missing.json")
+    assert missing.value.key == str(tmp_path / "missing.json")
     (tmp_path / "broken.json").write_text('{"a": ')
-    with pytest.raises(UsageError, match=r"broken\.json.*not valid JSON"):
+    with pytest.raises(UsageError, match=r"broken\.json: is not valid JSON") as broken:
         storage.read_json(tmp_path / "broken.json")
+    assert broken.value.key == str(tmp_path / "broken.json")
 
 
 def test_prepare_directory_reports_whether_it_is_new(tmp_path):
@@ -70,16 +74,19 @@ def test_prepare_directory_reports_whether_it_is_new(tmp_path):
 @pytest.mark.parametrize("below", ["", "x", "x/y"])
 def test_a_file_in_the_way_is_named(tmp_path, below):
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"file' is a file: choose a directory"):
+    with pytest.raises(UsageError) as error:
         storage.prepare_directory(tmp_path / "file" / below)
+    assert error.value.received == str(tmp_path / "file")
+    assert (error.value.reason, error.value.remedy) == ("is a file", "choose a directory")
 
 
-def test_an_unwritable_place_is_named_even_to_root():
-    with pytest.raises(UsageError, match=r"/proc/nowhere.*choose one you may write to"):
+def test_an_unwritable_directory_is_named_even_to_root():
+    with pytest.raises(UsageError, match="'/proc/nowhere', cannot be written to") as error:
         storage.prepare_directory("/proc/nowhere")
+    assert (error.value.received, error.value.remedy) == ("/proc/nowhere", "choose a directory you may write to")
 
 
-def test_remove_directory_removes_it_or_finds_nothing_to_do(tmp_path):
+def test_remove_directory_accepts_a_missing_one(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     storage.remove_directory(tmp_path / "a")
     storage.remove_directory(tmp_path / "a")
@@ -95,7 +102,7 @@ def test_atomic_path_replaces_a_directory(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "new"]
 
 
-def test_light_layers_load_no_framework():
+def test_low_layers_import_no_framework():
     modules = ["storage", "tracking.tracker", "tracking.history", "tracking.tensorboard", "tracking.console"]
     modules += ["run.record", "run.digest", "run.environment", "checkpoint.checkpointer", "checkpoint.orbax"]
     imports = "; ".join(f"import everstep.{module}" for module in modules)

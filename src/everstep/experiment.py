@@ -16,7 +16,7 @@ import keras
 from everstep import redaction
 from everstep.checkpoint.checkpointer import SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer
-from everstep.checkpoint.remote.working import working_copy
+from everstep.checkpoint.remote.run_copies import working_copy
 from everstep.checkpoint.retention import Retention
 from everstep.config import dialect
 from everstep.config.difference import Change

@@ -1,7 +1,7 @@
-"""Files of a run: the few file operations that everstep needs.
+"""Atomic file operations: everything that must survive a kill is written here.
 
-Everything that must survive a kill is written here, and written atomically: a reader sees the old content or the new
-one, never half of it. Paths are local; `checkpoint.remote` mirrors them to object stores.
+A reader sees the old content of a file or the new one, never half of it. Paths are local; `checkpoint.remote` mirrors
+them to object stores.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ PathLike = str | os.PathLike[str]
 def write_bytes(path: PathLike, data: bytes) -> None:
     """Writes `data` to `path` atomically and durably.
 
-    The bytes go to a temporary file in the same directory, reach the disk, and then take the name.
+    The bytes go to a temporary file in the same directory, which is synced to disk and then renamed.
 
     Args:
       path: The file; its directory must exist.
@@ -45,10 +45,10 @@ def write_json(path: PathLike, value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """Returns `value` as strict JSON for every reader.
+    """Returns `value` as strict JSON, which every parser reads.
 
-    NumPy values become plain numbers and lists, and NaN and the infinities, which JSON cannot spell, become the
-    strings "NaN", "Infinity" and "-Infinity" (`float` reads them back).
+    NumPy values become plain numbers and lists. NaN and the infinities, which JSON cannot express, become the strings
+    "NaN", "Infinity" and "-Infinity" (`float` reads them back).
     """
     return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
 
@@ -57,26 +57,26 @@ def read_json(path: PathLike) -> Any:
     """Returns the content of a JSON file.
 
     Raises:
-      UsageError: There is no such file, or it is not JSON.
+      UsageError: The file does not exist, or is not JSON; `key` is its path.
     """
     try:
         return json.loads(Path(path).read_text("utf-8"))
     except OSError as error:
-        raise UsageError(f"cannot read {os.fspath(path)!r}: {error.strerror}") from error
+        raise UsageError(f"cannot be read: {error.strerror}", key=os.fspath(path)) from error
     except ValueError as error:
-        raise UsageError(f"{os.fspath(path)!r} is not valid JSON: {error}") from error
+        raise UsageError(f"is not valid JSON: {error}", key=os.fspath(path)) from error
 
 
 def prepare_directory(path: PathLike) -> bool:
-    """Makes sure that `path` is a directory that can be written to.
+    """Creates a directory if needed, and checks that it can be written to.
 
-    Permission bits say little (root ignores them, read-only mounts do not show in them), so it writes a file.
+    The check writes a file: root ignores permission bits, and a read-only mount does not show in them.
 
     Returns:
       Whether the directory is new.
 
     Raises:
-      UsageError: It cannot be created or written to; the message names the path and the remedy.
+      UsageError: The directory cannot be created or written to; `received` is the path in the way.
     """
     directory = Path(path)
     try:
@@ -87,32 +87,35 @@ def prepare_directory(path: PathLike) -> bool:
         probe.unlink()
     except (FileExistsError, NotADirectoryError) as error:
         file = next((path for path in (directory, *directory.parents) if path.is_file()), directory)
-        raise UsageError(f"{str(file)!r} is a file", remedy="choose a directory") from error
+        raise UsageError("is a file", received=str(file), remedy="choose a directory") from error
     except OSError as error:
-        reason = f"cannot write to the directory {str(directory)!r}: {error.strerror}"
-        raise UsageError(reason, remedy="choose one you may write to") from error
+        raise UsageError(
+            f"cannot be written to: {error.strerror}",
+            received=str(directory),
+            remedy="choose a directory you may write to",
+        ) from error
     return new
 
 
 def remove_directory(path: PathLike) -> None:
-    """Removes a directory and its content; a missing one is fine.
+    """Removes a directory and its content, if it exists.
 
-    It loses its name first: a kill in the middle leaves no half-empty directory where a whole one was.
+    The directory is renamed first: a kill in the middle leaves no half-empty directory under the old name.
     """
-    doomed = _temporary_name(Path(path))
+    renamed = _temporary_name(Path(path))
     try:
-        os.rename(path, doomed)
+        os.rename(path, renamed)
     except FileNotFoundError:
         return
-    _remove(doomed)
+    _remove(renamed)
 
 
 @contextlib.contextmanager
 def atomic_path(path: PathLike) -> Iterator[Path]:
-    """Yields a temporary name beside `path`; what was written there takes the name `path` at the end of the block.
+    """Yields a temporary path beside `path`; what the block writes there is renamed to `path` at its end.
 
-    For files and directories that another library writes. It keeps the suffix, and when the block fails
-    nothing remains. A directory replaces the one that had the name before.
+    For files and directories that another library writes. The temporary name has the same suffix. If the block fails,
+    nothing remains. A directory replaces an existing one.
 
     Example:
       with storage.atomic_path("export/model.keras") as temporary:
@@ -124,7 +127,7 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
         yield temporary
         before = _temporary_name(target)
         if temporary.is_dir() and target.is_dir():
-            os.rename(target, before)  # a directory cannot be replaced in one move; the old one stays till the end
+            os.rename(target, before)  # a directory cannot be replaced in one rename; the old one is removed last
         os.replace(temporary, target)
         _sync_directory(target.parent)
         _remove(before)
@@ -133,7 +136,7 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
 
 
 def is_temporary(path: PathLike) -> bool:
-    """Returns whether a name is a temporary one of ours: what a killed process left, never content."""
+    """Returns whether a path is a temporary one of this module: never content, but what a killed process left."""
     return Path(path).name.startswith(".everstep-")
 
 
@@ -149,8 +152,8 @@ def _remove(path: Path) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    """Makes a rename durable, where the platform can open directories."""
-    with contextlib.suppress(OSError):
+    """Makes a rename in the directory durable."""
+    with contextlib.suppress(OSError):  # some platforms cannot open a directory
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -159,7 +162,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Returns `value` in terms of what JSON knows."""
+    """Returns `value` with only the types that JSON has."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

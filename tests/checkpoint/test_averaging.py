@@ -1,4 +1,4 @@
-"""The average of checkpoints, number by number against NumPy."""
+"""The average of checkpoints, compared with NumPy bit by bit."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def state(step):
 
 
 def saved(folder, states, meta=None):
-    """Writes checkpoints as a run does; returns where they are."""
+    """Writes checkpoints as a run does; returns their paths."""
     checkpointer = OrbaxCheckpointer(folder / "checkpoints", Retention(newest=9))
     for step, each in states.items():
         checkpointer.save(step, each, {"step": step, **(meta or {})})
@@ -52,7 +52,7 @@ def paths(tmp_path_factory):
     return saved(tmp_path_factory.mktemp("run"), {step: state(step) for step in STEPS}, {"stage": 1})
 
 
-def test_floats_are_averaged_in_float64_and_whole_numbers_are_the_newest(paths):
+def test_floats_are_averaged_in_float64_and_integers_are_the_newest(paths):
     found, states = average(paths, lasting), [state(step) for step in STEPS]
     assert set(found) == {key for key in states[0] if key.startswith(("model/", "task."))}
     for key, array in found.items():
@@ -66,15 +66,15 @@ def test_floats_are_averaged_in_float64_and_whole_numbers_are_the_newest(paths):
         assert array.tobytes() == expected.tobytes(), key
 
 
-def test_many_small_numbers_are_not_lost_to_rounding(tmp_path):
-    """In float32 a million and a third, added up a few times, would be off."""
+def test_small_differences_are_not_lost_to_rounding(tmp_path):
+    """Sums of a million and a third in float32 would be inexact."""
     values = [np.float32(1e6 + 1 / 3 * step) for step in range(1, 8)]
     paths = saved(tmp_path, {step: {"model/w": np.array([v])} for step, v in enumerate(values, start=1)})
     exact = np.float32(np.sum(np.array(values, np.float64)) / 7)
     assert average(paths, lasting)["model/w"][0] == exact
 
 
-def test_it_is_a_checkpoint_itself(paths, tmp_path):
+def test_the_average_is_a_checkpoint(paths, tmp_path):
     with as_checkpoint(Chosen(paths)) as path:
         kept = path
         found, meta = OrbaxCheckpointer(path.parent, repair=False).restore(300)
@@ -87,7 +87,7 @@ def test_it_is_a_checkpoint_itself(paths, tmp_path):
     assert paths[1].exists()
 
 
-def test_a_run_that_averages_on_its_way_gives_its_averages(tmp_path):
+def test_a_run_with_moving_averages_gives_its_averages(tmp_path):
     states = {
         step: {
             "model/w": np.array([0.0]),
@@ -101,27 +101,31 @@ def test_a_run_that_averages_on_its_way_gives_its_averages(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "difference"),
     [
         ({"model/w": np.zeros(3)}, "model/w has another shape"),
         ({"model/v": np.zeros(2)}, "model/w is in one of them only"),
         ({"model/w": np.zeros(2), "model/v": np.zeros(2)}, "model/v is in one of them only"),
     ],
 )
-def test_models_that_are_not_the_same(tmp_path, other, said):
+def test_different_models_are_refused(tmp_path, other, difference):
     paths = saved(tmp_path, {1: {"model/w": np.zeros(2)}, 2: other})
-    with pytest.raises(UsageError, match=rf"checkpoints/2', cannot be averaged .*{said}: choose"):
+    with pytest.raises(UsageError, match=rf"checkpoints/2', cannot be averaged .*{difference}: choose") as error:
         average(paths, lasting)
+    assert (error.value.key, error.value.received) == ("--checkpoint", str(paths[1]))
 
 
-def test_a_damaged_one_is_named(tmp_path):
+def test_a_damaged_checkpoint_is_named(tmp_path):
     paths = saved(tmp_path, {step: {"model/w": np.arange(5000.0)} for step in (1, 2)})
     largest = max(paths[0].rglob("d/*"), key=lambda path: path.stat().st_size)
     data = bytearray(largest.read_bytes())
     data[-100] ^= 1
     largest.write_bytes(data)
-    with pytest.raises(TrainingError, match=r"checkpoints/1', the checkpoint is damaged: .*choose other steps"):
+    with pytest.raises(TrainingError) as error:
         write_average(paths, tmp_path / "average", lasting)
+    assert (error.value.key, error.value.received) == ("--checkpoint", str(paths[0]))
+    assert error.value.reason.startswith("the checkpoint is damaged: ")
+    assert error.value.remedy == "choose other steps"
     assert not (tmp_path / "average").exists()
 
 
@@ -138,11 +142,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 @pytest.mark.full
 def test_memory_does_not_grow_with_the_number_of_checkpoints(tmp_path):
-    """Sixty arrays of two MiB each; all are held once in float64, and one checkpoint beside that."""
+    """Sixty arrays of two MiB each; memory holds all of them once in float64, and one checkpoint."""
     random = np.random.default_rng(0)
     state = {f"model/{number}": random.normal(size=(512, 1024)).astype("float32") for number in range(60)}
     saved(tmp_path, dict.fromkeys(range(1, 9), state))
-    # What is freed goes back to the system at once, so that the peak is what was held, and not what malloc keeps.
+    # Freed memory goes back to the system at once, so that the peak is what was in use and not what malloc keeps.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
 
     def peak(count):

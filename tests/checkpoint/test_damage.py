@@ -1,4 +1,4 @@
-"""Damaged, foreign and newer checkpoints: found, told, kept aside, and never loaded."""
+"""Damaged, foreign and newer checkpoints: detected, reported, set aside, and never loaded."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def damage(checkpoint: Path, kind: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", ["flip", "truncate", "empty", "missing", "extra"])
-def test_every_damage_is_found_and_the_one_before_is_used(saved, kind, seed, caplog):
+def test_every_damage_is_detected_and_the_one_before_is_used(saved, kind, seed, caplog):
     damage(saved / "30", kind, seed)
     before = {path.relative_to(saved / "30"): path.read_bytes() for path in files(saved / "30")}
     assert restored(saved) == 20
@@ -77,14 +77,14 @@ def test_every_damage_is_found_and_the_one_before_is_used(saved, kind, seed, cap
     assert restored(saved) == 20
 
 
-def test_two_damaged_ones_in_a_row(saved):
+def test_two_damaged_checkpoints_in_a_row(saved):
     damage(saved / "30", "flip", 0)
     damage(saved / "20", "missing", 0)
     assert restored(saved) == 10
     assert sorted(os.listdir(saved)) == ["10", "20.damaged", "30.damaged"]
 
 
-def test_when_all_are_damaged_nothing_starts_anew(saved):
+def test_no_start_from_scratch_if_all_are_damaged(saved):
     for step in (10, 20, 30):
         damage(saved / str(step), "flip", step)
     with pytest.raises(TrainingError, match="contains no usable checkpoint: 30 .*20 .*10 .*restore one from a copy"):
@@ -97,13 +97,13 @@ def test_when_all_are_damaged_nothing_starts_anew(saved):
     checkpointer.close()
 
 
-def test_who_only_looks_on_moves_nothing(saved):
+def test_a_reader_moves_nothing(saved):
     damage(saved / "30", "flip", 0)
     assert restored(saved, repair=False) == 20
     assert sorted(os.listdir(saved)) == ["10", "20", "30"]
 
 
-def test_a_step_asked_for_by_name_is_not_replaced_by_another(saved):
+def test_a_requested_step_is_not_replaced_by_another(saved):
     damage(saved / "20", "flip", 0)
     checkpointer = OrbaxCheckpointer(saved)
     with pytest.raises(TrainingError, match=r"20' is damaged: .*choose another step"):
@@ -129,7 +129,7 @@ def test_a_checkpoint_of_a_newer_program_is_refused(saved):
     assert sorted(os.listdir(saved)) == ["10", "20", "30"]
 
 
-def test_metrics_that_are_not_finite_do_no_harm(tmp_path):
+def test_metrics_that_are_not_finite_are_left_out(tmp_path):
     checkpointer = OrbaxCheckpointer(tmp_path / "checkpoints", run="mine")
     metrics = {"a": float("nan"), "b": float("inf"), "c": np.float32(0.5), "d": "text"}
     checkpointer.save(10, state(10), {"step": 10}, metrics)
@@ -138,12 +138,12 @@ def test_metrics_that_are_not_finite_do_no_harm(tmp_path):
     assert manifest.read(tmp_path / "checkpoints" / "10").metrics == {"c": 0.5}
 
 
-def test_a_checkpoint_under_another_number_is_no_checkpoint(saved):
+def test_a_renamed_checkpoint_is_damaged(saved):
     (saved / "30").rename(saved / "40")
     assert restored(saved) == 20
 
 
-def test_what_others_put_there_stays(saved):
+def test_files_and_checkpoints_of_others_are_kept(saved):
     shutil.copytree(saved / "10", saved / "10-copy")
     other = OrbaxCheckpointer(saved, Retention(2), run="yours")
     (saved / "5").mkdir()
@@ -154,7 +154,7 @@ def test_what_others_put_there_stays(saved):
     assert sorted(os.listdir(saved)) == ["10", "10-copy", "20", "30", "5", "60", "70", "note.txt"]
 
 
-def test_a_failed_save_is_told_by_the_next_call_and_harms_nothing(saved):
+def test_a_failed_save_is_raised_by_the_next_call_and_affects_nothing_else(saved):
     checkpointer = OrbaxCheckpointer(saved, run="mine")
     checkpointer.save(40, state(40), {"bad": object()})
     with pytest.raises(SaveError, match=r"step 40 could not be saved in .*; the checkpoints before it are untouched"):
@@ -165,18 +165,18 @@ def test_a_failed_save_is_told_by_the_next_call_and_harms_nothing(saved):
     assert sorted(os.listdir(saved)) == ["10", "20", "30", "50"]
 
 
-def test_what_cannot_be_read_here_is_not_damaged(saved, monkeypatch):
-    def too_little(*arguments, **settings):
+def test_too_little_memory_is_no_damage(saved, monkeypatch):
+    def no_memory(*arguments, **settings):
         raise MemoryError("4 TiB wanted")
 
-    monkeypatch.setattr("orbax.checkpoint.Checkpointer.restore", too_little)
+    monkeypatch.setattr("orbax.checkpoint.Checkpointer.restore", no_memory)
     with pytest.raises(TrainingError, match=r"30' cannot be read: MemoryError: 4 TiB wanted: it is left as it is"):
         restored(saved)
     assert sorted(path.name for path in saved.iterdir()) == ["10", "20", "30"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not stop root")
-def test_what_may_not_be_read_is_not_damaged(saved):
+def test_missing_permission_is_no_damage(saved):
     (saved / "30" / "manifest.json").chmod(0)
     with pytest.raises(TrainingError, match=r"30' cannot be read: PermissionError"):
         restored(saved)
@@ -184,22 +184,22 @@ def test_what_may_not_be_read_is_not_damaged(saved):
 
 
 @pytest.mark.parametrize("name", ["0040", "²", "40.5", "-3", "notes"])
-def test_other_names_are_nobodys_checkpoint(saved, name):
+def test_directories_with_other_names_are_ignored(saved, name):
     (saved / name).mkdir()
     assert restored(saved) == 30
 
 
-def test_what_file_managers_leave_behind_is_no_damage(saved):
+def test_hidden_files_are_no_damage(saved):
     (saved / "30" / ".DS_Store").touch()
     assert restored(saved) == 30
 
 
-def test_a_manifest_that_is_something_else(saved):
+def test_a_manifest_with_other_json_is_damaged(saved):
     (saved / "30" / "manifest.json").write_text("[]\n")
     assert restored(saved) == 20
 
 
-def test_no_new_start_where_the_only_checkpoint_lost_its_manifest(saved):
+def test_no_start_from_scratch_if_the_only_checkpoint_has_no_manifest(saved):
     for step in (10, 20):
         shutil.rmtree(saved / str(step))
     (saved / "30" / "manifest.json").unlink()
@@ -210,7 +210,7 @@ def test_no_new_start_where_the_only_checkpoint_lost_its_manifest(saved):
     checkpointer.close()
 
 
-def test_a_step_that_is_saved_again(saved):
+def test_a_step_is_saved_again_only_with_replace(saved):
     checkpointer = OrbaxCheckpointer(saved, Retention(2, best=1, metric="accuracy"), run="mine")
     checkpointer.save(30, state(31), {"step": 31}, {"accuracy": 0.5})
     assert checkpointer.restore()[1] == {"step": 30}
@@ -221,8 +221,8 @@ def test_a_step_that_is_saved_again(saved):
     assert manifest.read(saved / "30").metrics == {"accuracy": 0.5}
 
 
-def test_killed_while_a_step_takes_the_place_of_another(saved):
-    """Between two renames there is no directory of that name."""
+def test_killed_while_a_step_is_replaced(saved):
+    """Between two renames there is no directory with the step's name."""
     (saved / "30").rename(saved / "30.replaced")
     (saved / ".everstep-0123456789ab-30").mkdir()
     assert restored(saved) == 30
@@ -233,7 +233,7 @@ def test_killed_while_a_step_takes_the_place_of_another(saved):
     assert sorted(path.name for path in saved.iterdir()) == ["10", "20", "30"]
 
 
-def test_meta_alone(saved):
+def test_newest_meta_skips_a_checkpoint_without_it(saved):
     checkpointer = OrbaxCheckpointer(saved, run="mine")
     assert checkpointer.newest_meta() == {"step": 30}
     shutil.rmtree(saved / "30" / "meta")
@@ -242,7 +242,7 @@ def test_meta_alone(saved):
     assert OrbaxCheckpointer(saved / "none").newest_meta() == {}
 
 
-def test_old_ones_that_cannot_be_removed_do_not_spoil_a_save(saved, monkeypatch, caplog):
+def test_a_save_succeeds_if_old_checkpoints_cannot_be_removed(saved, monkeypatch, caplog):
     def refuse(path):
         raise PermissionError(13, "Permission denied")
 

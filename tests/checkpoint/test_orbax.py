@@ -1,3 +1,5 @@
+"""The Orbax checkpointer: exact bits, retention, kills in the middle of a save, and quiet logs."""
+
 import logging
 import os
 import signal
@@ -44,7 +46,7 @@ def checkpointer(tmp_path):
     checkpointer.close()
 
 
-def test_every_bit_comes_back(checkpointer):
+def test_every_bit_is_restored(checkpointer):
     checkpointer.save(10, STATE, META)
     state, meta = checkpointer.restore()
     assert meta == META
@@ -56,13 +58,13 @@ def test_every_bit_comes_back(checkpointer):
 
 
 @pytest.mark.parametrize("shapes", [{}, {"a": (0, 2)}])
-def test_a_state_of_nothing(checkpointer, shapes):
+def test_an_empty_state(checkpointer, shapes):
     checkpointer.save(1, {key: np.zeros(shape, np.int64) for key, shape in shapes.items()}, {})
     state, _ = checkpointer.restore(1)
     assert {key: array.shape for key, array in state.items()} == shapes
 
 
-def test_layout_and_reading_creates_nothing(checkpointer, tmp_path):
+def test_layout_and_reading_creates_no_files(checkpointer, tmp_path):
     assert checkpointer.latest() is None
     assert not list(tmp_path.iterdir())
     checkpointer.save(10, STATE, META)
@@ -80,14 +82,14 @@ def test_the_newest_are_kept(checkpointer):
     assert checkpointer.restore(30)[1] == {"step": 30}
 
 
-def test_what_was_just_saved_stays(checkpointer):
+def test_the_last_save_is_kept_even_if_it_is_not_the_newest_step(checkpointer):
     for step in (100, 200, 300, 50):
         checkpointer.save(step, {"a": np.array(step)}, {})
     checkpointer.wait()
     assert checkpointer.steps() == [50, 100, 200, 300]
 
 
-def test_a_step_saved_twice_stays_as_it_is(checkpointer, tmp_path):
+def test_saving_a_step_again_changes_nothing(checkpointer, tmp_path):
     checkpointer.save(1, {"a": np.array(1)}, {})
     checkpointer.wait()
     before = (tmp_path / "checkpoints" / "1").stat().st_mtime_ns
@@ -96,7 +98,7 @@ def test_a_step_saved_twice_stays_as_it_is(checkpointer, tmp_path):
     assert (tmp_path / "checkpoints" / "1").stat().st_mtime_ns == before
 
 
-def test_a_step_that_is_not_there_is_named_with_those_that_are(checkpointer):
+def test_a_missing_step_is_reported_with_the_existing_ones(checkpointer):
     with pytest.raises(UsageError, match=r"contains no checkpoints"):
         checkpointer.restore()
     for step in (1, 2):
@@ -106,7 +108,7 @@ def test_a_step_that_is_not_there_is_named_with_those_that_are(checkpointer):
         checkpointer.restore(7)
 
 
-def test_another_process_sees_it_and_goes_on(checkpointer, tmp_path):
+def test_another_checkpointer_continues_in_the_same_directory(checkpointer, tmp_path):
     checkpointer.save(1, {"a": np.array(1)}, {})
     checkpointer.wait()
     other = OrbaxCheckpointer(tmp_path / "checkpoints", Retention(3))
@@ -115,7 +117,7 @@ def test_another_process_sees_it_and_goes_on(checkpointer, tmp_path):
     assert checkpointer.latest() == 2
 
 
-def test_what_a_kill_left_is_invisible_and_cleared(checkpointer, tmp_path):
+def test_leftovers_of_a_kill_are_ignored_and_removed(checkpointer, tmp_path):
     directory = tmp_path / "checkpoints"
     checkpointer.save(1, {"a": np.array(1)}, {})
     checkpointer.wait()
@@ -141,12 +143,12 @@ for step in itertools.count(first):
 """
 
 
-def test_killed_at_any_moment_every_visible_step_is_whole(tmp_path):
+def test_after_a_kill_at_any_moment_every_visible_step_is_complete(tmp_path):
     directory = tmp_path / "checkpoints"
     for attempt in range(3):
         process = subprocess.Popen([sys.executable, "-c", SAVE_FOREVER, directory], stdout=subprocess.PIPE)
         process.stdout.readline()
-        process.stdout.readline()  # so the first one is on disk
+        process.stdout.readline()  # the second save has started, so the first one is on disk
         time.sleep(0.02 + 0.025 * attempt)
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -159,7 +161,7 @@ def test_killed_at_any_moment_every_visible_step_is_whole(tmp_path):
     checkpointer.close()
 
 
-def test_orbax_is_silent_and_leaves_the_log_to_its_owner(tmp_path):
+def test_orbax_logs_nothing_and_the_root_logger_keeps_its_handlers(tmp_path):
     code = """
 import logging, sys
 from everstep.checkpoint.orbax import OrbaxCheckpointer
@@ -180,12 +182,12 @@ print(*{"keras", "tensorflow"} & set(sys.modules))
     assert result.stdout.strip() == ""
 
 
-def test_orbax_may_still_warn(checkpointer, caplog):
+def test_other_absl_warnings_are_logged(checkpointer, caplog):
     logging.getLogger("absl").warning("careful")
     assert "careful" in caplog.text
 
 
-def test_noop_has_nothing():
+def test_noop_checkpointer_saves_nothing():
     checkpointer = NoopCheckpointer()
     checkpointer.save(1, STATE, META)
     assert (checkpointer.steps(), checkpointer.latest()) == ([], None)
@@ -194,8 +196,8 @@ def test_noop_has_nothing():
     checkpointer.close()
 
 
-def test_a_reader_beside_a_trainer_that_saves_a_step_again(tmp_path, monkeypatch):
-    """Who evaluates a run may read what the trainer is just replacing: then it reads what came in its place."""
+def test_a_reader_rereads_a_step_that_the_trainer_replaces(tmp_path, monkeypatch):
+    """An evaluator may read a checkpoint while the trainer replaces it: it then reads the new one."""
     trainer, evaluator = OrbaxCheckpointer(tmp_path, run="one"), OrbaxCheckpointer(tmp_path, run="one", repair=False)
     trainer.save(5, STATE, {"save": 1})
     trainer.wait()
@@ -214,7 +216,7 @@ def test_a_reader_beside_a_trainer_that_saves_a_step_again(tmp_path, monkeypatch
     trainer.close()
 
 
-def test_an_evaluator_learns_the_runs_id_when_the_run_has_one(tmp_path):
+def test_the_id_of_the_run_may_become_known_later(tmp_path):
     ids = iter(["", "one", "two"])
     trainer, evaluator = OrbaxCheckpointer(tmp_path, run="one"), OrbaxCheckpointer(tmp_path, run=lambda: next(ids))
     trainer.save(5, STATE, META)

@@ -163,7 +163,7 @@ def test_without_matplotlib(two: Any, monkeypatch: Any) -> None:
         (["runs/a", "runs/../runs/a/"], "is named twice"),
         (["runs/a", "nowhere"], "'nowhere' is not a run directory"),
         (["runs/a", "runs"], "'runs' is not a run directory"),
-        (["runs/a", "damaged"], "'damaged/run.json' is not valid JSON"),
+        (["runs/a", "damaged"], "damaged/run.json: is not valid JSON"),
         (["runs/a", "odd"], "received 'odd/run.json', is damaged: step is missing"),
         (["runs/a", "runs/b", "--out", "c.gif"], "--out: received 'c.gif', expected a file that ends in .png, .svg"),
         (["runs/a", "runs/b", "--out", "dir.png"], "--out: received 'dir.png', is a directory"),

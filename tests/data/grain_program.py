@@ -1,8 +1,8 @@
-"""Reads a Grain pipeline with worker processes, saves the stream's state as it goes, and dies where it is told to.
+"""Reads a Grain pipeline with worker processes, saves the stream's state after each batch, and may kill itself.
 
     python grain_program.py <state file> <batches> <workers> die|end
 
-Prints each batch. Run again with the same file it goes on; "die" ends it by SIGKILL, and prints its workers first.
+Prints each batch. Run again with the same file it resumes; "die" prints its workers and ends it by SIGKILL.
 """
 
 import json
@@ -21,7 +21,7 @@ SAMPLES, BATCH = 40, 3
 
 
 class Source:
-    """Records without a representation of their own: how they print depends on where in memory they are."""
+    """Records without their own `__repr__`: the default one contains a memory address."""
 
     def __len__(self):
         return SAMPLES
@@ -31,7 +31,7 @@ class Source:
 
 
 class Jitter(grain.transforms.RandomMap):
-    """Random numbers as Grain gives them out."""
+    """Adds random numbers from Grain's generator."""
 
     def random_map(self, element, rng):
         return {**element, "noise": rng.normal()}
@@ -52,7 +52,7 @@ def main(file, count, workers, die):
         print(json.dumps([batch["id"].tolist(), batch["noise"].tolist()]), flush=True)
         Path(file).write_text(json.dumps(stream.state()))
     if die == "die":
-        next(stream)  # read, and not handed on: the state does not know it
+        next(stream)  # read after the last saved state
         print(json.dumps([child.pid for child in multiprocessing.active_children()]), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 

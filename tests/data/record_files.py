@@ -1,4 +1,4 @@
-"""Record files that hold numbers, and functions to read them back; for the tests of readers."""
+"""Record files with numbers, and functions to read them back; for the tests of readers."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ tf = load_tensorflow("tests")
 
 @dataclasses.dataclass
 class Context:
-    """What `tf.distribute` hands to a task where several processes share the work."""
+    """What `tf.distribute` passes to a task if several processes share the work."""
 
     input_pipeline_id: int = 0
     num_input_pipelines: int = 1
@@ -22,7 +22,7 @@ class Context:
 
 
 def write(folder, count=23, shards=3, compression="", first=0):
-    """Writes the numbers one after the other into a file per shard; returns the glob."""
+    """Writes the numbers in order into one file per shard; returns the glob."""
     folder.mkdir(exist_ok=True)
     for index, part in enumerate(np.array_split(np.arange(first, first + count), shards)):
         made = [TfExampleBuilder().add_ints_feature("id", number) for number in part.tolist()]
@@ -44,7 +44,7 @@ def config(path: Any, **fields: Any) -> DataConfig:
 
 
 def reader(path, hooks=None, compression="", **fields):
-    """Returns a reader of the numbers in training, unless the fields say otherwise."""
+    """Returns a reader of the numbers, for training unless `fields` has another value."""
     given = {"decoder_fn": decode, "parser_fn": parse, **(hooks or {})}
     return InputReader(config(path, **fields), **given, compression=compression)
 

@@ -1,3 +1,5 @@
+"""Arrays in memory: the documented order, blocks across epochs, and arrays that are refused."""
+
 import collections
 
 import hypothesis
@@ -90,7 +92,7 @@ def test_blocks_are_fresh_contiguous_memory(shuffle):
     assert streams.same_batch(np.sort(np.concatenate(list(stream)), axis=0), np.ascontiguousarray(data))
 
 
-def test_position_behind_the_end_says_that_data_changed():
+def test_a_position_after_the_end_means_that_the_data_has_changed():
     with pytest.raises(UsageError, match="after batch 5 of an epoch, but the data ends before it"):
         ArrayStream(np.arange(8), 2).restore({"epoch": 0, "batch": 5})
 
@@ -107,17 +109,22 @@ def test_empty_arrays(arrays):
 
 
 def test_scalars_and_objects_are_refused():
-    with pytest.raises(UsageError, match=r"received 3.0, array \[1\] has no axis"):
+    with pytest.raises(UsageError, match=r"^\[1\]: received 3.0, has no axis") as scalar:
         ArrayStream((np.zeros(3), np.float32(3.0)), 1)
-    with pytest.raises(UsageError, match=r"array \['text'\] holds Python objects"):
+    assert (scalar.value.key, scalar.value.received) == ("[1]", 3.0)
+    with pytest.raises(UsageError, match=r"^\['text'\]: holds Python objects") as objects:
         ArrayStream({"text": np.array(["a", None], dtype=object)}, 1)
+    assert objects.value.key == "['text']"
 
 
 def test_batch_size_must_be_positive():
-    with pytest.raises(UsageError, match="global_batch_size: received 0"):
+    with pytest.raises(UsageError) as error:
         ArrayStream(np.zeros(3), 0)
+    assert (error.value.key, error.value.received) == ("global_batch_size", 0)
 
 
-def test_too_large_a_batch_names_the_key():
-    with pytest.raises(UsageError, match="lower global_batch_size"):
+def test_a_batch_larger_than_the_data_is_refused():
+    with pytest.raises(UsageError) as error:
         ArrayStream(np.zeros(3), 4, drop_remainder=True)
+    assert (error.value.key, error.value.received) == ("global_batch_size", 4)
+    assert error.value.remedy.startswith("lower global_batch_size")

@@ -1,9 +1,11 @@
+"""Writing TFRecord files: examples, their keys, shards, and drafts."""
+
 import dataclasses
 
 import numpy as np
 import pytest
 
-from everstep.data.files import find_files
+from everstep.data.record_sources import find_files
 from everstep.data.tfrecord_writing import TfExampleBuilder, TfExampleFeatureKeyBase, write_tfrecords
 from everstep.errors import UsageError
 
@@ -35,7 +37,7 @@ def test_features_of_every_kind():
     assert tf.train.Example.FromString(builder.serialized_example) == builder.example
 
 
-def test_a_builder_is_used_again():
+def test_a_builder_can_be_reused():
     builder = TfExampleBuilder().add_ints_feature("id", 1)
     first = builder.example
     assert not builder.reset().example.features.feature
@@ -43,7 +45,7 @@ def test_a_builder_is_used_again():
     assert first.features.feature["id"].int64_list.value == [1]
 
 
-def test_features_of_the_wrong_kind():
+def test_values_of_the_wrong_kind_are_refused():
     with pytest.raises(UsageError, match=r"id: received 'a', a feature of this type cannot hold a str"):
         TfExampleBuilder().add_ints_feature("id", "a")
     with pytest.raises(UsageError, match=r"id: received \[\[1, 2\]\], a feature of this type cannot hold a list"):
@@ -73,14 +75,14 @@ def test_keys_with_a_prefix():
 
 
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
-def test_one_file(tmp_path, compression):
+def test_one_file_is_written(tmp_path, compression):
     path = tmp_path / "new" / "a.tfrecord"
     assert write_tfrecords(path, iter(examples(5)), compression) == [str(path)]
     assert ids([str(path)], compression) == list(range(5))
     assert [file.name for file in path.parent.iterdir()] == ["a.tfrecord"]
 
 
-def test_shards(tmp_path):
+def test_several_shards_are_written(tmp_path):
     files = write_tfrecords(str(tmp_path / "train.v1.tfrecord"), examples(7), shards=3)
     assert [file.rpartition("/")[2] for file in files] == [f"train-0000{n}-of-00003.v1.tfrecord" for n in range(3)]
     assert [ids(file) for file in files] == [[0, 3, 6], [1, 4], [2, 5]]
@@ -89,7 +91,7 @@ def test_shards(tmp_path):
         write_tfrecords(str(tmp_path / "train.v1.tfrecord"), examples(7), shards=2)
 
 
-def test_other_records(tmp_path):
+def test_records_that_are_not_examples(tmp_path):
     sequence = tf.train.SequenceExample()
     given = [b"raw", TfExampleBuilder().add_ints_feature("id", 3), sequence]
     (file,) = write_tfrecords(tmp_path / "a", given)
@@ -97,8 +99,8 @@ def test_other_records(tmp_path):
     assert records == [b"raw", given[1].serialized_example, sequence.SerializeToString()]
 
 
-def test_drafts_are_no_data(tmp_path):
-    """Whoever looks while they are written, or after a kill, finds none of them by the usual globs."""
+def test_drafts_are_not_read(tmp_path):
+    """While files are written, and after a kill, the usual globs match none of the drafts."""
 
     def watched():
         for example in examples(3):
@@ -110,12 +112,12 @@ def test_drafts_are_no_data(tmp_path):
 
     files = write_tfrecords(tmp_path / "train.tfrecord", watched(), shards=2)
     assert find_files(f"{tmp_path}/*") == files
-    (tmp_path / ".everstep-train-00000-of-00002.tfrecord").write_bytes(b"half of one, of a process that was killed")
+    (tmp_path / ".everstep-train-00000-of-00002.tfrecord").write_bytes(b"half of a file, left by a killed process")
     assert write_tfrecords(tmp_path / "train.tfrecord", examples(4), shards=2) == files
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_nothing_is_left_of_what_fails(tmp_path):
+def test_a_failed_write_leaves_nothing(tmp_path):
     kept = tmp_path / "a.tfrecord"
     kept.write_bytes(b"before")
     with pytest.raises(UsageError, match=r"examples: received 3, expected a tf\.train\.Example"):

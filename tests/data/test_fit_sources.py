@@ -1,4 +1,4 @@
-"""`everstep.fit` on sources of other packages, stopped inside an epoch and resumed: as if there had been no stop."""
+"""`everstep.fit` on sources of other packages: stopped inside an epoch and resumed, it ends in the same bits."""
 
 import signal
 
@@ -15,7 +15,7 @@ BATCH, EPOCHS = 4, 3
 
 
 class Samples:
-    """A dataset by index, whose samples are noisy."""
+    """A dataset by index with noisy samples."""
 
     def __len__(self):
         return len(X)
@@ -49,7 +49,7 @@ def grain_dataset():
 
 
 class Stop(keras.callbacks.Callback):
-    """Ctrl-C after a batch."""
+    """Raises SIGINT after a batch."""
 
     def __init__(self, batch):
         super().__init__()
@@ -65,7 +65,7 @@ def trained(data, directory, stop_after=-1):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, activation="softmax")])
     model.compile("sgd", "sparse_categorical_crossentropy")
-    stop = [Stop(stop_after)]  # a resumed one has stopped already
+    stop = [Stop(stop_after)]  # -1 for a run that is not stopped
     batch = None if isinstance(data, keras.utils.PyDataset) else BATCH  # a PyDataset has its own
     es.fit(model, data, epochs=EPOCHS, batch_size=batch, callbacks=stop, model_dir=directory, verbose=False)
     return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
@@ -76,7 +76,7 @@ def trained(data, directory, stop_after=-1):
     "make",
     [pytest.param(Samples, marks=pytest.mark.full), pytest.param(py_dataset, marks=pytest.mark.full), grain_dataset],
 )
-def test_stopped_inside_an_epoch(make, tmp_path):
+def test_resumed_inside_an_epoch_to_the_same_bits(make, tmp_path):
     straight = trained(make(), tmp_path / "straight")
     with pytest.raises(KeyboardInterrupt):
         trained(make(), tmp_path / "run", stop_after=8)

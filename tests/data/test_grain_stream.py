@@ -1,4 +1,4 @@
-"""Grain pipelines: its own state, its workers, its orders."""
+"""Grain pipelines: resumed by Grain's state, with worker processes, in Grain's orders."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ QUIET = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
 
 
 class Source:
-    """Samples that say which they are, and a reading list of those that were asked for."""
+    """Samples that contain their index, and a list of the indices that were read."""
 
     def __init__(self, size=SAMPLES):
         self.size, self.read = size, []
@@ -68,7 +68,7 @@ def loader(batched=True, epochs=1, workers=0, seed=3, source=None):
     )
 
 
-def odd(element):
+def keep(element):
     return element["id"] % 5 != 1
 
 
@@ -77,9 +77,9 @@ PIPELINES = {
     "map dataset of samples": lambda: plain().random_map(noisy),
     "iter dataset": lambda: plain().to_iter_dataset(QUIET).batch(BATCH),
     "data loader": loader,
-    "map dataset with a filter": lambda: plain().filter(odd),
+    "map dataset with a filter": lambda: plain().filter(keep),
     "two rounds": lambda: samples().repeat(2).batch(BATCH),
-    "iter dataset of samples": lambda: plain().to_iter_dataset(QUIET).filter(odd).random_map(noisy),
+    "iter dataset of samples": lambda: plain().to_iter_dataset(QUIET).filter(keep).random_map(noisy),
     "windows": lambda: grain.experimental.WindowShuffleIterDataset(
         plain().to_iter_dataset(QUIET), window_size=4, seed=2
     ).batch(BATCH),
@@ -101,18 +101,18 @@ def test_contract(name, check):
 
 
 @pytest.mark.parametrize("check", [streams.check_restores_without_bookmarks], ids=lambda check: check.__name__)
-def test_contract_of_a_stream_around_it(check):
+def test_contract_of_a_wrapping_stream(check):
     check(lambda repeat: MappedStream(make("iter dataset")(repeat), lambda batch: batch["id"]))
 
 
-def test_a_map_dataset_is_shuffled_anew_in_every_epoch():
+def test_a_map_dataset_is_reshuffled_in_every_epoch():
     streams.check_every_sample_once(make("map dataset"), SAMPLES, shuffled=True)
     streams.check_every_sample_once(make("map dataset of samples"), SAMPLES, shuffled=False)
     assert make("map dataset")(True).batches_per_epoch == 3
     assert make("map dataset with a filter")(True).batches_per_epoch is None
 
 
-def test_epochs_are_the_rounds_that_grain_would_make():
+def test_epochs_equal_the_rounds_of_grains_repeat():
     stream = make("map dataset")(True)
     rounds = iter(samples().repeat().to_iter_dataset(QUIET))
     for _ in range(3):
@@ -121,7 +121,7 @@ def test_epochs_are_the_rounds_that_grain_would_make():
 
 
 @pytest.mark.parametrize("name", ["iter dataset", "data loader"])
-def test_other_pipelines_begin_again(name):
+def test_epochs_of_other_pipelines_are_the_same(name):
     stream = make(name)(True)
     epochs = [[next(stream)["id"].tolist() for _ in range(3)] for _ in range(2)]
     assert epochs[0] == epochs[1]
@@ -139,7 +139,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_without_end_there_are_no_epochs(name):
+def test_endless_pipelines_have_no_epochs(name):
     def stream():
         return GrainStream(ENDLESS[name](), repeat=True)
 
@@ -177,13 +177,13 @@ FAR = {
 
 
 @pytest.mark.parametrize("name", FAR)
-def test_nothing_before_the_place_is_read(name):
+def test_resuming_reads_nothing_before_the_position(name):
     stream = GrainStream(FAR[name](Source(1000)))
     for _ in range(90):
         next(stream)
     source = Source(1000)
     resumed = GrainStream(FAR[name](source))
-    source.read.clear()  # a MapDataset was asked for its first element, to see whether it is a batch
+    source.read.clear()  # the first element of a MapDataset is read to see whether it is a batch
     resumed.restore(stream.state())
     assert next(resumed)["id"].tolist() == list(range(900, 910))
     assert min(source.read) == 900
@@ -198,14 +198,15 @@ def test_a_map_dataset_needs_no_bookmark():
     assert min(source.read) == 900
 
 
-def test_the_bookmark_is_what_grain_says():
+def test_the_bookmark_is_grains_state():
     stream = make("iter dataset")(True)
     next(stream)
     assert stream.state() == {"epoch": 0, "batch": 1, "bookmark": {"next_index": 3}}
 
 
-def other_reading(name, state):
-    stream = GrainStream(name(), batch_size=BATCH)
+def refusal(pipeline, state):
+    """Returns the error for a state of another pipeline."""
+    stream = GrainStream(pipeline(), batch_size=BATCH)
     stream.restore(state)
     with pytest.raises(UsageError) as error:
         next(stream)
@@ -216,15 +217,13 @@ def other_reading(name, state):
 def test_another_pipeline_is_refused():
     stream = make("data loader")(True)
     next(stream)
-    assert "Sampler in checkpoint does not match" in other_reading(lambda: loader(seed=9), stream.state())
-    assert "DataSource in checkpoint" in other_reading(lambda: loader(source=range(SAMPLES)), stream.state())
-    assert "Worker count" in other_reading(lambda: loader(workers=1), stream.state())
-    assert "out of range" in other_reading(
+    assert "Sampler in checkpoint does not match" in refusal(lambda: loader(seed=9), stream.state())
+    assert "DataSource in checkpoint" in refusal(lambda: loader(source=range(SAMPLES)), stream.state())
+    assert "Worker count" in refusal(lambda: loader(workers=1), stream.state())
+    assert "out of range" in refusal(
         PIPELINES["iter dataset"], {"epoch": 0, "batch": 9, "bookmark": {"next_index": 99}}
     )
-    assert "start a new run" in other_reading(
-        PIPELINES["windows"], {"epoch": 0, "batch": 1, "bookmark": {"next_index": 3}}
-    )
+    assert "start a new run" in refusal(PIPELINES["windows"], {"epoch": 0, "batch": 1, "bookmark": {"next_index": 3}})
 
 
 def test_another_number_of_workers_is_refused():
@@ -232,12 +231,12 @@ def test_another_number_of_workers_is_refused():
         options = grain.MultiprocessingOptions(num_workers=workers)
         return lambda: samples().to_iter_dataset(QUIET).batch(BATCH).mp_prefetch(options)
 
-    bookmark = GrainStream(pipeline(2)())._begin(0).state()
-    said = other_reading(pipeline(3), {"epoch": 0, "batch": 1, "bookmark": bookmark})
-    assert "the number of workers, or of datasets read in turn, has changed" in said
+    bookmark = GrainStream(pipeline(2)())._start(0).state()
+    error = refusal(pipeline(3), {"epoch": 0, "batch": 1, "bookmark": bookmark})
+    assert "the number of workers, or of datasets read in turn, has changed" in error
 
 
-def test_an_operation_of_the_old_kind_is_said():
+def test_an_operation_over_the_whole_iterator_weakens_the_guarantee():
     class Pairs(grain.transforms.Map):
         def map(self, element):
             return element
@@ -273,16 +272,16 @@ def test_ragged_samples_are_refused():
 
 
 def run_program(folder, *arguments):
-    """Returns how it ended and what it printed; into a file, as a worker left behind would keep a pipe open."""
+    """Returns the exit code and the printed lines; uses a file, as a worker left behind would keep a pipe open."""
     command = [sys.executable, str(PROGRAM), str(folder / "state"), *map(str, arguments)]
     with open(folder / "printed", "w+") as printed:
-        done = subprocess.run(command, stdout=printed, timeout=100)
+        done = subprocess.run(command, stdout=printed, timeout=600)
         printed.seek(0)
         return done.returncode, printed.read().splitlines()
 
 
 def test_killed_and_resumed_with_workers(tmp_path):
-    """A run that is killed goes on with the next batch, and leaves no worker behind."""
+    """A killed run resumes with the next batch, and leaves no worker behind."""
     straight = _straight(8)
     killed, (*first, workers) = run_program(tmp_path, 4, 1, "die")
     assert killed == -signal.SIGKILL
@@ -294,7 +293,7 @@ def test_killed_and_resumed_with_workers(tmp_path):
 
 
 def _straight(count):
-    """What one process without workers gives: the same, as one worker keeps the order."""
+    """Returns the batches of one process without workers: the same, as one worker keeps the order."""
     from grain_program import loader as of_program
 
     stream = GrainStream(of_program(0), repeat=True)
@@ -303,7 +302,7 @@ def _straight(count):
 
 
 def _gone(pids):
-    until = time.monotonic() + 15
+    until = time.monotonic() + 300
     while any(map(_alive, pids)) and time.monotonic() < until:
         time.sleep(0.05)
     return not any(map(_alive, pids))
@@ -318,8 +317,8 @@ def _alive(pid):
 
 
 @pytest.mark.full
-def test_two_workers():
-    """Real workers, also where one of them has come to its end, and both have."""
+def test_resumed_with_two_workers():
+    """Real workers, also at positions after one or both of them have ended."""
 
     def stream():
         options = grain.MultiprocessingOptions(num_workers=2)

@@ -1,4 +1,4 @@
-"""What a stream says of its resuming, against what it does: every pipeline here is really read, left and resumed."""
+"""A stream's guarantee against its behaviour: every pipeline is really read, stopped and resumed."""
 
 import re
 
@@ -19,7 +19,7 @@ N = 24
 
 @pytest.fixture(autouse=True)
 def fresh_tensorflow():
-    """No global seed and no deterministic operations, as in a program that has just begun."""
+    """No global seed and no deterministic operations, as in a new process."""
     seed, orderly = context.global_seed(), config.is_op_determinism_enabled()
     tf.random.set_seed(None)
     config.disable_op_determinism()
@@ -56,7 +56,7 @@ def through_layer():
 
 
 def counting():
-    """Counts its calls in a variable, which changes nothing."""
+    """Counts its calls in a variable, without effect on the result."""
     calls = tf.Variable(0, dtype=tf.int64)
 
     def count(x):
@@ -142,14 +142,14 @@ def cases(builders):
 
 
 def stream(build, **kwargs):
-    """Returns a stream that was looked at, as a trainer looks at each before it goes to the saved position."""
+    """Returns a stream after a peek, as a trainer peeks before it restores the saved position."""
     made = TFDataStream(build().batch(4), repeat=True, **kwargs)
     made.peek()
     return made
 
 
 def resumes(build, epoch=1, batch=2):
-    """Whether a second stream, brought to a position of the first, goes on as the first does."""
+    """Whether a second stream, restored to a position of the first, continues with the same batches."""
     first, second = stream(build), stream(build)
     while first.state() != {"epoch": epoch, "batch": batch}:
         next(first)
@@ -158,19 +158,19 @@ def resumes(build, epoch=1, batch=2):
 
 
 @cases(EXACT)
-def test_exact_pipelines_say_nothing(build):
+def test_exact_pipelines_have_an_empty_guarantee(build):
     assert stream(build).guarantee == ""
     assert resumes(build)
 
 
 @cases(NO_SEED)
-def test_a_missing_seed_is_said(build):
+def test_a_missing_seed_is_reported(build):
     assert "has no seed" in stream(build).guarantee
     assert not resumes(build)
 
 
 @cases(NO_SEED)
-def test_a_global_seed_makes_up_for_it_if_it_is_set_before(build):
+def test_a_global_seed_replaces_a_missing_one_if_it_is_set_before(build):
     def after():
         tf.random.set_seed(7)
         return build()
@@ -179,7 +179,7 @@ def test_a_global_seed_makes_up_for_it_if_it_is_set_before(build):
     assert resumes(after)
 
 
-def test_a_global_seed_comes_too_late_for_a_dataset():
+def test_a_global_seed_has_no_effect_on_an_existing_dataset():
     made = [D.range(N).shuffle(N) for _ in range(2)]
     tf.random.set_seed(7)
     assert "has no seed" in stream(lambda: made[0]).guarantee
@@ -187,20 +187,20 @@ def test_a_global_seed_comes_too_late_for_a_dataset():
 
 
 @cases(CARRIED)
-def test_state_that_outlives_a_pass_is_said(build):
+def test_state_that_outlives_a_pass_is_reported(build):
     assert "state is lost after the first pass" in stream(build).guarantee
     assert not resumes(build)
 
 
 @cases({name: CARRIED[name] for name in ("uniform", "layer")})
-def test_one_endless_pass_carries_all_its_state(build):
+def test_one_endless_pass_resumes_with_its_state(build):
     assert stream(lambda: build().repeat()).guarantee == ""
     assert resumes(lambda: build().repeat(), epoch=0, batch=8)
-    assert TFDataStream(build().repeat().batch(4)).guarantee  # evaluations begin anew, each one a pass
+    assert TFDataStream(build().repeat().batch(4)).guarantee  # each evaluation is a pass
 
 
 @pytest.mark.parametrize("draw", [noisy(seed=5), from_generator(lambda generator: generator.uniform(()))])
-def test_noise_in_a_parallel_map_is_said(draw):
+def test_random_numbers_in_a_parallel_map_are_reported(draw):
     def build(calls):
         return TFDataStream(D.range(N).map(draw, num_parallel_calls=calls).repeat().batch(4), repeat=True)
 
@@ -209,7 +209,7 @@ def test_noise_in_a_parallel_map_is_said(draw):
     assert build(1).guarantee == ""
 
 
-def test_noise_in_datasets_read_in_parallel_is_said():
+def test_random_numbers_in_a_parallel_interleave_are_reported():
     def build(**kwargs):
         return lambda: D.range(4).interleave(lambda i: D.range(6).map(noisy(seed=5)), cycle_length=4, **kwargs)
 
@@ -227,36 +227,36 @@ UNORDERED = {
 
 
 @cases(UNORDERED)
-def test_an_order_of_chance_is_said(build):
+def test_an_undefined_order_is_reported(build):
     assert "undefined order" in stream(build).guarantee
 
 
 @cases({name: UNORDERED[name] for name in ("map", "map by option")})
-def test_deterministic_operations_leave_nothing_to_chance(build):
-    """They hold when the dataset is read: it may have been made before."""
+def test_op_determinism_makes_the_order_exact(build):
+    """It has an effect when the dataset is read, even if the dataset was created before."""
     made = [build() for _ in range(2)]
     tf.config.experimental.enable_op_determinism()
     assert stream(lambda: made[0]).guarantee == ""
     assert resumes(lambda: made.pop())
 
 
-def test_what_is_asked_for_by_itself_stays_in_order():
+def test_the_argument_of_a_step_overrides_the_option():
     build = UNORDERED["map by option"]
     assert build().options().deterministic is False
     ordered = unordered(D.range(N).map(slow, num_parallel_calls=4, deterministic=True))
     assert stream(lambda: ordered).guarantee == ""
 
 
-def test_every_weakness_is_said_once_with_its_remedy():
+def test_every_weakness_is_reported_once_with_its_remedy():
     dataset = D.range(N).shuffle(N).shuffle(N).map(from_generator(lambda generator: generator.uniform(())))
-    said = stream(lambda: dataset).guarantee
-    assert said.count("has no seed") == 1
-    assert "give it a seed" in said
-    assert said.count("after the first pass") == 1
-    assert "\n" not in said
+    guarantee = stream(lambda: dataset).guarantee
+    assert guarantee.count("has no seed") == 1
+    assert "give it a seed" in guarantee
+    assert guarantee.count("after the first pass") == 1
+    assert "\n" not in guarantee
 
 
-def test_other_sources():
+def test_guarantees_of_other_sources():
     arrays = ArrayStream(np.arange(4), 2, shuffle=True)
     weak = TFDataStream(D.range(N).shuffle(N).batch(4))
     assert arrays.guarantee == IterableStream(lambda: iter([])).guarantee == IterableStream([1, 2]).guarantee == ""
@@ -273,15 +273,15 @@ def trained(dataset, directory):
 
 
 @pytest.mark.backend
-def test_a_run_says_it_at_the_start(tmp_path, capsys):
+def test_a_run_reports_a_weak_guarantee_at_its_start(tmp_path, capsys):
     samples = D.from_tensor_slices((np.ones((8, 1), "float32"), np.ones((8, 1), "float32")))
-    weak, exact = samples.shuffle(8).batch(4), samples.shuffle(8, seed=1).batch(4)
-    trained(weak, tmp_path / "weak")
+    unseeded, exact = samples.shuffle(8).batch(4), samples.shuffle(8, seed=1).batch(4)
+    trained(unseeded, tmp_path / "unseeded")
     lines = capsys.readouterr().err.splitlines()
-    said = [line for line in lines if "does not resume exactly" in line]
-    assert [line.split()[1] for line in said] == ["train", "validation"]
-    assert all(re.search("a shuffle .* has no seed.*give it a seed", line) for line in said)
-    assert lines.index(said[-1]) < next(at for at, line in enumerate(lines) if line.startswith("plan: steps 0 to 2"))
+    weak = [line for line in lines if "does not resume exactly" in line]
+    assert [line.split()[1] for line in weak] == ["train", "validation"]
+    assert all(re.search("a shuffle .* has no seed.*give it a seed", line) for line in weak)
+    assert lines.index(weak[-1]) < next(at for at, line in enumerate(lines) if line.startswith("plan: steps 0 to 2"))
     trained(exact, tmp_path / "exact")
     lines = capsys.readouterr().err
     assert "plan: steps 0 to 2" in lines

@@ -1,4 +1,4 @@
-"""What a reader reads, in which order of operations, and what it refuses."""
+"""`InputReader`: which files it reads, in which order of operations, and which configurations it refuses."""
 
 import pytest
 from record_files import Context, config, decode, numbers, parse, reader, write
@@ -36,7 +36,7 @@ def test_forms_of_input_path(files):
         ("{empty}", r"^input_path: received '.*empty\.tfrecord', is empty, 0 bytes"),
     ],
 )
-def test_paths_that_lead_nowhere(files, tmp_path, path, message):
+def test_paths_without_usable_files(files, tmp_path, path, message):
     (tmp_path / "empty.tfrecord").touch()
     places = {"files": files, "folder": files.rpartition("/")[0], "empty": f"{tmp_path}/*"}
     fill = lambda text: text.format(**places) if "{" in text else text  # noqa: E731
@@ -50,7 +50,7 @@ def test_several_sources_need_a_function_that_combines_them(files):
         reader({"a": files})
 
 
-def test_contradictions():
+def test_contradicting_fields_are_refused():
     for fields, message in (
         ({"input_path": "a", "tfds_name": "mnist", "tfds_split": "train"}, "^tfds_name: .*input_path is 'a'"),
         ({"tfds_name": "mnist"}, "^tfds_split: is empty"),
@@ -61,7 +61,7 @@ def test_contradictions():
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
-def test_compression(tmp_path, compression):
+def test_compressed_files(tmp_path, compression):
     files = write(tmp_path, compression=compression)
     assert numbers(reader(files, compression=compression, is_training=False).read()) == list(range(23))
     with pytest.raises(
@@ -72,7 +72,7 @@ def test_compression(tmp_path, compression):
         reader(files, compression="gzip")
 
 
-def test_dataset_fn(files, tmp_path):
+def test_custom_dataset_fn(files, tmp_path):
     zipped = write(tmp_path, compression="GZIP")
     made = {"dataset_fn": pick_dataset_fn("tfrecord_compressed")}
     assert numbers(reader(zipped, made, is_training=False).read()) == list(range(23))
@@ -85,7 +85,7 @@ def test_dataset_fn(files, tmp_path):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_damage_is_named(tmp_path, training):
+def test_a_damaged_file_is_named(tmp_path, training):
     damaged = tmp_path / "a" / "1.tfrecord"
     files = write(tmp_path / "a")
     whole = damaged.read_bytes()
@@ -125,7 +125,7 @@ def test_training_repeats_and_shuffles_and_evaluation_does_not(files):
 
 
 @pytest.mark.parametrize(("drop", "sizes"), [(None, [4, 4, 2]), (True, [4, 4]), (False, [4, 4, 2])])
-def test_evaluation_keeps_the_remainder_unless_told(tmp_path, drop, sizes):
+def test_evaluation_keeps_the_remainder_by_default(tmp_path, drop, sizes):
     stream = reader(write(tmp_path, 10), is_training=False, drop_remainder=drop).read()
     assert [len(batch["id"]) for batch in stream] == sizes
 
@@ -133,22 +133,22 @@ def test_evaluation_keeps_the_remainder_unless_told(tmp_path, drop, sizes):
 def test_functions_run_in_order(files):
     seen = []
 
-    def noting(name, function):
-        def noted(*args):
+    def logged(name, function):
+        def wrapped(*args):
             seen.append(name)
             return function(*args)
 
-        return noted
+        return wrapped
 
     stream = reader(
         files,
         {
-            "dataset_fn": noting("read", tf.data.TFRecordDataset),
-            "decoder_fn": noting("decode", decode),
-            "sample_fn": noting("sample", lambda data: data.take(20)),
-            "parser_fn": noting("parse", parse),
-            "filter_fn": noting("filter", lambda sample: sample["id"] % 2 == 0),
-            "postprocess_fn": noting("postprocess", lambda batch: {**batch, "sum": tf.reduce_sum(batch["id"])[None]}),
+            "dataset_fn": logged("read", tf.data.TFRecordDataset),
+            "decoder_fn": logged("decode", decode),
+            "sample_fn": logged("sample", lambda data: data.take(20)),
+            "parser_fn": logged("parse", parse),
+            "filter_fn": logged("filter", lambda sample: sample["id"] % 2 == 0),
+            "postprocess_fn": logged("postprocess", lambda batch: {**batch, "sum": tf.reduce_sum(batch["id"])[None]}),
         },
         is_training=False,
     ).read()
@@ -161,7 +161,7 @@ def test_functions_run_in_order(files):
     assert {seen.count(name) for name in ("decode", "parse", "filter")} == {1}  # traced once, not per epoch
 
 
-def test_own_batches(files):
+def test_custom_batches(files):
     contexts = []
 
     def pairs(samples, context):
@@ -174,7 +174,7 @@ def test_own_batches(files):
     assert set(map(id, contexts)) == {id(context)}
 
 
-def test_interleave(files):
+def test_files_are_read_in_turn(files):
     parts = [list(range(8)), list(range(8, 16)), list(range(16, 23))]
     read = numbers(reader(files, is_training=False, cycle_length=2, block_length=3).read())
     assert read[:12] == [*parts[0][:3], *parts[1][:3], *parts[0][3:6], *parts[1][3:6]]
@@ -204,7 +204,7 @@ def test_cached_samples_with_rows_of_any_length(files):
     assert sorted(numbers(stream, 5)) != list(range(20))
 
 
-def test_a_mixture_takes_from_each_source_without_end(tmp_path):
+def test_a_mixture_draws_from_each_source_without_end(tmp_path):
     path = {"many": write(tmp_path / "a", 12), "few": write(tmp_path / "b", 4, first=100)}
     combine = {"combine_fn": lambda parts: tf.data.Dataset.sample_from_datasets([parts["few"], parts["many"]], seed=1)}
     stream = reader(path, combine).read()
@@ -226,7 +226,7 @@ def test_a_mixture_takes_from_each_source_without_end(tmp_path):
 @pytest.mark.parametrize(
     ("shards", "processes", "training"), [(3, 2, True), (3, 3, False), (1, 2, True), (1, 2, False), (2, 3, True)]
 )
-def test_each_process_has_its_own_part(tmp_path, shards, processes, training):
+def test_each_process_reads_its_own_part(tmp_path, shards, processes, training):
     files = write(tmp_path, shards=shards)
     fields = {"is_training": training, "repeat": False, "drop_remainder": False}
     parts = [numbers(reader(files, **fields).read(Context(index, processes))) for index in range(processes)]
@@ -240,22 +240,22 @@ def test_each_process_may_read_everything(files):
     assert numbers(stream) == list(range(23))
 
 
-def test_batches_are_for_one_replica(files):
+def test_batches_have_the_size_of_one_replica(files):
     context = tf.distribute.InputContext(num_input_pipelines=1, input_pipeline_id=0, num_replicas_in_sync=2)
     assert len(next(reader(files).read(context))["id"]) == 2
     with pytest.raises(UsageError, match="^global_batch_size: received 4, cannot be shared evenly by 3 replicas"):
         reader(files).read(Context(num_replicas_in_sync=3))
 
 
-# -- settings that leave the data as it is -----------------------------------------------------------------------------
+# -- configuration -----------------------------------------------------------------------------------------------------
 
 
-def test_how_tensorflow_prepares_it(files):
+def test_tuning_options_do_not_change_the_data(files):
     tuned = {"ram_budget": 1, "autotune_algorithm": "HILL_CLIMB", "prefetch_buffer_size": 2}
     assert numbers(reader(files, **tuned).read(), 12) == numbers(reader(files).read(), 12)
 
 
-def test_settings_come_from_a_file(tmp_path):
+def test_configuration_from_a_file(tmp_path):
     (tmp_path / "data.yaml").write_text("input_path: [a, b]\ncycle_length: 4\ntfds_as_supervised: true\n")
     read = DataConfig.from_yaml(tmp_path / "data.yaml")
     assert (read.input_path, read.cycle_length, read.tfds_as_supervised) == (["a", "b"], 4, True)
@@ -265,13 +265,13 @@ def test_settings_come_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("key", "value"), [("cycle_length", 0), ("block_length", 0), ("limit_batches", 0), ("deterministic", False)]
 )
-def test_invalid_settings(key, value):
+def test_invalid_values_are_refused(key, value):
     with pytest.raises(UsageError) as refused:
         config("a", **{key: value}).validate()
     assert (refused.value.key, refused.value.received) == (key, value)
 
 
-def test_the_tf_data_service_is_declined_by_name():
+def test_the_tf_data_service_is_refused():
     for key in ("enable_tf_data_service", "tf_data_service_address", "trainer_id"):
         with pytest.raises(UsageError, match=rf"{key}: received .*, but a tf\.data service gives batches"):
             DataConfig().override({key: "x"})

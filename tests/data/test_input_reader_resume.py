@@ -1,4 +1,4 @@
-"""A reader goes on with the very next batch, in the same process and in another one, whatever it reads."""
+"""A reader resumes with the very next batch, in the same process and in another one, in every form."""
 
 import contextlib
 import hashlib
@@ -37,7 +37,7 @@ def mixed(parts):
 
 
 def forms(folder):
-    """Returns, by name, what makes a fresh stream of each form."""
+    """Returns functions that make a new stream of each form, by name."""
     plain, zipped = write(folder / "plain"), write(folder / "zipped", compression="GZIP")
     one = write(folder / "one", shards=1)
     makers = {
@@ -75,11 +75,11 @@ def made(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def global_seed():
-    tf.random.set_seed(7)  # as a run does before it asks for data
+    tf.random.set_seed(7)  # as a run does before it builds its data
 
 
 @pytest.mark.full
-def test_goes_on_in_another_process(made, tmp_path):
+def test_resumes_in_another_process(made, tmp_path):
     done = subprocess.run(
         [sys.executable, __file__, str(tmp_path)],
         env={
@@ -89,7 +89,7 @@ def test_goes_on_in_another_process(made, tmp_path):
         },
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     straight = json.loads(done.stdout.splitlines()[-1])
@@ -114,7 +114,7 @@ def test_every_sample_once(made, name):
     assert len(read) == (23 if name == "evaluation" else 20)  # full batches only, in training
 
 
-def test_a_mixture_goes_on(tmp_path):
+def test_a_mixture_resumes(tmp_path):
     path = {"a": write(tmp_path / "a", 12), "b": write(tmp_path / "b", 4, first=100)}
     straight, resumed = (reader(path, {"combine_fn": mixed}).read() for _ in range(2))
     read = [next(straight) for _ in range(20)]
@@ -125,7 +125,7 @@ def test_a_mixture_goes_on(tmp_path):
 
 @contextlib.contextmanager
 def without_determinism():
-    """TensorFlow refuses unseeded operations where a run of another test has asked for determinism."""
+    """TensorFlow refuses unseeded operations if a run of another test has enabled determinism."""
     config = importlib.import_module("tensorflow.python.framework.config")
     before = config.is_op_determinism_enabled()
     config.disable_op_determinism()
@@ -136,7 +136,7 @@ def without_determinism():
             config.enable_op_determinism()
 
 
-def test_what_cannot_go_on_is_said(tmp_path):
+def test_functions_that_cannot_resume_exactly_are_reported(tmp_path):
     def unseeded(parts):
         return tf.data.Dataset.sample_from_datasets([parts["a"], parts["b"]])
 
@@ -160,7 +160,7 @@ def test_skipped_records_are_not_parsed(tmp_path):
     assert min(parsed) == 12
 
 
-def test_data_that_became_shorter_is_noticed(tmp_path):
+def test_data_that_became_shorter_is_detected(tmp_path):
     stream = reader(write(tmp_path)).read()
     stream.restore({"epoch": 0, "batch": 7})
     with pytest.raises(ValueError, match="the data ends before it"):

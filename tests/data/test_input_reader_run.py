@@ -1,4 +1,4 @@
-"""Runs on record files: resumed, they end in the bits they would have ended in."""
+"""Runs on record files: resumed, they end in the same bits."""
 
 import json
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.backend
 
 
 def halves(features):
-    """Draws as parsers of images do; a run seeds TensorFlow before it asks for data."""
+    """Draws random numbers, as parsers of images do; a run seeds TensorFlow before it builds its data."""
     x = tf.cast(features["id"], tf.float32)[None] / 20
     return x + tf.random.uniform([1]) / 100, x / 2
 
@@ -51,7 +51,7 @@ def run(folder, config, mode="train"):
 
 
 @pytest.mark.parametrize("fields", [{}, {"cache": True}], ids=["read again", "cached"])
-def test_resumed_in_the_midst_of_an_epoch(tmp_path, fields):
+def test_resumed_inside_an_epoch_to_the_same_bits(tmp_path, fields):
     files = write(tmp_path / "data")
     straight, _ = run(tmp_path / "straight", params(files, 12, **fields))
     run(tmp_path / "parts", params(files, 8, **fields))
@@ -71,7 +71,7 @@ def test_evaluation_sees_every_sample(tmp_path):
     assert logs["seen"] == 23
 
 
-def test_a_glob_without_files_is_found_before_training(tmp_path):
+def test_a_glob_without_files_is_reported_before_training(tmp_path):
     config = params(f"{tmp_path}/none-*.tfrecord", 4)
     with pytest.raises(UsageError, match=r"^task\.train_data\.input_path: received '.*none-\*\.tfrecord', no file"):
         run(tmp_path / "run", config)

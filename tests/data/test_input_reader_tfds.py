@@ -1,4 +1,4 @@
-"""TensorFlow Datasets that lie ready in a folder; nothing is downloaded."""
+"""TensorFlow Datasets that are prepared in a folder; nothing is downloaded."""
 
 import shutil
 import sys
@@ -13,8 +13,8 @@ from everstep.errors import UsageError
 tf = pytest.importorskip("tensorflow")
 
 
-def test_without_the_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)  # as where it is not installed
+def test_a_missing_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)  # as if it were not installed
     reader = InputReader(DataConfig(tfds_name="mnist", tfds_split="train"))
     with pytest.raises(UsageError, match=r"tfds_name needs the package 'tensorflow-datasets'.*everstep\[tfds\]"):
         reader.read()
@@ -22,7 +22,7 @@ def test_without_the_package(monkeypatch):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A prepared dataset `numbers` of 23 samples in three files, whose builder's code is gone."""
+    """A prepared dataset `numbers` of 23 samples in three files, without its builder's code."""
     path = tmp_path_factory.mktemp("tfds")
     prepare(path, "Numbers", ("image", "id"))
     return str(path)
@@ -75,7 +75,7 @@ def test_reads_every_sample_once(folder):
 
 
 @pytest.mark.parametrize("fields", [{}, {"cache": True}, {"cycle_length": 2, "block_length": 3}])
-def test_goes_on(folder, fields):
+def test_resumes_with_the_next_batch(folder, fields):
     chosen = config(folder, is_training=True, **fields)
     tf.random.set_seed(1)
     straight = ids(InputReader(chosen).read(), 14)
@@ -96,13 +96,13 @@ def test_forms_of_samples(folder):
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-def test_each_process_has_its_own_part(folder, processes):
+def test_each_process_reads_its_own_part(folder, processes):
     contexts = [tf.distribute.InputContext(processes, index, 1) for index in range(processes)]
     parts = [ids(InputReader(config(folder)).read(context)) for context in contexts]
     assert sorted(sum(parts, [])) == list(range(23))
 
 
-def test_several_datasets(folder):
+def test_several_datasets_are_combined(folder):
     both = config(folder, tfds_name={"a": "numbers", "b": "numbers:1.0.0"}, is_training=True)
     combine = lambda parts: tf.data.Dataset.zip(parts)  # noqa: E731
     stream = InputReader(both, combine_fn=combine).read()
@@ -112,7 +112,7 @@ def test_several_datasets(folder):
     assert batches[0]["a"]["id"].tolist() != batches[0]["b"]["id"].tolist()
 
 
-def test_damage_is_named(folder, tmp_path):
+def test_a_damaged_file_is_named(folder, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     file = sorted(copy.rglob("*tfrecord-00001*"))[0]
@@ -135,12 +135,12 @@ def test_damage_is_named(folder, tmp_path):
         ),
     ],
 )
-def test_data_that_is_not_there(folder, fields, message):
+def test_missing_datasets_splits_and_features(folder, fields, message):
     with pytest.raises(UsageError, match=message):
         InputReader(config(folder, **fields)).read()
 
 
-def test_samples_without_pairs(tmp_path):
+def test_as_supervised_needs_pairs(tmp_path):
     prepare(tmp_path, "Alone")
     chosen = config(str(tmp_path), tfds_name="alone", tfds_as_supervised=True)
     with pytest.raises(
@@ -150,7 +150,7 @@ def test_samples_without_pairs(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["dataset_info.json", "features.json"])
-def test_metadata_that_is_broken(folder, tmp_path, file):
+def test_broken_metadata_is_reported(folder, tmp_path, file):
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     next(copy.rglob(file)).write_text('{"name": [')

@@ -1,3 +1,5 @@
+"""Generators and iterables: read once or again, with the global random generators set per epoch."""
+
 import random
 
 import numpy as np
@@ -9,7 +11,7 @@ from everstep.errors import UsageError
 BATCHES = [np.array([1, 2]), np.array([3, 4])]
 
 
-def test_one_shot_reads_once():
+def test_a_one_shot_iterator_is_read_once():
     stream = IterableStream(iter(BATCHES))
     stream.restore({"epoch": 0, "batch": 0})
     assert stream.peek().tolist() == [1, 2]
@@ -19,13 +21,13 @@ def test_one_shot_reads_once():
     assert next(stream, None) is None
 
 
-def test_one_shot_cannot_repeat():
+def test_a_one_shot_iterator_cannot_repeat():
     with pytest.raises(UsageError, match="one-shot generator .*cannot repeat: pass the function"):
         IterableStream((batch for batch in BATCHES), repeat=True)
 
 
 @pytest.mark.parametrize("position", [0, 1])
-def test_one_shot_cannot_go_back(position):
+def test_a_one_shot_iterator_cannot_go_back(position):
     stream = IterableStream(iter(BATCHES))
     list(stream)
     stream.restore({"epoch": 0, "batch": position})
@@ -33,14 +35,14 @@ def test_one_shot_cannot_go_back(position):
         next(stream)
 
 
-def test_one_shot_cannot_resume():
+def test_a_one_shot_iterator_cannot_resume():
     stream = IterableStream(iter(BATCHES))
     stream.restore({"epoch": 0, "batch": 1})
     with pytest.raises(UsageError, match="cannot go back or resume"):
         next(stream)
 
 
-def test_lengths():
+def test_only_sequences_have_a_known_length():
     assert IterableStream(BATCHES).batches_per_epoch == 2
     assert IterableStream([1, 2, 3], batch_size=2).batches_per_epoch == 2
     assert IterableStream(lambda: BATCHES).batches_per_epoch is None
@@ -54,7 +56,7 @@ def test_samples_are_stacked():
     assert next(stream)[1].tolist() == [1]
 
 
-def test_single_values_are_no_batches():
+def test_single_values_are_refused():
     with pytest.raises(UsageError, match=r"not a single value at \[1\]"):
         next(IterableStream([(np.zeros(3), 5)]))
 
@@ -64,7 +66,7 @@ def test_batch_size_must_be_positive():
         IterableStream(BATCHES, batch_size=0)
 
 
-def test_data_that_became_shorter_is_noticed():
+def test_data_that_became_shorter_is_detected():
     stream = IterableStream(lambda: BATCHES, repeat=True)
     stream.restore({"epoch": 0, "batch": 3})
     with pytest.raises(UsageError, match="data ends before it"):
@@ -90,7 +92,7 @@ def test_global_generators_follow_seed_and_epoch():
     assert np.random.get_state()[1].shape == outer[1].shape
 
 
-def test_the_callers_generators_are_left_alone():
+def test_the_callers_generators_do_not_change():
     random.seed(1)
     np.random.seed(1)
     expected = random.random(), np.random.random()
@@ -100,7 +102,7 @@ def test_the_callers_generators_are_left_alone():
     assert (random.random(), np.random.random()) == expected
 
 
-def test_the_callers_generators_survive_an_error():
+def test_the_callers_generators_do_not_change_after_an_error():
     def broken():
         np.random.random()
         raise OSError("gone")
@@ -114,7 +116,7 @@ def test_the_callers_generators_survive_an_error():
     assert np.random.random() == expected
 
 
-def test_shuffling_data_loader_says_what_it_loses():
+def test_a_shuffling_data_loader_has_a_weak_guarantee():
     data = pytest.importorskip("torch").utils.data
     dataset = data.TensorDataset(data.default_collate(list(range(4))))
     found = [IterableStream(data.DataLoader(dataset, 2, shuffle=shuffle)).guarantee for shuffle in (True, False)]

@@ -1,3 +1,5 @@
+"""Class labels: valid ones pass, and the first invalid one is named."""
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from everstep.errors import UsageError
     "labels",
     [[0, 1, 2], np.uint8([2]), [0.0, 2.0], np.zeros((4, 8, 1), "int32"), [True, False], [], np.float32([])],
 )
-def test_good_labels(labels):
+def test_valid_labels(labels):
     check_labels(labels, 3, "the training labels")
 
 
@@ -30,6 +32,6 @@ def test_good_labels(labels):
         ([1j], "complex"),
     ],
 )
-def test_bad_labels(labels, message):
+def test_invalid_labels_are_named(labels, message):
     with pytest.raises(UsageError, match=message):
         check_labels(labels, 3, "the training labels")

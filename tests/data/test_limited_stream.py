@@ -1,4 +1,4 @@
-"""The first batches of each epoch, of every kind of source; and the same batches in every epoch."""
+"""Limited streams (the first batches of each epoch, of every source), and batches that are held in memory."""
 
 import itertools
 
@@ -30,7 +30,7 @@ ROWS = np.stack([IDS, IDS * 10], axis=1).astype("float32")
 
 
 class Numbers(keras.utils.PyDataset):
-    """Five batches, shuffled in place at the end of every epoch; writes down what is called."""
+    """Five batches, shuffled in place at the end of every epoch; records the calls."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +49,7 @@ class Numbers(keras.utils.PyDataset):
 
 
 class Rows:
-    """A dataset by index that draws from the generators that everybody shares."""
+    """A dataset by index that draws from the global random generators."""
 
     def __len__(self):
         return SAMPLES
@@ -109,7 +109,7 @@ def source(request):
 
 @pytest.mark.parametrize("name", SOURCES)
 @pytest.mark.parametrize("check", POSITIONS, ids=lambda check: check.__name__)
-def test_positions(name, check):
+def test_positions_of_every_source(name, check):
     check(lambda repeat: LimitedStream(SOURCES[name](repeat), LIMIT))
 
 
@@ -120,14 +120,14 @@ def test_the_rest_of_the_contract(check):
 
 @pytest.mark.parametrize("check", streams.CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("limit", [LIMIT, 4, 5])
-def test_arrays_that_know_their_limit(check, limit):
+def test_limited_arrays_meet_the_contract(check, limit):
     check(lambda repeat: limited(arrays(repeat), limit))
 
 
-def test_arrays_that_know_their_limit_have_the_same_batches():
+def test_limited_arrays_have_the_same_batches():
     fast, plain = limited(arrays(True), LIMIT), LimitedStream(arrays(True), LIMIT)
     assert all(streams.same_batch(next(fast), next(plain)) for _ in range(3 * LIMIT))
-    assert fast.block(3 * LIMIT).count == 3 * LIMIT  # on into the next epochs
+    assert fast.block(3 * LIMIT).count == 3 * LIMIT  # across epochs
 
 
 @pytest.mark.full
@@ -143,7 +143,7 @@ def test_contract(source, check):
 
 
 @pytest.mark.parametrize("source", [*SOURCES, "records"], indirect=True)
-def test_has_the_first_batches_of_each_epoch(source):
+def test_a_limited_stream_has_the_first_batches_of_each_epoch(source):
     _, make = source
     length = sum(1 for _ in make(False))
     assert length > LIMIT
@@ -165,7 +165,7 @@ def test_held_batches_are_the_same_in_every_epoch():
     assert all(map(streams.same_batch, once, first))
 
 
-def test_epochs_of_a_limited_dataset_have_their_hooks():
+def test_epochs_of_a_limited_dataset_call_its_hooks():
     data = Numbers()
     stream = LimitedStream(PyDatasetStream(data, repeat=True), 2)
     for _ in range(5):
@@ -173,14 +173,14 @@ def test_epochs_of_a_limited_dataset_have_their_hooks():
     assert data.calls == [0, 1, "end", 0, 1, "end", 0]
 
 
-def test_what_never_ends_has_epochs():
+def test_a_limited_endless_source_has_epochs():
     for endless in (TFDataStream(dataset().repeat()), IterableStream(lambda: itertools.repeat(ROWS))):
         assert len(list(LimitedStream(endless, 7))) == 7
     stream = LimitedStream(TFDataStream(dataset().repeat(), repeat=False), 7)
     assert (stream.endless, stream.batches_per_epoch) == (False, 7)
 
 
-def test_length():
+def test_length_of_a_limited_stream():
     assert LimitedStream(arrays(True), 4).batches_per_epoch == 4
     unknown = LimitedStream(IterableStream(lambda: iter([ROWS, ROWS]), repeat=True), 5)
     assert unknown.batches_per_epoch is None
@@ -189,7 +189,7 @@ def test_length():
 
 
 @pytest.mark.parametrize("limit", [6, 10**9])
-def test_more_than_there_are(limit):
+def test_a_limit_above_the_number_of_batches_is_refused(limit):
     with pytest.raises(UsageError, match=f"limit_batches: received {limit}, but the data has 5 batches an epoch"):
         make_stream((IDS, ROWS), DataConfig(global_batch_size=3, limit_batches=limit), training=False, seed=0)
     with pytest.raises(UsageError, match=f"key: received {limit}, but the data has 5 batches"):
@@ -199,12 +199,12 @@ def test_more_than_there_are(limit):
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_config_refuses(limit):
+def test_a_limit_below_one_is_refused(limit):
     with pytest.raises(UsageError, match=f"limit_batches: received {limit}, must be at least 1"):
         DataConfig(limit_batches=limit).validate()
 
 
-def test_config_is_followed_by_streams_that_come_ready():
+def test_the_limit_applies_to_every_source():
     config = DataConfig(global_batch_size=3, limit_batches=2)
     for source in ((IDS, ROWS), arrays(False), dataset()):
         assert len(list(make_stream(source, config, training=False, seed=0))) == 2

@@ -1,4 +1,4 @@
-"""Datasets by index: any class with `__len__` and `__getitem__`, PyTorch's, Hugging Face's."""
+"""Datasets by index: any class with `__len__` and `__getitem__`, of PyTorch, of Hugging Face."""
 
 import random
 
@@ -14,7 +14,7 @@ SAMPLES, BATCH = 11, 3
 
 
 class Numbers:
-    """Samples that say which they are, and a reading list of those that were asked for."""
+    """Samples that contain their index, and a list of the indices that were read."""
 
     def __init__(self, size=SAMPLES):
         self.size, self.read = size, []
@@ -31,14 +31,14 @@ class Numbers:
 
 
 class Noisy(Numbers):
-    """Draws from the generators that everybody shares."""
+    """Draws from the global random generators."""
 
     def __getitem__(self, index):
         return index, np.random.normal(), random.random()
 
 
 class AtOnce(Numbers):
-    """Gives a batch in one call."""
+    """Returns a batch in one call."""
 
     def __getitems__(self, indices):
         self.read.append(list(indices))
@@ -46,7 +46,7 @@ class AtOnce(Numbers):
 
 
 class Samples:
-    """Whatever it is given."""
+    """The samples that it was created with."""
 
     def __init__(self, *samples):
         self.samples = samples
@@ -106,7 +106,7 @@ def test_order_is_that_of_arrays():
         assert next(dataset)["id"].tolist() == next(arrays).tolist()
 
 
-def test_nothing_before_the_place_is_read():
+def test_resuming_reads_nothing_before_the_position():
     dataset = Numbers(1000)
     stream = MapDatasetStream(dataset, 10, repeat=True)
     stream.restore({"epoch": 7, "batch": 98})
@@ -114,21 +114,21 @@ def test_nothing_before_the_place_is_read():
     assert dataset.read == list(range(980, 990))
 
 
-def test_a_batch_is_one_call_where_the_dataset_offers_that():
+def test_getitems_is_called_once_per_batch():
     dataset = AtOnce()
     first = next(MapDatasetStream(dataset, 4))
     assert dataset.read == [[0, 1, 2, 3]]
     assert first[0].tolist() == [0, 1, 2, 3]
 
 
-def test_too_few_samples_at_once_are_refused():
+def test_getitems_must_return_every_sample():
     dataset = AtOnce()
     dataset.__class__ = type("Forgetful", (AtOnce,), {"__getitems__": lambda self, indices: [0]})
     with pytest.raises(UsageError, match="Forgetful.__getitems__ returned 1 samples for 3 indices"):
         next(MapDatasetStream(dataset, 3))
 
 
-def test_huggingface_gives_arrays_in_one_call(monkeypatch):
+def test_huggingface_returns_arrays_in_one_call(monkeypatch):
     dataset = huggingface(text=[[1, 2, 3], [4, 5, 6], [7, 8, 9]], label=[0, 1, 2])
     calls = []
     kind = type(dataset)
@@ -138,10 +138,10 @@ def test_huggingface_gives_arrays_in_one_call(monkeypatch):
     assert calls == [[0, 1]]
     assert batch["text"].tolist() == [[1, 2, 3], [4, 5, 6]]
     assert batch["label"].dtype == np.int64
-    assert dataset.format["type"] is None  # the user's own is as it was
+    assert dataset.format["type"] is None  # the user's dataset is unchanged
 
 
-def test_a_format_that_was_chosen_stays():
+def test_a_format_that_the_user_has_set_is_kept():
     dataset = huggingface(x=[1, 2, 3])
     dataset.set_transform(lambda batch: {"x": [-value for value in batch["x"]]})
     assert next(MapDatasetStream(dataset, 3))["x"].tolist() == [-1, -2, -3]
@@ -152,7 +152,7 @@ def test_huggingface_rows_of_different_lengths_are_named():
         next(MapDatasetStream(huggingface(ids=[[1, 2], [3, 4], [5, 6, 7]]), 3))
 
 
-def test_splits_are_named():
+def test_a_dict_of_splits_is_refused():
     datasets = pytest.importorskip("datasets")
     splits = datasets.DatasetDict(train=huggingface(x=[1]), test=huggingface(x=[1]))
     with pytest.raises(UsageError, match=r"DatasetDict holds several.* 'train', 'test': pass one.*data\['train'\]"):
@@ -160,7 +160,7 @@ def test_splits_are_named():
 
 
 @pytest.mark.parametrize(
-    ("samples", "said"),
+    ("samples", "message"),
     [
         ([np.zeros(2), np.zeros(2), np.zeros(3)], r"sample 2 has the shape \(3,\), but sample 0 has \(2,\)"),
         ([(0, [1, 2]), (1, [1])], r"sample 1 has the shape \(1,\) at \[1\], but sample 0 has \(2,\)"),
@@ -170,12 +170,12 @@ def test_splits_are_named():
         ([object()], "sample 0 holds a Python object that is not an array"),
     ],
 )
-def test_samples_that_do_not_fit_are_named(samples, said):
-    with pytest.raises(UsageError, match=said):
+def test_samples_that_cannot_be_stacked_are_named(samples, message):
+    with pytest.raises(UsageError, match=message):
         next(MapDatasetStream(Samples(*samples), 4))
 
 
-def test_a_sample_that_is_not_returned_is_named():
+def test_a_sample_that_is_none_is_named():
     with pytest.raises(UsageError, match="sample 0 is None: return the sample from __getitem__"):
         stacked([None, 1], [0, 1])
 
@@ -194,27 +194,27 @@ def test_lists_of_numbers_are_arrays_and_other_lists_are_nested():
 
 
 class NoLength:
-    """Knows its samples, not their number."""
+    """Has samples, but no length."""
 
     def __getitem__(self, index):
         return index
 
 
 class NoLengthButIterable(NoLength):
-    """Can be read all the same."""
+    """Can be iterated."""
 
     def __iter__(self):
         return iter([np.arange(3)])
 
 
 class Abstract(NoLength):
-    """Has the method, but nothing in it."""
+    """Has an abstract `__len__`."""
 
     def __len__(self):
         raise NotImplementedError
 
 
-def test_without_length():
+def test_a_dataset_without_length_is_refused():
     for source in (NoLength(), Abstract()):
         with pytest.raises(
             UsageError, match="has __getitem__ but no __len__.*add __len__, or pass a function"
@@ -224,7 +224,7 @@ def test_without_length():
     assert isinstance(make_stream(NoLengthButIterable(), DataConfig(), training=False, seed=0), IterableStream)
 
 
-def test_empty_and_small():
+def test_datasets_without_a_full_batch_are_refused():
     with pytest.raises(UsageError, match="the Numbers is empty"):
         MapDatasetStream(Numbers(0), 4)
     with pytest.raises(UsageError, match="the dataset has only 11 samples"):
@@ -233,7 +233,7 @@ def test_empty_and_small():
         MapDatasetStream(Numbers(), 0)
 
 
-def test_training_shuffles_unless_told_otherwise():
+def test_training_data_is_shuffled_by_default():
     def first(**kwargs):
         stream = make_stream(Numbers(), DataConfig(global_batch_size=4), training=True, seed=0, **kwargs)
         assert stream.repeat

@@ -1,3 +1,5 @@
+"""Mapping, walking and stacking nested batches."""
+
 import collections
 
 import hypothesis
@@ -32,13 +34,13 @@ def test_map_keeps_structure_and_order(tree):
 
 @hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 @hypothesis.given(trees)
-def test_paths_lead_to_the_leaves(tree):
+def test_paths_evaluate_to_the_leaves(tree):
     assert all(eval(f"tree{path}", {"tree": tree}) == leaf for path, leaf in nest.walk(tree))
 
 
 @hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 @hypothesis.given(trees, st.integers(1, 4))
-def test_stack_undoes_by_index(tree, count):
+def test_indexing_undoes_stack(tree, count):
     many = [nest.map_leaves(lambda leaf, i=i: leaf + i, tree) for i in range(count)]
     stacked = nest.stack(many)
     assert [nest.map_leaves(lambda leaf, i=i: leaf[i], stacked) for i in range(count)] == many
@@ -53,7 +55,7 @@ def test_types_and_key_order_are_kept():
     assert nest.flatten(tree) == [1, 2, 3]
 
 
-def test_stack_finds_keys_by_name():
+def test_stack_matches_keys_by_name():
     stacked = nest.stack([{"a": 1, "b": 2}, {"b": 20, "a": 10}])
     assert stacked["a"].tolist() == [1, 10]
 
@@ -64,6 +66,6 @@ def test_stack_refuses_other_nestings(other):
         nest.stack([{"a": 1}, other])
 
 
-def test_stack_names_shapes():
+def test_stack_names_different_shapes():
     with pytest.raises(UsageError, match=r"\(2,\), \(3,\)"):
         nest.stack([np.zeros(2), np.zeros(3)])

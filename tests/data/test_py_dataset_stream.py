@@ -1,4 +1,4 @@
-"""`keras.utils.PyDataset`: hooks, workers, order."""
+"""`keras.utils.PyDataset`: order, epoch hooks, worker threads and processes."""
 
 import itertools
 import random
@@ -18,7 +18,7 @@ SAMPLES = BATCHES * BATCH - 1
 
 
 class Numbers(keras.utils.PyDataset):
-    """Batches that say which they are."""
+    """Batches that contain the indices of their samples."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -35,7 +35,7 @@ class Numbers(keras.utils.PyDataset):
 
 
 class Reshuffled(Numbers):
-    """Changes itself at both ends of an epoch, by random numbers and by history."""
+    """Changes itself at the start and the end of each epoch."""
 
     def on_epoch_begin(self):
         self.indices = np.roll(self.indices, random.randrange(5) + 1)
@@ -45,14 +45,14 @@ class Reshuffled(Numbers):
 
 
 class Noisy(Numbers):
-    """Draws from the generators that everybody shares."""
+    """Draws from the global random generators."""
 
     def __getitem__(self, index):
         return super().__getitem__(index)["id"], np.random.normal(size=2), np.array([random.random()])
 
 
 class Slow(Numbers):
-    """The later a batch, the sooner it is there."""
+    """Later batches take less time."""
 
     def __getitem__(self, index):
         time.sleep(0.002 * (BATCHES - index))
@@ -60,7 +60,7 @@ class Slow(Numbers):
 
 
 class Endless(Numbers):
-    """Has no last batch."""
+    """Has infinitely many batches."""
 
     @property
     def num_batches(self):
@@ -95,7 +95,7 @@ def test_contract(name, check):
         check(FACTORIES[name])
 
 
-def test_epochs():
+def test_every_sample_once_per_epoch():
     streams.check_every_sample_once(FACTORIES["in order"], SAMPLES, shuffled=False)
     for name in ("reshuffled", "threads"):
         stream = FACTORIES[name](True)
@@ -104,7 +104,7 @@ def test_epochs():
         assert len(set(map(tuple, orders))) == 3
 
 
-def test_nothing_before_the_place_is_computed():
+def test_resuming_computes_nothing_before_the_position():
     dataset = Numbers()
     stream = PyDatasetStream(dataset, repeat=True)
     stream.restore({"epoch": 9, "batch": 4})
@@ -113,7 +113,7 @@ def test_nothing_before_the_place_is_computed():
 
 
 class Logged(Numbers):
-    """Writes down what is called."""
+    """Records the calls."""
 
     def __init__(self):
         super().__init__()
@@ -143,7 +143,7 @@ def test_hooks_are_called_in_order_and_replayed():
     assert resumed.calls == 2 * ["begin", "end"] + ["begin", 1]
 
 
-def test_each_evaluation_is_an_epoch_of_its_own():
+def test_each_evaluation_is_an_epoch():
     dataset = Logged()
     stream = make_stream(dataset, DataConfig(), training=False, seed=0)
     for _ in range(2):
@@ -165,20 +165,20 @@ def test_threads_are_used_and_few_batches_are_computed_ahead():
     assert len(dataset.threads) > 1
 
 
-def test_one_worker_is_no_thread():
+def test_one_worker_starts_no_thread():
     dataset = Numbers(workers=1)
     list(PyDatasetStream(dataset))
     assert dataset.threads == {threading.get_ident()}
 
 
-def test_threads_that_would_share_random_numbers_are_said(caplog):
+def test_threads_are_not_used_for_a_dataset_that_draws_random_numbers(caplog):
     dataset = Noisy(workers=3)
     list(PyDatasetStream(dataset))
     assert dataset.threads == {threading.get_ident()}
     assert "Noisy draws from random or np.random, which its 3 threads share" in caplog.text
 
 
-def test_draws_leave_the_program_alone():
+def test_the_programs_random_state_does_not_change():
     np.random.seed(3)
     expected = np.random.normal()
     np.random.seed(3)
@@ -186,7 +186,7 @@ def test_draws_leave_the_program_alone():
     assert np.random.normal() == expected
 
 
-def test_an_error_in_a_thread_arrives():
+def test_an_error_in_a_thread_is_raised():
     class Fails(Numbers):
         def __getitem__(self, index):
             if index == 3:
@@ -195,13 +195,13 @@ def test_an_error_in_a_thread_arrives():
 
     stream = PyDatasetStream(Fails(workers=2))
     assert [next(stream)["id"][0] for _ in range(3)] == [0, 3, 6]
-    for _ in range(2):  # it can be tried again
+    for _ in range(2):  # also at the next attempt
         with pytest.raises(KeyError, match="damaged"):
             next(stream)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_without_end(workers):
+def test_an_infinite_dataset(workers):
     def stream():
         return make_stream(Endless(workers=workers), DataConfig(), training=True, seed=0)
 
@@ -216,14 +216,14 @@ def test_without_end(workers):
 
 
 @pytest.mark.full
-def test_processes_compute_what_one_process_does():
+def test_processes_compute_the_same_batches_as_one_process():
     """Real processes; two epochs, between which the dataset changes itself."""
     alone = _draws(Drawing(), 2 * BATCHES)
     assert _draws(Drawing(workers=2, use_multiprocessing=True), 2 * BATCHES) == alone
 
 
 class Drawing(Reshuffled):
-    """At the top of a module, so that a process can import it."""
+    """At the top of the module, so that a worker process can import it."""
 
     def __getitem__(self, index):
         ids = self.indices[index * BATCH : (index + 1) * BATCH]
@@ -236,7 +236,7 @@ def _draws(dataset, count):
 
 
 class Dies(Numbers):
-    """Is killed for want of memory, say."""
+    """Ends its process, as if it ran out of memory."""
 
     def __getitem__(self, index):
         import os
@@ -245,12 +245,12 @@ class Dies(Numbers):
 
 
 @pytest.mark.full
-def test_a_process_that_dies_is_said():
+def test_a_worker_process_that_ends_is_reported():
     with pytest.raises(TrainingError, match="a worker process of Dies has ended"):
         next(PyDatasetStream(Dies(workers=1, use_multiprocessing=True)))
 
 
-def test_what_no_process_can_have_is_said():
+def test_a_dataset_that_cannot_be_pickled_is_reported():
     dataset = Numbers(workers=1, use_multiprocessing=True)
     dataset.read = lambda: 0
     with pytest.raises(UsageError, match="Numbers has use_multiprocessing=True, but cannot be sent.*set use_multi"):
@@ -258,18 +258,18 @@ def test_what_no_process_can_have_is_said():
 
 
 class NoLength(keras.utils.PyDataset):
-    """Does not say how long it is."""
+    """Has no `__len__`."""
 
 
 class Empty(Numbers):
-    """Has nothing."""
+    """Has no batches."""
 
     def __len__(self):
         return 0
 
 
 class Shrinks(Numbers):
-    """Is shorter in every epoch."""
+    """Has fewer batches in every epoch."""
 
     left = BATCHES
 
@@ -288,7 +288,7 @@ class Scalars(Numbers):
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         (NoLength, "NoLength has no number of batches: add __len__"),
         (Empty, "Empty has 0 batches"),
@@ -296,12 +296,12 @@ class Scalars(Numbers):
         (Scalars, r"received 1.0, expected a batch from the PyDataset, not a single value at \[1\]"),
     ],
 )
-def test_bad_datasets(kind, said):
-    with pytest.raises(UsageError, match=said):
+def test_invalid_datasets_are_refused(kind, message):
+    with pytest.raises(UsageError, match=message):
         list(itertools.islice(PyDatasetStream(kind(), repeat=True), BATCHES + 1))
 
 
-def test_training_shuffles_unless_told_otherwise():
+def test_training_data_is_shuffled_by_default():
     streams_of = [make_stream(Numbers(), DataConfig(), training=True, seed=0, shuffle=s) for s in (None, False)]
     assert all(stream.repeat for stream in streams_of)
     shuffled, plain = ([next(stream)["id"][0] for _ in range(BATCHES)] for stream in streams_of)

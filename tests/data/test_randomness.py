@@ -1,4 +1,4 @@
-"""Generators that draw random numbers, read side by side by threads."""
+"""The global random generators while threads read sources that draw from them."""
 
 import threading
 import time
@@ -14,11 +14,11 @@ from everstep.loop import random_state
 def drawing():
     for _ in range(30):
         first = np.random.rand(2)
-        time.sleep(0.0005)  # another thread's turn
+        time.sleep(0.0005)  # lets another thread run
         yield np.concatenate([first, np.random.rand(2)])
 
 
-def test_side_by_side_as_alone():
+def test_concurrent_sources_draw_the_same_as_alone():
     alone = [np.stack(list(IterableStream(drawing, seed=seed))) for seed in (0, 1)]
     found = {}
 
@@ -37,8 +37,8 @@ def test_side_by_side_as_alone():
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_the_state_of_the_rest_of_the_program(inside):
-    """Also while somebody's generator is at work, or stuck."""
+def test_the_random_state_of_the_program_does_not_include_borrowed_states(inside):
+    """Also while a source draws, or hangs."""
     before = random_state.get()
     borrowed = randomness.BorrowedRandomness(0, 0)
     if inside:

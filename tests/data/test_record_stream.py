@@ -1,10 +1,10 @@
-"""The short form for record files and one function: `InputReader` under another name, with all it heeds."""
+"""`record_stream`: `InputReader` with one function, and all options of the configuration."""
 
 import numpy as np
 import pytest
 
 from everstep.data import DataConfig, record_stream
-from everstep.data.files import find_files
+from everstep.data.record_sources import find_files
 from everstep.errors import UsageError
 
 tf = pytest.importorskip("tensorflow")
@@ -36,7 +36,7 @@ def read(batches):
     return np.concatenate(list(batches)).tolist()
 
 
-def test_evaluation_is_in_natural_order(folder):
+def test_evaluation_reads_the_files_in_order(folder):
     assert read(stream(f"{folder}/*.tfrecord")) == list(range(40))
 
 
@@ -53,7 +53,7 @@ def test_order_does_not_depend_on_the_global_seed(folder):
     assert read(stream(f"{folder}/*", **chosen, **{"seed": 3})) == orders[0]
 
 
-def test_every_choice_of_the_section_counts(folder):
+def test_options_of_the_configuration_are_used(folder):
     parsed = []
 
     def counted(record):
@@ -85,21 +85,21 @@ def test_resuming_parses_no_skipped_record_but_the_last_batch(folder):
 def test_parse_is_traced_once(folder):
     traces = []
 
-    def noted(record):
+    def traced(record):
         traces.append(1)
         return parse(record)
 
-    repeated = stream(f"{folder}/*", noted, global_batch_size=20, repeat=True)
+    repeated = stream(f"{folder}/*", traced, global_batch_size=20, repeat=True)
     for _ in range(6):
         next(repeated)
     assert len(traces) == 1
 
 
-def test_patterns(folder):
+def test_patterns_of_files(folder):
     names = [str(folder / f"{index}.tfrecord") for index in range(4)]
     assert find_files(f"{folder}/1.*, {folder}/0.tfrecord") == names[:2]
     (folder / ".everstep-4.tfrecord").write_bytes(b"half a rec")
-    assert find_files([f"{folder}/[01].*,{folder}/3.*", f"{folder}/*"]) == names, "drafts are no data"
+    assert find_files([f"{folder}/[01].*,{folder}/3.*", f"{folder}/*"]) == names, "drafts are not read"
 
 
 @pytest.mark.parametrize(
@@ -118,18 +118,18 @@ def test_missing_files_are_named(folder, patterns, message):
         find_files(patterns.format(folder))
 
 
-def test_compression(tmp_path):
+def test_compressed_files(tmp_path):
     write(tmp_path / "a.gz", range(5), "GZIP")
     assert read(stream(tmp_path / "a.gz", compression="GZIP")) == list(range(5))
 
 
-def test_remainder(folder):
+def test_the_remainder_is_dropped(folder):
     assert len(list(stream(f"{folder}/*", drop_remainder=True))) == 5
     with pytest.raises(UsageError, match="no batch at all"):
         next(stream(f"{folder}/*", training=True, global_batch_size=50))
 
 
-def test_data_that_became_shorter_is_noticed(folder):
+def test_data_that_became_shorter_is_detected(folder):
     shorter = stream(f"{folder}/*", global_batch_size=10, repeat=True)
     shorter.restore({"epoch": 0, "batch": 6})
     with pytest.raises(UsageError, match="data ends before it"):

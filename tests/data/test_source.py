@@ -1,3 +1,5 @@
+"""Which stream reads which source, and how the configuration and the caller decide."""
+
 import subprocess
 import sys
 
@@ -15,7 +17,7 @@ def stream(source, training=False, run_seed=0, **config):
 
 
 @pytest.mark.parametrize("source", [X, (X, Y), [X, Y], {"x": X, "y": Y}, (X, None), ({"x": X}, Y, None)])
-def test_arrays(source):
+def test_arrays_in_any_nesting(source):
     assert isinstance(stream(source), ArrayStream)
 
 
@@ -31,18 +33,18 @@ def test_training_shuffles_repeats_and_drops():
     assert len({tuple(next(training)) for _ in range(8)}) == 8
 
 
-def test_config_decides_over_the_caller():
+def test_the_configuration_overrides_the_caller():
     assert next(stream(Y, training=True, is_training=False)).tolist() == [0, 1, 2, 3]
     assert stream(Y, drop_remainder=True).batches_per_epoch == 2
     assert not stream(Y, training=True, repeat=False).repeat
 
 
-def test_seed_is_the_configs_or_the_runs():
+def test_the_configurations_seed_overrides_the_runs():
     first = [next(stream(Y, training=True, run_seed=s, **c)).tolist() for s, c in [(1, {}), (2, {}), (2, {"seed": 1})]]
     assert first[0] == first[2] != first[1]
 
 
-def test_streams_pass_through():
+def test_streams_are_returned_unchanged():
     made = IterableStream([X])
     assert stream(made) is made
 
@@ -53,13 +55,13 @@ def test_functions_and_iterables():
     assert isinstance(stream([([1, 2],)]), IterableStream)
 
 
-def test_one_shot_is_refused_for_training_at_once():
+def test_a_one_shot_iterator_is_refused_for_training():
     with pytest.raises(UsageError, match="one-shot"):
         stream(iter([X]), training=True)
     assert next(stream(iter([X]), training=True, repeat=False)).shape == (10, 2)
 
 
-def test_datasets():
+def test_tf_data_datasets_of_batches_and_of_samples():
     tf = pytest.importorskip("tensorflow")
     dataset = tf.data.Dataset.from_tensor_slices((X, Y))
     assert isinstance(stream(dataset.batch(5)), TFDataStream)
@@ -78,7 +80,7 @@ def test_datasets():
         ({}, "nothing"),
     ],
 )
-def test_other_types_are_named(source, named):
+def test_other_types_are_refused(source, named):
     with pytest.raises(UsageError, match=f"cannot read data from .*{named}.*pass NumPy arrays"):
         stream(source)
 

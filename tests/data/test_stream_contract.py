@@ -1,4 +1,4 @@
-"""Every source through the same contract; record files, which take longer, in test_input_reader_resume.py."""
+"""Every source meets the same contract; record files, which take longer, are in test_input_reader_resume.py."""
 
 import numpy as np
 import pytest
@@ -87,7 +87,7 @@ def test_every_sample_once(factories, name):
         streams.check_every_sample_once(factories[name], SAMPLES, shuffled=shuffled)
 
 
-def test_suite_notices_a_stream_that_repeats_a_batch():
+def test_the_suite_detects_a_stream_that_repeats_a_batch():
     class Stutters(ArrayStream):
         def open(self, epoch, batch):
             return super().open(epoch, max(batch - 1, 0))
@@ -96,7 +96,7 @@ def test_suite_notices_a_stream_that_repeats_a_batch():
         streams.check_restores_everywhere(lambda repeat: Stutters(IDS, BATCH, repeat=repeat))
 
 
-def test_suite_notices_an_order_with_history():
+def test_the_suite_detects_an_order_that_depends_on_history():
     history = np.random.default_rng(0)
 
     def batches():

@@ -1,3 +1,5 @@
+"""`tf.data` datasets: lengths, later passes, failed batches, and GPUs hidden from TensorFlow."""
+
 import builtins
 
 import numpy as np
@@ -15,19 +17,19 @@ def numbers(n=7, **shuffle):
     return (data.shuffle(n, **shuffle) if shuffle else data).batch(2)
 
 
-def test_batches_are_numpy():
+def test_batches_are_numpy_arrays():
     batch = next(TFDataStream(tf.data.Dataset.from_tensor_slices({"a": [1, 2], "t": ["x", "y"]}).batch(2)))
     assert isinstance(batch["a"], np.ndarray)
     assert batch["t"].tolist() == [b"x", b"y"]
 
 
-def test_lengths():
+def test_only_finite_datasets_have_a_known_length():
     assert TFDataStream(numbers()).batches_per_epoch == 4
     assert TFDataStream(numbers().repeat()).batches_per_epoch is None
     assert TFDataStream(numbers().filter(lambda _: True)).batches_per_epoch is None
 
 
-def test_infinite_dataset_counts_on_in_one_epoch():
+def test_an_infinite_dataset_has_one_epoch():
     stream = TFDataStream(numbers().repeat(), repeat=True)
     for _ in range(9):
         next(stream)
@@ -38,8 +40,8 @@ def test_infinite_dataset_counts_on_in_one_epoch():
 
 
 @pytest.mark.parametrize("end", [lambda data: data, lambda data: data.filter(lambda _: True)], ids=["known", "unknown"])
-def test_a_later_pass_over_a_cached_dataset_without_end(end):
-    """The first one is never read to its end: there is none."""
+def test_a_later_pass_over_an_infinite_cached_dataset(end):
+    """The first pass cannot be read to its end."""
     streams = [
         TFDataStream(end(tf.data.Dataset.range(7).cache().shuffle(7, seed=1).repeat().batch(2)), repeat=True)
         for _ in range(2)
@@ -50,12 +52,12 @@ def test_a_later_pass_over_a_cached_dataset_without_end(end):
     assert [next(streams[1]).tolist() for _ in range(4)] == ahead[5:]
 
 
-def test_empty_dataset():
+def test_an_empty_dataset_is_refused():
     with pytest.raises(UsageError, match="no batch at all"):
         next(TFDataStream(numbers(0), repeat=True))
 
 
-def test_data_that_became_shorter_is_noticed():
+def test_data_that_became_shorter_is_detected():
     with pytest.raises(UsageError, match="data ends before it"):
         TFDataStream(numbers(), repeat=True).restore({"epoch": 0, "batch": 9})
     unknown = TFDataStream(numbers().filter(lambda _: True), repeat=True)
@@ -100,7 +102,7 @@ def test_gpus_are_hidden_from_other_backends(monkeypatch):
     assert hidden == [([], "GPU")]
 
 
-def test_running_tensorflow_keeps_its_gpus(monkeypatch):
+def test_tensorflow_keeps_gpus_that_it_already_uses(monkeypatch):
     def refuse(devices, kind):
         raise RuntimeError("Visible devices cannot be modified after being initialized")
 

@@ -1,4 +1,4 @@
-"""TFRecord datasets: what is read, in which order, from where on; and what is said of data that cannot be read."""
+"""TFRecord datasets: records, orders, positions, samples, and the errors for data that cannot be read."""
 
 import functools
 import logging
@@ -49,8 +49,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def spoiled(tmp_path):
-    """Its own copy, to be damaged, and one of its files."""
+def damaged(tmp_path):
+    """A copy of the dataset that a test may damage, and one of its files."""
     return write(tmp_path), tmp_path / "train-00001-of-00004.tfrec"
 
 
@@ -62,7 +62,7 @@ def flat(batches):
     return [number for batch in numbers(batches) for number in batch]
 
 
-def test_labels(folder, tmp_path):
+def test_labels_of_a_dataset_and_of_a_subset(folder, tmp_path):
     assert get_labels(folder, 100) == get_labels(f"{folder}/", 10) == (3, ["cat", "dog", "owl"])
     (tmp_path / "whole").mkdir()
     (tmp_path / "whole-subset-10").mkdir()
@@ -78,7 +78,7 @@ def test_labels(folder, tmp_path):
 
 
 def test_train_epochs(folder):
-    """Each epoch has another order, the same in every process; full batches only; files are mixed."""
+    """Each epoch has another order, the same in every process; full batches only; files are interleaved."""
     first, again = get_train_ds(folder, READ, 10), get_train_ds(folder, READ, 10)
     epochs = [numbers(first) for _ in range(3)]
     assert epochs == [numbers(again) for _ in range(3)]
@@ -89,15 +89,15 @@ def test_train_epochs(folder):
     assert numbers(get_train_ds(folder, READ, 10, seed=1)) != epochs[0]
 
 
-def test_valid_is_in_order_to_the_last(folder):
+def test_validation_data_is_in_order_and_complete(folder):
     valid = get_valid_ds(folder, READ, 8)
     found = flat(valid)
     assert found == flat(valid) == [*range(0, VALID, 2), *range(1, VALID, 2)]  # file by file
     assert len(valid) == 3
 
 
-def test_any_step_again(folder):
-    """A position in any epoch gives the batches that followed; `for` and `dataset()` do not move it."""
+def test_resuming_at_any_position(folder):
+    """A position in any epoch gives the batches that followed; loops and `dataset()` do not move it."""
     stream = get_train_ds(folder, READ, 10)
     wanted = numbers(next(stream) for _ in range(25))
     for position in (0, 7, 10, 13, 24):
@@ -110,7 +110,7 @@ def test_any_step_again(folder):
     assert stream.state() == state == {"epoch": 2, "batch": 5}
 
 
-def test_augmentation_is_for_training(folder):
+def test_only_training_data_is_augmented(folder):
     def moved(x, y):
         return {**x, "x": x["x"] + 100}, y
 
@@ -121,7 +121,7 @@ def test_augmentation_is_for_training(folder):
 
 
 def test_percentage(folder):
-    """A sample: the same each time, of the very size, and the smaller ones are in the larger ones."""
+    """A sample is the same each time, has the exact size, and contains every smaller sample."""
 
     def sample(percentage):
         return set(flat(get_tfrecord_dataset(folder, READ, 1, "train", percentage=percentage)))
@@ -134,7 +134,7 @@ def test_percentage(folder):
     assert len(flat(get_valid_ds(folder, READ, 5, 50))) == round(VALID / 2)
 
 
-def test_subset_folder_is_honoured(folder, tmp_path):
+def test_a_subset_folder_is_read_as_a_whole(folder, tmp_path):
     os.symlink(folder, tmp_path / "data")
     write_arrays(
         tmp_path / "data-subset-20", "train", {"x": np.zeros((3, 2), "f"), "number": np.arange(7, 10), "label": CLASSES}
@@ -142,9 +142,9 @@ def test_subset_folder_is_honoured(folder, tmp_path):
     assert sorted(flat(get_train_ds(tmp_path / "data", READ, 3, 20))) == [7, 8, 9]
 
 
-def test_fit_takes_it(folder, tmp_path):
-    """As it takes any stream."""
-    inputs = {"x": keras.Input((2,), name="x"), "number": keras.Input((), name="number", dtype="int64")}
+def test_fit_reads_it(folder, tmp_path):
+    """As any stream."""
+    inputs = {"x": keras.Input((2,), name="x"), "number": keras.Input((), name="number", dtype="int32")}
     model = keras.Model(inputs, keras.layers.Dense(3, "softmax")(inputs["x"]))
     model.compile("sgd", "sparse_categorical_crossentropy")
     valid = get_valid_ds(folder, READ, 10)
@@ -176,14 +176,14 @@ def other(example, size):
         (lambda f: get_train_ds(f, READ, 5, on_corrupt="skip", compression="GZIP"), "on_corrupt", "skip"),
     ],
 )
-def test_bad_requests(folder, call, key, received):
+def test_invalid_arguments_are_refused(folder, call, key, received):
     with pytest.raises(UsageError) as refused:
         call(folder)
     assert (refused.value.key, refused.value.received) == (key, received)
     assert "\n" not in str(refused.value)
 
 
-def test_no_files(tmp_path):
+def test_missing_files_are_a_file_not_found_error(tmp_path):
     (tmp_path / "train_1.csv").write_text("")
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(FileNotFoundError) as refused:
@@ -192,14 +192,14 @@ def test_no_files(tmp_path):
         assert refused.value.received == str(path)
 
 
-def test_names_of_the_older_convention(folder, tmp_path):
+def test_file_names_of_the_older_convention(folder, tmp_path):
     for name in ("train_00001.tfrec", "valid_00001.tfrec"):
         (tmp_path / name).write_bytes(sorted(folder.glob("train-*"))[0].read_bytes())
     assert len(flat(get_valid_ds(tmp_path, READ, 5))) == 26
 
 
-def test_unknown_label(folder):
-    """The record is named, and what is in it."""
+def test_an_unknown_label_is_reported_with_its_record(folder):
+    """The error has the record's number and its short features."""
     two = functools.partial(read, label_list=["cat", "dog"])
     with pytest.raises(UsageError) as refused:
         list(get_train_ds(folder, two, 5))
@@ -208,7 +208,7 @@ def test_unknown_label(folder):
     assert "is the label in labels.txt?" in str(refused.value)
 
 
-def test_shapes_that_make_no_batch(folder):
+def test_samples_that_cannot_be_batched(folder):
     def ragged(example):
         return tf.zeros([READ(example=example)[0]["number"] % 2]), 0
 
@@ -225,9 +225,9 @@ def flip(path, offset):
     path.write_bytes(data)
 
 
-def test_damaged_data(spoiled, caplog):
-    """The error names the file and the place; `skip` skips that record alone."""
-    folder, path = spoiled
+def test_a_damaged_record(damaged, caplog):
+    """The error names the file and the byte; `skip` skips only that record."""
+    folder, path = damaged
     whole = sorted(flat(get_train_ds(folder, READ, 1)))
     frame = frames(path)[3]
     flip(path, frame.data + 5)
@@ -241,9 +241,9 @@ def test_damaged_data(spoiled, caplog):
     assert f"skipped: {str(path)!r} at byte {frame.data}, record 3" in caplog.text
 
 
-def test_damaged_length(spoiled):
-    """What follows a damaged length cannot be found: `skip` skips it too."""
-    folder, path = spoiled
+def test_a_damaged_length(damaged):
+    """Records after a damaged length cannot be found: `skip` skips them, too."""
+    folder, path = damaged
     frame = frames(path)[20]
     flip(path, frame.offset)
     with pytest.raises(UsageError, match=f"at byte {frame.offset}: the length of a record is damaged"):
@@ -251,8 +251,8 @@ def test_damaged_length(spoiled):
     assert len(get_train_ds(folder, READ, 1, on_corrupt="skip")) == TRAIN - 6
 
 
-def test_torn_and_strange_files(spoiled):
-    folder, path = spoiled
+def test_truncated_and_compressed_files(damaged):
+    folder, path = damaged
     data = path.read_bytes()
     path.write_bytes(data[:-7])
     with pytest.raises(UsageError, match=r"the file ends inside a record.*on_corrupt='skip'"):
@@ -264,8 +264,8 @@ def test_torn_and_strange_files(spoiled):
         get_train_ds(folder, READ, 1, on_corrupt="skip")
 
 
-def test_files_that_change_while_they_are_read(spoiled):
-    folder, path = spoiled
+def test_files_that_change_during_reading(damaged):
+    folder, path = damaged
     stream = get_train_ds(folder, READ, 1)
     data = path.read_bytes()
     path.write_bytes(data[: frames(path)[5].offset])
@@ -277,7 +277,7 @@ def test_files_that_change_while_they_are_read(spoiled):
 
 
 def test_records_in_a_store(folder, monkeypatch, tmp_path):
-    """The same batches; and what is damaged is named by its URL."""
+    """The batches are the same, and damaged files are named by their URLs."""
     monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "cache"))
     url = "memory://records/set"
     publish(folder, url)

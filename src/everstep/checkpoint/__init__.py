@@ -1,4 +1,11 @@
-"""Resume: the state of a run on disk, complete or invisible.
+"""Checkpoints: the state of a run on disk, each one complete or invisible.
 
-`checkpointer.py` has the interface; `orbax.py` the one that writes.
+checkpointer.py  the interface: save, wait, restore
+orbax.py         the checkpointer that writes, in the background
+arrays.py        the arrays and the JSON document of one checkpoint, by Orbax
+manifest.py      what was saved, by which run, and a digest of every file
+retention.py     which checkpoints are kept
+partial_read.py  some arrays of a checkpoint that may not be trusted
+averaging.py     the average of several checkpoints
+remote/          runs and data on object stores
 """

@@ -1,10 +1,11 @@
 """The average of several checkpoints, itself a checkpoint.
 
-Weights at the end of training move around an optimum; their mean is nearer to it than each of them. Integers, such as
-the counters of random generators, are not averaged: the newest checkpoint's are taken.
+Weights at the end of training move around an optimum; their mean is often nearer to it than each of them. Integers,
+such as the counters of random generators, are not averaged: those of the newest checkpoint are taken.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,11 @@ from everstep.errors import TrainingError, UsageError
 from everstep.types import State
 
 Part = Callable[[Sequence[str]], dict[str, str]]
-"""From the keys of a checkpoint to those to average, each with the key of what is read for it."""
+"""Selects from a checkpoint's keys: returns the keys of the average, each with the key that is read for it."""
 
 
 def write_average(paths: Sequence[Path], target: Path, part: Part) -> None:
-    """Writes the average of checkpoints as a new one.
-
-    Floats are added in float64, and rounded once, at the end. One checkpoint is held at a time.
+    """Writes the average of checkpoints as a new checkpoint; see `average`.
 
     Args:
       paths: The checkpoints, the newest last.
@@ -29,10 +28,13 @@ def write_average(paths: Sequence[Path], target: Path, part: Part) -> None:
       part: Which arrays to average.
 
     Raises:
-      UsageError: They do not have the same arrays.
-      TrainingError: One is damaged.
+      UsageError: The checkpoints do not have the same arrays.
+      TrainingError: A checkpoint is damaged.
     """
-    records = [_verified(path) for path in paths]
+    records = []
+    for path in paths:
+        with _naming_damage(path):
+            records.append(manifest.verify(path))
     newest, meta = records[-1], arrays.read_meta(paths[-1])
     document = {"step": newest.step, "stage": meta.get("stage", 0), "averaged": [record.step for record in records]}
     arrays.write(target, average(paths, part), document)
@@ -42,62 +44,59 @@ def write_average(paths: Sequence[Path], target: Path, part: Part) -> None:
 def average(paths: Sequence[Path], part: Part) -> State:
     """Returns the average of checkpoints.
 
+    Floats are added in float64 and rounded once, at the end. One checkpoint is in memory at a time, beside the sums.
+
     Raises:
-      UsageError: They do not have the same arrays.
-      TrainingError: One is damaged.
+      UsageError: The checkpoints do not have the same arrays.
+      TrainingError: A checkpoint is damaged.
     """
     sums: State = {}
-    types: dict[str, np.dtype] = {}
+    dtypes: dict[str, np.dtype] = {}
     for path in paths:
-        _add(_read(path, part), sums, types, path)
-    return {key: _mean(total, types[key], len(paths)) for key, total in sums.items()}
-
-
-def _add(state: State, sums: State, types: dict[str, np.dtype], path: Path) -> None:
-    """Adds a checkpoint to the sums; nothing of it is kept but whole numbers."""
-    if sums:
-        _require_alike(sums, state, path)
-    for key, array in state.items():
-        types[key] = array.dtype
-        if not _is_float(array.dtype):
-            sums[key] = array
-        elif key in sums:
-            sums[key] += array
-        else:
-            sums[key] = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+        state = _read(path, part)
+        if sums:
+            _require_same_arrays(sums, state, path)
+        for key, array in state.items():
+            dtypes[key] = array.dtype
+            if not _is_float(array.dtype):
+                sums[key] = array  # the newest one's, in the end
+            elif key in sums:
+                sums[key] += array
+            else:
+                sums[key] = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+    return {
+        key: (total / len(paths)).astype(dtypes[key]) if _is_float(dtypes[key]) else total
+        for key, total in sums.items()
+    }
 
 
 def _read(path: Path, part: Part) -> State:
-    try:
+    with _naming_damage(path):
         shapes = partial_read.shapes(path)
         empty = arrays.read_empty(path)
         wanted = part([*shapes, *empty])
         found = partial_read.read(path, [key for key in wanted.values() if key in shapes])
-    except Damaged as damage:
-        raise _damaged(path, damage) from damage
     return {key: found[source] if source in found else empty[source] for key, source in wanted.items()}
 
 
-def _verified(path: Path) -> Manifest:
+@contextlib.contextmanager
+def _naming_damage(path: Path) -> Iterator[None]:
+    """Inside the block damage is a `TrainingError` that names the checkpoint."""
     try:
-        return manifest.verify(path)
+        yield
     except Damaged as damage:
-        raise _damaged(path, damage) from damage
+        raise TrainingError(
+            f"the checkpoint is damaged: {damage}", key="--checkpoint", received=str(path), remedy="choose other steps"
+        ) from damage
 
 
-def _damaged(path: Path, damage: Damaged) -> TrainingError:
-    return TrainingError(
-        f"the checkpoint is damaged: {damage}", key="--checkpoint", received=str(path), remedy="choose other steps"
-    )
-
-
-def _require_alike(sums: State, other: State, path: Path) -> None:
+def _require_same_arrays(sums: State, other: State, path: Path) -> None:
     missing = [key for key in (*sums, *other) if not (key in sums and key in other)]
-    unlike = missing or [key for key in sums if sums[key].shape != other[key].shape]
-    if unlike:
+    different = missing or [key for key in sums if sums[key].shape != other[key].shape]
+    if different:
         difference = "is in one of them only" if missing else "has another shape"
         raise UsageError(
-            f"cannot be averaged with those before it: {unlike[0]} {difference}",
+            f"cannot be averaged with those before it: {different[0]} {difference}",
             key="--checkpoint",
             received=str(path),
             remedy="choose steps of the same model",
@@ -105,9 +104,5 @@ def _require_alike(sums: State, other: State, path: Path) -> None:
 
 
 def _is_float(dtype: np.dtype) -> bool:
-    # Types that NumPy does not know itself are of the kind V: bfloat16, but int4 as well.
+    # The types of ml_dtypes are of the kind V for NumPy: bfloat16, but int4 as well.
     return dtype.kind in "fc" or (dtype.kind == "V" and "int" not in dtype.name)
-
-
-def _mean(total: np.ndarray, dtype: np.dtype, count: int) -> np.ndarray:
-    return (total / count).astype(dtype) if _is_float(dtype) else total

@@ -1,4 +1,4 @@
-"""Saving and restoring what a run needs to resume."""
+"""The interface for saving and restoring what a run needs to resume."""
 
 import abc
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from everstep.types import State
 
 
 class SaveError(TrainingError):
-    """A state could not be written; those written before are as good as they were."""
+    """A checkpoint could not be written; earlier ones are not affected."""
 
 
 class Checkpointer(abc.ABC):
     """Keeps states by step.
 
-    The controller saves at the end of a loop, after the checks and the actions; the experiment restores once,
+    The controller saves at the end of a window, after the checks and the actions; the experiment restores once,
     before the first step. State and meta belong together: what must resume together is saved together.
 
     Example:
@@ -35,15 +35,15 @@ class Checkpointer(abc.ABC):
         """Saves `state` and `meta` (plain JSON values) under `step`.
 
         Args:
-          step: The step.
+          step: The number of training steps that are done.
           state: Every array by key. It may be written after this returns: the caller must not change the arrays before
             `wait` has returned.
-          meta: What else must resume with it.
-          metrics: The evaluation of the step, by which the best checkpoints are selected.
-          replace: Whether to replace what is saved under `step`; otherwise that stays.
+          meta: What else must be restored together with the state.
+          metrics: The logs of the step's evaluation, by which the best checkpoints are selected.
+          replace: Whether to replace an existing checkpoint of `step`; otherwise that one is kept.
 
         Raises:
-          SaveError: This save, or one before it that was written meanwhile, failed.
+          SaveError: This save failed, or an earlier one that was still being written.
         """
 
     @abc.abstractmethod
@@ -51,15 +51,15 @@ class Checkpointer(abc.ABC):
         """Waits until everything saved is durable.
 
         Raises:
-          SaveError: It could not be written.
+          SaveError: A save failed.
         """
 
     @abc.abstractmethod
     def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
-        """Returns state and meta of `step`, of the latest when none is given, exactly as saved.
+        """Returns state and meta of `step`, by default of the latest, exactly as saved.
 
         Raises:
-          UsageError: There is no such step; the message lists those there are.
+          UsageError: There is no checkpoint of this step; `remedy` lists the existing ones.
         """
 
     @abc.abstractmethod
@@ -67,7 +67,7 @@ class Checkpointer(abc.ABC):
         """Returns the steps that can be restored, in order."""
 
     def newest_meta(self) -> dict[str, Any]:
-        """Returns the meta of the newest step alone; empty if there is none, or it cannot be read."""
+        """Returns only the meta of the newest step; empty if there is no checkpoint, or it cannot be read."""
         return self.restore()[1] if self.latest() is not None else {}
 
     def latest(self) -> int | None:
@@ -84,7 +84,7 @@ class Checkpointer(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Ends saving; closing twice is fine."""
+        """Waits for the last save and stops saving; may be called twice."""
 
 
 class NoopCheckpointer(Checkpointer):
@@ -105,7 +105,7 @@ class NoopCheckpointer(Checkpointer):
 
     def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
         """Raises UsageError."""
-        raise UsageError("there is nothing to restore: this run keeps no checkpoints")
+        raise UsageError("this run keeps no checkpoints, so there is nothing to restore")
 
     def steps(self) -> list[int]:
         """Returns an empty list."""

@@ -1,7 +1,7 @@
 """The manifest of a checkpoint: what was saved, by which run, and a digest of every file.
 
-Orbax notices a short file, but not a flipped bit. A checkpoint is good if every file of its manifest exists with the
-same bytes, and the manifest itself is as it was written.
+Orbax detects a truncated file, but not a flipped bit. A checkpoint is intact if every file of its manifest exists with
+the same bytes, and the manifest itself is as it was written.
 """
 
 import dataclasses
@@ -21,21 +21,21 @@ FORMAT = 1
 
 
 class Damaged(Exception):
-    """A checkpoint that is not as it was written; the text says in which way."""
+    """A checkpoint is not as it was written; the text names the difference."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself.
+    """The description of a checkpoint.
 
     Attributes:
-      step: The step it was saved at.
+      step: The training step that was saved.
       run: Id of the run that saved it.
-      saved: When, in seconds since 1970.
-      metrics: The logs of the last evaluation before it.
+      saved: When it was saved, in seconds since 1970.
+      metrics: The logs of the last evaluation before the save.
       files: Size and SHA-256 of each file, by its path within the checkpoint.
-      version: The Everstep that wrote it.
-      format: The format of the checkpoint.
+      version: The version of Everstep that wrote it.
+      format: The version of the checkpoint format.
     """
 
     step: int
@@ -48,7 +48,7 @@ class Manifest:
 
 
 def write(directory: Path, manifest: Manifest) -> None:
-    """Takes the digests of all files below `directory`, makes them durable, and writes the manifest beside them."""
+    """Syncs all files below `directory` to disk, and writes the manifest with their digests beside them."""
     files = {path: _fingerprint(directory / path) for path in _files(directory)}
     document = dataclasses.asdict(dataclasses.replace(manifest, files=files))
     storage.write_text(directory / NAME, _text(document | {"digest": _digest(document)}))
@@ -58,9 +58,9 @@ def read(directory: Path) -> Manifest:
     """Returns the manifest of a checkpoint.
 
     Raises:
-      Damaged: It is missing, or not as it was written.
+      Damaged: The manifest is missing, or not as it was written.
       UsageError: A newer Everstep wrote it.
-      OSError: It cannot be read.
+      OSError: The manifest cannot be read.
     """
     try:
         data = (directory / NAME).read_bytes()
@@ -77,7 +77,7 @@ def read(directory: Path) -> Manifest:
         raise UsageError(
             f"the checkpoint {str(directory)!r} was written by a newer Everstep ({document.get('version')}, format "
             f"{document['format']}; this one reads up to {FORMAT})",
-            remedy="upgrade, or name another directory",
+            remedy="upgrade, or choose another directory",
         )
     return Manifest(**document)
 
@@ -86,10 +86,10 @@ def verify(directory: Path) -> Manifest:
     """Checks every file of a checkpoint against its manifest; returns the manifest.
 
     Raises:
-      Damaged: A file is missing, has other bytes, or is one too many; names it. Hidden ones that file managers and
-        network file systems leave behind do not count.
+      Damaged: A file is missing, has other bytes, or does not belong to the checkpoint; names it. Hidden files, which
+        file managers and network file systems leave behind, are ignored.
       UsageError: A newer Everstep wrote it.
-      OSError: Something cannot be read.
+      OSError: A file cannot be read.
     """
     manifest = read(directory)
     present = set(_files(directory))

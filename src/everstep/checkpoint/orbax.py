@@ -1,8 +1,8 @@
 """Checkpoints written by Orbax, used directly, in the background.
 
 One directory per step: `state/` holds every array under its flat key, `meta/` one JSON document, `manifest.json` the
-digests. All of it is written under a temporary name that is changed at the very end: a directory with a number for a
-name is complete. On reading, every byte is checked; a damaged checkpoint is set aside and the one before it used.
+digests. All of it is written under a temporary name and renamed at the very end: a directory whose name is a number is
+complete. On reading, every byte is checked; a damaged checkpoint is set aside and the one before it is used.
 """
 
 import concurrent.futures
@@ -34,14 +34,14 @@ _NAME = re.compile(rf"(0|[1-9][0-9]*)({re.escape(_REPLACED)})?")
 class OrbaxCheckpointer(Checkpointer):
     """Keeps states in `directory`, one subdirectory per step.
 
-    `save` returns as soon as the state is handed over; one save is written at a time, and its failure is raised by the
-    next call. Arrays come back as NumPy arrays with the bits, shape and dtype they had. Reading creates nothing.
+    `save` returns at once and a thread writes the state. One save is written at a time, and its failure is raised by
+    the next call. `restore` returns NumPy arrays with the bits, shape and dtype they had. Reading creates nothing.
 
     Args:
       directory: Usually `<model_dir>/checkpoints`; created by the first save.
-      retention: Which steps stay. Only what this run has written is ever removed.
-      run: Id of the run, a checkpoint of another run is refused; or a function that returns it, called at each use,
-        for readers that may start before the run. Empty if it is not known.
+      retention: Which steps are kept. Only what this run has written is ever removed.
+      run: Id of the run; checkpoints of another run are refused. Readers that may start before the run pass a function
+        that returns the id, which is called at each use. Empty if the id is not known.
       repair: Whether damaged checkpoints are set aside; False for readers of a run.
       saved: Called with the step and the state when they are on disk, by the thread that wrote them.
     """
@@ -75,7 +75,7 @@ class OrbaxCheckpointer(Checkpointer):
         metrics: Mapping[str, Any] | None = None,
         replace: bool = False,
     ) -> None:
-        """Hands the state over; nobody may change its arrays before `wait` has returned."""
+        """Starts to save in the background; the caller must not change the arrays before `wait` has returned."""
         self.wait()
         try:
             if step in self.steps() and not replace:
@@ -86,17 +86,17 @@ class OrbaxCheckpointer(Checkpointer):
         self._pending = step, self._thread.submit(self._write, record, state, meta)
 
     def wait(self) -> None:
-        """Waits until what was handed over is on disk."""
+        """Waits until the last save is on disk."""
         if self._pending is None:
             return
         (step, future), self._pending = self._pending, None
         try:
             future.result()
-        except Exception as error:  # whatever the disk, the file system or Orbax has to say
+        except Exception as error:  # any error of the disk, the file system or Orbax
             raise _save_error(step, self._directory, error) from error
 
     def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
-        """Returns what was saved under `step`; by default the newest that is as it was written."""
+        """Returns what was saved under `step`, by default under the newest step that is not damaged."""
         self.wait()
         if step is not None:
             return self._restore_only(self._existing(step))
@@ -106,13 +106,13 @@ class OrbaxCheckpointer(Checkpointer):
                 return self._read(candidate)
             except Damaged as damage:
                 damages.append(self._report(candidate, damage))
-        raise self._nothing_good(damages)
+        raise self._no_usable_checkpoint(damages)
 
     def newest_meta(self) -> dict[str, Any]:
         """Returns the meta of the newest checkpoint that has one; arrays are not read."""
         self.wait()
         for step in reversed(self.steps()):
-            with contextlib.suppress(Exception):  # `restore` says what is wrong with it
+            with contextlib.suppress(Exception):  # `restore` reports what is wrong with it
                 return arrays.read_meta(self._path(step))
         return {}
 
@@ -121,7 +121,7 @@ class OrbaxCheckpointer(Checkpointer):
         return [step for step in self._candidates() if (self._path(step) / manifest.NAME).exists()]
 
     def close(self) -> None:
-        """Waits for the last save; its failure is raised."""
+        """Waits for the last save, and raises its failure."""
         try:
             self.wait()
         finally:
@@ -146,24 +146,24 @@ class OrbaxCheckpointer(Checkpointer):
         try:
             self._clear_away()
             self._prune(record.step)
-        except OSError as error:  # what was to be saved is saved
+        except OSError as error:  # the new checkpoint is saved all the same
             logger.warning("old checkpoints in %s could not be removed: %s", self._directory, error)
 
     def _make_room(self, step: int) -> None:
-        """Renames an existing checkpoint of the step; it is used until the new one is complete."""
+        """Renames an existing checkpoint of the step, which is used until the new one is complete."""
         path = self._directory / str(step)
         if path.exists():
             path.rename(path.with_name(f"{step}{_REPLACED}") if self._own(step) else self._aside(step))
 
     def _clear_away(self) -> None:
-        """Removes what a killed process, or a full disk, left of a save or a removal."""
+        """Removes what a killed process or a full disk left of an unfinished save or removal."""
         for entry in self._directory.iterdir():
             replaced = entry.name.endswith(_REPLACED) and entry.with_name(entry.name.removesuffix(_REPLACED)).exists()
             if replaced or storage.is_temporary(entry):
                 storage.remove_directory(entry)
 
     def _prune(self, saved: int) -> None:
-        """Removes the steps that retention does not keep; checkpoints of other runs do not count, and stay."""
+        """Removes the steps that retention does not keep; checkpoints of other runs are ignored."""
         own = [record for step in self.steps() if (record := self._own(step)) is not None]
         kept = self._retention.kept(Entry(record.step, record.saved, record.metrics) for record in own)
         for record in own:
@@ -180,12 +180,12 @@ class OrbaxCheckpointer(Checkpointer):
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def _read(self, step: int) -> tuple[State, dict[str, Any]]:
-        """Returns a checkpoint whose every byte is as it was written.
+        """Returns a checkpoint after checking every byte.
 
         Raises:
-          Damaged: It is not.
-          TrainingError: It cannot be read now, for a reason that is not in the checkpoint.
-          UsageError: It was written by another run.
+          Damaged: The checkpoint is not as it was written.
+          TrainingError: It cannot be read now, for a reason outside the checkpoint.
+          UsageError: It was written by another run, or has been removed.
         """
         path = self._path(step)
         found = _inode(path)
@@ -194,11 +194,11 @@ class OrbaxCheckpointer(Checkpointer):
             return arrays.read(path)
         except UsageError:
             raise
-        except Exception as error:  # of Orbax whatever it finds: too little memory, a library that does not fit
+        except Exception as error:  # Orbax raises many kinds, also for too little memory
             now = _inode(self._path(step))
-            if now is None:  # removed meanwhile, by the run that wrote it
+            if now is None:  # the run that wrote it has removed it meanwhile
                 raise UsageError(f"the checkpoint {str(path)!r} was removed") from error
-            if now != found:  # or saved again
+            if now != found:  # or replaced it
                 return self._read(step)
             if isinstance(error, Damaged) or (isinstance(error, OSError) and error.errno == errno.EIO):
                 raise Damaged(_brief(error)) from error
@@ -227,7 +227,7 @@ class OrbaxCheckpointer(Checkpointer):
             raise TrainingError(reason, remedy="choose another step") from damage
 
     def _report(self, step: int, damage: Damaged) -> str:
-        """Sets a damaged checkpoint aside, and logs it."""
+        """Sets a damaged checkpoint aside, logs it, and returns a description for the final error."""
         path, aside = self._path(step), self._aside(step)
         if self._repair:
             path.rename(aside)
@@ -239,7 +239,7 @@ class OrbaxCheckpointer(Checkpointer):
         names = [f"{step}.damaged", *(f"{step}.damaged-{number}" for number in range(2, 1000))]
         return next(path for name in names if not (path := self._directory / name).exists())
 
-    def _nothing_good(self, damages: list[str]) -> Exception:
+    def _no_usable_checkpoint(self, damages: list[str]) -> Exception:
         kept = sorted(self._directory.glob("*.damaged*")) if self._directory.is_dir() else []
         if not damages and not kept:
             return UsageError(f"{str(self._directory)!r} contains no checkpoints")
@@ -251,9 +251,9 @@ class OrbaxCheckpointer(Checkpointer):
 
     def raise_if_all_damaged(self) -> None:
         """Refuses to start from scratch if all checkpoints are damaged."""
-        without = [f"{step} (it has no manifest)" for step in self._candidates()]
-        if without or (self._directory.is_dir() and any(self._directory.glob("*.damaged*"))):
-            raise self._nothing_good(without)
+        incomplete = [f"{step} (it has no manifest)" for step in self._candidates()]
+        if incomplete or (self._directory.is_dir() and any(self._directory.glob("*.damaged*"))):
+            raise self._no_usable_checkpoint(incomplete)
 
     def _candidates(self) -> list[int]:
         if not self._directory.is_dir():
@@ -280,7 +280,7 @@ def _inode(path: Path) -> int | None:
 
 
 def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the metrics by which a checkpoint can be the best."""
+    """Returns the metrics with finite values: only those can rank a checkpoint."""
     numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float | np.number)}
     return {name: float(value) for name, value in numbers.items() if np.isfinite(value)}
 

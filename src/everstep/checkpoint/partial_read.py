@@ -1,7 +1,7 @@
-"""Some arrays of a checkpoint, without the others: their shapes first, then those that are wanted.
+"""Reads some arrays of a checkpoint: first all shapes, then the selected arrays.
 
-Somebody else may have written the checkpoint. So nothing of it is decoded that could grow: Orbax is configured to store
-arrays as they are, and a checkpoint that has them packed, or in pieces larger than themselves, is refused.
+The checkpoint may come from an untrusted source, so nothing is decoded that could expand in memory. Everstep stores
+arrays uncompressed: a checkpoint with compressed arrays, or with chunks larger than the array, is refused.
 """
 
 import contextlib
@@ -19,26 +19,25 @@ import tensorstore as ts
 from everstep.checkpoint.manifest import Damaged
 from everstep.types import State
 
-_FRAME = re.compile(rb"\x28\xb5\x2f\xfd")
-_RAW, _REPEATED, _PACKED, _RESERVED = range(4)  # the kinds of Zstandard blocks
-_LARGEST = 128 << 10
-_LEAST = 1 << 10  # what an empty block counts: visiting it takes time
+_FRAME = re.compile(rb"\x28\xb5\x2f\xfd")  # the first bytes of a Zstandard frame
+_RAW, _REPEATED, _COMPRESSED, _RESERVED = range(4)  # the kinds of Zstandard blocks
+_LARGEST_BLOCK = 128 << 10
+_SMALLEST_BLOCK = 1 << 10  # an empty block counts as this: visiting it takes time
 _INDEX_LIMIT = 48 << 20
-"""What any index may unpack to: several times that of a model of ten thousand arrays."""
+"""Bytes that any index may decompress to: several times the index of a model of ten thousand arrays."""
 
-
-_PREFIX, _SUFFIX = "arrays.", "/.zarray"  # around the key of an array, where Orbax keeps what it says of it
-_LONGEST = 1 << 16
+_PREFIX, _SUFFIX = "arrays.", "/.zarray"  # around the key of an array: where Orbax keeps its description
+_LONGEST_DESCRIPTION = 1 << 16
 _NUMBER = re.compile(r"[<>|][biufc](1|2|4|8|16)|bfloat16|float8_\w{1,16}|u?int[24]")
 
 
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every array with elements, by key; reads none of them.
+    """Returns the shape of every array with elements, by key, without reading the arrays.
 
     Raises:
-      Damaged: It cannot be read, or would take far more memory than it has bytes.
+      Damaged: The checkpoint cannot be read, or would expand to far more memory than it has bytes.
     """
-    _require_modest_index(path / "state")
+    _limit_index(path / "state")
     with _readable("its list of arrays"):
         store = ts.KvStore.open(_kvstore(path), context=_context()).result()
         names = [name.decode() for name in store.list().result()]
@@ -47,21 +46,21 @@ def shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def read(path: Path, keys: Iterable[str]) -> State:
-    """Returns the arrays of these keys, of which `shapes` has told the shapes, as they were written.
+    """Returns the arrays of these keys as they were written; call `shapes` first, which checks the checkpoint.
 
     Raises:
-      Damaged: One cannot be read.
+      Damaged: An array cannot be read.
     """
     with _readable("one of its arrays"):
         specs = {key: {"driver": "zarr", "kvstore": _kvstore(path, f"{_PREFIX}{key}/")} for key in keys}
         context = _context()
         opened = {key: ts.open(spec, open=True, read=True, context=context) for key, spec in specs.items()}
-        coming = {key: array.result().read() for key, array in opened.items()}
-        return {key: np.asarray(array.result()) for key, array in coming.items()}
+        reading = {key: array.result().read() for key, array in opened.items()}
+        return {key: np.asarray(array.result()) for key, array in reading.items()}
 
 
 def _context() -> Any:
-    """Keeps the index in memory while it is used: else it is unpacked anew for every array."""
+    """Returns a context that caches the index: otherwise it would be decompressed again for every array."""
     return ts.Context({"cache_pool": {"total_bytes_limit": _INDEX_LIMIT}})
 
 
@@ -71,14 +70,14 @@ def _kvstore(path: Path, key: str = "") -> dict[str, Any]:
 
 def _shape(store: Any, key: str) -> tuple[int, ...]:
     with _readable(key):
-        said = json.loads(store.read(f"{_PREFIX}{key}{_SUFFIX}").result().value[:_LONGEST])
-        shape, chunks = tuple(map(int, said["shape"])), tuple(map(int, said["chunks"]))
-        packed, dtype = (said.get("compressor"), said.get("filters")), said["dtype"]
+        stored = json.loads(store.read(f"{_PREFIX}{key}{_SUFFIX}").result().value[:_LONGEST_DESCRIPTION])
+        shape, chunks = tuple(map(int, stored["shape"])), tuple(map(int, stored["chunks"]))
+        compressed, dtype = (stored.get("compressor"), stored.get("filters")), stored["dtype"]
         too_large = any(chunk > max(size, 1) for chunk, size in zip(chunks, shape, strict=True))
     if too_large:
-        raise Damaged(f"{key} of shape {shape} is stored in pieces of {chunks}")
-    if any(packed):
-        raise Damaged(f"{key} is packed, which Everstep does not do")
+        raise Damaged(f"{key} of shape {shape} is stored in chunks of {chunks}")
+    if any(compressed):
+        raise Damaged(f"{key} is compressed, which Everstep does not do")
     if not isinstance(dtype, str) or not _NUMBER.fullmatch(dtype):
         raise Damaged(f"{key} holds no numbers, but {str(dtype)[:40]!r}")
     return shape
@@ -88,35 +87,36 @@ def _shape(store: Any, key: str) -> tuple[int, ...]:
 def _readable(what: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # of tensorstore whatever it finds in files that somebody else wrote
+    except Exception as error:  # tensorstore raises many kinds for files that it did not write
         reason = str(error).strip().partition("\n")[0][:300]
         raise Damaged(f"{what} cannot be read: {type(error).__name__}: {reason}") from error
 
 
-def _require_modest_index(folder: Path) -> None:
-    """Checks that what is packed below a folder unpacks to no more than half of what is on disk, or to little.
+def _limit_index(folder: Path) -> None:
+    """Checks that the index below a folder decompresses to at most half of the bytes on disk, or to little.
 
-    Arrays are in an OCDBT database, whose index is packed by Zstandard. A few kilobytes of it may unpack to gigabytes,
-    three times for a moment, as soon as the database is read. So it is measured first, without unpacking: a Zstandard
-    frame is a row of blocks, each with a header that says how long it is, and unpacks to 128 KiB at most.
+    Arrays are in an OCDBT database, whose index is compressed by Zstandard. A few kilobytes may decompress to gigabytes
+    as soon as the database is opened, held three times for a moment. So the size is measured first, without
+    decompressing: a Zstandard frame is a sequence of blocks, each with a header that has its length, and a block
+    decompresses to 128 KiB at most.
 
     Raises:
-      Damaged: It unpacks to more.
+      Damaged: The index decompresses to more.
     """
     files = [Path(place, name) for place, _, names in os.walk(folder) for name in names]
     left = allowed = _INDEX_LIMIT + sum(path.stat().st_size for path in files) // 2
     for path in files:
-        for unpacked in _blocks(path):
-            left -= unpacked
+        for decompressed in _blocks(path):
+            left -= decompressed
             if left < 0:
-                raise Damaged(f"its index would unpack to more than {allowed >> 20:,} MiB")
+                raise Damaged(f"its index would decompress to more than {allowed >> 20:,} MiB")
 
 
 def _blocks(path: Path) -> Iterator[int]:
-    """Yields the most that each block of each frame unpacks to; what looks like a frame by chance has a few, too."""
+    """Yields the most that each block of each frame decompresses to, and a little for bytes that resemble a frame."""
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(open(path, "rb"))
-        if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
+        if os.fstat(file.fileno()).st_size == 0:  # an empty file cannot be mapped
             return
         data = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         for found in _FRAME.finditer(data):
@@ -124,14 +124,14 @@ def _blocks(path: Path) -> Iterator[int]:
 
 
 def _blocks_of_frame(data: mmap.mmap, at: int) -> Iterator[int]:
-    """Yields the blocks of a frame whose description begins at `at`."""
-    described = data[at] if at < len(data) else 0
-    single = described >> 5 & 1
-    size_bytes = (single, 2, 4, 8)[described >> 6]
-    at += 1 + (1 - single) + (0, 1, 2, 4)[described & 3] + size_bytes
+    """Yields the most that each block decompresses to, of a frame whose descriptor is at `at`."""
+    descriptor = data[at] if at < len(data) else 0
+    single = descriptor >> 5 & 1
+    size_bytes = (single, 2, 4, 8)[descriptor >> 6]
+    at += 1 + (1 - single) + (0, 1, 2, 4)[descriptor & 3] + size_bytes
     last, kind = 0, _RAW
     while not last and kind != _RESERVED and at + 3 <= len(data):
         header = int.from_bytes(data[at : at + 3], "little")
         last, kind, size = header & 1, header >> 1 & 3, header >> 3
-        yield max(size, _LARGEST if kind == _PACKED else _LEAST)
+        yield max(size, _LARGEST_BLOCK if kind == _COMPRESSED else _SMALLEST_BLOCK)
         at += 3 + (1 if kind == _REPEATED else size)

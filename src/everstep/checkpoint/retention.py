@@ -1,4 +1,4 @@
-"""Which checkpoints stay: a rule, and nothing but the rule."""
+"""Which checkpoints are kept: a pure rule over steps, times and metrics."""
 
 import dataclasses
 import math
@@ -10,12 +10,12 @@ from everstep.errors import UsageError
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A checkpoint as the rule sees it.
+    """What the rule knows of a checkpoint.
 
     Attributes:
-      step: Its step.
+      step: The training step that was saved.
       saved: When it was saved, in seconds.
-      metrics: The logs of the evaluation that belongs to it.
+      metrics: The logs of the step's evaluation.
     """
 
     step: int
@@ -25,14 +25,14 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Retention:
-    """Keeps the newest, and of the others one every so often, and the best.
+    """Keeps the newest checkpoints, some of the older ones at regular distances, and the best.
 
     Attributes:
-      newest: How many of the newest stay; at least 2, so that there is one to fall back on.
-      every_steps: Keep also one for every so many steps.
-      every_seconds: Keep also one for every so many seconds.
-      best: How many of the best stay.
-      metric: By which evaluation metric they are the best.
+      newest: How many of the newest are kept; at least 2, so that there is one to fall back on.
+      every_steps: Keep also one per this many steps; None for no such checkpoints.
+      every_seconds: Keep also one per this many seconds; None for no such checkpoints.
+      best: How many of the best are kept.
+      metric: The evaluation metric that ranks them.
       mode: Whether a higher or a lower value is better.
     """
 
@@ -54,7 +54,7 @@ class Retention:
             raise UsageError("needs the name of a metric", key="keep_best", remedy="set best_checkpoint_eval_metric")
 
     def kept(self, entries: Iterable[Entry]) -> set[int]:
-        """Returns the steps that stay; applied again to what stays, it removes nothing."""
+        """Returns the steps that are kept; applied again to those, the rule removes nothing."""
         ordered = sorted(entries, key=lambda entry: entry.step)
         kept = {entry.step for entry in ordered[-self.newest :]}
         if self.every_steps:
@@ -64,9 +64,9 @@ class Retention:
         return kept | self.best_of(ordered)
 
     def best_of(self, ordered: Iterable[Entry]) -> set[int]:
-        """Returns the steps that are the best."""
+        """Returns the steps of the best checkpoints."""
         rated = [(self._rating(entry), entry.step) for entry in ordered]
-        # Of equal ones the older stays; one without a finite value is never among the best.
+        # Of equal ones the older is kept; one without a finite value is never among the best.
         ranked = sorted((rating, step) for rating, step in rated if rating is not None)
         return {step for _, step in ranked[: self.best]}
 

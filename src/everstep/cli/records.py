@@ -108,8 +108,8 @@ def _lines(found: Inspection) -> Iterator[str]:
     total = sum(records for _, records, _ in found.files)
     yield aligned([*rows, (f"{len(rows)} files", f"{total} records", f"{sum(size for *_, size in found.files)} bytes")])
     if found.features:
-        yield f"\nfeatures, of {found.looked} records"
-        yield aligned([(name, *_described(feature, found.looked)) for name, feature in found.features.items()])
+        yield f"\nfeatures, of {found.inspected} records"
+        yield aligned([(name, *_described(feature, found.inspected)) for name, feature in found.features.items()])
     if differ := list(differences(found)):
         yield "\nnot the same in all records"
         yield from differ
@@ -131,7 +131,7 @@ def _described(feature: Feature, looked: int) -> tuple[str, str, str]:
 def _plain(found: Inspection) -> dict[str, Any]:
     return {
         "files": [{"file": file, "records": records, "bytes": size} for file, records, size in found.files],
-        "looked": found.looked,
+        "looked": found.inspected,
         "features": {
             name: {
                 "type": feature.kind,

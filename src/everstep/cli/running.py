@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from everstep import redaction, storage
-from everstep.checkpoint.remote.working import working_copy
+from everstep.checkpoint.remote.run_copies import working_copy
 from everstep.cli.output import quiet
 from everstep.cli.request import Resolved
 from everstep.config import get_task

@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 from everstep.checkpoint.remote.lease import is_renewed
+from everstep.checkpoint.remote.run_copies import local_runs, local_view
 from everstep.checkpoint.remote.urls import checked, is_url
-from everstep.checkpoint.remote.working import local_runs, local_view
 from everstep.errors import UsageError
 from everstep.launch.submit.overview import Overview, listable
 from everstep.run.checkpoint_selection import selected_steps

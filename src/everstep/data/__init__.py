@@ -1,14 +1,14 @@
-"""Data: streams of batches that know their position, one file per source."""
+"""Data: streams of batches with a position, one file per source."""
 
 from everstep.data.arrays import ArrayStream
 from everstep.data.config import DataConfig
-from everstep.data.files import pick_dataset_fn
 from everstep.data.grain import GrainStream
 from everstep.data.input_reader import InputReader
 from everstep.data.iterables import IterableStream
 from everstep.data.labels import check_labels
 from everstep.data.map_dataset import MapDatasetStream
 from everstep.data.py_dataset import PyDatasetStream
+from everstep.data.record_sources import pick_dataset_fn
 from everstep.data.source import make_stream, record_stream
 from everstep.data.stream import Block, Stream
 from everstep.data.tf_data import TFDataStream

@@ -1,4 +1,4 @@
-"""Numbers and paths as people pass them, NumPy's included, converted to plain ones or refused."""
+"""Converts numbers and paths that users pass, NumPy's included, to plain Python values, or refuses them."""
 
 import operator
 import os
@@ -10,7 +10,7 @@ from everstep.errors import UsageError
 
 
 def whole_number(key: str, value: Any, least: int = 1, most: int | None = None) -> int:
-    """Returns a whole number as an int: also one of NumPy's, and 3.0 for 3.
+    """Returns a whole number as an int; NumPy's integers and 3.0 are accepted.
 
     Args:
       key: The argument's name.
@@ -19,7 +19,7 @@ def whole_number(key: str, value: Any, least: int = 1, most: int | None = None) 
       most: The largest allowed number; None for no limit.
 
     Raises:
-      UsageError: It is not a whole number, or outside the limits.
+      UsageError: The value is not a whole number, or outside the limits.
     """
     number = _whole(value)
     if number is None or number < least or (most is not None and number > most):
@@ -37,7 +37,7 @@ def place(key: str, value: Any) -> str:
     """Returns a path or a URL as text.
 
     Raises:
-      UsageError: It is neither.
+      UsageError: The value is neither.
     """
     try:
         text = os.fspath(value)

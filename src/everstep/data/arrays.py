@@ -28,13 +28,13 @@ class ArrayStream(Stream):
     Args:
       arrays: Any nesting of arrays that have the samples along their first axis.
       batch_size: Samples per batch.
-      shuffle: Whether each epoch has an order of its own.
-      seed: With the epoch, decides that order.
+      shuffle: Whether each epoch has its own order.
+      seed: With the epoch, determines that order.
       repeat: Whether epoch follows epoch without end.
       drop_remainder: Whether the last, short batch of an epoch is dropped.
 
     Raises:
-      UsageError: The arrays are empty, of different lengths, scalars or Python objects, or give no batch.
+      UsageError: The arrays are empty, of different lengths, scalars or Python objects, or too few for a batch.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class ArrayStream(Stream):
             yield nest.map_leaves(lambda leaf: leaf[0], self._gather([self._rows(epoch, index, 1)], 1))
 
     def block(self, n: int) -> Block | None:
-        """Returns up to `n` batches gathered at once, on into the next epoch; see `Stream.block`."""
+        """Returns up to `n` batches gathered at once, across epochs; see `Stream.block`."""
         rows: list[np.ndarray] = []
         states: list[StreamState] = []
         while len(states) < n and (start := self._next_start()) is not None:
             epoch, batch = start
             count = min(n - len(states), self._full - batch)
             if count < 1 and states:
-                break  # the short batch comes by itself
+                break  # the short batch is a block by itself
             count = max(1, count)
             rows.append(self._rows(epoch, batch, count))
             states += [Position(epoch, batch + i + 1).state() for i in range(count)]
@@ -86,13 +86,13 @@ class ArrayStream(Stream):
         return Block(self._gather(rows, len(states)), len(states), states) if states else None
 
     def _next_start(self) -> Position | None:
-        """Returns where the next batch is, None at the end."""
+        """Returns the position of the next batch; None at the end."""
         if self._position.batch < self._length:
             return self._position
         return Position(self._position.epoch + 1, 0) if self.repeat else None
 
     def _rows(self, epoch: int, batch: int, count: int) -> np.ndarray:
-        """Returns which samples `count` batches of an epoch hold; the short batch only by itself."""
+        """Returns the indices of the samples in `count` batches of an epoch; for the short batch `count` is 1."""
         start = batch * self._batch_size
         stop = min(start + count * self._batch_size, self._size)
         return self._permutation(epoch)[start:stop] if self._shuffle else np.arange(start, stop)
@@ -100,7 +100,8 @@ class ArrayStream(Stream):
     def _gather(self, rows: list[np.ndarray], count: int) -> Batch:
         """Returns `count` batches of those samples on a new leading axis, in fresh memory."""
         indices = rows[0] if len(rows) == 1 else np.concatenate(rows)
-        return nest.map_leaves(lambda leaf: _fold(_take(leaf, indices), count), self.arrays)
+        size = len(indices) // count
+        return nest.map_leaves(lambda leaf: _take(leaf, indices).reshape(count, size, *leaf.shape[1:]), self.arrays)
 
     def _permutation(self, epoch: int) -> np.ndarray:
         if self._order is None or self._order[0] != epoch:
@@ -109,25 +110,28 @@ class ArrayStream(Stream):
 
 
 def _take(leaf: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Returns those rows, in memory that begins where devices want it: a CPU backend then takes it without a copy."""
-    if leaf.dtype == object:  # text: what lies in memory are Python's own strings
+    """Returns those rows in aligned memory, which a CPU backend uses without a copy."""
+    if leaf.dtype == object:  # text: Python's strings have no layout in the array
         return np.take(leaf, indices, axis=0)
     shape = (len(indices), *leaf.shape[1:])
     size = leaf.itemsize * math.prod(shape)
-    room = np.empty(size + _ALIGNMENT, np.uint8)
-    begin = -room.ctypes.data % _ALIGNMENT
-    rows = room[begin : begin + size].view(leaf.dtype).reshape(shape)
-    return np.take(leaf, indices, axis=0, out=rows, mode="clip")  # the indices are ours; "raise" would buffer
-
-
-def _fold(samples: np.ndarray, count: int) -> np.ndarray:
-    return samples.reshape(count, len(samples) // count, *samples.shape[1:])
+    buffer = np.empty(size + _ALIGNMENT, np.uint8)
+    begin = -buffer.ctypes.data % _ALIGNMENT
+    rows = buffer[begin : begin + size].view(leaf.dtype).reshape(shape)
+    return np.take(leaf, indices, axis=0, out=rows, mode="clip")  # the indices are valid; "raise" would buffer
 
 
 def _common_length(arrays: Any) -> int:
     leaves = list(nest.walk(arrays))
     for path, leaf in leaves:
-        _check_leaf(path, leaf)
+        if leaf.ndim == 0:
+            raise UsageError("has no axis, expected samples along the first one", key=path, received=leaf.item())
+        if leaf.dtype == object and not is_text(leaf):
+            raise UsageError(
+                "holds Python objects (dtype object), often rows of different lengths",
+                key=path,
+                remedy="pad them, or convert them with astype to numbers or strings",
+            )
     lengths = {path or "the array": len(leaf) for path, leaf in leaves}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{path}: {length}" for path, length in lengths.items())
@@ -137,29 +141,18 @@ def _common_length(arrays: Any) -> int:
     return next(iter(lengths.values()))
 
 
-def _check_leaf(path: str, leaf: np.ndarray) -> None:
-    name = f"array {path}".strip()
-    if leaf.ndim == 0:
-        raise UsageError(f"{name} has no axis, expected samples along the first one", received=leaf.item())
-    if leaf.dtype == object and not is_text(leaf):
-        raise UsageError(
-            f"{name} holds Python objects (dtype object), often rows of different lengths",
-            remedy="pad them, or convert them with astype to numbers or strings",
-        )
-
-
 def is_text(array: np.ndarray) -> bool:
-    """Whether an array holds nothing but strings or bytes."""
+    """Whether an array holds only strings or bytes."""
     if array.dtype != object:
         return array.dtype.kind in "USO"
     return array.size > 0 and all(isinstance(value, str | bytes) for value in array.reshape(-1))
 
 
 def check_batch_size(batch_size: int, size: int, drop_remainder: bool) -> None:
-    """Refuses a batch size that gives no batch.
+    """Refuses a batch size for which there is no batch.
 
     Raises:
-      UsageError: It is not positive, or larger than the data, whose remainder is dropped.
+      UsageError: It is not positive, or larger than the data while the remainder is dropped.
     """
     if batch_size < 1:
         raise UsageError("must be at least 1", key="global_batch_size", received=batch_size)
@@ -223,7 +216,7 @@ def count_samples(arrays: Any) -> int:
     """Returns how many samples there are.
 
     Raises:
-      UsageError: The parts do not agree on it, or there is none.
+      UsageError: The arrays have different numbers of samples, or none.
     """
     lengths = {path or "x": len(leaf) for path, leaf in nest.walk(arrays)}
     if len(set(lengths.values())) != 1 or not next(iter(lengths.values())):

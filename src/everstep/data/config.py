@@ -15,10 +15,10 @@ _SERVICE = Declined(
 
 @dataclasses.dataclass
 class DataConfig(Config):
-    """Where batches come from and how they are cut.
+    """Where batches come from and how they are made.
 
-    Fields left at None follow from the use: training data is shuffled, repeated and cut into full batches
-    only; evaluation data is read once, in order, to the last sample.
+    Fields that are None follow from the use: training data is shuffled, repeated and cut into full batches only;
+    evaluation data is read once, in order, to the last sample.
     """
 
     _may_change: ClassVar[frozenset[str]] = frozenset(
@@ -38,10 +38,10 @@ class DataConfig(Config):
     """Record files: a path, a glob, several with commas between, a list of those; or a dict of such, to be combined."""
 
     tfds_name: str | dict[str, str] = ""
-    """A TensorFlow Datasets name that lies ready on this machine, as `mnist` or `mnist:3.0.1`; or a dict of those."""
+    """A TensorFlow dataset that is prepared on this machine, such as `mnist` or `mnist:3.0.1`; or a dict of those."""
 
     tfds_split: str = ""
-    """Which part of it: `train`, `train[:80%]`."""
+    """Which part of the TensorFlow dataset to read: `train`, `train[:80%]`."""
 
     tfds_data_dir: str = ""
     """Where TensorFlow Datasets keeps its data. Empty: `TFDS_DATA_DIR`, or `~/tensorflow_datasets`."""
@@ -56,7 +56,7 @@ class DataConfig(Config):
     """Samples per step, over all devices; at least 1."""
 
     limit_batches: int | None = None
-    """Read only the first so many batches of each epoch, for a quick try. None: all."""
+    """Read only this many batches of each epoch, for a quick test. None: all."""
 
     is_training: bool | None = None
     """Whether this is training data. None: the caller decides, from where the data is used."""
@@ -65,16 +65,16 @@ class DataConfig(Config):
     """Whether the last, short batch of an epoch is dropped. None: in training yes, in evaluation no."""
 
     shuffle_buffer_size: int = 10_000
-    """Records to draw from at random when training on record files. Arrays are always shuffled as a whole."""
+    """Size of the shuffle buffer, in records, when training on record files. Arrays are always shuffled as a whole."""
 
     cache: bool = False
-    """Whether parsed samples stay in memory after the first pass; training then shuffles those."""
+    """Whether parsed samples are kept in memory after the first pass; training then shuffles those."""
 
     cycle_length: int | None = None
     """Files read in turn. None: 8 in training, one after the other in evaluation."""
 
     block_length: int = 1
-    """Records taken from a file before the next one's turn."""
+    """Records read from a file before the next file's turn."""
 
     sharding: bool = True
     """Whether each of several processes reads its own part: of the files if there are enough, else of the records."""
@@ -83,7 +83,7 @@ class DataConfig(Config):
     """Samples always come in a deterministic order; False is refused."""
 
     seed: int | None = None
-    """With the epoch, decides the order of training data. None: `runtime.seed`."""
+    """With the epoch, determines the order of training data. None: `runtime.seed`."""
 
     repeat: bool | None = None
     """Whether epoch follows epoch without end. None: in training yes, in evaluation no."""
@@ -97,20 +97,20 @@ class DataConfig(Config):
     autotune_algorithm: (
         Literal["DEFAULT", "HILL_CLIMB", "GRADIENT_DESCENT", "MAX_PARALLELISM", "STAGE_BASED"] | None
     ) = None
-    """How TensorFlow finds the number of threads for it. None: TensorFlow decides."""
+    """How TensorFlow tunes the number of threads. None: TensorFlow decides."""
 
     def validate(self) -> None:
-        """Checks the numbers, and that there is one source.
+        """Checks the numbers, and that there is only one source.
 
         Raises:
           UsageError: A number is too small, or fields exclude each other; names the keys.
         """
         super().validate()
-        problems = [*self._low_numbers(), *self._contradictions()]
+        problems = list(self._problems())
         if problems:
             raise UsageError(problems)
 
-    def _low_numbers(self) -> Iterator[Problem]:
+    def _problems(self) -> Iterator[Problem]:
         least = {
             "global_batch_size": 1,
             "limit_batches": 1,
@@ -123,8 +123,6 @@ class DataConfig(Config):
             value = getattr(self, name)
             if value is not None and value < bound:
                 yield Problem(name, f"must be at least {bound}", received=value)
-
-    def _contradictions(self) -> Iterator[Problem]:
         if self.input_path and self.tfds_name:
             reason = f"but input_path is {self.input_path!r}"
             yield Problem("tfds_name", reason, received=self.tfds_name, remedy="set one of them")

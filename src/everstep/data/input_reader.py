@@ -1,6 +1,6 @@
-"""`InputReader`: from a data configuration and a user's functions to a stream, as in TF Model Garden.
+"""`InputReader`: makes a stream from a data configuration and a user's functions, as in TF Model Garden.
 
-Each epoch is one `tf.data` pipeline; resuming opens the same one and skips. The order of operations:
+Each epoch is one `tf.data` pipeline; resuming builds the same one and skips. The order of operations:
 
     read -> shuffle (training, not cached) -> decode -> combine -> sample -> parse -> filter
          -> cache (then shuffle, in training) -> batch -> postprocess
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from everstep.data import files, randomness, tf_data
+from everstep.data import randomness, record_sources, tf_data
 from everstep.data.config import DataConfig
-from everstep.data.files import FileSource, Interleave, Shard, Source, find_files, naming_damage, read_records
+from everstep.data.record_sources import FileSource, Interleave, Shard, Source, find_files, naming_damage, read_records
 from everstep.data.stream import Stream, skip
 from everstep.data.tf_data import load_tensorflow
 from everstep.data.tfds import TfdsSource
@@ -28,7 +28,7 @@ _GIGABYTE = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Hooks:
-    """A user's functions, each optional; `InputReader` says what each one gets and returns."""
+    """A user's functions, each optional; `InputReader` documents their arguments and results."""
 
     decode: Function | None = None
     combine: Function | None = None
@@ -46,7 +46,7 @@ class Hooks:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How to read, every choice made; see `DataConfig`."""
+    """How to read, with every default resolved; see `DataConfig`."""
 
     batch_size: int
     drop_remainder: bool = False
@@ -65,8 +65,8 @@ class InputPipeline:
 
     Args:
       tf: The module `tensorflow`.
-      sources: What to read; a dict of sources where `hooks.combine` joins several.
-      hooks: A user's functions.
+      sources: What to read; a dict of sources if `hooks.combine` joins several.
+      hooks: The user's functions.
       reading: How to read.
       input_context: Passed to `hooks.transform_and_batch`.
     """
@@ -79,16 +79,18 @@ class InputPipeline:
         # Compiled here, once: every epoch's pipeline would trace them again.
         self._functions = {name: tf.function(fn) for name in _ON_TENSORS if (fn := getattr(hooks, name)) is not None}
         self._drawing: dict[str, bool] = {}
-        self._cached = self._in_memory() if reading.cache else None
+        self._cached: Any = None
+        if reading.cache:  # always read in the order of epoch 0
+            self._cached = self._with_options(self._parsed(self._read(0, 0, shuffle=False))).cache()
         self.unshuffled = self.batches(0, 0, shuffle=False)
-        """Epoch 0 in the order of the files: shows what the pipeline is made of."""
+        """Epoch 0 in the order of the files: for inspecting the pipeline."""
 
     def batches(self, epoch: int, skipped: int, *, shuffle: bool = True) -> Any:
         """Returns the epoch's batches as a dataset.
 
         Args:
-          epoch: Which one.
-          skipped: How many batches at its start to skip; read raw, not computed, where that is the same.
+          epoch: The epoch.
+          skipped: How many batches at its start to skip; their records are not parsed if that makes no difference.
           shuffle: Whether to use the shuffle buffer.
         """
         early = self._skips_samples()
@@ -97,7 +99,7 @@ class InputPipeline:
         return self._with_options(batches if early else batches.skip(skipped))
 
     def _skips_samples(self) -> bool:
-        """Whether samples can be skipped before they are computed, without changing what is counted or drawn."""
+        """Whether records can be skipped before they are parsed, without changing the later batches."""
         if self._hooks.transform_and_batch or self._drawing.get("postprocess"):
             return False
         if self._reading.cache:
@@ -108,13 +110,9 @@ class InputPipeline:
         if self._cached is None:
             return self._parsed(self._read(epoch, skipped, shuffle))
         if shuffle and self._reading.shuffle and self._reading.shuffle_buffer:
-            seeds = files.seeds(randomness.generator(self._reading.seed, epoch))
-            return files.shuffled(self._tf, self._cached, self._reading.shuffle_buffer, *seeds).skip(skipped)
+            seeds = record_sources.seeds(randomness.generator(self._reading.seed, epoch))
+            return record_sources.shuffled(self._tf, self._cached, self._reading.shuffle_buffer, *seeds).skip(skipped)
         return self._cached.skip(skipped)
-
-    def _in_memory(self) -> Any:
-        """Returns the parsed samples, cached after they were all read; always read in the order of epoch 0."""
-        return self._with_options(self._parsed(self._read(0, 0, shuffle=False))).cache()
 
     def _read(self, epoch: int, skipped: int, shuffle: bool) -> Any:
         random = randomness.generator(self._reading.seed, epoch) if self._reading.shuffle else None
@@ -130,24 +128,24 @@ class InputPipeline:
             return self._shuffled(records, random) if shuffle else records
         if not shuffle or not self._reading.shuffle_buffer:
             return records.repeat()
-        return files.shuffled_forever(self._tf, records, self._reading.shuffle_buffer, *files.seeds(random))
+        seeds = record_sources.seeds(random)
+        return record_sources.shuffled_forever(self._tf, records, self._reading.shuffle_buffer, *seeds)
 
     def _shuffled(self, records: Any, random: np.random.Generator | None) -> Any:
         if random is None or self._reading.cache or not self._reading.shuffle_buffer:
             return records
-        return files.shuffled(self._tf, records, self._reading.shuffle_buffer, *files.seeds(random))
+        return record_sources.shuffled(self._tf, records, self._reading.shuffle_buffer, *record_sources.seeds(random))
 
     def _parsed(self, records: Any) -> Any:
-        samples = self._mapped("parse", self._sampled(self._decoded(records)))
+        """Returns the samples of the records: decoded, combined, sampled, parsed and filtered."""
+        if self._hooks.combine and isinstance(records, dict):
+            samples = self._hooks.combine({name: self._mapped("decode", part) for name, part in records.items()})
+        else:
+            samples = self._mapped("decode", records)
+        if self._hooks.sample:
+            samples = samples.apply(self._hooks.sample)
+        samples = self._mapped("parse", samples)
         return samples.filter(self._functions["filter"]) if self._hooks.filter else samples
-
-    def _decoded(self, records: Any) -> Any:
-        if not self._hooks.combine or not isinstance(records, dict):
-            return self._mapped("decode", records)
-        return self._hooks.combine({name: self._mapped("decode", part) for name, part in records.items()})
-
-    def _sampled(self, decoded: Any) -> Any:
-        return decoded.apply(self._hooks.sample) if self._hooks.sample else decoded
 
     def _batched(self, samples: Any) -> Any:
         if self._hooks.transform_and_batch:
@@ -183,17 +181,17 @@ class InputPipeline:
 class InputStream(Stream):
     """Batches from record files or TensorFlow Datasets; returned by `InputReader.read`.
 
-    The order is a pure function of (seed, epoch). Skipped records are read but not parsed where each makes one
-    sample and no function draws random numbers; otherwise everything before the position is computed again.
+    The order is a pure function of (seed, epoch). Skipped records are read but not parsed if each becomes one sample
+    and no function draws random numbers; otherwise everything before the position is computed again.
 
     Args:
-      sources: What to read; a dict of sources where `hooks.combine` joins several.
-      hooks: A user's functions.
+      sources: What to read; a dict of sources if `hooks.combine` joins several.
+      hooks: The user's functions.
       reading: How to read.
       input_context: Passed to `hooks.transform_and_batch`.
     """
 
-    _key = "input_path"  # what names the files, for messages
+    _key = "input_path"  # the key that names the files, for errors
 
     def __init__(
         self, sources: Source | Mapping[str, Source], hooks: Hooks, reading: Reading, input_context: Any = None
@@ -208,7 +206,7 @@ class InputStream(Stream):
 
     @property
     def endless(self) -> bool:
-        """Whether epoch follows epoch, or the first one has no end."""
+        """Whether epoch follows epoch, or the first epoch has no end."""
         return self._infinite or super().endless
 
     @property
@@ -218,7 +216,7 @@ class InputStream(Stream):
 
     @property
     def guarantee(self) -> str:
-        """What in the user's functions draws numbers that a resumed run cannot draw again; see `Stream.guarantee`."""
+        """Which of the user's functions draw numbers that a resumed run cannot reproduce; see `Stream.guarantee`."""
         weaknesses = tf_data.weaknesses(self._tf, self._pipeline.unshuffled, passes=not self._infinite)
         return "; ".join(weaknesses)
 
@@ -234,25 +232,25 @@ class InputStream(Stream):
 
 
 class InputReader:
-    """Reads what a `DataConfig` names, through functions of yours; what a task's `build_inputs` returns.
+    """Reads the data of a `DataConfig` through your functions; for a task's `build_inputs`.
 
         def build_inputs(self, params, input_context=None):
             reader = InputReader(params, decoder_fn=self.decode, parser_fn=self.parse)
             return reader.read(input_context)
 
     The functions run in this order: read, shuffle (training), `decoder_fn`, `combine_fn`, `sample_fn`,
-    `parser_fn`, `filter_fn`, cache, batch, `postprocess_fn`. Those that see tensors are written in TensorFlow,
-    whatever the backend. Training data is shuffled and repeated, evaluation data is neither.
+    `parser_fn`, `filter_fn`, cache, batch, `postprocess_fn`. Those that receive tensors are written in TensorFlow, on
+    every backend. Training data is shuffled and repeated, evaluation data is neither.
 
-    A resumed run gets the very next batch. For random numbers in the functions: `tf.random.stateless_…` are always
-    the same, others as far as the stream's `guarantee` says.
+    A resumed run gets the very next batch. Random numbers of `tf.random.stateless_…` in the functions are always
+    reproduced; the stream's `guarantee` names others that are not.
 
     Args:
       params: The data section of a task's configuration.
       dataset_fn: Creates a dataset of records from one file's path; None reads TFRecord files.
       decoder_fn: Decodes one serialised record to tensors.
-      combine_fn: Joins a dict of datasets to one, where `input_path` or `tfds_name` is a dict. In training each of
-        them is infinite.
+      combine_fn: Joins a dict of datasets to one, if `input_path` or `tfds_name` is a dict. In training each of them
+        is infinite.
       sample_fn: Transforms the dataset of decoded records: takes a part, repeats some, windows.
       parser_fn: Converts one decoded record to a sample.
       filter_fn: Returns whether a sample is used.
@@ -262,7 +260,7 @@ class InputReader:
       compression: Of TFRecord files: `""`, `"GZIP"` or `"ZLIB"`.
 
     Raises:
-      UsageError: The section names no data, missing data, or contradicts itself.
+      UsageError: The configuration names no data, missing data, or contradicts itself.
     """
 
     def __init__(
@@ -293,9 +291,9 @@ class InputReader:
         """Returns the stream.
 
         Args:
-          input_context: Where several processes share the work: a `tf.distribute.InputContext`, or anything
-            with its `num_input_pipelines`, `input_pipeline_id` and `num_replicas_in_sync`. Batches then have
-            one replica's share of `global_batch_size`, and each process reads a part of the data.
+          input_context: If several processes share the work: a `tf.distribute.InputContext`, or any object with its
+            `num_input_pipelines`, `input_pipeline_id` and `num_replicas_in_sync`. Batches then have one replica's
+            share of `global_batch_size`, and each process reads a part of the data.
 
         Raises:
           UsageError: The batch size cannot be shared evenly.

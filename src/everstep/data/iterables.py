@@ -1,4 +1,4 @@
-"""Python generators and iterables: read as they come, resumed by reading them again."""
+"""Python generators and iterables: read in order, resumed by reading them again."""
 
 import contextlib
 import itertools
@@ -23,24 +23,23 @@ class IterableStream(Stream):
 
         stream = IterableStream(batches, repeat=True)
 
-    Each epoch calls the function, or iterates the object, anew. Resuming does the same and drops the batches
-    that were already used; it is exact if the function yields the same batches whenever it is called for the
-    same epoch. Random numbers are part of that: with `seed` the generators behind `random` and `np.random`
-    are set from (seed, epoch) while the function runs. A generator of its own must be created inside the function.
+    Each epoch calls the function, or iterates the object, again. Resuming does the same and drops the batches that
+    were already used. It is exact if the function yields the same batches whenever it is called for the same epoch.
+    With `seed`, the generators behind `random` and `np.random` are set from (seed, epoch) while the function runs; a
+    generator of its own must be created inside the function.
 
     A one-shot iterator, such as a generator object, can be read once: it neither repeats nor resumes.
 
     Args:
       source: The function, called without arguments, or the iterable.
       repeat: Whether epoch follows epoch without end.
-      batch_size: None: the source yields batches. Otherwise it yields samples, stacked to batches of this
-        size, the last one of an epoch as short as it comes.
-      seed: With the epoch, sets the global random generators for the source; None leaves them alone.
-      reads_on: Whether a one-shot iterator that is opened again at its beginning, as for another evaluation,
-        continues where it is.
+      batch_size: None if the source yields batches. Otherwise it yields samples, which are stacked to batches of this
+        size; the last batch of an epoch may be shorter.
+      seed: With the epoch, sets the global random generators for the source; None does not change them.
+      reads_on: Whether a one-shot iterator continues where it is when it is opened again, as for another evaluation.
 
     Raises:
-      UsageError: A one-shot iterator should repeat, or the batch size is not positive.
+      UsageError: A one-shot iterator cannot repeat, or the batch size is not positive.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class IterableStream(Stream):
         """A one-shot iterator cannot be read again, a DataLoader's order is not saved; see `Stream.guarantee`."""
         if self._one_shot:
             return str(self._cannot("go back or resume"))
-        if _shuffles_unseen(self._source):
+        if _is_shuffling_data_loader(self._source):
             return (
                 "a PyTorch DataLoader draws its order from a generator of its own, which is not saved: pass its "
                 "dataset instead, which is shuffled here"
@@ -74,7 +73,7 @@ class IterableStream(Stream):
         return ""
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
-        """Returns the epoch's batches from that batch on, reading and dropping those before it."""
+        """Returns the epoch's batches from that batch on; reads and drops those before it."""
         if self._one_shot and ((self._started and not self._reads_on) or (epoch, batch) != (0, 0)):
             raise self._cannot("go back or resume")
         self._started = True
@@ -83,7 +82,7 @@ class IterableStream(Stream):
         return batches
 
     def _draw(self, epoch: int) -> Iterator[Batch]:
-        """Yields one epoch, the source's code running under the epoch's random state."""
+        """Yields one epoch; the source's code runs with the epoch's random state."""
         random = contextlib.nullcontext() if self._seed is None else BorrowedRandomness(self._seed, epoch)
         with random:
             items = iter(self._source()) if callable(self._source) else iter(self._source)
@@ -104,12 +103,12 @@ class IterableStream(Stream):
 
 
 def is_one_shot(source: Any) -> bool:
-    """Whether the source is an iterator already, so that reading it uses it up."""
+    """Whether the source is an iterator, which can be read only once."""
     return isinstance(source, Iterator) and not isinstance(source, Stream)
 
 
-def _shuffles_unseen(source: Any) -> bool:
-    """Whether it is a `torch.utils.data.DataLoader` whose order is not that of its dataset."""
+def _is_shuffling_data_loader(source: Any) -> bool:
+    """Whether the source is a `torch.utils.data.DataLoader` whose order is not that of its dataset."""
     classes = {(cls.__module__.rpartition(".")[0], cls.__name__) for cls in type(source).__mro__}
     if ("torch.utils.data", "DataLoader") not in classes:
         return False
@@ -117,7 +116,7 @@ def _shuffles_unseen(source: Any) -> bool:
 
 
 def _count(source: Any, batch_size: int | None) -> int | None:
-    """Returns the number of batches of a sequence; other iterables may not keep what their length says."""
+    """Returns the number of batches of a sequence; of other iterables `len` may not be reliable."""
     if not isinstance(source, (list, tuple)):
         return None
     return -(-len(source) // (batch_size or 1))

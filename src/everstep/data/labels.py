@@ -1,4 +1,4 @@
-"""Class labels are checked on the host: a device computes a finite loss from a label out of range."""
+"""Checks class labels on the host: a device computes a finite loss even for a label out of range."""
 
 from typing import Any
 
@@ -12,38 +12,30 @@ def check_labels(labels: Any, num_classes: int, where: str) -> None:
 
     Args:
       labels: Integers, or floats with whole values, of any shape: a column, a batch, a stacked block.
-      num_classes: How many classes the model tells apart.
+      num_classes: How many classes the model has.
       where: What the labels are, for the message: `"the training labels"`.
 
     Raises:
-      UsageError: A label is not; names the first one, its index, how many there are and what to do.
+      UsageError: A label is invalid; names the first one, its index, how many there are and what to do.
     """
     values = np.asarray(labels)
     if not (np.issubdtype(values.dtype, np.number) or values.dtype == bool):
         raise UsageError(f"{where} are of type {values.dtype}, not whole numbers", remedy="encode class labels")
     if np.iscomplexobj(values):
         raise UsageError(f"{where} are complex numbers, not whole numbers")
-    bad = _bad(values, num_classes)
-    if bad is not None:
-        raise _out_of_range(values, bad, num_classes, where)
-
-
-def _bad(values: np.ndarray, num_classes: int) -> np.ndarray | None:
-    """Returns where the labels are wrong, None if nowhere; reads them twice in the good case."""
     if not values.size:
-        return None
+        return
     if np.issubdtype(values.dtype, np.floating):
-        bad = ~((values >= 0) & (values < num_classes) & (values == np.floor(values)))  # NaN fails every test
-        return bad if bad.any() else None
-    if values.min() >= 0 and values.max() < num_classes:
-        return None
-    return (values < 0) | (values >= num_classes)
-
-
-def _out_of_range(values: np.ndarray, bad: np.ndarray, num_classes: int, where: str) -> UsageError:
+        bad = ~((values >= 0) & (values < num_classes) & (values == np.floor(values)))  # NaN fails every comparison
+        if not bad.any():
+            return
+    elif values.min() >= 0 and values.max() < num_classes:  # the usual case, in two fast passes
+        return
+    else:
+        bad = (values < 0) | (values >= num_classes)
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
     shown = index[0] if len(index) == 1 else index
-    return UsageError(
+    raise UsageError(
         f"{where} must be whole numbers from 0 to {num_classes - 1}, but {int(bad.sum())} of {values.size} "
         f"are not; the first is {values[index].item()} at index {shown}",
         remedy="correct the labels, or give the model an output for every class",

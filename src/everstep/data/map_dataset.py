@@ -14,26 +14,26 @@ from everstep.types import Batch
 
 
 class MapDatasetStream(Stream):
-    """Batches of a dataset that has `__len__`, and `__getitem__` by a number, which gives one sample.
+    """Batches of a dataset that has `__len__`, and `__getitem__`, which returns one sample by its index.
 
         stream = MapDatasetStream(dataset, 32, shuffle=True, seed=0, repeat=True, drop_remainder=True)
 
-    The order of an epoch is that of `ArrayStream`, so any place in it is found without reading what lies before. Where
-    the dataset has `__getitems__`, as PyTorch and `datasets` know it, a batch is one call of that.
+    The order of an epoch is that of `ArrayStream`, so any position is found without reading what comes before it. If
+    the dataset has `__getitems__`, as in PyTorch and `datasets`, a batch is one call of that.
 
-    Samples are any nesting of dicts and tuples; a list of numbers is an array. The code of the dataset may draw from
-    `random` and `np.random`: they are set from seed, epoch and batch meanwhile.
+    Samples are any nesting of dicts and tuples; a list of numbers is an array. The dataset's code may draw from
+    `random` and `np.random`, which are set from seed, epoch and batch meanwhile.
 
     Args:
       dataset: The dataset.
       batch_size: Samples per batch.
-      shuffle: Whether each epoch has an order of its own.
-      seed: With the epoch, decides that order.
+      shuffle: Whether each epoch has its own order.
+      seed: With the epoch, determines that order.
       repeat: Whether epoch follows epoch without end.
       drop_remainder: Whether the last, short batch of an epoch is dropped.
 
     Raises:
-      UsageError: The dataset is empty, has no length, or gives no batch.
+      UsageError: The dataset is empty, has no length, or too few samples for a batch.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class MapDatasetStream(Stream):
         if len(samples) != len(indices):
             raise UsageError(
                 f"{_name(self._dataset)}.__getitems__ returned {len(samples)} samples for {len(indices)} indices",
-                remedy="return a list with one sample for each",
+                remedy="return a list with one sample for each index",
             )
         return samples
 
@@ -113,7 +113,7 @@ def _check_alike(tree: Any, first: Any, index: int, first_index: int) -> None:
 
 
 def _with_arrays(sample: Any) -> Any:
-    """Returns the sample with every leaf an array, lists of numbers too."""
+    """Returns the sample with arrays as leaves; lists of numbers become arrays."""
     if sample is None:
         return None
     if isinstance(sample, Mapping):
@@ -134,14 +134,14 @@ def _array(leaf: Any) -> np.ndarray:
 
 
 def _is_numbers(part: Any) -> bool:
-    """Whether it is a number, or a list of nothing but such, in any depth."""
+    """Whether it is a number, or a list of numbers, nested to any depth."""
     if isinstance(part, list):
         return all(map(_is_numbers, part))
     return isinstance(part, (Number, np.generic))
 
 
 def _as_arrays(dataset: Any) -> Any:
-    """Returns a Hugging Face dataset that gives arrays, unless the user has set another format."""
+    """Returns a Hugging Face dataset that returns arrays, unless the user has set another format."""
     form = getattr(dataset, "format", None)
     is_plain = isinstance(form, Mapping) and "type" in form and form["type"] is None
     return dataset.with_format("numpy") if is_plain and hasattr(dataset, "with_format") else dataset
@@ -158,7 +158,7 @@ def _length(dataset: Any) -> int:
 
 
 def no_length(dataset: Any) -> UsageError:
-    """Returns the error for a dataset that gives samples by index but not their number."""
+    """Returns the error for a dataset that has samples by index but no length."""
     return UsageError(
         f"{_name(dataset)} has __getitem__ but no __len__, so the number of samples in an epoch is not known",
         remedy="add __len__, or pass a function that returns an iterator over batches",

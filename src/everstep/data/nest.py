@@ -1,4 +1,4 @@
-"""Walks the nesting of a batch: dicts, tuples, named tuples and lists, with arrays as leaves.
+"""Functions over the nesting of a batch: dicts, tuples, named tuples and lists, with arrays as leaves.
 
     batch = {"image": images, "label": labels}
     sizes = nest.map_leaves(len, batch)          # {"image": 32, "label": 32}
@@ -62,7 +62,7 @@ def stack(trees: Sequence[Any]) -> Any:
 
 
 def structure(tree: Any) -> Any:
-    """Returns the nesting alone, every leaf as `'*'`: equal for trees of the same form."""
+    """Returns the nesting with `'*'` for every leaf: equal for trees of the same structure."""
     return map_leaves(lambda _: "*", tree)
 
 

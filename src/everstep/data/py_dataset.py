@@ -1,4 +1,4 @@
-"""`keras.utils.PyDataset`: batches by index, with its hooks at the borders of epochs, and its workers."""
+"""`keras.utils.PyDataset`: batches by index, with the dataset's epoch hooks and workers."""
 
 import itertools
 import logging
@@ -22,18 +22,18 @@ class PyDatasetStream(Stream):
         stream = PyDatasetStream(dataset, shuffle=True, seed=0, repeat=True)
 
     The order of the batches of an epoch is a permutation that follows from (seed, epoch), so any position in it is
-    found without computing what comes before. A resumed run calls `on_epoch_begin` and `on_epoch_end` for the epochs
-    before, as often as they were called then, so that the dataset is in the same state. `random` and `np.random` are
-    set from seed, epoch and batch while its code runs.
+    found without computing what comes before it. A resumed run calls `on_epoch_begin` and `on_epoch_end` for the epochs
+    before, so that the dataset is in the same state. `random` and `np.random` are set from seed, epoch and batch while
+    the dataset's code runs.
 
     `workers` batches are computed at once, at most `max_queue_size` ahead, in threads, or with `use_multiprocessing` in
-    processes; their order stays. Threads share the global random generators: for a dataset that draws from them, which
-    the first batch shows, batches are computed one after the other.
+    processes; their order does not change. Threads share the global random generators: if the first batch draws from
+    them, the batches are computed one after the other.
 
     Args:
       dataset: The dataset; it is infinite and has no epochs if its `num_batches` is None.
-      shuffle: Whether each epoch has an order of its own.
-      seed: With the epoch, decides that order.
+      shuffle: Whether each epoch has its own order.
+      seed: With the epoch, determines that order.
       repeat: Whether epoch follows epoch without end.
 
     Raises:
@@ -44,7 +44,7 @@ class PyDatasetStream(Stream):
         self._dataset, self._shuffle, self._seed = dataset, shuffle, seed
         self._count = _num_batches(dataset)
         self._hooks = _Hooks(dataset, seed)
-        self._in_turn = dataset.workers < 1 or (dataset.workers < 2 and not dataset.use_multiprocessing)
+        self._sequential = dataset.workers < 1 or (dataset.workers < 2 and not dataset.use_multiprocessing)
         self._processes: Processes | None = None
         super().__init__(repeat=repeat, batches_per_epoch=self._count)
 
@@ -60,7 +60,7 @@ class PyDatasetStream(Stream):
 
     @property
     def guarantee(self) -> str:
-        """An evaluation's dataset does not know how often it was read before; see `Stream.guarantee`."""
+        """A dataset for evaluation does not know how often it was read before; see `Stream.guarantee`."""
         if self.repeat or not self._hooks.any:
             return ""
         return (
@@ -69,25 +69,25 @@ class PyDatasetStream(Stream):
         )
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
-        """Yields the epoch's batches from that batch on, the dataset brought to the state it has in that epoch."""
+        """Yields the epoch's batches from that batch on, after the dataset's hooks were called up to that epoch."""
         if batch == self._count and self._hooks.has_ended(epoch):
             return
-        self._hooks.bring_to(epoch, again=not self.repeat and batch == 0)
+        self._hooks.advance_to(epoch, again=not self.repeat and batch == 0)
         self._check_count(epoch)
-        for value in self._computed(epoch, batch, self._numbers(epoch, batch)):
+        for value in self._compute(epoch, self._numbers(epoch, batch)):
             yield _as_batch(value)
         self._hooks.end(epoch)
 
     def _numbers(self, epoch: int, batch: int) -> Iterable[tuple[int, int]]:
-        """Returns the batches to come: each with its place in the epoch, and its number in the dataset."""
+        """Returns the remaining batches: each with its place in the epoch, and its number in the dataset."""
         if self._count is None:
             return zip(itertools.count(batch), itertools.count(batch), strict=False)
-        every = range(self._count)
-        order_of = randomness.generator(self._seed, epoch).permutation(self._count).tolist() if self._shuffle else every
-        return list(zip(every, order_of, strict=True))[batch:]
+        places = range(self._count)
+        order = randomness.generator(self._seed, epoch).permutation(self._count).tolist() if self._shuffle else places
+        return list(zip(places, order, strict=True))[batch:]
 
-    def _computed(self, epoch: int, batch: int, numbers: Iterable[tuple[int, int]]) -> Iterator[Any]:
-        if self._in_turn:
+    def _compute(self, epoch: int, numbers: Iterable[tuple[int, int]]) -> Iterator[Any]:
+        if self._sequential:
             return self._one_by_one(epoch, numbers)
         if self._dataset.use_multiprocessing:
             return self._workers_of(epoch).map(numbers)
@@ -100,7 +100,7 @@ class PyDatasetStream(Stream):
             yield value
 
     def _in_threads(self, epoch: int, numbers: Iterator[tuple[int, int]]) -> Iterator[Any]:
-        """Yields the first batch from this thread, checking if it draws random numbers, and the others from threads."""
+        """Computes the first batch in this thread, to see if it draws random numbers, and the others in threads."""
         drawn = randomness.DrawDetector()
         for place, number in itertools.islice(numbers, 1):
             with randomness.for_batch(self._seed, epoch, place), drawn:
@@ -109,17 +109,18 @@ class PyDatasetStream(Stream):
         if drawn.any:
             logger.warning(
                 "%s draws from random or np.random, which its %d threads share: batches are computed one by one, so "
-                "that a resumed run draws the same; use np.random.default_rng(index), or use_multiprocessing=True",
+                "that a resumed run draws the same numbers; use np.random.default_rng(index), or "
+                "use_multiprocessing=True",
                 type(self._dataset).__name__,
                 self._dataset.workers,
             )
-            self._in_turn = True
+            self._sequential = True
             yield from self._one_by_one(epoch, numbers)
         else:
             yield from Threads(self._dataset, self._dataset.workers, self._dataset.max_queue_size).map(numbers)
 
     def _workers_of(self, epoch: int) -> Workers:
-        """Returns the processes, restarted if the dataset may have changed since they were started."""
+        """Returns the worker processes, restarted if the dataset may have changed since they were started."""
         if self._processes is not None and (self._hooks.any or self._processes.broken):
             self._processes.close()
             self._processes = None
@@ -147,12 +148,12 @@ class _Hooks:
         self._begun = self._ended = 0  # epochs
         self.any = any(_is_own(dataset, name) for name in ("on_epoch_begin", "on_epoch_end"))
 
-    def bring_to(self, epoch: int, again: bool) -> None:
-        """Makes all calls up to the beginning of an epoch that were not made yet.
+    def advance_to(self, epoch: int, again: bool) -> None:
+        """Makes all calls up to the start of an epoch that were not made yet.
 
         Args:
-          epoch: The epoch that begins.
-          again: Whether an epoch that has ended may begin once more, as for an evaluation.
+          epoch: The epoch that starts.
+          again: Whether an epoch that has ended may start again, as for an evaluation.
 
         Raises:
           UsageError: The dataset is past that epoch, and cannot go back.
@@ -175,7 +176,7 @@ class _Hooks:
         return self._ended > epoch
 
     def end(self, epoch: int) -> None:
-        """Calls `on_epoch_end`, unless it was called for this epoch before."""
+        """Calls `on_epoch_end`, unless it was already called for this epoch."""
         if self._ended == epoch:
             with randomness.for_hook(self._seed, epoch, 1):
                 self._dataset.on_epoch_end()
@@ -189,7 +190,7 @@ class _Hooks:
 
 
 def _is_own(dataset: Any, name: str) -> bool:
-    """Whether the dataset's class has a method of its own in place of that of `PyDataset`, which does nothing."""
+    """Whether the dataset's class overrides a method of `PyDataset`."""
     base = next(kind for kind in type(dataset).__mro__ if kind.__name__ == "PyDataset")
     return getattr(type(dataset), name) is not getattr(base, name)
 
@@ -208,8 +209,11 @@ def _num_batches(dataset: Any) -> int | None:
 
 
 def _as_batch(value: Any) -> Batch:
-    """Returns a copy of a batch: it may be a view of arrays that the dataset shuffles at the epoch's end, in place."""
-    batch = nest.map_leaves(_copied, tuple(value) if isinstance(value, list) else value)
+    """Returns a copy of a batch: it may be a view of arrays that the dataset shuffles in place at the epoch's end."""
+    batch = nest.map_leaves(
+        lambda leaf: sparse.on_host(leaf) if sparse.is_sparse_or_ragged(leaf) else np.array(leaf),
+        tuple(value) if isinstance(value, list) else value,
+    )
     for path, leaf in nest.walk(batch):
         if leaf.ndim == 0:
             raise UsageError(
@@ -218,7 +222,3 @@ def _as_batch(value: Any) -> Batch:
                 remedy="return whole batches from __getitem__",
             )
     return batch
-
-
-def _copied(leaf: Any) -> Any:
-    return sparse.on_host(leaf) if sparse.is_sparse_or_ragged(leaf) else np.array(leaf)

@@ -1,11 +1,11 @@
 """Random numbers of data sources: everything drawn for an epoch is a function of (seed, epoch).
 
-`generator` is a counter-based generator keyed by both numbers. It needs no history: the order of epoch 1000 costs as
-much as that of epoch 0, and a resumed run finds it from two integers. The order depends on the data alone, not on
-backend, thread count or machine.
+`generator` is a counter-based generator with both numbers as its key. It needs no history: the order of epoch 1000
+costs as much as that of epoch 0, and a resumed run finds it from two integers. The order depends only on the data, not
+on backend, thread count or machine.
 
 A user's code may draw from Python's and NumPy's global generators instead. `BorrowedRandomness` sets their states while
-that code runs. Sources that are read by index do not read what comes before their position, so what their code draws
+that code runs. A source that is read by index does not read what comes before its position, so what its code draws
 follows from the batch's number: `for_batch`, `for_hook`.
 """
 
@@ -31,24 +31,23 @@ def generator(seed: int, epoch: int) -> np.random.Generator:
 
 
 _one_at_a_time = threading.RLock()  # a source may itself read from another one
-_changing = threading.Lock()  # held while states change places
-_borrowers: list["BorrowedRandomness"] = []  # those inside their blocks, from the outermost on
+_changing = threading.Lock()  # held while states are swapped
+_borrowers: list["BorrowedRandomness"] = []  # those inside their blocks, the outermost first
 
 
 class BorrowedRandomness:
     """A private state of `random` and `np.random`, in place only inside its `with` block.
 
-    A user's generator function may call `np.random.permutation` or `random.shuffle`. Run inside this block it
-    draws the same numbers whenever the same epoch is replayed, whatever the rest of the program has drawn,
-    and the rest of the program does not notice:
+    A user's generator function may call `np.random.permutation` or `random.shuffle`. Inside this block it draws the
+    same numbers whenever the same epoch is replayed. The rest of the program neither affects nor notices it:
 
         randomness = BorrowedRandomness(seed=0, epoch=3)
         with randomness:
             batch = next(batches)
 
-    Each entry continues where the last one stopped. Entering and leaving takes some 150 microseconds,
-    nearly all of it NumPy's. One block runs at a time: training and validation data are read by threads of their own.
-    Numbers that another thread draws meanwhile, outside any block, come from this state.
+    Each block continues where the previous one stopped. Entering and leaving takes some 150 microseconds, nearly all
+    of it in NumPy. One block runs at a time: training and validation data are read by separate threads. Numbers that
+    another thread draws meanwhile, outside any block, come from this state.
     """
 
     def __init__(self, seed: int, epoch: int):
@@ -83,13 +82,13 @@ class BorrowedRandomness:
 
 
 def outside() -> tuple[Any, Any]:
-    """Returns the states of `random` and `np.random` outside of any block, as the rest of the program sees them."""
+    """Returns the states of `random` and `np.random` for the rest of the program, outside of any block."""
     with _changing:
         return _borrowers[0]._outer if _borrowers else _current()
 
 
 def take_back() -> None:
-    """Restores the states that a source borrowed and never returned; that source cannot be read any more."""
+    """Restores the states that an abandoned source still borrows; that source cannot be read any more."""
     with _changing:
         if _borrowers:
             _swap(_borrowers[0]._outer)
@@ -103,7 +102,7 @@ def _current() -> tuple[Any, Any]:
 
 
 def _swap(states: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Sets the states and returns the former ones."""
+    """Sets the states and returns the previous ones."""
     replaced = _current()
     random.setstate(states[0])
     np.random.set_state(states[1])
@@ -114,24 +113,24 @@ _HOOKS = 2**48  # above the number of any batch
 
 
 def seed_of(seed: int, batch: int) -> int:
-    """Returns the seed of one number: that of a batch, or of a hook at the start or end of an epoch."""
+    """Returns the seed of a batch, or of a hook, which has a number above all batches."""
     return int(np.random.SeedSequence([seed % 2**64, batch]).generate_state(1, np.uint64)[0])
 
 
 def for_batch(seed: int, epoch: int, batch: int) -> BorrowedRandomness:
-    """Returns the block in which a batch is computed."""
+    """Returns the random state in which a batch is computed."""
     return BorrowedRandomness(seed_of(seed, batch), epoch)
 
 
 def for_hook(seed: int, epoch: int, number: int) -> BorrowedRandomness:
-    """Returns the block in which a hook at the start or end of an epoch runs; each hook has its own number."""
+    """Returns the random state in which a hook at the start or end of an epoch runs; each hook has its own number."""
     return BorrowedRandomness(seed_of(seed, _HOOKS + number), epoch)
 
 
 class DrawDetector:
-    """Detects whether code inside its `with` block drew from `random` or `np.random`.
+    """Detects whether the code in its `with` block draws from `random` or `np.random`.
 
-    drawn = Drawn()
+    drawn = DrawDetector()
     with drawn:
         batch = dataset[0]
     print(drawn.any)

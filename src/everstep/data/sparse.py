@@ -1,8 +1,8 @@
-"""Sparse and ragged tensors on the host: their parts, which are plain arrays.
+"""Sparse and ragged tensors on the host, as named tuples of plain arrays.
 
 A batch is a nesting of arrays. A sparse or ragged tensor in it becomes a small named tuple of arrays, so that it is
-stacked, fingerprinted and placed like everything else; an engine assembles the tensor again before a step sees it.
-The first array of each has the samples along its first axis, as every array of a batch has.
+stacked, fingerprinted and placed like any other array; an engine assembles the tensor again for the step. The first
+array of each tuple has the samples along its first axis, as every array of a batch has.
 """
 
 from typing import Any, NamedTuple
@@ -17,9 +17,9 @@ class SparseArray(NamedTuple):
 
     Attributes:
       rows: As many zeros as there are samples.
-      like: An array without elements; its shape behind the first axis is that of the tensor.
-      indices: Where the values are, (values, rank).
-      values: What is there.
+      like: An array without elements; its shape after the first axis is that of the tensor.
+      indices: The coordinates of the values, of shape (values, rank).
+      values: The values.
     """
 
     rows: np.ndarray
@@ -29,7 +29,7 @@ class SparseArray(NamedTuple):
 
     @classmethod
     def of(cls, indices: Any, values: Any, shape: Any) -> "SparseArray":
-        """Returns the parts of a tensor; values come in the order of their places."""
+        """Returns the parts of a tensor, sorted by coordinates."""
         indices, values, shape = np.asarray(indices, np.int32), np.asarray(values), tuple(map(int, shape))
         order = np.lexsort(indices.T[::-1])
         return cls(np.zeros(shape[0], np.uint8), np.zeros((0, *shape), np.uint8), indices[order], values[order])
@@ -39,8 +39,8 @@ class RaggedArray(NamedTuple):
     """A ragged tensor.
 
     Attributes:
-      lengths: Of its rows, for each ragged dimension; the first has one for each sample.
-      values: All values, one after the other.
+      lengths: The row lengths of each ragged dimension; the first has one per sample.
+      values: All values in one flat array.
     """
 
     lengths: tuple[np.ndarray, ...]
@@ -48,12 +48,12 @@ class RaggedArray(NamedTuple):
 
 
 def is_sparse_or_ragged(leaf: Any) -> bool:
-    """Whether it is a sparse or ragged tensor of SciPy, TensorFlow or JAX."""
+    """Whether a leaf is a sparse or ragged tensor of SciPy, TensorFlow or JAX."""
     return is_sparse(leaf) or _is(leaf, "tensorflow", "RaggedTensor", "RaggedTensorValue")
 
 
 def is_sparse(leaf: Any) -> bool:
-    """Whether it is a sparse one."""
+    """Whether a leaf is a sparse tensor."""
     return _is(leaf, "scipy", *_SCIPY) or _is(leaf, "tensorflow", "SparseTensor", "SparseTensorValue") or _is_bcoo(leaf)
 
 
@@ -70,7 +70,7 @@ def _is(leaf: Any, package: str, *names: str) -> bool:
 
 
 def on_host(leaf: Any) -> Any:
-    """Returns a leaf of a batch as an array, or as the arrays that a sparse or ragged tensor consists of."""
+    """Returns a leaf of a batch as an array, or a sparse or ragged tensor as its arrays."""
     if isinstance(leaf, np.ndarray):
         return leaf
     if _is(leaf, "scipy", *_SCIPY):
@@ -89,11 +89,11 @@ def on_host(leaf: Any) -> Any:
 
 
 def _coordinates(leaf: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the indices and values of a JAX tensor, without those that only fill it up."""
+    """Returns the indices and values of a JAX tensor, without its padding."""
     if not hasattr(leaf, "indices") or leaf.n_batch or leaf.n_dense:
         raise UsageError(
             f"a batch holds a {type(leaf).__name__} with batch or dense dimensions",
-            remedy="use a BCOO of coordinates alone, such as jax.experimental.sparse.BCOO.fromdense(x)",
+            remedy="use a BCOO without them, such as jax.experimental.sparse.BCOO.fromdense(x)",
         )
     indices, values = np.asarray(leaf.indices), np.asarray(leaf.data)
     inside = (indices < np.asarray(leaf.shape)).all(axis=1)
@@ -109,13 +109,13 @@ def _ragged_value(leaf: Any) -> RaggedArray:
 
 
 class Rows:
-    """A sparse or ragged tensor that holds all samples, of which rows can be taken.
+    """A sparse or ragged tensor that holds all samples, and can be indexed by rows.
 
     Args:
       leaf: The tensor; a sparse one has two dimensions.
 
     Raises:
-      UsageError: It has another number of dimensions.
+      UsageError: A sparse tensor has another number of dimensions.
     """
 
     def __init__(self, leaf: Any) -> None:
@@ -128,12 +128,12 @@ class Rows:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Any:
-        """Returns some of the rows; a slice of them as another one of these."""
+        """Returns some of the rows as arrays; for a slice, another `Rows`."""
         if isinstance(rows, slice):
             return Rows(self._leaf[rows])
         if hasattr(self._leaf, "tocoo"):
             return on_host(self._leaf[rows])
-        import tensorflow as tf  # a ragged tensor exists, so it is loaded
+        import tensorflow as tf  # already loaded, as there is a ragged tensor
 
         return on_host(tf.gather(self._leaf, rows))
 
@@ -146,7 +146,7 @@ def _as_csr(leaf: Any) -> Any:
         )
     if hasattr(leaf, "tocsr"):
         return leaf.tocsr()
-    from scipy import sparse  # Keras slices sparse tensors by it, too
+    from scipy import sparse  # Keras needs it for sparse tensors, too
 
     host = on_host(leaf)
     return sparse.coo_matrix((host.values, tuple(host.indices.T)), shape=host.like.shape[1:]).tocsr()

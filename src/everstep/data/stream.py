@@ -1,8 +1,8 @@
-"""Batches with a position: what every data source looks like to the rest of the library.
+"""Batches with a position: the interface of every data source.
 
-The base class owns counting, epochs, the end of the data, peeking and stacking. A source implements `open`, the batches
-of one epoch from a given batch on, and nothing else. A source that would have to read everything before its position
-also keeps a bookmark beside the two numbers.
+The base class does the counting, epochs, the end of the data, peeking and stacking. A source implements only `open`,
+which returns the batches of one epoch from a given batch on. A source that would have to read everything before its
+position also keeps a bookmark beside the two numbers.
 """
 
 import abc
@@ -17,7 +17,7 @@ from everstep.types import Batch, StreamState
 
 
 class Position(NamedTuple):
-    """The batches handed out so far: `epoch` whole epochs and `batch` batches of the next."""
+    """The batches returned so far: `epoch` whole epochs and `batch` batches of the next."""
 
     epoch: int
     batch: int
@@ -69,8 +69,8 @@ class Stream(abc.ABC):
         state = stream.state()                # {"epoch": 3, "batch": 17}
         stream.restore(state)                 # the next batch is again the one that followed
 
-    A subclass implements `open` and passes `repeat`, and `batches_per_epoch` where it knows it. The state
-    counts batches handed out; what was only peeked at does not count. A stream is read by one thread at a time.
+    A subclass implements `open` and passes `repeat`, and `batches_per_epoch` if it knows it. The state counts the
+    batches that were returned; a batch that was only peeked at does not count. One thread at a time reads a stream.
 
     Args:
       repeat: Whether epoch follows epoch without end.
@@ -93,14 +93,15 @@ class Stream(abc.ABC):
         """
 
     def open_at(self, epoch: int, batch: int, bookmark: Any) -> Iterator[Batch]:
-        """Returns the same batches as `open`, found by a bookmark that was once set there.
+        """Returns the same batches as `open`, found by a bookmark that was saved at this position.
 
-        A source that has bookmarks overrides it; positions without one, such as those of older runs, come to `open`.
+        A source that has bookmarks overrides it; for positions without one, such as those of older runs, `open` is
+        called.
         """
         return self.open(epoch, batch)
 
     def bookmark(self) -> Any:
-        """Returns plain JSON values by which `open_at` finds the position after the batch that was read last.
+        """Returns plain JSON values from which `open_at` finds the position after the batch that was read last.
 
         It is saved beside the position. None, as here, if the position is enough.
         """
@@ -148,9 +149,9 @@ class Stream(abc.ABC):
 
     @property
     def guarantee(self) -> str:
-        """What a resumed run gets that is weaker than the very batches it would have got, and what to do.
+        """Why a resumed run may not get the very same batches, and what to do; empty if it does.
 
-        Empty for exact, as far as the stream can know: it cannot see what a user's Python code draws from.
+        As far as the stream can know: it cannot see what a user's Python code draws from.
         """
         return ""
 
@@ -158,23 +159,23 @@ class Stream(abc.ABC):
         return self
 
     def __next__(self) -> Batch:
-        ahead = self._look()
+        ahead = self._read_ahead()
         self._position, self._bookmark, self._ahead = ahead.position, ahead.bookmark, None
         return ahead.batch
 
     def peek(self) -> Batch:
-        """Returns the next batch without handing it out.
+        """Returns the next batch without moving the position.
 
         Raises:
           StopIteration: There is none, as with `next`.
         """
-        return self._look().batch
+        return self._read_ahead().batch
 
     def block(self, n: int) -> Block | None:
         """Returns the next batches stacked: up to `n` of the same shapes, epoch after epoch, None at the end.
 
-        A batch of another shape, such as the short last one of an epoch, comes in a block by itself. Where reading
-        is slow, a block has fewer: what was read for a second is not held back any longer.
+        A batch of another shape, such as the short last one of an epoch, is a block by itself. If reading is slow, a
+        block has fewer batches: none is added after a second of reading.
         """
         until = time.monotonic() + BLOCK_SECONDS
         try:
@@ -187,18 +188,18 @@ class Stream(abc.ABC):
         return Block(nest.stack(batches), len(batches), states)
 
     def state(self) -> StreamState:
-        """Returns the position after the last batch handed out: `{"epoch": e, "batch": b}`, and a bookmark if any."""
+        """Returns the position after the last returned batch: `{"epoch": e, "batch": b}`, and a bookmark if any."""
         mark = {} if self._bookmark is None else {BOOKMARK: self._bookmark}
         return {**self._position.state(), **mark}
 
     def restore(self, state: StreamState) -> None:
-        """Goes to a position that `state` once returned; the next batch is the one that followed then.
+        """Moves to a position that `state` returned; the next batch is the one that followed then.
 
         Raises:
-          UsageError: The state is not one of this stream, or the source cannot go there.
+          UsageError: The state is not one of this stream, or the source cannot move there.
         """
         position = self._checked({key: value for key, value in state.items() if key != BOOKMARK})
-        if position != self._position:  # a one-shot source can always stay where it is
+        if position != self._position:  # even a one-shot source can keep its position
             self._move(position, state.get(BOOKMARK))
 
     def _move(self, position: Position, bookmark: Any = None) -> None:
@@ -216,18 +217,18 @@ class Stream(abc.ABC):
     def _continues(self, like: Batch) -> bool:
         """Whether there is a next batch and it has the shapes of `like`."""
         try:
-            return bool(_shapes(self._look().batch) == _shapes(like))
+            return bool(_shapes(self._read_ahead().batch) == _shapes(like))
         except StopIteration:
             return False
 
-    def _look(self) -> "_Ahead":
+    def _read_ahead(self) -> "_Ahead":
         if self._ahead is None:
             position, batch = self._read(*self._position)
             self._ahead = _Ahead(position, self.bookmark(), batch)
         return self._ahead
 
     def _read(self, epoch: int, batch: int) -> tuple[Position, Batch]:
-        """Returns the batch that follows the position, in this epoch or the next, and where it leaves us."""
+        """Returns the batch that follows the position, in this epoch or the next, and the position after it."""
         for value in self._rest(epoch, batch):
             return Position(epoch, batch + 1), value
         if batch > 0:
@@ -237,12 +238,12 @@ class Stream(abc.ABC):
             for value in self._rest(epoch + 1, 0):
                 return Position(epoch + 1, 1), value
         raise UsageError(
-            "the data source gave no batch at all: it is empty, or has fewer samples than one batch and drop_remainder "
+            "the data source has no batch at all: it is empty, or has fewer samples than one batch and drop_remainder "
             "is on"
         )
 
     def _rest(self, epoch: int, batch: int) -> Iterator[Batch]:
-        """Yields at most one batch from the open epoch, which is opened first where none is."""
+        """Yields at most one batch from the open epoch; opens the epoch if none is open."""
         try:
             if self._batches is None:
                 self._batches = iter(self._opened(epoch, batch))
@@ -250,7 +251,7 @@ class Stream(abc.ABC):
         except StopIteration:
             return
         except BaseException:
-            self._batches = None  # a broken iterator would pass for the end of the epoch
+            self._batches = None  # a broken iterator would look like the end of the epoch
             raise
         yield value
 
@@ -261,7 +262,7 @@ class Stream(abc.ABC):
 
 
 class _Ahead(NamedTuple):
-    """A batch that was looked at, and where handing it out leads."""
+    """A batch that was read ahead, and the position after it."""
 
     position: Position
     bookmark: Any
@@ -269,10 +270,10 @@ class _Ahead(NamedTuple):
 
 
 def skip(batches: Iterator[Batch], count: int, position: int) -> None:
-    """Reads `count` batches, which leads to `position` in the epoch, and drops them.
+    """Reads and drops `count` batches, up to `position` in the epoch.
 
     Raises:
-      UsageError: There are not that many, so the data is no longer what it was.
+      UsageError: There are fewer batches, so the data has changed.
     """
     end = object()
     for _ in range(count):
@@ -281,7 +282,7 @@ def skip(batches: Iterator[Batch], count: int, position: int) -> None:
 
 
 def ended_early(batch: int) -> UsageError:
-    """Returns the error for a position behind the end of an epoch."""
+    """Returns the error for a position after the end of an epoch."""
     return UsageError(
         f"the saved position is after batch {batch} of an epoch, but the data ends before it: the data or the batch "
         "size has changed",

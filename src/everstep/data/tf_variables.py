@@ -1,4 +1,4 @@
-"""The variables of a TensorFlow checkpoint, as arrays; of a SavedModel, of its file `variables/variables`."""
+"""Reads the variables of a TensorFlow checkpoint; of a SavedModel, that is its file `variables/variables`."""
 
 import importlib.util
 from typing import Any
@@ -12,15 +12,15 @@ _LISTS = ("trainable_variables", "non_trainable_variables")
 
 
 class TfVariables:
-    """What a checkpoint holds; arrays are read one at a time, when they are asked for.
+    """The variables of a checkpoint; `read` loads one array at a time.
 
     Args:
       prefix: The path of the checkpoint without `.index`.
 
     Attributes:
       shapes: The shape of every variable, by its key.
-      names: What a variable was called in the program that saved it, by its key, where that was saved.
-      lists: The keys in the lists of variables that Keras puts at the top of what it exports, by the list's name.
+      names: The variables' names in the program that saved them, by key, if they were saved.
+      lists: The keys in the lists of variables that Keras puts at the top of its exports, by the list's name.
 
     Raises:
       UsageError: TensorFlow is not installed, or the checkpoint cannot be read.
@@ -47,7 +47,7 @@ class TfVariables:
         """Returns one variable.
 
         Raises:
-          UsageError: It cannot be read.
+          UsageError: The variable cannot be read.
         """
         try:
             return np.asarray(self._reader.get_tensor(key))
@@ -55,7 +55,7 @@ class TfVariables:
             raise self._unreadable(error) from error
 
     def _nodes(self, has_graph: bool) -> Any:
-        """Returns the objects that were saved; a checkpoint of TensorFlow 1 has names only."""
+        """Returns the objects that were saved; a checkpoint of TensorFlow 1 has none."""
         from tensorflow.core.protobuf import trackable_object_graph_pb2
 
         text = self._reader.get_tensor(_GRAPH) if has_graph else b""
@@ -74,13 +74,10 @@ def _lists(nodes: Any) -> dict[str, list[str]]:
 
 
 def _keys(nodes: Any, number: int) -> list[str]:
-    """Returns the keys of the variables in a list, in its order; numbers that lead nowhere are left out."""
+    """Returns the keys of the variables in a list, in its order; invalid references are left out."""
     if not 0 <= number < len(nodes):
         return []
-    items = sorted((child for child in nodes[number].children if child.local_name.isdecimal()), key=_index)
+    numbered = (child for child in nodes[number].children if child.local_name.isdecimal())
+    items = sorted(numbered, key=lambda child: int(child.local_name))
     held = [nodes[item.node_id] for item in items if 0 <= item.node_id < len(nodes)]
     return [node.attributes[0].checkpoint_key for node in held if node.attributes]
-
-
-def _index(child: Any) -> int:
-    return int(child.local_name)

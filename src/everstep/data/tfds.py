@@ -1,4 +1,4 @@
-"""TensorFlow Datasets that are prepared on this machine; nothing is downloaded, no builder's code is run."""
+"""TensorFlow Datasets that are prepared on this machine; nothing is downloaded, and no builder's code runs."""
 
 import contextlib
 import importlib
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from everstep.data.config import DataConfig
-from everstep.data.files import Interleave, ReadFile, Shard, Source, arranged, first_line, read_records
+from everstep.data.record_sources import Interleave, ReadFile, Shard, Source, arranged, first_line, read_records
 from everstep.errors import UsageError, missing_extra
 
 
@@ -25,12 +25,15 @@ class TfdsSource(Source):
     """
 
     def __init__(self, name: str, config: DataConfig, shard: Shard):
-        self._tfds = _load_tfds()
+        try:
+            self._tfds = importlib.import_module("tensorflow_datasets")
+        except ImportError as error:
+            raise missing_extra("tensorflow-datasets", "tfds", "tfds_name") from error
         self._name, self._config, self._shard = name, config, shard
         self._interleave = Interleave(config.cycle_length, config.block_length)
-        self._builder = self._find()
+        self._builder = self._find_builder()
         self._files = len(self._split_info().file_instructions)
-        self._decoders = self._skipping()
+        self._decoders = self._skip_decoders()
         self._check_pairs()
 
     def records(self, random: np.random.Generator | None) -> Any:
@@ -39,7 +42,7 @@ class TfdsSource(Source):
         with self._readable():
             samples = self._builder.as_dataset(
                 split=self._config.tfds_split,
-                shuffle_files=False,  # its own shuffling follows TensorFlow's global seed
+                shuffle_files=False,  # TFDS would shuffle by TensorFlow's global seed
                 as_supervised=self._config.tfds_as_supervised,
                 decoders=self._decoders,
                 read_config=self._read_config(random, by_file),
@@ -66,12 +69,12 @@ class TfdsSource(Source):
             skip_prefetch=True,
         )
 
-    def _find(self) -> Any:
+    def _find_builder(self) -> Any:
         folder = self._config.tfds_data_dir or None
-        files = importlib.import_module("tensorflow_datasets.core.read_only_builder")
+        read_only_builder = importlib.import_module("tensorflow_datasets.core.read_only_builder")
         try:
             with self._readable():
-                return files.builder_from_files(self._name, data_dir=folder)
+                return read_only_builder.builder_from_files(self._name, data_dir=folder)
         except self._tfds.core.DatasetNotFoundError as error:
             where = folder or "TensorFlow Datasets' folder (TFDS_DATA_DIR, or ~/tensorflow_datasets)"
             raise UsageError(
@@ -88,7 +91,7 @@ class TfdsSource(Source):
             yield
         except (UsageError, self._tfds.core.DatasetNotFoundError):
             raise
-        except Exception as error:  # of TensorFlow Datasets, protocol buffers and JSON, whatever they find
+        except Exception as error:  # TensorFlow Datasets, protocol buffers and JSON raise many kinds
             raise UsageError(
                 f"cannot be read: {first_line(error)}",
                 key="tfds_name",
@@ -115,7 +118,7 @@ class TfdsSource(Source):
                 f"but {self._name!r} has {known}", key="tfds_split", received=self._config.tfds_split
             ) from error
 
-    def _skipping(self) -> dict[str, Any] | None:
+    def _skip_decoders(self) -> dict[str, Any] | None:
         names = [name.strip() for name in self._config.tfds_skip_decoding_feature.split(",") if name.strip()]
         unknown = [name for name in names if name not in self._builder.info.features]
         if unknown:
@@ -124,10 +127,3 @@ class TfdsSource(Source):
                 f"but {self._name!r} has {known}", key="tfds_skip_decoding_feature", received=", ".join(unknown)
             )
         return {name: self._tfds.decode.SkipDecoding() for name in names} or None
-
-
-def _load_tfds() -> Any:
-    try:
-        return importlib.import_module("tensorflow_datasets")
-    except ImportError as error:
-        raise missing_extra("tensorflow-datasets", "tfds", "tfds_name") from error

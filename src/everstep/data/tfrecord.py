@@ -1,7 +1,7 @@
 """TFRecord datasets by the convention of training components: a folder with `train-*.tfrec`, `valid-*.tfrec`.
 
-`get_train_ds`, `get_valid_ds` and `get_labels` are what a user calls. Records are counted before they are read, so the
-length of an epoch is known; a percentage is always the same sample of them.
+`get_train_ds`, `get_valid_ds` and `get_labels` are the public functions. Records are counted before they are read, so
+the length of an epoch is known; a percentage always selects the same records.
 """
 
 import contextlib
@@ -18,7 +18,8 @@ import numpy as np
 from everstep.checkpoint.remote.files import local_files, stored_names
 from everstep.checkpoint.remote.urls import checked, is_url, refuse_lost_slash
 from everstep.data.arguments import place, plain_number, whole_number
-from everstep.data.files import (
+from everstep.data.input_reader import Hooks, InputStream, Reading
+from everstep.data.record_sources import (
     GZIP,
     FileSource,
     Interleave,
@@ -29,7 +30,6 @@ from everstep.data.files import (
     naming_damage,
     read_records,
 )
-from everstep.data.input_reader import Hooks, InputStream, Reading
 from everstep.data.tf_data import load_tensorflow
 from everstep.data.tfrecord_files import BrokenFrame, Content, NoRecordFiles, Salvaged, content
 from everstep.errors import UsageError, nearest
@@ -40,7 +40,7 @@ Function = Callable[..., Any]
 
 SPLITS = ("train", "valid")
 SHUFFLE_BUFFER = 2048
-"""Records, still encoded, to draw the next one from."""
+"""Size of the shuffle buffer, in encoded records."""
 
 _PATTERNS = ("{split}-*.tfrec", "{split}_*.tfrec", "{split}-*.tfrecord")
 _LABELS = ("labels.txt", "label.txt")
@@ -48,13 +48,13 @@ _KEY = "dataset"
 _FILES_AT_ONCE = 128
 _BUCKETS = 2**62
 _HASH_KEY = (0x65766572, 0x73746570)
-"""The key of the records' hashes; other numbers would draw other samples."""
+"""The key of the records' hashes; other numbers would select other samples."""
 
 _SHORT = 40  # characters of a feature's value in a message
 
 
 def identity_augmentation(x: Any, y: Any) -> tuple[Any, Any]:
-    """Changes nothing."""
+    """Returns the sample unchanged."""
     return x, y
 
 
@@ -74,10 +74,10 @@ def get_train_ds(
       global_batch_size: Samples per step.
       percentage: How much of it to use: `<dataset>-subset-<percentage>` if that exists, else a sample of it.
       data_augmentation: Changes a sample: `(x, y) -> (x, y)`.
-      **settings: As for `get_tfrecord_dataset`.
+      **settings: Further arguments of `get_tfrecord_dataset`.
 
     Raises:
-      UsageError: As `get_tfrecord_dataset`.
+      UsageError: See `get_tfrecord_dataset`.
     """
     folder, rest = dataset_folder(dataset, percentage)
     return get_tfrecord_dataset(
@@ -124,18 +124,18 @@ def get_tfrecord_dataset(
       dataset_path: The folder of the record files, or its URL in a store: they are fetched once.
       preprocessing: Converts one serialised record to a sample, in TensorFlow; called with the keyword `example`.
       global_batch_size: Samples per step.
-      split: `train` or `valid`: the beginning of the files' names.
+      split: `train` or `valid`: the prefix of the files' names.
       data_augmentation: Changes a training sample; called with what `preprocessing` returned.
       is_train: Instead of `split`: True for `train`, False for `valid`.
       percentage: How many of the records to read, always the same ones.
-      seed: Decides, with the epoch, on the order of training data.
-      shuffle_buffer: Records to draw the next one from.
-      compression: Of the files: `""`, `"GZIP"` or `"ZLIB"`.
-      on_corrupt: `raise` stops at a damaged record and names it; `skip` skips it with a warning. That reads all files
+      seed: With the epoch, determines the order of training data.
+      shuffle_buffer: Size of the shuffle buffer, in records.
+      compression: The compression of the files: `""`, `"GZIP"` or `"ZLIB"`.
+      on_corrupt: `raise` stops at a damaged record and names it; `skip` skips it with a warning, and reads all files
         once at the start.
 
     Raises:
-      NoRecordFiles: There is no such file; also a FileNotFoundError.
+      NoRecordFiles: There are no such files; also a FileNotFoundError.
       UsageError: An argument is invalid, or a file is damaged.
     """
     tf = load_tensorflow("reading TFRecord files")
@@ -153,7 +153,7 @@ def get_tfrecord_dataset(
     names = record_files(folder_path(dataset_path), SPLITS[0] if training else SPLITS[1])
     salvaged = Salvaged(tf, list(names)) if on_corrupt == "skip" else None
     files = salvaged.files if salvaged else list(names)
-    with _users_names(names):
+    with _naming_urls(names):
         contents = [_content(tf, file, compression) for file in files]
     source = RecordSource(tf, files, [each.records for each in contents], percentage, compression)
     _require_batches(source.size, global_batch_size, list(names.values()), training)
@@ -177,7 +177,7 @@ def _is_training(split: str | bool | None, is_train: bool | None) -> bool:
 
 
 def _require_keyword(preprocessing: Function) -> None:
-    """Refuses a function that cannot be called with `example=` alone; what a partial has bound counts."""
+    """Refuses a function that cannot be called with only `example=`; arguments bound by a partial count."""
     if not callable(preprocessing):
         raise UsageError("expected a function of one record", key="preprocessing", received=preprocessing)
     try:
@@ -188,7 +188,7 @@ def _require_keyword(preprocessing: Function) -> None:
             key="preprocessing",
             remedy="bind the other arguments, as in functools.partial(read_tfrecord, size=112)",
         ) from None
-    except ValueError:  # a function in another language has no known parameters
+    except ValueError:  # a compiled function has no signature
         return
 
 
@@ -221,7 +221,7 @@ def get_labels(dataset: str | os.PathLike[str], percentage: float = 100) -> tupl
 
     Raises:
       NoRecordFiles: There is no `labels.txt`.
-      UsageError: It names no class, or one twice.
+      UsageError: The file names no class, or one twice.
     """
     folder, _ = dataset_folder(dataset, percentage)
     names = _listed(folder)
@@ -242,13 +242,13 @@ def get_labels(dataset: str | os.PathLike[str], percentage: float = 100) -> tupl
 
 
 def record_files(folder: str, split: str) -> dict[str, str]:
-    """Returns the record files of a split, sorted: the user's name of each, by its path on this machine.
+    """Returns the record files of a split, sorted: the user's name of each, by its local path.
 
-    They are `<split>-*.tfrec`; if there are none, `<split>_*.tfrec` or `<split>-*.tfrecord`. Those in a store are
-    fetched, once.
+    They are `<split>-*.tfrec`; if there are none, `<split>_*.tfrec` or `<split>-*.tfrecord`. Files in a store are
+    fetched once.
 
     Raises:
-      NoRecordFiles: There is none; lists what there is instead.
+      NoRecordFiles: There are none; names some of the other files.
     """
     names = _listed(folder)
     for pattern in (pattern.format(split=split) for pattern in _PATTERNS):
@@ -266,12 +266,12 @@ def record_files(folder: str, split: str) -> dict[str, str]:
 
 
 def dataset_folder(dataset: str | os.PathLike[str], percentage: float) -> tuple[str, float]:
-    """Returns the folder to read, and which percentage of what is in it.
+    """Returns the folder to read, and the percentage of its records.
 
     An existing copy `<dataset>-subset-<percentage>` is read as a whole.
 
     Raises:
-      UsageError: It is not a percentage.
+      UsageError: The percentage is invalid.
     """
     percentage, folder = _percentage(percentage), folder_path(dataset)
     if percentage == 100:
@@ -284,7 +284,7 @@ def folder_path(dataset: str | os.PathLike[str]) -> str:
     """Returns a folder or a URL without slashes at its end.
 
     Raises:
-      UsageError: It is not a path, or not the URL of a store.
+      UsageError: The value is neither a path nor a valid URL.
     """
     text = place(_KEY, dataset)
     refuse_lost_slash(text, _KEY)
@@ -311,8 +311,8 @@ def _is_folder(folder: str) -> bool:
 
 
 @contextlib.contextmanager
-def _users_names(names: Mapping[str, str]) -> Iterator[None]:
-    """Inside the block errors name a file as the user knows it, by its URL, not by the path of its local copy."""
+def _naming_urls(names: Mapping[str, str]) -> Iterator[None]:
+    """Inside the block errors name a fetched file by its URL, not by its local path."""
     try:
         yield
     except UsageError as error:
@@ -336,20 +336,20 @@ class _AllAtOnce(Interleave):
 class RecordSource(FileSource):
     """Record files whose numbers of records are known, so that an epoch's length is known before it is read.
 
-    Of a percentage below 100, a sample: each record has a rank that follows from its file's name and its number in
-    it, and the lowest ranks are taken. So a sample is the same everywhere, has exactly the number of records that the
-    percentage says, and contains every smaller one.
+    A percentage below 100 selects a sample: each record has a rank that follows from its file's name and its number in
+    it, and the lowest ranks are taken. So a sample is the same everywhere, has exactly the right number of records, and
+    contains every smaller sample.
 
     Args:
       tf: The module `tensorflow`.
       files: Paths of the files.
-      counts: How many records each has.
-      percentage: How many of them to read.
+      counts: The number of records of each file.
+      percentage: How many of the records to read.
       compression: `""`, `"GZIP"` or `"ZLIB"`.
     """
 
     def __init__(self, tf: Any, files: Sequence[str], counts: Sequence[int], percentage: float, compression: str):
-        self._whole, self._limit = read_records(compression), _BUCKETS
+        self._read_all, self._limit = read_records(compression), _BUCKETS
         total = sum(counts)
         self.size = total if percentage == 100 else max(1, round(total * percentage / 100))
         if self.size < total:
@@ -363,11 +363,11 @@ class RecordSource(FileSource):
         return super().records(random).apply(self._tf.data.experimental.assert_cardinality(self.size))
 
     def readers(self) -> list[tuple[str, ReadFile]]:
-        """Returns the files, each read as a whole: a sample would not show where in a file a record is."""
-        return [(file, self._whole) for file in self._files]
+        """Returns the files, each with all its records: in a sample, numbers of records would be wrong."""
+        return [(file, self._read_all) for file in self._files]
 
     def _read_sample(self, file: Any) -> Any:
-        records = self._whole(file)
+        records = self._read_all(file)
         if not self._sampled:
             return records
         chosen = records.enumerate().filter(lambda number, _: _ranks(self._tf, file, number) <= self._limit)
@@ -375,14 +375,14 @@ class RecordSource(FileSource):
 
 
 def _ranks(tf: Any, file: Any, numbers: Any) -> Any:
-    """Returns the rank of records by their numbers in a file; its folder does not matter."""
+    """Returns the ranks of records by their numbers in a file; the file's folder does not matter."""
     name = tf.strings.split(file, "/")[-1]
     texts = tf.strings.join([name, tf.strings.as_string(numbers)], separator="/")
     return tf.strings.to_hash_bucket_strong(texts, _BUCKETS, _HASH_KEY)
 
 
 def _content(tf: Any, file: str, compression: str) -> Content:
-    """Returns how many records a file has, and a digest: of its records' frames, or if it is compressed of its bytes.
+    """Returns how many records a file has, and a digest: of the records' frames, or of the bytes if compressed.
 
     Raises:
       UsageError: The file is damaged; `received` is the file.
@@ -408,9 +408,9 @@ def _content(tf: Any, file: str, compression: str) -> Content:
 
 
 def _identity(files: Sequence[str], contents: Sequence[Content]) -> dict[str, str]:
-    """Returns what identifies each file: the number of its records, its bytes, the digest of all records.
+    """Returns what identifies the content of each file: number of records, bytes, digest.
 
-    By the file's name without its ending; dots, which separate the keys of a configuration, become underscores.
+    The keys are the files' names without suffix; dots, which separate the keys of a configuration, become underscores.
     """
     names = [os.path.splitext(os.path.basename(file))[0].replace(".", "_") for file in files]
     return {
@@ -422,7 +422,7 @@ def _identity(files: Sequence[str], contents: Sequence[Content]) -> dict[str, st
 class RecordStream(InputStream):
     """Batches of a dataset's records, NumPy arrays; returned by `get_tfrecord_dataset`.
 
-        for images, labels in stream: ...     # one epoch; the next `for` reads the next one
+        for images, labels in stream: ...     # one epoch; the next loop reads the next epoch
         len(stream)                           # batches in an epoch
         stream.dataset(epoch=3)               # a `tf.data.Dataset` of that epoch
 
@@ -430,11 +430,11 @@ class RecordStream(InputStream):
 
     Args:
       source: The records.
-      hooks: A user's functions.
+      hooks: The user's functions.
       reading: How to read.
-      facts: What decides which batches come, in plain values: a resumed run has to be given the same.
-      names: The user's name of each file, by its path on this machine.
-      owns: What has to stay alive as long as this is read.
+      facts: Plain values that determine the batches: a resumed run has to have the same.
+      names: The user's name of each file, by its local path.
+      owns: An object that is kept alive as long as the stream.
     """
 
     _key = _KEY
@@ -458,7 +458,7 @@ class RecordStream(InputStream):
         return self.batches_per_epoch or 0
 
     def __iter__(self) -> Iterator[Batch]:
-        """Returns the batches of one epoch, of training data each time the next one; the position stays."""
+        """Returns the batches of one epoch, each time of the next one; the stream's position does not change."""
         epoch = self._epochs_read
         self._epochs_read += 1
         return self.open(epoch, 0)
@@ -470,7 +470,7 @@ class RecordStream(InputStream):
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Yields the epoch's batches from that batch on; an error names the file and the record."""
         errors = self._tf.errors
-        with _users_names(self._names):
+        with _naming_urls(self._names):
             try:
                 yield from super().open(epoch, batch)
             except errors.FailedPreconditionError as error:
@@ -487,20 +487,20 @@ def _failed_record(
     tf: Any, error: Exception, files: Sequence[tuple[str, ReadFile]], preprocess: Callable[[Any], Any] | None
 ) -> UsageError:
     """Returns the error that names the record on which `preprocess` fails: TensorFlow names only an operation."""
-    said = first_line(error)
+    message = first_line(error)
     for file, read in files:
         number = _first_failure(tf, file, read, preprocess or (lambda record: record))
         if number is not None:
             record = next(iter(read(tf.constant(file)).skip(number)))
-            hint = " (nothing was found: is the label in labels.txt?)" if "slice index" in said else ""
+            hint = " (nothing was found: is the label in labels.txt?)" if "slice index" in message else ""
             return UsageError(
-                f"preprocessing fails on record {number} ({_contents(tf, record)}): {said}{hint}",
+                f"preprocessing fails on record {number} ({_short_features(tf, record)}): {message}{hint}",
                 key=_KEY,
                 received=file,
                 remedy="correct the record, or the function",
             )
     return UsageError(
-        f"the records are read, but cannot be batched: {said}", remedy="check data_augmentation and the shapes"
+        f"the records are read, but cannot be batched: {message}", remedy="check data_augmentation and the shapes"
     )
 
 
@@ -517,11 +517,11 @@ def _first_failure(tf: Any, file: str, read: ReadFile, preprocess: Callable[[Any
         count += 1
 
 
-def _contents(tf: Any, record: Any) -> str:
-    """Returns the short features of an example in words."""
+def _short_features(tf: Any, record: Any) -> str:
+    """Returns the features of an example that have one short value, as text."""
     try:
         features = tf.train.Example.FromString(record.numpy()).features.feature
-    except Exception:  # the decoder's own kind of error: not an example
+    except Exception:  # protocol buffers raise their own kind
         return f"{len(record.numpy())} bytes that are not a tf.train.Example"
     shown = []
     for name in sorted(features):

@@ -1,7 +1,7 @@
 """The content of TFRecord files: their records, the features in them, and what is damaged.
 
-A record is its length (8 bytes), a checksum of that (4), the data, and a checksum of the data (4). Walking from length
-to length finds a file's records without TensorFlow and without reading their data.
+A record consists of its length (8 bytes), a checksum of the length (4), the data, and a checksum of the data (4).
+Walking from length to length finds a file's records without TensorFlow and without reading their data.
 """
 
 import dataclasses
@@ -27,8 +27,6 @@ from everstep.storage import is_temporary
 
 _HEADER, _FOOTER = 12, 4
 _DIGITS = 16
-
-
 _IMAGES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"BM": "BMP"}
 
 
@@ -37,27 +35,27 @@ class NoRecordFiles(UsageError, FileNotFoundError):
 
 
 class Frame(NamedTuple):
-    """Where a record is in its file: its first byte, and the length of its data."""
+    """The position of a record in its file: its first byte, and the length of its data."""
 
     offset: int
     length: int
 
     @property
     def data(self) -> int:
-        """The first byte of its data; where TensorFlow reports damaged data."""
+        """The first byte of the data; TensorFlow reports damaged data at this offset."""
         return self.offset + _HEADER
 
     @property
     def end(self) -> int:
-        """The first byte after it."""
+        """The first byte after the record."""
         return self.offset + _HEADER + self.length + _FOOTER
 
 
 class BrokenFrame(ValueError):
-    """A file is no sequence of records from a place on.
+    """A file is not a sequence of records, from some byte on.
 
-    Attributes:
-      offset: The first byte that belongs to no whole record.
+    Args:
+      offset: The first byte that belongs to no complete record.
       reason: What is wrong there.
     """
 
@@ -67,11 +65,11 @@ class BrokenFrame(ValueError):
 
 
 def frames(path: str | os.PathLike[str]) -> list[Frame]:
-    """Returns where the records of a local, uncompressed file are; their data is not read.
+    """Returns the positions of the records of a local, uncompressed file; their data is not read.
 
     Raises:
       BrokenFrame: The file ends inside a record, or a length is damaged.
-      OSError: It cannot be read.
+      OSError: The file cannot be read.
     """
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
@@ -79,7 +77,7 @@ def frames(path: str | os.PathLike[str]) -> list[Frame]:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
                 return list(_walk(data, check=False))
-            except BrokenFrame:  # a damaged length shows only further on: this time check each
+            except BrokenFrame:  # a damaged length is noticed only later: check every length this time
                 return list(_walk(data, check=True))
 
 
@@ -91,31 +89,27 @@ class Content(NamedTuple):
 
 
 def content(path: str | os.PathLike[str]) -> Content:
-    """Returns what a local, uncompressed file holds, as its frames tell it; the records' data is not read.
+    """Returns what a local, uncompressed file holds, by its frames; the records' data is not read.
 
-    A record's checksum is right before the next one's length, so reading both costs little. Another record, or another
-    order, gives another digest, whatever the size.
+    A record's checksum is right before the next one's length, so reading both costs little. Other records, or another
+    order, give another digest even if the size is the same.
 
     Raises:
       BrokenFrame: The file ends inside a record, or a length is damaged.
-      OSError: It cannot be read.
+      OSError: The file cannot be read.
     """
     found, digest = frames(path), hashlib.sha256()
     if found:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             digest.update(struct.pack(f"<{len(found)}Q", *(frame.length for frame in found)))
-            digest.update(b"".join([data[end - _FOOTER : end] for end in _ends(found)]))
+            # The checksum before each `Frame.end`, computed here because the property takes three times as long.
+            ends = (offset + length + _HEADER + _FOOTER for offset, length in found)
+            digest.update(b"".join([data[end - _FOOTER : end] for end in ends]))
     return Content(len(found), digest.hexdigest()[:_DIGITS])
 
 
-def _ends(found: list[Frame]) -> Iterator[int]:
-    """Yields the first byte after each record; as `Frame.end`, in a third of its time."""
-    more = _HEADER + _FOOTER
-    return (offset + length + more for offset, length in found)
-
-
 def whole_frames(path: str | os.PathLike[str]) -> tuple[list[Frame], BrokenFrame | None]:
-    """Returns the records up to the first broken place, and what is wrong there; None if nothing is."""
+    """Returns the records up to the first broken frame, and the error there; None if there is none."""
     found: list[Frame] = []
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
@@ -146,12 +140,12 @@ def _walk(data: mmap.mmap, check: bool) -> Iterator[Frame]:
 
 logger = logging.getLogger(__name__)
 
-_PIECE = 64
-"""So many records of a damaged file are checked at once."""
+_GROUP = 64
+"""Number of records of a damaged file that are checked at once."""
 
 
 class Damage(NamedTuple):
-    """A place in a file where a record cannot be read."""
+    """A record that cannot be read."""
 
     file: str
     offset: int
@@ -165,24 +159,28 @@ class Damage(NamedTuple):
 class Salvaged:
     """Record files without their damaged records; each skipped record is logged as a warning.
 
-    A file without damage is read as it is. Of others there is a copy in a temporary folder, as long as this object
-    lives: without the damaged records, and without what follows a place where the next record cannot be found.
+    A file without damage is used directly. Other files are copied to a temporary folder, which exists as long as this
+    object: without the damaged records, and without everything after a damaged length.
 
     Args:
       tf: The module `tensorflow`.
       files: Local, uncompressed files.
 
+    Attributes:
+      files: The paths to read instead.
+      damages: The damaged records.
+
     Raises:
-      UsageError: Nothing in a file is whole.
+      UsageError: A file has no undamaged record.
     """
 
     def __init__(self, tf: Any, files: Sequence[str]) -> None:
         self._folder = ""
         self.damages: list[Damage] = []
-        self.files = [self._whole(tf, file) for file in files]
+        self.files = [self._undamaged(tf, file) for file in files]
 
-    def _whole(self, tf: Any, file: str) -> str:
-        found, damages = examined(tf, file)
+    def _undamaged(self, tf: Any, file: str) -> str:
+        found, damages = examine(tf, file)
         if not damages:
             return file
         for damage in damages:
@@ -192,20 +190,17 @@ class Salvaged:
         good = [frame for number, frame in enumerate(found) if number not in bad]
         if not good:
             raise UsageError("has no whole record", key="dataset", received=file, remedy="remove the file")
-        copy = Path(self._own_folder(), f"{len(self.damages)}", os.path.basename(file))
+        if not self._folder:
+            self._folder = tempfile.mkdtemp(prefix="everstep-records-")
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        copy = Path(self._folder, f"{len(self.damages)}", os.path.basename(file))
         copy.parent.mkdir()
         _copy(file, good, copy)
         return str(copy)
 
-    def _own_folder(self) -> str:
-        if not self._folder:
-            self._folder = tempfile.mkdtemp(prefix="everstep-records-")
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        return self._folder
 
-
-def examined(tf: Any, file: str) -> tuple[list[Frame], list[Damage]]:
-    """Reads a file to its end, and returns where its records are and which of them are damaged."""
+def examine(tf: Any, file: str) -> tuple[list[Frame], list[Damage]]:
+    """Reads a file to its end, and returns the positions of its records and which of them are damaged."""
     found, broken = whole_frames(file)
     damages = [Damage(file, found[number].data, number, "its data is damaged") for number in _damaged(tf, file, found)]
     if broken is not None:
@@ -214,19 +209,19 @@ def examined(tf: Any, file: str) -> tuple[list[Frame], list[Damage]]:
 
 
 def _damaged(tf: Any, file: str, found: Sequence[Frame]) -> Iterator[int]:
-    """Yields the numbers of records whose data does not have its checksum; TensorFlow computes it fast."""
+    """Yields the numbers of records whose data does not match its checksum, which TensorFlow computes fast."""
     good = _readable(tf, file)
-    for first in range(good, len(found), _PIECE):  # behind the first one, which ends TensorFlow's reading
-        piece = found[first : first + _PIECE]
-        if not _is_whole(tf, file, piece):
-            yield from (first + at for at, frame in enumerate(piece) if not _is_whole(tf, file, [frame]))
+    for first in range(good, len(found), _GROUP):  # TensorFlow stops at the first damaged record
+        group = found[first : first + _GROUP]
+        if not _is_undamaged(tf, file, group):
+            yield from (first + at for at, frame in enumerate(group) if not _is_undamaged(tf, file, [frame]))
 
 
-def _is_whole(tf: Any, file: str, piece: Sequence[Frame]) -> bool:
+def _is_undamaged(tf: Any, file: str, group: Sequence[Frame]) -> bool:
     with tempfile.TemporaryDirectory(prefix="everstep-records-") as folder:
-        copy = Path(folder, "piece")
-        _copy(file, piece, copy)
-        return _readable(tf, str(copy)) == len(piece)
+        copy = Path(folder, "group")
+        _copy(file, group, copy)
+        return _readable(tf, str(copy)) == len(group)
 
 
 def _readable(tf: Any, file: str) -> int:
@@ -247,7 +242,7 @@ def _copy(file: str, frames: Sequence[Frame], target: Path) -> None:
 
 
 _SHOWN = 60
-_ENDINGS = (".tfrec", ".tfrecord")
+_SUFFIXES = (".tfrec", ".tfrecord")
 _KEY = "PATH"
 
 
@@ -256,11 +251,11 @@ class Feature:
     """A feature of examples.
 
     Attributes:
-      kinds: How many examples have it as `bytes`, `int64` or `float`.
-      first: Of each of those the first record, in words.
-      least: The smallest number of values in one.
-      most: The largest.
-      images: Of what kinds of image files its values are.
+      kinds: How many examples have it as `bytes`, `int64` or `float`, by kind.
+      first: The first record of each kind, as text.
+      least: The smallest number of values in an example.
+      most: The largest number of values in an example.
+      images: The formats of its values that are image files.
     """
 
     kinds: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -271,7 +266,7 @@ class Feature:
 
     @property
     def kind(self) -> str:
-        """What it is in most examples."""
+        """The kind in most examples."""
         return max(self.kinds, key=self.kinds.__getitem__)
 
     @property
@@ -282,19 +277,19 @@ class Feature:
 
 @dataclasses.dataclass
 class Inspection:
-    """What was found.
+    """What record files contain.
 
     Attributes:
-      files: Each with its number of whole records and its size in bytes.
-      features: By name, of the records that were inspected.
-      looked: How many those are.
-      examples: The first records in words.
-      damages: The places that cannot be read.
+      files: Each file with its number of undamaged records and its size in bytes.
+      features: The features of the inspected records, by name.
+      inspected: How many records were inspected.
+      examples: The values of the first records, as text.
+      damages: The records that cannot be read.
     """
 
     files: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
     features: dict[str, Feature] = dataclasses.field(default_factory=dict)
-    looked: int = 0
+    inspected: int = 0
     examples: list[dict[str, str]] = dataclasses.field(default_factory=list)
     damages: list[Damage] = dataclasses.field(default_factory=list)
 
@@ -305,7 +300,7 @@ def image_kind(data: bytes) -> str | None:
 
 
 def inspect(paths: Sequence[str], examples: int = 3, look: int = 1000) -> Inspection:
-    """Reads record files to their ends, and returns what is in them.
+    """Reads record files to their ends, and returns what they contain.
 
     Args:
       paths: Files, or folders of files `*.tfrec` and `*.tfrecord`, or URLs of those.
@@ -313,28 +308,28 @@ def inspect(paths: Sequence[str], examples: int = 3, look: int = 1000) -> Inspec
       look: How many records of each file to inspect for features.
 
     Raises:
-      UsageError: There is no such file, or a record is not a `tf.train.Example`.
+      UsageError: A file does not exist, or a record is not a `tf.train.Example`.
     """
     files, found = list(_files(paths)), Inspection()  # a missing file is reported before TensorFlow is loaded
     tf = load_tensorflow("reading TFRecord files")
     for name, file in files:
-        frames, damages = examined(tf, file)
+        frames, damages = examine(tf, file)
         bad = {damage.record for damage in damages}
         good = [frame for number, frame in enumerate(frames) if number not in bad]
         found.files.append((name, len(good), os.path.getsize(file)))
         found.damages += [damage._replace(file=name) for damage in damages]
         for number, record in enumerate(_records(file, good[:look])):
-            _look(found, _example(tf, name, number, record), examples, f"record {number} of {name!r}")
+            _inspect_example(found, _example(tf, name, number, record), examples, f"record {number} of {name!r}")
     return found
 
 
 def _files(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields the name by which the user knows a file, and its path on this machine."""
+    """Yields the user's name of each file, and its local path."""
     for path in paths:
         if is_url(path):
             yield from _stored(path)
         elif os.path.isdir(path):
-            inside = [p for p in sorted(Path(path).iterdir()) if p.suffix in _ENDINGS]
+            inside = [p for p in sorted(Path(path).iterdir()) if p.suffix in _SUFFIXES]
             names = [str(p) for p in inside if not is_temporary(p)]
             if not names:
                 raise NoRecordFiles("has no file *.tfrec or *.tfrecord", key=_KEY, received=path)
@@ -347,8 +342,8 @@ def _files(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _stored(url: str) -> Iterable[tuple[str, str]]:
     """Fetches a file, the files of a glob, or those of a folder."""
-    tried = [url, *(f"{url.rstrip('/')}/*{ending}" for ending in _ENDINGS)]
-    found = {name: path for pattern in tried for name, path in local_files(pattern, _KEY).items()}
+    patterns = [url, *(f"{url.rstrip('/')}/*{suffix}" for suffix in _SUFFIXES)]
+    found = {name: path for pattern in patterns for name, path in local_files(pattern, _KEY).items()}
     if not found:
         raise NoRecordFiles("there is no record file", key=_KEY, received=url)
     return sorted(found.items())
@@ -364,35 +359,35 @@ def _records(file: str, frames: Sequence[Frame]) -> Iterator[bytes]:
 def _example(tf: Any, file: str, number: int, record: bytes) -> Any:
     try:
         return tf.train.Example.FromString(record)
-    except Exception as error:  # of the protocol buffers' own kind
+    except Exception as error:  # protocol buffers raise their own kind
         reason = f"record {number} is not a tf.train.Example ({len(record)} bytes)"
         raise UsageError(reason, key=_KEY, received=file) from error
 
 
 def differences(found: Inspection) -> Iterator[str]:
-    """Yields, in words, which features differ between the inspected records."""
+    """Yields a sentence for each feature that differs between the inspected records."""
     for name, feature in found.features.items():
         if len(feature.kinds) > 1:
             kinds = "; ".join(f"{kind} in {n}, first in {feature.first[kind]}" for kind, n in feature.kinds.items())
             yield f"{name!r} has several types, and a reader takes one: {kinds}"
         if feature.least != feature.most:
             yield f"{name!r} has {feature.least} to {feature.most} values: FixedLenFeature does not read it"
-        if feature.records < found.looked:
-            missing = found.looked - feature.records
-            yield f"{name!r} is missing in {missing} of {found.looked}: FixedLenFeature needs a default_value"
+        if feature.records < found.inspected:
+            missing = found.inspected - feature.records
+            yield f"{name!r} is missing in {missing} of {found.inspected}: FixedLenFeature needs a default_value"
 
 
-def _look(found: Inspection, example: Any, examples: int, where: str) -> None:
-    found.looked += 1
+def _inspect_example(found: Inspection, example: Any, examples: int, where: str) -> None:
+    found.inspected += 1
     shown = {}
     for name in sorted(example.features.feature):
         held = example.features.feature[name]
         kind = held.WhichOneof("kind")
-        if kind is None:  # for a reader it is missing
+        if kind is None:  # readers treat it as missing
             continue
         values = list(getattr(held, kind).value)
         _count(found.features.setdefault(name, Feature()), kind.removesuffix("_list"), values, where)
-        shown[name] = _words(values)
+        shown[name] = _show(values)
     if len(found.examples) < examples:
         found.examples.append(shown)
 
@@ -405,7 +400,7 @@ def _count(feature: Feature, kind: str, values: list[Any], where: str) -> None:
     feature.images |= {image for v in values[:1] if isinstance(v, bytes) and (image := image_kind(v))}
 
 
-def _words(values: list[Any]) -> str:
+def _show(values: list[Any]) -> str:
     """Returns values as a short text."""
     if len(values) == 1 and isinstance(values[0], bytes):
         if kind := image_kind(values[0]):

@@ -1,4 +1,4 @@
-"""Writing TFRecord files: `tf.train.Example`s, and whole dataset folders from arrays or image files."""
+"""Writes TFRecord files: `tf.train.Example`s, and whole dataset folders from arrays or image files."""
 
 import contextlib
 import csv
@@ -15,7 +15,7 @@ import numpy as np
 
 from everstep import storage
 from everstep.data.arguments import whole_number
-from everstep.data.files import check_compression
+from everstep.data.record_sources import check_compression
 from everstep.data.tf_data import load_tensorflow
 from everstep.data.tfrecord import SPLITS
 from everstep.data.tfrecord_files import image_kind
@@ -27,8 +27,8 @@ class TfExampleBuilder:
 
         example = TfExampleBuilder().add_bytes_feature("name", "cat").add_ints_feature("size", [3, 4]).example
 
-    A value is one number or text, or several in a list, a tuple or an array. An array is flattened: its shape is for
-    the reader to know.
+    A value is one number or text, or several in a list, a tuple or an array. Arrays are flattened: the reader has to
+    know their shape.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class TfExampleBuilder:
 
     @property
     def serialized_example(self) -> bytes:
-        """The example as a record holds it; the same features always give the same bytes."""
+        """The serialised example; the same features always give the same bytes."""
         return bytes(self._example.SerializeToString(deterministic=True))
 
     def set(self, example: Any) -> Self:
@@ -52,7 +52,7 @@ class TfExampleBuilder:
         return self
 
     def reset(self) -> Self:
-        """Starts again with an empty example; those handed out before stay as they are."""
+        """Starts again with an empty example; examples returned earlier do not change."""
         self._example = self._train.Example()
         return self
 
@@ -94,7 +94,7 @@ class TfExampleBuilder:
 
 @dataclasses.dataclass
 class TfExampleFeatureKeyBase:
-    """Names of features that belong together, with a prefix where an example has several such groups.
+    """Names of features that belong together, with a prefix if an example has several such groups.
 
         class ImageKey(TfExampleFeatureKeyBase):
             encoded: str = "image/encoded"
@@ -103,10 +103,10 @@ class TfExampleFeatureKeyBase:
         ImageKey().encoded         # 'image/encoded'
         ImageKey("left").encoded   # 'left/image/encoded'
 
-    A subclass may be a dataclass, too, and need not.
+    A subclass may be a dataclass itself.
 
     Args:
-      prefix: Put before every name, with a slash; None or empty for none.
+      prefix: A prefix of every name, separated by a slash; None or empty for no prefix.
     """
 
     prefix: dataclasses.InitVar[str | None] = None
@@ -122,18 +122,18 @@ class TfExampleFeatureKeyBase:
 def write_tfrecords(
     path: str | os.PathLike[str], examples: Iterable[Any], compression: str = "", shards: int = 1
 ) -> list[str]:
-    """Writes examples to TFRecord files; each appears when it is complete.
+    """Writes examples to TFRecord files; each file appears when it is complete.
 
         files = write_tfrecords("data/train.tfrecord", examples, shards=4)
         # data/train-00000-of-00004.tfrecord … data/train-00003-of-00004.tfrecord
 
-    All are written as drafts, `.everstep-…`, which no reader takes for data; they get their names, one by one, after
-    the last example. Existing shards of the same number are replaced then: a process that is killed in that moment
-    leaves new ones beside old ones, and has to be run again.
+    Files are written as drafts, `.everstep-…`, which readers ignore, and renamed one by one after the last example.
+    Existing shards of the same number are replaced: if the process is killed while renaming, new and old shards are
+    mixed, and it has to be run again.
 
     Args:
       path: The file; with several shards, the pattern of their names.
-      examples: Examples, builders of them, or serialised records; read once, dealt to the shards in turn.
+      examples: Examples, builders of them, or serialised records; read once, distributed to the shards in turn.
       compression: `""`, `"GZIP"` or `"ZLIB"`.
       shards: Number of files.
 
@@ -150,7 +150,7 @@ def write_tfrecords(
         raise UsageError("must be at least 1", key="shards", received=shards)
     files = _shard_names(os.fspath(path), shards)
     _refuse_leftovers(tf, os.fspath(path), files)
-    with _complete_or_gone(tf, files) as drafts:
+    with _drafts(tf, files) as drafts:
         _write_records(tf, drafts, map(_serialised, examples), compression)
     return files
 
@@ -172,7 +172,8 @@ def _write_records(tf: Any, drafts: list[str], records: Iterator[bytes], compres
 
 
 @contextlib.contextmanager
-def _complete_or_gone(tf: Any, files: list[str]) -> Iterator[list[str]]:
+def _drafts(tf: Any, files: list[str]) -> Iterator[list[str]]:
+    """Yields the names of drafts; renames them to `files` at the end, or removes them if the block fails."""
     drafts = [_draft(file) for file in files]
     if folder := files[0].rpartition("/")[0]:
         tf.io.gfile.makedirs(folder)
@@ -187,7 +188,7 @@ def _complete_or_gone(tf: Any, files: list[str]) -> Iterator[list[str]]:
 
 
 def _draft(file: str) -> str:
-    """Returns the name of a file until it is complete: always the same, so that the next attempt replaces it."""
+    """Returns the name of a file until it is complete: always the same, so that the next attempt overwrites it."""
     folder, slash, name = file.rpartition("/")
     return f"{folder}{slash}.everstep-{name}"
 
@@ -237,7 +238,7 @@ LABELS = "labels.txt"
 
 
 class Written(NamedTuple):
-    """What was written: the files, how many records, and the classes in their order."""
+    """What was written: the files, the number of records, and the classes in their order."""
 
     files: list[str]
     records: int
@@ -256,19 +257,19 @@ def write_arrays(
     """Writes arrays whose first axis is the samples; each becomes a feature of its name.
 
     Images (uint8, with height, width and 1, 3 or 4 channels) become PNG files, `label` becomes text, whole numbers
-    int64, others float32, text bytes; more axes are laid in a row.
+    int64, others float32, text bytes; further axes are flattened.
 
     Args:
       folder: The dataset's folder.
       split: `train` or `valid`.
-      arrays: By name.
-      shards: Number of files; records are dealt to them in turn.
-      shuffle: Whether the records are shuffled before: readers mix only what their buffer holds, and data often comes
-        class by class. False keeps the order.
-      seed: Decides on the order; the same one always gives the same files.
+      arrays: The arrays by name.
+      shards: Number of files; records are distributed to them in turn.
+      shuffle: Whether the records are shuffled first: readers mix only what their buffer holds, and data is often
+        sorted by class. False keeps the order.
+      seed: Determines the order; the same seed always gives the same files.
 
     Raises:
-      UsageError: The arrays do not fit together, or one cannot be stored.
+      UsageError: The arrays have different lengths, or one cannot be stored.
     """
     sizes = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if not sizes or len(set(sizes.values())) > 1 or not min(sizes.values()):
@@ -294,7 +295,7 @@ def write_images(
     shuffle: bool = True,
     seed: int = 0,
 ) -> Written:
-    """Writes image files, as they are, with the labels of a CSV table whose columns are `file`, `label` and others.
+    """Writes image files unchanged, with the labels of a CSV table whose columns are `file`, `label` and others.
 
     `file` is relative to `images`. Other columns become features: whole numbers int64, numbers float32, else text. A
     column `split` selects rows: those of another split are skipped.
@@ -304,12 +305,12 @@ def write_images(
       split: `train` or `valid`.
       images: The folder of the images.
       table: The CSV file.
-      shards: Number of files; records are dealt to them in turn.
-      shuffle: Whether the records are shuffled before; see `write_arrays`.
-      seed: Decides on the order.
+      shards: Number of files; records are distributed to them in turn.
+      shuffle: Whether the records are shuffled first; see `write_arrays`.
+      seed: Determines the order.
 
     Raises:
-      UsageError: The table or an image cannot be used; `origin` is the line.
+      UsageError: The table or an image cannot be read; `origin` is the line of the table.
     """
     rows = [row for row in _table(Path(table)) if row.values.get("split", split) == split]
     if not rows:
@@ -320,9 +321,10 @@ def write_images(
 
 
 def _order(count: int, shuffle: bool, seed: int) -> Iterable[int]:
-    """Returns the numbers of the rows as they are to be written; NumPy's own permutation may change with its version.
+    """Returns the numbers of the rows in the order of writing.
 
-    Each row is drawn a number that follows from the seed alone, and the rows are sorted by it.
+    Each row gets a random number that follows only from the seed, and the rows are sorted by it. NumPy's `permutation`
+    may change with its version.
     """
     seed = whole_number("seed", seed, 0)
     if not shuffle:
@@ -400,7 +402,7 @@ def _write(
 
 
 def _refuse_others(folder: Path, split: str, shards: int) -> None:
-    """Refuses to write beside record files of the split that a reader would read as well."""
+    """Refuses a folder with other record files of the split, which a reader would read as well."""
     new = {f"{split}-{number:05d}-of-{shards:05d}.tfrec" for number in range(shards)}
     others = sorted(path.name for path in folder.glob(f"{split}-*.tfrec") if path.name not in new)
     if others:
@@ -413,11 +415,11 @@ def _refuse_others(folder: Path, split: str, shards: int) -> None:
 
 
 def _labels(folder: Path, texts: Sequence[str], numeric: bool) -> list[str]:
-    """Returns the classes: those of the folder's labels.txt, which must include all, else those of the labels."""
-    odd = next((text for text in texts if text != text.strip() or len(text.splitlines()) != 1), None)
-    if odd is not None:
+    """Returns the classes: those of an existing labels.txt, which must include all labels, else those of the labels."""
+    invalid = next((text for text in texts if text != text.strip() or len(text.splitlines()) != 1), None)
+    if invalid is not None:
         reason = f"a class is a line of {LABELS}: not empty, no space at its ends"
-        raise UsageError(reason, key="label", received=odd)
+        raise UsageError(reason, key="label", received=invalid)
     path = folder / LABELS
     if not path.is_file() or not texts:
         return sorted(set(texts), key=int) if numeric else sorted(set(texts))
@@ -476,7 +478,7 @@ def _kinds(rows: Sequence[_Row]) -> dict[str, Any]:
 
 
 def _kind(texts: Sequence[str]) -> Any:
-    """Returns int, float or str: a number with leading zeros, as of a badge, is text."""
+    """Returns int, float or str; a number with leading zeros is text."""
     if all(re.fullmatch(r"[+-]?(0|[1-9][0-9]{0,17})", text) for text in texts):
         return int
     if any(re.fullmatch(r"[+-]?0[0-9]+", text) for text in texts):

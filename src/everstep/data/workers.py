@@ -1,4 +1,4 @@
-"""Threads and processes that compute several batches of a dataset at once; batches are returned in order."""
+"""Threads and processes that compute several batches of a dataset at once, and return them in order."""
 
 import abc
 import collections
@@ -34,16 +34,16 @@ def _exit_after(parent: multiprocessing.process.BaseProcess) -> None:
 
 
 Numbers = Iterable[tuple[int, int]]
-"""Batches to compute: the place of each in its epoch, and its number in the dataset."""
+"""The batches to compute: the place of each in its epoch, and its number in the dataset."""
 
 
 class Workers(abc.ABC):
-    """Computes batches of a dataset, some ahead of those that were handed out.
+    """Computes the batches of a dataset ahead of time.
 
     Args:
-      dataset: Has `__getitem__` by number.
-      workers: How many are computed at once.
-      ahead: How many are computed before they are needed.
+      dataset: A dataset whose `__getitem__` returns a batch by its number.
+      workers: How many batches are computed at once.
+      ahead: How many batches are computed before they are needed.
     """
 
     def __init__(self, dataset: Any, workers: int, ahead: int) -> None:
@@ -54,7 +54,7 @@ class Workers(abc.ABC):
         """Yields the batches in the order of their numbers."""
 
     def _in_order(self, submit: Callable[[int, int], Callable[[], Any]], numbers: Numbers) -> Iterator[Any]:
-        """Yields what the functions that `submit` returned give, the oldest first."""
+        """Calls `submit` for each batch, and yields the results of the functions that it returns, the oldest first."""
         coming, waiting = iter(numbers), collections.deque[Callable[[], Any]]()
         while True:
             for place, number in itertools.islice(coming, self._ahead - len(waiting)):
@@ -75,14 +75,14 @@ class Threads(Workers):
                 lambda place, number: pool.apply_async(self._dataset.__getitem__, (number,)).get, numbers
             )
         finally:
-            pool.terminate()  # waits for none of them
+            pool.terminate()  # does not wait for the threads
 
 
 class Processes(Workers):
-    """Processes of their own, each with a copy of the dataset as it was when they were started.
+    """Worker processes, each with a copy of the dataset as it was when they were started.
 
-    They are started afresh, not forked: a fork of a process in which a backend's threads run may hang. So the dataset's
-    class must be importable, and a program's own code stand under `if __name__ == "__main__":`.
+    They are spawned, not forked: a fork of a process with a backend's threads may hang. So the dataset's class must be
+    importable, and the program's own code must be under `if __name__ == "__main__":`.
     """
 
     def __init__(self, dataset: Any, workers: int, ahead: int) -> None:
@@ -90,18 +90,18 @@ class Processes(Workers):
         self.broken = False
         self._seed = self._epoch = 0
         self._pool = concurrent.futures.ProcessPoolExecutor(
-            workers, multiprocessing.get_context("spawn"), initializer=_take, initargs=(dataset,)
+            workers, multiprocessing.get_context("spawn"), initializer=_initialize, initargs=(dataset,)
         )
 
     def draw_for(self, seed: int, epoch: int) -> None:
-        """Sets the seed and epoch from which, with their places, the next batches draw their random numbers."""
+        """Sets the seed and the epoch of the next batches, which with a batch's place determine its random numbers."""
         self._seed, self._epoch = seed, epoch
 
     def map(self, numbers: Numbers) -> Iterator[Any]:
         """Yields the batches in the order of their numbers.
 
         Raises:
-          UsageError: The dataset, or a batch, cannot be sent from one process to another.
+          UsageError: The dataset, or a batch, cannot be sent to another process.
           TrainingError: A process has ended, or could not be started.
         """
         seed, epoch = self._seed, self._epoch
@@ -135,17 +135,17 @@ class Processes(Workers):
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-_dataset: Any = None  # in a worker process: its copy
+_dataset: Any = None  # in a worker process: its copy of the dataset
 
 
-def _take(dataset: Any) -> None:
+def _initialize(dataset: Any) -> None:
     global _dataset
     end_with_parent()
     _dataset = dataset
 
 
 def _compute(number: int, seed: int, epoch: int) -> Any:
-    words = randomness.generator(seed, epoch).integers(2**32, size=16)  # those of BorrowedRandomness
+    words = randomness.generator(seed, epoch).integers(2**32, size=16)  # as BorrowedRandomness does
     random.seed(words.tobytes())
     np.random.seed(words)
     return _dataset[number]

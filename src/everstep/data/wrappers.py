@@ -1,4 +1,4 @@
-"""Streams built from another stream: mapped, limited to fewer batches, held in memory, or counted in a first pass."""
+"""Streams that wrap another one: mapped, limited to fewer batches, held in memory, or counted in a first pass."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,12 +13,12 @@ from everstep.types import Batch
 
 
 class WrappingStream(Stream):
-    """A stream that passes on the batches of another one, in the same order and with the same guarantee.
+    """A stream with the batches of another one, in the same order and with the same guarantee.
 
     Positions and bookmarks are those of the other stream.
 
     Args:
-      stream: The other stream, at its beginning.
+      stream: The other stream, at its start.
       repeat: Whether epoch follows epoch without end.
       batches_per_epoch: The length of an epoch, None if not known beforehand.
     """
@@ -29,7 +29,7 @@ class WrappingStream(Stream):
 
     @property
     def sources(self) -> Mapping[str, Stream]:
-        """The other stream."""
+        """The wrapped stream."""
         return {"": self._stream}
 
     @property
@@ -43,19 +43,19 @@ class WrappingStream(Stream):
         return self._stream.guarantee
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
-        """Returns the other stream's batches, changed."""
-        return self._changed(self._stream.open(epoch, batch), batch)
+        """Returns the other stream's batches, transformed."""
+        return self._transform(self._stream.open(epoch, batch), batch)
 
     def open_at(self, epoch: int, batch: int, bookmark: Any) -> Iterator[Batch]:
-        """Returns the other stream's batches, found by its bookmark, changed."""
-        return self._changed(self._stream.open_at(epoch, batch, bookmark), batch)
+        """Returns the other stream's batches from its bookmark on, transformed."""
+        return self._transform(self._stream.open_at(epoch, batch, bookmark), batch)
 
     def bookmark(self) -> Any:
         """Returns the other stream's bookmark."""
         return self._stream.bookmark()
 
-    def _changed(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
-        """Returns what becomes of an epoch's batches from `batch` on."""
+    def _transform(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
+        """Returns an epoch's batches from `batch` on, transformed by a subclass."""
         return batches
 
 
@@ -71,7 +71,7 @@ class MappedStream(WrappingStream):
         """Whether the other stream is endless."""
         return self._stream.endless
 
-    def _changed(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
+    def _transform(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
         return map(self._fn, batches)
 
 
@@ -111,11 +111,11 @@ class LimitedStream(WrappingStream):
 
         stream = LimitedStream(stream, 10)  # an epoch has 10 batches, or fewer if the other stream has fewer
 
-    An infinite stream has epochs then: after so many batches the next pass over the source begins.
+    An infinite stream gets epochs: after this many batches the next pass over the source starts.
 
     Args:
-      stream: The other stream, at its beginning.
-      batches: How many batches of each epoch, no more than it is known to have.
+      stream: The other stream, at its start.
+      batches: How many batches of each epoch to read, no more than the stream is known to have.
     """
 
     def __init__(self, stream: Stream, batches: int) -> None:
@@ -125,22 +125,22 @@ class LimitedStream(WrappingStream):
 
     @property
     def infinite(self) -> bool:
-        """False: a limit is an end."""
+        """False: an epoch ends at the limit."""
         return False
 
-    def _changed(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
+    def _transform(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
         return itertools.islice(batches, self._limit - batch)
 
 
 def limited(stream: Stream, batches: int | None) -> Stream:
-    """Returns the stream with so many batches per epoch; unchanged for None, or if its parts are limited already.
+    """Returns the stream with this many batches per epoch; unchanged for None, or if its parts are already limited.
 
     Raises:
-      UsageError: The stream is known to have fewer.
+      UsageError: The stream is known to have fewer batches.
     """
     if batches is None or stream.limits_parts:
         return stream
-    _require(batches, stream.batches_per_epoch, "limit_batches")
+    _require_batches(batches, stream.batches_per_epoch, "limit_batches")
     return stream.limited(batches) if isinstance(stream, ArrayStream) else LimitedStream(stream, batches)
 
 
@@ -148,7 +148,7 @@ class HeldStream(WrappingStream):
     """The same batches in every epoch, held in memory; see `hold`.
 
     Args:
-      stream: The stream that they were read from.
+      stream: The stream that the batches were read from.
       batches: The batches of an epoch.
       repeat: Whether epoch follows epoch without end.
     """
@@ -179,24 +179,24 @@ def hold(stream: Stream, batches: int, key: str) -> tuple[HeldStream, HeldStream
     """Reads the first batches of a stream; returns them twice: repeated, to train on, and once, to evaluate on.
 
     Args:
-      stream: The stream, at its beginning.
+      stream: The stream, at its start.
       batches: How many batches to hold.
-      key: The key that sets their number, for messages.
+      key: The key that sets their number, for errors.
 
     Raises:
-      UsageError: There are fewer, or they are of several tasks.
+      UsageError: There are fewer batches, or the data is that of several tasks.
     """
     if stream.limits_parts:
         raise UsageError(
-            "but the data is that of several tasks", key=key, received=batches, remedy="try each task by itself"
+            "cannot be used with the data of several tasks", key=key, received=batches, remedy="try each task by itself"
         )
-    _require(batches, stream.batches_per_epoch, key)
+    _require_batches(batches, stream.batches_per_epoch, key)
     held = list(itertools.islice(stream, batches))
-    _require(batches, len(held), key)
+    _require_batches(batches, len(held), key)
     return HeldStream(stream, held, repeat=True), HeldStream(stream, held, repeat=False)
 
 
-def _require(batches: int, available: int | None, key: str) -> None:
+def _require_batches(batches: int, available: int | None, key: str) -> None:
     if available is not None and available < batches:
         raise UsageError(
             f"but the data has {available} batches an epoch",
@@ -207,13 +207,13 @@ def _require(batches: int, available: int | None, key: str) -> None:
 
 
 class CountedStream(WrappingStream):
-    """The batches of another stream whose number is not known: the first pass counts them.
+    """The batches of another stream of unknown length: the first pass counts them.
 
-    The first pass ends the stream. Its reader calls `count`, and reads on: then pass follows pass, each of as many
-    batches as the first, or fewer if the source has fewer.
+    The stream ends after the first pass. Its reader then calls `count` and continues: later passes have as many batches
+    as the first, or fewer if the source has fewer.
 
     Args:
-      stream: The other stream, at its beginning; one that does not repeat, such as a generator, is read once.
+      stream: The other stream, at its start; one that does not repeat, such as a generator, is read once.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -221,14 +221,14 @@ class CountedStream(WrappingStream):
 
     @property
     def counting(self) -> bool:
-        """Whether the first pass has yet to show how many batches there are."""
+        """Whether the number of batches is not known yet."""
         return self._batches_per_epoch is None
 
     def count(self, batches: int) -> None:
         """Sets how many batches the first pass has."""
         self._batches_per_epoch, self._repeat = batches, self._stream.repeat
 
-    def _changed(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
+    def _transform(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
         if self._batches_per_epoch is None:
             return batches
         return itertools.islice(batches, self._batches_per_epoch - batch)

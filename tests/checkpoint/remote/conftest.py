@@ -1,4 +1,4 @@
-"""One server and one bad network per kind of store, for all tests of this folder."""
+"""One server and one bad network per kind of store, shared by all tests of this folder."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ class Place:
     """A kind of store, and the network to it.
 
     Attributes:
-      network: What stands before its server; None for a store without one.
+      network: The proxy in front of the server; None for a store without a server.
     """
 
     def __init__(self, scheme: str, folder: Path, server: Server | None = None, network: BadNetwork | None = None):
@@ -44,12 +44,12 @@ def _places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Plac
 
 @pytest.fixture(scope="module")
 def _with_clients() -> set[str]:
-    """The kinds of store that this module has made a client for: that takes long, so its tests share one."""
+    """The kinds of store that this module has a client for: creating one takes long, so tests share it."""
     return set()
 
 
-class _Hurried:
-    """What gcsfs waits by between its own tries, a second and more: less of it."""
+class _ShortSleeps:
+    """Stands in for `asyncio` in gcsfs, which sleeps a second and more between its retries."""
 
     @staticmethod
     async def sleep(seconds: float) -> None:
@@ -60,16 +60,16 @@ class _Hurried:
 def place(
     request: pytest.FixtureRequest, _places: dict[str, Place], _with_clients: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Place]:
-    """The store that a test asks for by its parameter; its network is good at the start, and nobody pauses for long."""
+    """The store of a test's parameter, with a good network at the start and short pauses between retries."""
     found = _places[request.param]
     for name, value in {**found.environment(), "EVERSTEP_STORE_TIMEOUT": "30"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("everstep.checkpoint.remote.store._FIRST_PAUSE", 0.02)
-    monkeypatch.setattr("everstep.checkpoint.remote.mirror._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("everstep.checkpoint.remote.mirror._POLL_SECONDS", 0.05)
     monkeypatch.setattr("everstep.checkpoint.remote.mirror._FIRST_PAUSE", 0.1)
-    if found.scheme == "gs":  # not for others: when gcsfs is imported it looks at the environment
-        monkeypatch.setattr("gcsfs.retry.asyncio", _Hurried)
-    if found.scheme not in _with_clients:  # those of other modules may talk to other servers
+    if found.scheme == "gs":  # not for others: gcsfs reads the environment when it is imported
+        monkeypatch.setattr("gcsfs.retry.asyncio", _ShortSleeps)
+    if found.scheme not in _with_clients:  # clients of other modules may use other servers
         fsspec.get_filesystem_class(found.scheme).clear_instance_cache()
         _with_clients.add(found.scheme)
     yield found
@@ -79,7 +79,7 @@ def place(
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes `place` runs on each store of its mark `stores`, or on all of them."""
+    """Runs a test that uses `place` on each store of its mark `stores`, by default on all of them."""
     if "place" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("stores")
         schemes = mark.args if mark else ("file", "memory", "s3", "gs")

@@ -1,4 +1,4 @@
-"""Machines that train: each has a disk of its own, and all have the same store."""
+"""Simulated machines that train: each has its own disk, and all share a store."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from everstep.checkpoint.remote.store import INCOMING, Store, StoreError
 
 
 class Machine:
-    """A machine's disk with the working copy of a run, and a hand that trains there."""
+    """A machine's disk with the working copy of a run, and methods that write what training would write."""
 
     def __init__(self, disk: Path, url: str) -> None:
         self.disk, self.url = disk, url
@@ -59,7 +59,7 @@ def begin_run(directory: Path, run: str = "run-1", attempt: int = 1) -> None:
 def save(
     directory: Path, step: int, content: bytes | None = None, run: str = "run-1", folder: str = "checkpoints"
 ) -> None:
-    """Writes what a checkpoint is: files in folders, and a manifest of them, all at once."""
+    """Writes a checkpoint atomically: files in folders, and their manifest."""
     (directory / folder).mkdir(parents=True, exist_ok=True)
     storage.write_text(directory / "history.csv", "step,loss\n" + "".join(f"{s},1.0\n" for s in range(step + 1)))
     with storage.atomic_path(directory / folder / str(step)) as temporary:
@@ -70,7 +70,7 @@ def save(
 
 
 def steps(directory: Path) -> list[int]:
-    """Returns the checkpoints that are whole, every byte."""
+    """Returns the steps of a directory after verifying every byte."""
     found = [path for path in directory.iterdir() if path.name.isdecimal()] if directory.is_dir() else []
     for path in found:
         manifest.verify(path)
@@ -78,7 +78,7 @@ def steps(directory: Path) -> list[int]:
 
 
 def remote_steps(url: str, folder: str = "checkpoints") -> list[int]:
-    """Returns the checkpoints that a store says are complete."""
+    """Returns the steps that are complete in a store."""
     names = Store(url).listing()
     ending = f"/{manifest.NAME}"
     found = [name.removesuffix(ending).rpartition("/") for name in names if name.endswith(ending)]
@@ -86,15 +86,15 @@ def remote_steps(url: str, folder: str = "checkpoints") -> list[int]:
 
 
 @contextmanager
-def dying_at(prefix: str) -> Iterator[None]:
-    """Nothing whose name begins so gets to the store."""
+def failing_at(prefix: str) -> Iterator[None]:
+    """Inside the block, uploads of objects whose names start with `prefix` fail."""
     put = Store.put
 
-    def dies(store: Store, name: str, *args: Any) -> Any:
+    def failing(store: Store, name: str, *args: Any) -> Any:
         if name.removeprefix(f"{INCOMING}/").startswith(prefix):
             raise StoreError("gone")
         return put(store, name, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "put", dies)
+        patch.setattr(Store, "put", failing)
         yield

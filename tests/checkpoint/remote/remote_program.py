@@ -1,4 +1,4 @@
-"""A small training whose directory may be a URL; as a program it waits at step 4 until a file `go` is there.
+"""A small training whose directory may be a URL; as a program it waits after step 4 until a file `go` exists.
 
 `python -m tests.checkpoint.remote.remote_program URL FOLDER`
 """
@@ -18,7 +18,7 @@ STEPS = 12
 
 
 class Line(everstep.Task):
-    """A line with dropout: seeds, slots and data positions all have to come along."""
+    """Learns a sum, with dropout: seeds, slots and data positions all have to be restored."""
 
     def build_model(self) -> keras.Model:
         return keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.3), keras.layers.Dense(1)])
@@ -39,7 +39,7 @@ def train(model_dir: Any, actions: Any = (), steps: int = STEPS, **trainer: Any)
 
 
 def waiting_at_four(folder: Path) -> Any:
-    """Training stands still behind the first checkpoint until it is told to go on."""
+    """Returns an action that pauses training after the first checkpoint until the file `go` exists."""
     calls = []
 
     def action(logs: Any) -> None:

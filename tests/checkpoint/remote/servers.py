@@ -1,4 +1,4 @@
-"""Real object stores on this machine: S3 by moto, Google's by its emulator; and a bad network in front of them."""
+"""Object stores that run on this machine (S3 by moto, Google's by its emulator), and a bad network before them."""
 
 import contextlib
 import http.client
@@ -18,16 +18,16 @@ from typing import Any
 from tests.servers.proxy import Proxy, free_port
 
 BUCKET = "everstep-test"
-_START_SECONDS = 60.0
+_START_SECONDS = 300.0
 _HOP = {"connection", "transfer-encoding", "content-length", "keep-alive", "te", "upgrade", "expect"}
 
 
 class Server:
-    """A store that runs as a process of its own.
+    """A store that runs as a separate process.
 
     Attributes:
       scheme: `s3` or `gs`.
-      uri: Where it listens.
+      uri: The address that it listens on.
     """
 
     def __init__(self, scheme: str, log: Path) -> None:
@@ -59,7 +59,7 @@ class Server:
 
 
 def environment(scheme: str, uri: str) -> dict[str, str]:
-    """What a process is told of a store: endpoint and credentials, by the environment alone."""
+    """Returns the environment variables with the endpoint and the credentials of a store."""
     if scheme == "gs":
         return {"STORAGE_EMULATOR_HOST": uri, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
     keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -103,14 +103,15 @@ def _make_bucket(scheme: str, port: int) -> None:
 
 
 class BadNetwork(Proxy):
-    """A proxy that knows what objects need: every header, HEAD, and more ways to fail.
+    """A proxy for object stores: passes on every header and HEAD, and has more ways to fail.
 
     Attributes:
-      trouble: `truncate` cuts uploads in half on the way; `reset` breaks the connection; `stall` never answers;
-        `garble` answers what is no HTTP.
-        `trouble_at` limits it to requests whose path holds that text; `trouble_left` counts those still to meet it.
-      troubles: Kinds of trouble in turn, which every `often`-th request meets.
-      met: How many requests met trouble.
+      trouble: `truncate` cuts uploads in half; `reset` breaks the connection; `stall` never answers; `garble` answers
+        something that is not HTTP.
+      trouble_at: Limits the trouble to uploads whose path contains this text.
+      trouble_left: How many more requests fail.
+      troubles: Kinds of trouble in turn, one for every `often`-th request.
+      met: How many requests have failed.
     """
 
     def __init__(self, target: str) -> None:
@@ -127,7 +128,7 @@ class BadNetwork(Proxy):
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def meets(self, method: str, path: str, body: bytes) -> str:
-        """Returns the trouble that a request runs into; where a place is named, uploads to it alone do."""
+        """Returns how a request fails, empty if it does not; with `trouble_at`, only uploads to that path fail."""
         uploads = method in ("PUT", "POST")
         if self.troubles:
             return self._in_turn(uploads)
@@ -153,7 +154,7 @@ class BadNetwork(Proxy):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     proxy: BadNetwork
-    protocol_version = "HTTP/1.1"  # clients ask with `Expect: 100-continue`
+    protocol_version = "HTTP/1.1"  # clients send `Expect: 100-continue`
 
     def _serve(self) -> None:
         body = self._body()
@@ -206,7 +207,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     self.send_header(name, value)
             if "content-length" not in {name.lower() for name in headers}:
                 self.send_header("Content-Length", str(len(content)))
-            self.send_header("Connection", "close")  # a network that is gone is gone at once
+            self.send_header("Connection", "close")  # a fault then affects the very next request
             self.end_headers()
             self.wfile.write(content if self.command != "HEAD" else b"")
 
@@ -219,11 +220,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = _serve
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 def fresh_url(scheme: str, folder: Path, name: str) -> str:
-    """A place that nobody has used."""
+    """Returns a URL that no other test uses."""
     unique = f"{name}-{os.urandom(4).hex()}"
     places = {"file": f"file://{folder}/store/{unique}", "memory": f"memory://{unique}/run"}
     return places.get(scheme, f"{scheme}://{BUCKET}/{unique}")

@@ -1,4 +1,4 @@
-"""A catalog whose data lies in a store: files, folders, versions, fingerprints."""
+"""A catalog whose data is in a store: files, folders, versions, fingerprints."""
 
 import concurrent.futures
 
@@ -36,7 +36,7 @@ def test_a_file_is_saved_loaded_and_replaced(place, tmp_path):
     catalog.check(["far"])
 
 
-def test_a_folder_keeps_its_names(place, tmp_path):
+def test_a_folder_keeps_its_file_names(place, tmp_path):
     url = place.url("data")
     catalog = catalog_of(
         tmp_path, f"far: {{type: images, filepath: {url}/cats}}\nnear: {{type: images, filepath: c}}\n"
@@ -51,7 +51,7 @@ def test_a_folder_keeps_its_names(place, tmp_path):
     assert catalog.fingerprint("far")["sha256"] == catalog.fingerprint("near")["sha256"]
 
 
-def test_versions(place, tmp_path):
+def test_versions_are_listed_and_never_overwritten(place, tmp_path):
     url = place.url("data")
     catalog = catalog_of(tmp_path, f"far: {{filepath: {url}/log.txt, versioned: true}}\n")
     assert catalog.versions("far") == []
@@ -66,8 +66,8 @@ def test_versions(place, tmp_path):
     assert catalog.load("far", 1) == "one"
 
 
-@pytest.mark.stores("file", "memory", "s3")  # Google's emulator knows no conditions
-def test_machines_that_save_at_once_lose_nothing(place, tmp_path):
+@pytest.mark.stores("file", "memory", "s3")  # Google's emulator has no conditional writes
+def test_concurrent_saves_lose_nothing(place, tmp_path):
     catalog = catalog_of(tmp_path, f"far: {{filepath: {place.url('data')}/log.txt, versioned: true}}\n")
     catalog.save("far", "start", version=1)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -78,7 +78,7 @@ def test_machines_that_save_at_once_lose_nothing(place, tmp_path):
 
 
 @pytest.mark.stores("file", "s3")
-def test_a_folder_that_is_on_its_way_is_no_version_yet(place, tmp_path):
+def test_a_partly_uploaded_folder_is_no_version(place, tmp_path):
     url = place.url("data")
     catalog = catalog_of(tmp_path, f"far: {{type: images, filepath: {url}/cats, versioned: true}}\n")
     catalog.save("far", {"image": np.zeros((1, 2, 2, 1), np.uint8), "label": np.array([1])}, version=1)
@@ -89,7 +89,7 @@ def test_a_folder_that_is_on_its_way_is_no_version_yet(place, tmp_path):
 
 
 @pytest.mark.stores("s3")
-def test_a_store_that_is_away(place, tmp_path, monkeypatch):
+def test_an_unreachable_store_is_reported_with_the_key(place, tmp_path, monkeypatch):
     monkeypatch.setenv("EVERSTEP_STORE_TIMEOUT", "0.5")
     catalog = catalog_of(tmp_path, f"far: {place.url('data')}/x.txt\n")
     place.network.fault = "refuse"

@@ -1,4 +1,4 @@
-"""Older checkpoints of a run in a store, and runs compared where they are."""
+"""Older checkpoints of a run in a store, and comparing such a run with a local one."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ from everstep.run.checkpoint_selection import checkpoints, choose
 
 
 @pytest.mark.stores("memory")
-def test_only_the_steps_that_are_asked_for_are_fetched(place, tmp_path, monkeypatch, capsys):
+def test_only_the_requested_steps_are_fetched(place, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     url = place.url()
@@ -31,8 +31,7 @@ def test_only_the_steps_that_are_asked_for_are_fetched(place, tmp_path, monkeypa
     Path("other/config.yaml").write_text(config.replace("train_steps: 12", "train_steps: 13"))
     capsys.readouterr()
     assert main(("runs", "compare", url, "other", "--out", "c.png")) == 0
-    told = capsys.readouterr().out
-    assert "trainer.train_steps" in told
+    assert "trainer.train_steps" in capsys.readouterr().out
     assert Path("c.png").stat().st_size > 1000
     assert main(("export", url, "--checkpoint", "8")) == 2
     assert "--out" in capsys.readouterr().err

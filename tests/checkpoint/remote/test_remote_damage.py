@@ -1,11 +1,11 @@
-"""What uploads that broke, disks that fail and objects that vanish leave behind; and who looks on meanwhile."""
+"""Interrupted uploads, damaged disks, lost objects, and readers of a run that is being trained."""
 
 import pytest
 from tests.checkpoint.remote.machines import Machine, remote_steps
 
 from everstep import storage
 from everstep.checkpoint import manifest
-from everstep.checkpoint.remote import local_view, working
+from everstep.checkpoint.remote import local_view, run_copies
 from everstep.checkpoint.remote.store import Store, StoreError
 from everstep.errors import TrainingError
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.stores("file")
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Stands for the end of the process."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def another(tmp_path, url, name="second"):
 
 
 def breaking(error, at):
-    """Uploads end so at the first object whose name the test accepts."""
+    """Makes uploads raise `error` at the first object whose name `at` accepts."""
     put = Store.put
 
     def broken(store, name, *args):
@@ -54,8 +54,8 @@ def breaking(error, at):
     return patch
 
 
-def test_two_broken_uploads_in_a_row_leave_what_can_be_fetched(first, tmp_path, url):
-    """The store has the second of three versions of a file; the third was announced, and never came."""
+def test_the_store_is_usable_after_two_interrupted_uploads(first, tmp_path, url):
+    """The store has the second of three versions of a file; the index announces the third, which never arrived."""
     broken = [(StoreError("500"), lambda name: name == "config.yaml"), (Killed(), lambda name: name == "history.csv")]
     for number, (error, at) in enumerate(broken, 2):
         for name in ("history.csv", "config.yaml"):
@@ -71,13 +71,13 @@ def test_two_broken_uploads_in_a_row_leave_what_can_be_fetched(first, tmp_path, 
 
 
 @pytest.mark.parametrize("content", [b"twenty" * 1000, b"otherwise" * 1000], ids=["same", "other"])
-def test_a_checkpoint_that_misses_an_object_is_left_out_and_can_be_written_again(first, tmp_path, url, caplog, content):
+def test_an_incomplete_checkpoint_is_skipped_and_can_be_written_again(first, tmp_path, url, caplog, content):
     Store(url).delete(["checkpoints/20/state/d/array"])
     second = another(tmp_path, url)
     assert second.steps() == [10]
     assert "checkpoints/20 is damaged: there is no" in caplog.text
     second.save(20, content)
-    if content.startswith(b"twenty"):  # to the last bit, its manifest too
+    if content.startswith(b"twenty"):  # the same bits, in the manifest, too
         storage.remove_directory(second.directory / "checkpoints/20")
         (first.directory / "checkpoints/20").rename(second.directory / "checkpoints/20")
     second.mirror.commit()
@@ -86,13 +86,14 @@ def test_a_checkpoint_that_misses_an_object_is_left_out_and_can_be_written_again
     assert (third.directory / "checkpoints/20/state/d/array").read_bytes() == content
 
 
-def test_where_every_checkpoint_misses_an_object_it_is_told(first, tmp_path, url):
+def test_an_error_is_raised_if_every_checkpoint_is_incomplete(first, tmp_path, url):
     Store(url).delete(["checkpoints/20/meta", "checkpoints/10/state/d/array"])
-    with pytest.raises(TrainingError, match=r"all checkpoints in \S+ are damaged: restore one"):
+    with pytest.raises(TrainingError, match=r"checkpoints: all checkpoints are damaged: restore one") as error:
         another(tmp_path, url)
+    assert error.value.key == f"{url}/checkpoints"
 
 
-def test_a_manifest_that_the_disk_has_spoiled_does_not_cost_the_good_copy_in_the_store(first, tmp_path, url):
+def test_a_local_manifest_that_is_damaged_does_not_remove_the_copy_in_the_store(first, tmp_path, url):
     path = first.directory / "checkpoints/20" / manifest.NAME
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -104,33 +105,33 @@ def test_a_manifest_that_the_disk_has_spoiled_does_not_cost_the_good_copy_in_the
     assert another(tmp_path, url).steps() == [20]
 
 
-def test_who_looks_at_a_run_that_is_being_trained_sees_one_state_of_it(first, url, monkeypatch):
-    """The trainer writes between the reading of the index and that of the files."""
-    fetch, looks = working.fetch_files, []
+def test_a_reader_of_a_live_run_gets_a_consistent_state(first, url, monkeypatch):
+    """The trainer writes after the reader has read the index and before it reads the files."""
+    fetch, attempts = run_copies.fetch_files, []
 
-    def later(contents, directory):
-        looks.append(contents)
-        if len(looks) <= 2:
-            (first.directory / "history.csv").write_text("step,loss\n" + "1,1\n" * len(looks))
+    def after_a_commit(contents, directory):
+        attempts.append(contents)
+        if len(attempts) <= 2:
+            (first.directory / "history.csv").write_text("step,loss\n" + "1,1\n" * len(attempts))
             first.mirror.commit()
         fetch(contents, directory)
 
-    monkeypatch.setattr(working, "fetch_files", later)
+    monkeypatch.setattr(run_copies, "fetch_files", after_a_commit)
     assert (local_view(url) / "history.csv").read_text() == "step,loss\n1,1\n1,1\n"
-    assert len(looks) == 3
+    assert len(attempts) == 3
 
 
-def test_a_file_of_a_run_at_rest_that_is_not_as_it_was_is_told_at_once(first, url, monkeypatch):
-    fetch, looks = working.fetch_files, []
-    monkeypatch.setattr(working, "fetch_files", lambda *args: (looks.append(1), fetch(*args)))
+def test_a_damaged_file_of_a_finished_run_is_reported_at_the_first_attempt(first, url, monkeypatch):
+    fetch, attempts = run_copies.fetch_files, []
+    monkeypatch.setattr(run_copies, "fetch_files", lambda *args: (attempts.append(1), fetch(*args)))
     Store(url).put_bytes("history.csv", b"9,9\n")
     with pytest.raises(TrainingError, match="history.csv is not as it was uploaded"):
         local_view(url)
-    assert len(looks) == 1
+    assert len(attempts) == 1
 
 
 def test_the_newest_checkpoint_does_not_wait_for_older_ones(first, url, monkeypatch):
-    """A machine comes back with three that the store lacks, and saves a fourth while the first of them goes up."""
+    """A machine has three checkpoints that the store lacks, and saves a fourth while the first of them is uploaded."""
     for step in (30, 40, 50):
         first.save(step)
     put, order = Store.put, []
@@ -145,7 +146,7 @@ def test_the_newest_checkpoint_does_not_wait_for_older_ones(first, url, monkeypa
 
     monkeypatch.setattr(Store, "put", watched)
     first.mirror.commit()
-    assert order == [50, 45, 60, 40, 30]  # what a checkpoint may speak of goes before it
+    assert order == [50, 45, 60, 40, 30]  # what a checkpoint may refer to is uploaded before it
     assert remote_steps(url) == [10, 20, 30, 40, 50, 60]
     assert Store(url).get_bytes("history.csv") == (first.directory / "history.csv").read_bytes()
     first.mirror.commit()

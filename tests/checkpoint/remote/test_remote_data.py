@@ -1,4 +1,4 @@
-"""Data files in a store: found by a glob, fetched once, checked."""
+"""Data files in a store: matched by a glob, fetched once, verified."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 from everstep.checkpoint.remote import local_files
 from everstep.checkpoint.remote.store import Store
-from everstep.data.files import find_files
+from everstep.data.record_sources import find_files
 from everstep.errors import UsageError
 
 
@@ -36,17 +36,18 @@ def test_files_are_fetched_once_and_again_when_they_change(place, capsys):
 
 
 @pytest.mark.stores("s3")
-def test_a_store_that_is_away_is_told_with_the_key(place, monkeypatch):
+def test_an_unreachable_store_is_reported_with_the_key(place, monkeypatch):
     monkeypatch.setenv("EVERSTEP_STORE_TIMEOUT", "0.5")
     place.network.fault = "refuse"
-    with pytest.raises(
-        UsageError, match=r"^task.train_data.input_path: received 's3://.*', cannot be read: cannot look"
-    ):
-        local_files(f"{place.url()}/*", "task.train_data.input_path")
+    pattern = f"{place.url()}/*"
+    with pytest.raises(UsageError) as error:
+        local_files(pattern, "task.train_data.input_path")
+    assert (error.value.key, error.value.received) == ("task.train_data.input_path", pattern)
+    assert error.value.reason.startswith(f"cannot be read: cannot search {pattern}: ")
 
 
 @pytest.mark.stores("s3")
-def test_what_arrives_cut_short_is_fetched_again(place, tmp_path):
+def test_an_interrupted_download_is_retried(place, tmp_path):
     url = place.url("data")
     np.savez(tmp_path / "data.npz", x=np.arange(5000))
     Store(url).put("data.npz", tmp_path / "data.npz")
@@ -71,8 +72,8 @@ def test_record_files_are_read_from_a_store(place, tmp_path):
 
 
 @pytest.mark.stores("file")
-def test_a_file_that_was_not_checked_does_not_count(place, monkeypatch):
-    """The process ends between the last byte and the check of what arrived; the next one fetches it again."""
+def test_a_file_that_was_not_verified_is_fetched_again(place, monkeypatch):
+    """The process ends between the last byte and the verification; the next one fetches the file again."""
     url = place.url("data")
     Store(url).put_bytes("data.bin", b"right" * 100)
     get = Store.get

@@ -1,9 +1,9 @@
-"""A run that moves from machine to machine by way of a store."""
+"""A run that moves from machine to machine through a store."""
 
 import json
 
 import pytest
-from tests.checkpoint.remote.machines import Machine, dying_at, remote_steps
+from tests.checkpoint.remote.machines import Machine, failing_at, remote_steps
 
 from everstep import storage
 from everstep.checkpoint import manifest
@@ -18,7 +18,7 @@ def url(place):
 
 @pytest.fixture
 def first(tmp_path, url):
-    """A machine that has begun a run and saved step 10."""
+    """A machine that has started a run and saved step 10."""
     machine = Machine(tmp_path / "first", url)
     machine.fetch()
     assert not machine.directory.exists()
@@ -33,7 +33,7 @@ def another(tmp_path, url, name="second"):
     return machine
 
 
-def test_another_machine_goes_on_with_what_is_in_the_store(first, tmp_path, url):
+def test_another_machine_continues_from_the_store(first, tmp_path, url):
     first.mirror.commit()
     first.save(20)
     first.save(15, folder="best")
@@ -42,16 +42,16 @@ def test_another_machine_goes_on_with_what_is_in_the_store(first, tmp_path, url)
     assert (second.steps(), second.steps("best")) == ([20], [15])
     for name in ("run.json", "config.yaml", "history.csv"):
         assert (second.directory / name).read_bytes() == (first.directory / name).read_bytes()
-    assert second.mirror.fetch_awaited()
+    assert second.mirror.fetch_older()
     assert second.steps() == [10, 20]
-    assert not second.mirror.fetch_awaited()
+    assert not second.mirror.fetch_older()
 
 
 @pytest.mark.stores("s3", "gs")
-def test_what_was_not_committed_is_not_there(first, tmp_path, url):
+def test_an_interrupted_upload_is_ignored_and_removed(first, tmp_path, url):
     first.mirror.commit()
     first.save(20)
-    with dying_at(f"checkpoints/20/{manifest.NAME}"), pytest.raises(StoreError):
+    with failing_at(f"checkpoints/20/{manifest.NAME}"), pytest.raises(StoreError):
         first.mirror.commit()
     assert any(name.startswith("checkpoints/20/") for name in Store(url).listing())
     second = another(tmp_path, url)
@@ -79,13 +79,13 @@ def test_a_damaged_checkpoint_is_skipped_and_the_one_before_it_used(first, tmp_p
 
 
 @pytest.mark.stores("file")
-def test_if_all_are_damaged_nothing_starts_from_scratch(first, tmp_path, url, caplog):
+def test_no_start_from_scratch_if_all_checkpoints_are_damaged(first, tmp_path, url, caplog):
     first.mirror.commit()
     Store(url).put_bytes("checkpoints/10/meta", b"{}")
-    with pytest.raises(TrainingError, match="all checkpoints in .* are damaged"):
+    with pytest.raises(TrainingError, match="/checkpoints: all checkpoints are damaged"):
         another(tmp_path, url)
     Store(url).put_bytes("checkpoints/10/manifest.json", b"{")
-    with pytest.raises(TrainingError, match="all checkpoints in .* are damaged"):
+    with pytest.raises(TrainingError, match="/checkpoints: all checkpoints are damaged"):
         another(tmp_path, url)
 
 
@@ -100,7 +100,7 @@ def test_a_damaged_file_is_reported(first, tmp_path, url):
 
 
 @pytest.mark.stores("s3")
-def test_retention_reaches_the_store_when_it_has_what_stays(first, tmp_path, url):
+def test_retention_reaches_the_store_once_it_has_the_kept_checkpoints(first, tmp_path, url):
     first.save(20)
     first.mirror.commit()
     storage.remove_directory(first.directory / "checkpoints" / "10")
@@ -109,11 +109,11 @@ def test_retention_reaches_the_store_when_it_has_what_stays(first, tmp_path, url
     assert not any(name.startswith("checkpoints/10/") for name in Store(url).listing())
     storage.remove_directory(first.directory / "checkpoints" / "20")
     first.mirror.commit()
-    assert remote_steps(url) == [20]  # there is nothing here that could stand in for it
+    assert remote_steps(url) == [20]  # no local checkpoint replaces it
 
 
 @pytest.mark.stores("file")
-def test_older_checkpoints_that_are_not_fetched_yet_stay(first, tmp_path, url):
+def test_older_checkpoints_that_are_not_fetched_yet_are_kept(first, tmp_path, url):
     first.save(20)
     first.mirror.commit()
     second = another(tmp_path, url)
@@ -123,11 +123,11 @@ def test_older_checkpoints_that_are_not_fetched_yet_stay(first, tmp_path, url):
 
 
 @pytest.mark.stores("file", "gs")
-def test_a_replaced_checkpoint_is_the_old_one_or_the_new_one(first, tmp_path, url):
+def test_a_checkpoint_is_replaced_atomically(first, tmp_path, url):
     first.save(10, b"old" * 1000)
     first.mirror.commit()
     first.save(10, b"new" * 1000)
-    with dying_at("checkpoints/10/"), pytest.raises(StoreError):
+    with failing_at("checkpoints/10/"), pytest.raises(StoreError):
         first.mirror.commit()
     second = another(tmp_path, url)
     assert (second.directory / "checkpoints/10.replaced/state/d/array").read_bytes() == b"old" * 1000
@@ -138,9 +138,9 @@ def test_a_replaced_checkpoint_is_the_old_one_or_the_new_one(first, tmp_path, ur
 
 
 @pytest.mark.stores("file")
-def test_a_copy_is_kept_while_nobody_else_has_written(first, tmp_path, url, caplog):
+def test_a_local_copy_is_kept_until_another_machine_writes(first, tmp_path, url, caplog):
     first.mirror.commit()
-    first.save(20)  # not uploaded: the machine lost its network, say, and was started again
+    first.save(20)  # not uploaded: as if the network had failed before a restart
     again = another(tmp_path, url, "first")
     assert again.steps() == [10, 20]
     second = another(tmp_path, url)
@@ -155,7 +155,7 @@ def test_a_copy_is_kept_while_nobody_else_has_written(first, tmp_path, url, capl
 
 
 @pytest.mark.stores("file")
-def test_an_emptied_store_starts_anew_and_an_unreached_one_does_not(first, tmp_path, url, caplog):
+def test_an_emptied_store_starts_from_scratch_and_a_never_used_one_does_not(first, tmp_path, url, caplog):
     assert another(tmp_path, url, "first").steps() == [10]  # nothing was ever uploaded, so nothing was removed
     first.mirror.commit()
     store = Store(url)
@@ -166,7 +166,7 @@ def test_an_emptied_store_starts_anew_and_an_unreached_one_does_not(first, tmp_p
 
 
 @pytest.mark.stores("file")
-def test_a_directory_that_somebody_has_copied_there_is_a_run(first, tmp_path, url):
+def test_a_run_directory_that_a_user_has_copied_to_the_store(first, tmp_path, url):
     for path in first.directory.rglob("*"):
         if path.is_file():
             Store(url).put(path.relative_to(first.directory).as_posix(), path)
@@ -178,21 +178,21 @@ def test_a_directory_that_somebody_has_copied_there_is_a_run(first, tmp_path, ur
 
 
 @pytest.mark.stores("file")
-def test_a_checkpoint_that_vanishes_while_it_is_uploaded_arrives(first, url, monkeypatch):
+def test_a_checkpoint_that_is_removed_during_its_upload_arrives(first, url, monkeypatch):
     put = Store.put
 
-    def retention_strikes(store, name, *args):
+    def with_removal(store, name, *args):
         if name.startswith("checkpoints/10/"):
             storage.remove_directory(first.directory / "checkpoints/10")
         return put(store, name, *args)
 
-    monkeypatch.setattr(Store, "put", retention_strikes)
+    monkeypatch.setattr(Store, "put", with_removal)
     first.mirror.commit()
     assert remote_steps(url) == [10]
 
 
 @pytest.mark.stores("file")
-def test_a_checkpoint_that_the_disk_has_spoiled_is_not_uploaded(first, url, caplog):
+def test_a_checkpoint_that_is_damaged_on_disk_is_not_uploaded(first, url, caplog):
     first.save(20)
     (first.directory / "checkpoints/20/meta").write_text("{}        ")
     first.mirror.commit()
@@ -202,7 +202,7 @@ def test_a_checkpoint_that_the_disk_has_spoiled_is_not_uploaded(first, url, capl
 
 
 @pytest.mark.stores("file")
-def test_only_what_has_changed_is_uploaded(first, monkeypatch):
+def test_only_changed_files_are_uploaded(first, monkeypatch):
     first.mirror.commit()
     sent = []
     put = Store.put

@@ -1,4 +1,4 @@
-"""Whole runs on a store: killed, and gone on with on another machine, to the same bits."""
+"""Whole runs on a store: killed, and resumed on another machine, to the same bits."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def start(place, url, folder):
 
 
 def until(happened, process, folder):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not happened():
         assert process.poll() is None, (folder / "log").read_text()
         assert time.monotonic() < deadline
@@ -45,7 +45,7 @@ def check_killed_in_an_upload(place, tmp_path, trouble):
     url = place.url()
     process = start(place, url, tmp_path)
     try:
-        remote_program.train(tmp_path / "local")  # while the other one imports
+        remote_program.train(tmp_path / "local")  # while the other process imports
         until(lambda: (tmp_path / "waiting").exists() and remote_steps(url) == [4], process, tmp_path)
         place.network.met, place.network.trouble_at, place.network.trouble = 0, "checkpoints/12/", trouble
         (tmp_path / "go").touch()
@@ -74,5 +74,5 @@ def test_killed_in_an_upload_another_machine_ends_in_the_same_bits(place, tmp_pa
 @pytest.mark.backend
 @pytest.mark.stores("s3", "gs")
 @pytest.mark.parametrize("trouble", ["error", "truncate", "reset"])
-def test_the_same_with_every_trouble(place, tmp_path, trouble):
+def test_killed_in_an_upload_with_other_network_troubles(place, tmp_path, trouble):
     check_killed_in_an_upload(place, tmp_path, trouble)

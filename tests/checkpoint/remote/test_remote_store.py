@@ -1,4 +1,4 @@
-"""Single objects on every kind of store: what goes up is what comes down, on a network that is none too good."""
+"""Single objects on every kind of store: downloads equal uploads, also on a bad network."""
 
 import os
 
@@ -14,14 +14,14 @@ def blob(tmp_path):
     return path
 
 
-def test_an_object_comes_back_as_it_was(place, blob, tmp_path):
+def test_a_download_equals_the_upload(place, blob, tmp_path):
     store = Store(place.url())
     assert store.listing() == {}
-    told = store.put("a/b/data.bin", blob)
+    uploaded = store.put("a/b/data.bin", blob)
     store.put_bytes("a/note", b"short")
     store.put_bytes("a/empty", b"")
     assert sorted(store.listing()) == ["a/b/data.bin", "a/empty", "a/note"]
-    store.get("a/b/data.bin", tmp_path / "back", [told.entry])
+    store.get("a/b/data.bin", tmp_path / "back", [uploaded.entry])
     assert (tmp_path / "back").read_bytes() == blob.read_bytes()
     assert (store.get_bytes("a/note"), store.get_bytes("a/empty")) == (b"short", b"")
 
@@ -39,30 +39,30 @@ def test_objects_are_replaced_copied_found_and_removed(place):
         store.get_bytes("x/1")
 
 
-def test_other_content_is_not_taken_for_the_right_one(place, blob, tmp_path):
+def test_an_altered_object_is_refused(place, blob, tmp_path):
     store = Store(place.url())
-    told = store.put("data", blob)
+    uploaded = store.put("data", blob)
     changed = bytearray(blob.read_bytes())
     changed[1234] ^= 1
     store.put_bytes("data", bytes(changed))
     with pytest.raises(Altered, match="data is not as it was uploaded"):
-        store.get("data", tmp_path / "back", [told.entry])
+        store.get("data", tmp_path / "back", [uploaded.entry])
     assert not (tmp_path / "back").exists()
 
 
 @pytest.mark.stores("s3", "gs")
-def test_an_upload_survives_a_bad_network(place, blob, tmp_path):
+def test_an_upload_is_retried_on_a_bad_network(place, blob, tmp_path):
     store = Store(place.url())
     for trouble in ("truncate", "error", "reset", "garble"):
         place.network.trouble, place.network.trouble_left, place.network.met = trouble, 1, 0
-        told = store.put(trouble, blob)
+        uploaded = store.put(trouble, blob)
         assert place.network.met == 1, trouble
-        store.get(trouble, tmp_path / trouble, [told.entry])
+        store.get(trouble, tmp_path / trouble, [uploaded.entry])
 
 
 @pytest.mark.stores("s3", "gs")
-def test_a_name_never_stands_for_half_of_an_object(place, blob):
-    """Every upload is cut short, until the client gives up: what had the name before is as it was."""
+def test_a_failed_upload_keeps_the_existing_object(place, blob):
+    """Every upload is truncated, until the client gives up."""
     store = Store(place.url())
     store.put_bytes("index", b"old" * 100)
     place.network.trouble, place.network.met = "truncate", 0
@@ -76,27 +76,27 @@ def test_a_name_never_stands_for_half_of_an_object(place, blob):
 
 
 @pytest.mark.stores("s3", "gs")
-def test_a_store_that_never_answers_takes_no_longer_than_allowed(place, blob, monkeypatch):
+def test_a_store_that_never_answers_runs_into_the_time_limit(place, blob, monkeypatch):
     monkeypatch.setenv("EVERSTEP_STORE_TIMEOUT", "0.3")
     store = Store(place.url())
     place.network.trouble, place.network.trouble_left = "stall", 1
     store.put("late", blob)
     place.network.trouble_left = 1 << 30
-    with pytest.raises(StoreError, match="cannot download .*: no answer in time") as told:
+    with pytest.raises(StoreError, match="cannot download .*: no answer in time") as error:
         store.get_bytes("late")
-    assert not told.value.permanent
+    assert not error.value.permanent
 
 
 @pytest.mark.stores("s3", "gs")
-def test_a_bucket_that_is_not_there_is_not_asked_twice(place, blob):
+def test_a_missing_bucket_is_not_retried(place, blob):
     place.network.requests = 0
-    with pytest.raises(StoreError, match="no such bucket") as told:
+    with pytest.raises(StoreError, match="no such bucket") as error:
         Store(f"{place.scheme}://there-is-no-such-bucket/x").put("a", blob)
-    assert told.value.permanent
+    assert error.value.permanent
     assert place.network.requests <= 2
 
 
-def test_large_files_have_the_checksum_that_s3_gives_to_parts(tmp_path, monkeypatch):
+def test_large_files_have_the_etag_of_a_multipart_upload(tmp_path, monkeypatch):
     monkeypatch.setattr("everstep.checkpoint.remote.store.PART", 1000)
     path = tmp_path / "large"
     path.write_bytes(bytes(range(256)) * 10)

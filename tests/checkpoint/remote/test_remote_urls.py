@@ -1,20 +1,22 @@
+"""Which URLs are accepted, and what is wrong with the others."""
+
 import sys
 from pathlib import Path
 
 import pytest
 
+from everstep.checkpoint.remote.run_copies import working_copy
 from everstep.checkpoint.remote.urls import checked, is_url, join, open_filesystem
-from everstep.checkpoint.remote.working import working_copy
 from everstep.errors import UsageError
 
 
-def test_what_is_a_url():
+def test_urls_are_recognised():
     assert is_url("s3://bucket/run")
     assert is_url("memory://x")
     assert not any(map(is_url, ["runs/a", "/abs", "C:\\runs", "", None, Path("runs"), "a:b", "://x"]))
 
 
-def test_a_url_is_taken_without_its_last_slash():
+def test_slashes_at_the_end_are_removed():
     assert checked("S3://bucket/a/b//") == "s3://bucket/a/b"
     assert join("s3://bucket/a/", "b", "", "c/") == "s3://bucket/a/b/c"
 
@@ -28,7 +30,7 @@ def test_a_url_is_taken_without_its_last_slash():
         ("s3://bucket/../x", "a part of it is empty, '.' or '..'"),
         ("s3://bucket/a//b", "a part of it is empty"),
         ("simplecache::s3://bucket/x", "chained URLs"),
-        ("memory://", "names no place"),
+        ("memory://", "has no path"),
     ],
 )
 def test_bad_urls_are_refused_in_one_line(url, reason):
@@ -41,14 +43,17 @@ def test_bad_urls_are_refused_in_one_line(url, reason):
 
 @pytest.mark.parametrize("url", ["s3://AKIAX:hunter2@bucket/x", "gs://bucket/x?key=hunter2", "s3://hunter2@bucket/x"])
 def test_credentials_are_refused_and_not_repeated(url):
-    with pytest.raises(UsageError, match="come from the environment") as error:
+    with pytest.raises(UsageError, match=r"model_dir: received '(s3|gs)://…', must not contain credentials") as error:
         checked(url)
-    assert "hunter2" not in str(error.value)
+    assert "come from the environment" in error.value.remedy
+    assert "hunter2" not in f"{error.value} {error.value.problems}"
 
 
-def test_a_url_in_a_path_is_noticed():
-    with pytest.raises(UsageError, match="write 's3://bucket/run', as text"), working_copy(Path("s3://bucket/run")):
+def test_a_path_that_was_a_url_is_refused():
+    with pytest.raises(UsageError, match="lacks a slash") as error, working_copy(Path("s3://bucket/run")):
         pass
+    assert (error.value.key, error.value.received) == ("model_dir", "s3:/bucket/run")
+    assert error.value.remedy.startswith("pass 's3://bucket/run' as a string")
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -58,8 +63,9 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan"])
-def test_times_that_are_none_are_refused(text, monkeypatch, tmp_path):
+def test_invalid_time_limits_are_refused(text, monkeypatch, tmp_path):
     monkeypatch.setenv("EVERSTEP_UPLOAD_SECONDS", text)
     monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "cache"))
-    with pytest.raises(UsageError, match="EVERSTEP_UPLOAD_SECONDS: received"), working_copy(f"file://{tmp_path}/run"):
+    with pytest.raises(UsageError) as error, working_copy(f"file://{tmp_path}/run"):
         pass
+    assert (error.value.key, error.value.received) == ("EVERSTEP_UPLOAD_SECONDS", text)

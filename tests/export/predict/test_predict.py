@@ -145,7 +145,7 @@ def test_a_pickled_array_is_not_loaded(predictor, tmp_path):
         ("out.txt", ""),
         ("nowhere/out.csv", "create it first"),
         ("there.csv", "remove it, or name another file"),
-        ("/proc/out.csv", "choose one you may write to"),
+        ("/proc/out.csv", "choose a directory you may write to"),
     ],
 )
 def test_unusable_outputs(predictor, tmp_path, output, remedy):

@@ -70,8 +70,9 @@ def test_a_file_in_the_way(project):
     catalog = project.catalog(VERSIONED)
     (project.root / "data").mkdir()
     (project.root / "data" / "log.txt").write_text("from before versions")
-    with pytest.raises(UsageError, match="log.txt' is a file: choose a directory"):
+    with pytest.raises(UsageError, match="is a file: choose a directory") as error:
         catalog.save("log", "x")
+    assert error.value.received == str(project.root / "data" / "log.txt")
     assert (project.root / "data" / "log.txt").read_text() == "from before versions"
 
 

@@ -171,13 +171,13 @@ def test_an_index_that_unpacks_to_very_much(tmp_path):
         store.with_transaction(transaction)[str(number)] = bytes(1 << 20)
     transaction.commit_sync()
     assert sum(file.stat().st_size for file in tmp_path.rglob("d/*")) < 1 << 16
-    with pytest.raises(Damaged, match="unpack to more than 48 MiB"):
-        partial_read._require_modest_index(tmp_path / "bomb")
+    with pytest.raises(Damaged, match="decompress to more than 48 MiB"):
+        partial_read._limit_index(tmp_path / "bomb")
     (tmp_path / "honest").mkdir()
     chance = b"\x28\xb5\x2f\xfd" + np.random.default_rng(0).bytes(1 << 16)
     (tmp_path / "honest" / "weights").write_bytes(chance * 20 + bytes(1 << 20))
     (tmp_path / "honest" / "empty").touch()
-    partial_read._require_modest_index(tmp_path / "honest")
+    partial_read._limit_index(tmp_path / "honest")
 
 
 def test_log_lines_say_what_the_path_was_given_as(tmp_path, caplog):

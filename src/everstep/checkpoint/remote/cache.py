@@ -1,11 +1,11 @@
-"""Local copies of what a store has: where they live, and how a run is fetched, every byte as it was uploaded.
+"""Local copies of what a store has: where they are, and how a run is fetched and verified.
 
 They are below `$EVERSTEP_CACHE_DIR`, by default `~/.cache/everstep`:
 
     runs/<digest of the URL>/        the working copy of a run
-    runs/<digest>.copy.json          which copy it is
+    runs/<digest>.copy.json          the id of the copy
     runs/<digest>.staging/           what is being uploaded or downloaded
-    runs/<digest>.aside/             a copy that did not fit the store any more
+    runs/<digest>.aside/             a copy that no longer matched the store
     views/<digest>/                  read-only copies
     data/<digest>/<version>/<name>   a data file
 """
@@ -39,17 +39,17 @@ from everstep.errors import TrainingError, UsageError
 logger = logging.getLogger(__name__)
 
 VARIABLE = "EVERSTEP_CACHE_DIR"
-"""The environment variable."""
+"""The environment variable that sets the folder of all local copies."""
 
 
 def root() -> Path:
     """Returns the folder of all local copies."""
-    named = os.environ.get(VARIABLE)
-    return Path(named).absolute() if named else Path.home() / ".cache" / "everstep"
+    folder = os.environ.get(VARIABLE)
+    return Path(folder).absolute() if folder else Path.home() / ".cache" / "everstep"
 
 
 def key(url: str) -> str:
-    """Returns the name that a URL has in the cache."""
+    """Returns the name of a URL's folder in the cache."""
     return hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
@@ -57,11 +57,11 @@ class Copy:
     """The local working copy of a run.
 
     Args:
-      url: Where the run lives.
+      url: The run in the store.
 
     Attributes:
       directory: The run directory on this machine; it may not exist.
-      staging: A folder beside it, on the same file system; emptied at the start.
+      staging: A folder on the same file system for unfinished transfers; emptied at the start.
     """
 
     def __init__(self, url: str) -> None:
@@ -90,7 +90,7 @@ class Copy:
         storage.remove_directory(self.staging)
 
     def set_aside(self, reason: str) -> None:
-        """Moves the run directory aside, replacing one that was moved before; the next copy has another id."""
+        """Moves the run directory aside, replacing an earlier one; the next copy has another id."""
         aside = self.directory.with_name(f"{self.directory.name}.aside")
         storage.remove_directory(aside)
         self.directory.rename(aside)
@@ -101,15 +101,18 @@ class Copy:
 class Contents:
     """What a store has of a run, listed once, at construction.
 
+    Args:
+      store: The store of the run.
+
     Attributes:
-      names: What the store reports of every object.
-      index: Its index; None if it has none.
+      names: What the store reports about every object, by name.
+      index: The store's index; None if it has none.
       units: The complete units, by path.
-      damaged: Units whose manifest is not as it was written.
+      damaged: Paths of units whose manifest or files are not as they were written.
 
     Raises:
       StoreError: The store does not answer.
-      TrainingError: Its index is damaged.
+      TrainingError: The index is damaged.
     """
 
     def __init__(self, store: Store) -> None:
@@ -119,7 +122,7 @@ class Contents:
         self.units: dict[str, Unit] = {}
         self.damaged: list[str] = []
         for path in unit_paths(self.names):
-            self._learn(path)
+            self._read_manifest(path)
 
     @property
     def is_empty(self) -> bool:
@@ -136,7 +139,7 @@ class Contents:
         found = single_files(self.names, [*self.units, *self.damaged])
         return [name for name in found if self.index is None or self.index.allowed(name)]
 
-    def _learn(self, path: str) -> None:
+    def _read_manifest(self, path: str) -> None:
         try:
             unit = parsed(path, self.store.get_bytes(f"{path}/{manifest.NAME}"))
         except Absent:  # removed meanwhile
@@ -153,12 +156,12 @@ def fetch_files(contents: Contents, directory: Path) -> None:
 
     Raises:
       TrainingError: A file is not as it was uploaded.
-      StoreError: It cannot be fetched.
+      StoreError: A file cannot be fetched.
     """
     names = contents.files()
     lost = sorted(set(contents.index.files) - set(names)) if contents.index else []
     if lost:
-        logger.warning("%s has lost %s: continuing without", contents.store.url, ", ".join(lost[:5]))
+        logger.warning("%s has lost %s: continuing without them", contents.store.url, ", ".join(lost[:5]))
     contents.store.each(lambda name: _fetch_file(contents, name, directory / name), names)
 
 
@@ -171,39 +174,39 @@ def _fetch_file(contents: Contents, name: str, target: Path) -> None:
     except Altered as error:
         raise TrainingError(str(error), remedy="restore it from a copy, or remove it to continue without it") from error
     except Absent:
-        logger.debug("%s is gone", name)
+        logger.debug("%s was removed meanwhile", name)
 
 
 def fetch_unit(store: Store, unit: Unit, directory: Path, staging: Path) -> bool:
     """Fetches a unit, which appears when it is complete; returns whether it is undamaged.
 
     Args:
-      store: The store.
-      unit: The unit.
+      store: The store of the run.
+      unit: The unit to fetch.
       directory: The run directory.
-      staging: Where it is assembled: on the same file system, and not cleaned by others.
+      staging: Where the unit is assembled: on the same file system, and used by nothing else.
 
     Raises:
-      StoreError: It cannot be fetched.
+      StoreError: The unit cannot be fetched.
     """
-    target, making = directory / unit.path, staging / unit.path.replace("/", "+")
+    target, partial = directory / unit.path, staging / unit.path.replace("/", "+")
     if target.exists():
-        there = local_unit(target, unit.path)
-        if there is not None and there.identity == unit.identity:
+        existing = local_unit(target, unit.path)
+        if existing is not None and existing.identity == unit.identity:
             return True
         storage.remove_directory(target)
-    shutil.rmtree(making, ignore_errors=True)
+    shutil.rmtree(partial, ignore_errors=True)
     try:
-        store.each(lambda name: store.get(f"{unit.path}/{name}", making / name, [unit.files[name]]), unit.files)
-        making.mkdir(parents=True, exist_ok=True)
-        storage.write_bytes(making / manifest.NAME, unit.manifest)
-        manifest.verify(making)
+        store.each(lambda name: store.get(f"{unit.path}/{name}", partial / name, [unit.files[name]]), unit.files)
+        partial.mkdir(parents=True, exist_ok=True)
+        storage.write_bytes(partial / manifest.NAME, unit.manifest)
+        manifest.verify(partial)
     except (Altered, Absent, manifest.Damaged) as damage:
         logger.warning("the checkpoint %s/%s is damaged: %s; skipping it", store.url, unit.path, damage)
-        shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
-    making.rename(target)
+    partial.rename(target)
     return True
 
 
@@ -219,7 +222,7 @@ def fetch_newest(contents: Contents, directory: Path, staging: Path) -> list[Uni
     """Fetches the newest undamaged checkpoint; returns the older ones, which are not fetched.
 
     Raises:
-      TrainingError: There are checkpoints, and all of them are damaged.
+      TrainingError: The store has checkpoints, and all of them are damaged.
       StoreError: The store does not answer.
     """
     found = contents.checkpoints
@@ -228,21 +231,22 @@ def fetch_newest(contents: Contents, directory: Path, staging: Path) -> list[Uni
             return found[position + 1 :]
     if found or any(path.startswith(f"{CHECKPOINTS}/") for path in contents.damaged):
         raise TrainingError(
-            f"all checkpoints in {contents.store.url} are damaged",
+            "all checkpoints are damaged",
+            key=f"{contents.store.url}/{CHECKPOINTS}",
             remedy="restore one from a copy, or remove them to start from scratch",
         )
     return []
 
 
 def fetch_others(contents: Contents, directory: Path, staging: Path) -> None:
-    """Fetches the units other than checkpoints: the best weights, averages."""
+    """Fetches the units that are not checkpoints: the best weights, averages."""
     for unit in list(contents.units.values()):
         if unit.parent != CHECKPOINTS:
             _fetch_or_skip(contents, unit, directory, staging)
 
 
-def drop_gone(contents: Contents, directory: Path, local: Iterable[str]) -> None:
-    """Removes local units that the store does not have."""
+def remove_missing(contents: Contents, directory: Path, local: Iterable[str]) -> None:
+    """Removes the local units that the store does not have."""
     for path in local:
         if path not in contents.units:
             storage.remove_directory(directory / path)

@@ -1,7 +1,8 @@
-"""Single files and folders in a store: data that is fetched once, results that are published.
+"""Single files and folders in a store: data files are fetched once, results are published.
 
-A store replaces a single object at once, a folder never. So when a folder is published, the files at its top level are
-uploaded last, and among them the one that completes it (`saved_model.pb`, `run.json`) last of all; it is deleted first.
+A store replaces a single object atomically, but not a folder. So when a folder is published, the files at its top level
+are uploaded last, and among them the file that completes it (`saved_model.pb`, `run.json`) last of all. That file is
+also the first one to be deleted.
 """
 
 import contextlib
@@ -24,9 +25,9 @@ from everstep.checkpoint.remote.urls import checked, join, known_schemes, scheme
 from everstep.errors import TrainingError, UsageError
 from everstep.storage import PathLike, is_temporary
 
-_MAGIC = "*?["
-_SAY_EVERY = 10.0
-_PLAIN = re.compile(r"[0-9a-f]{32}")
+_WILDCARDS = "*?["
+_PROGRESS_SECONDS = 10.0
+_MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 def is_known(pattern: str) -> bool:
@@ -35,34 +36,34 @@ def is_known(pattern: str) -> bool:
 
 
 def local_files(pattern: str, key: str = "input_path") -> dict[str, str]:
-    """Fetches the files that a URL or a glob names; returns their paths on this machine, by URL, in order.
+    """Fetches the files that a URL or a glob matches; returns their local paths by URL, in the order of the URLs.
 
-    What was fetched before, and has not changed, is not fetched again; processes that fetch the same file wait for
-    each other.
+    A file that was fetched before and has not changed is not fetched again. Processes that fetch the same file wait
+    for each other.
 
     Example:
       local_files("gs://bucket/data/train-*.tfrec")
 
     Args:
       pattern: A URL, or a glob in a URL.
-      key: Where it comes from, for messages.
+      key: The argument it was passed as, for errors.
 
     Returns:
-      Nothing if nothing matches.
+      The paths; empty if nothing matches.
 
     Raises:
       UsageError: The store cannot be reached, or a file arrives damaged.
     """
     url = checked(pattern, key)
     try:
-        found = _found(url)
-        return _fetched(found) if found else {}
+        found = _find(url)
+        return _fetch_all(found) if found else {}
     except StoreError as error:
         raise UsageError(f"cannot be read: {brief(error)}", key=key, received=pattern) from error
 
 
 def stored_names(url: str, key: str = "input_path") -> list[str]:
-    """Returns the names of the objects directly in a folder of a store; none if there is no such folder.
+    """Returns the names of the objects directly in a folder of a store; empty if the folder does not exist.
 
     Raises:
       UsageError: The store cannot be reached.
@@ -74,23 +75,23 @@ def stored_names(url: str, key: str = "input_path") -> list[str]:
         raise UsageError(f"cannot be read: {brief(error)}", key=key, received=url) from error
 
 
-def _found(url: str) -> dict[str, Mapping[str, Any]]:
-    """Returns what the store says of each file that matches, by URL, in the order of the URLs."""
+def _find(url: str) -> dict[str, Mapping[str, Any]]:
+    """Returns what the store reports about each matching file, by URL, in the order of the URLs."""
     folder, _, name = url.rpartition("/")
-    while any(letter in folder for letter in _MAGIC):
+    while any(letter in folder for letter in _WILDCARDS):
         folder, _, part = folder.rpartition("/")
         name = f"{part}/{name}"
     store = Store(folder)
     try:
-        found = store.matching(name) if any(letter in name for letter in _MAGIC) else {name: store.info(name)}
+        found = store.matching(name) if any(letter in name for letter in _WILDCARDS) else {name: store.info(name)}
     except Absent:
         return {}
     files = {one: info for one, info in found.items() if info.get("type") != "directory"}
     return {join(folder, one): files[one] for one in sorted(files)}
 
 
-def _fetched(found: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    paths = {url: _place(url, info) for url, info in found.items()}
+def _fetch_all(found: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    paths = {url: _cached_path(url, info) for url, info in found.items()}
     missing = {url: path for url, path in paths.items() if not path.exists()}
     if missing:
         total = sum(int(found[url].get("size") or 0) for url in missing)
@@ -101,8 +102,8 @@ def _fetched(found: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {url: str(path) for url, path in paths.items()}
 
 
-def _place(url: str, info: Mapping[str, Any]) -> Path:
-    """Returns where a file is kept: another version of it has another place."""
+def _cached_path(url: str, info: Mapping[str, Any]) -> Path:
+    """Returns where a file is kept locally; each version has its own path."""
     identity = f"{info.get('size')} {version(info)}"
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     return cache.root() / "data" / cache.key(url) / digest / url.rpartition("/")[2]
@@ -113,67 +114,69 @@ def _fetch(url: str, info: Mapping[str, Any], target: Path, progress: "_Progress
     with filelock.FileLock(target.with_name(".lock")):
         if not target.exists():
             folder, _, name = url.rpartition("/")
-            with storage.atomic_path(target) as arriving:  # a file with this name is complete, even after a kill
-                Store(folder).get(name, arriving)
-                _check(url, info, arriving)
+            with storage.atomic_path(target) as temporary:  # a file with this name is complete, even after a kill
+                Store(folder).get(name, temporary)
+                _verify(url, info, temporary)
     progress.add(int(info.get("size") or 0))
 
 
-def _check(url: str, info: Mapping[str, Any], arriving: Path) -> None:
-    """Compares a file with its size and checksum in the store.
+def _verify(url: str, info: Mapping[str, Any], path: Path) -> None:
+    """Compares a fetched file with its size and checksum in the store.
 
-    An ETag is a checksum of the content for most objects, not for encrypted ones: if it differs, a second download
-    decides.
+    For most objects the ETag is an MD5 of the content, but not for encrypted ones: if it differs, the file is
+    downloaded again, and both downloads have to agree.
     """
-    has = fingerprint(arriving)
-    is_wrong = info.get("size") not in (None, has.size) or (bool(info.get("md5Hash")) and not is_confirmed(info, has))
-    if not is_wrong and _PLAIN.fullmatch(str(info.get("ETag", "")).strip('"')) and not is_confirmed(info, has):
+    found = fingerprint(path)
+    differs = info.get("size") not in (None, found.size) or (
+        bool(info.get("md5Hash")) and not is_confirmed(info, found)
+    )
+    if not differs and _MD5.fullmatch(str(info.get("ETag", "")).strip('"')) and not is_confirmed(info, found):
         folder, _, name = url.rpartition("/")
-        Store(folder).get(name, arriving)
-        is_wrong = fingerprint(arriving) != has
-    if is_wrong:
+        Store(folder).get(name, path)
+        differs = fingerprint(path) != found
+    if differs:
         raise StoreError(f"{url} did not arrive as the store has it")
 
 
 class _Progress:
-    """Prints now and then how much has arrived."""
+    """Prints from time to time how much has been fetched."""
 
     def __init__(self, count: int, total: int) -> None:
         self._count, self._total = count, total
         self._files = self._bytes = 0
-        self._said = time.monotonic()
-        _say(f"fetching {count} data files, {_size(total)}")
+        self._printed = time.monotonic()
+        _print(f"fetching {count} data files, {_size(total)}")
 
     def add(self, size: int) -> None:
         self._files += 1
         self._bytes += size
-        if time.monotonic() - self._said >= _SAY_EVERY:
-            self._said = time.monotonic()
-            _say(f"fetched {self._files} of {self._count} data files, {_size(self._bytes)} of {_size(self._total)}")
+        if time.monotonic() - self._printed >= _PROGRESS_SECONDS:
+            self._printed = time.monotonic()
+            _print(f"fetched {self._files} of {self._count} data files, {_size(self._bytes)} of {_size(self._total)}")
 
     def done(self) -> None:
-        _say(f"fetched {self._count} data files; they are kept in {cache.root() / 'data'}")
+        _print(f"fetched {self._count} data files; they are kept in {cache.root() / 'data'}")
 
 
 def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     with contextlib.suppress(OSError):
         print(redaction.text(line), file=sys.stderr, flush=True)
 
 
 _PROBE = ".everstep-probe"
-_PAUSE = 1.0
+_RETRY_SECONDS = 1.0
 
 
 def publish(source: PathLike, url: str) -> None:
-    """Uploads a file or a folder and verifies each file; a store that fails is retried for a while.
+    """Uploads a file or a folder and verifies each file; retries for a while if the store fails.
 
     Args:
-      source: A file, or a folder; hidden files of it stay here.
-      url: Its own name in the store, not that of a folder to put it in. What a folder had there before is removed.
+      source: A file, or a folder; its hidden files are not uploaded.
+      url: The URL that the file or folder gets, not that of its parent. Other files of an existing folder are removed.
 
     Raises:
       UsageError: The URL is invalid, or there is nothing to upload.
@@ -182,15 +185,15 @@ def publish(source: PathLike, url: str) -> None:
     path, place = Path(source), checked(url, "url")
     folder, _, name = place.rpartition("/")
     if path.is_dir():
-        _patiently(place, lambda: _publish_folder(path, Store(place)))
+        _retry(place, lambda: _publish_folder(path, Store(place)))
     elif path.is_file():
-        _patiently(place, lambda: Store(folder).put_whole(name, path))
+        _retry(place, lambda: Store(folder).put_whole(name, path))
     else:
         raise UsageError("there is no such file or folder to publish", key="source", received=str(path))
 
 
 def require_writable(url: str, key: str) -> None:
-    """Writes a small object and removes it, so that publishing does not fail after hours of training.
+    """Writes a small object and removes it: publishing should not fail after hours of training.
 
     Raises:
       UsageError: The store cannot be reached or written to.
@@ -219,7 +222,7 @@ def _publish_folder(path: Path, store: Store) -> None:
 
 
 def _in_order(names: Iterable[str]) -> list[list[str]]:
-    """Returns names in groups: those in folders, those on top, and then each one that completes the folder."""
+    """Returns names in groups: files in folders, files at the top, and then each file that completes the folder."""
     known = [name for name in names if not is_temporary(name)]
     last = [name for name in _completing_files() if name in known]
     rest = [name for name in known if name not in last]
@@ -235,7 +238,7 @@ def _completing_files() -> tuple[str, ...]:
     return (manifest.NAME, *progress, "saved_model.pb", record)
 
 
-def _patiently(url: str, call: Callable[[], object]) -> None:
+def _retry(url: str, call: Callable[[], object]) -> None:
     deadline = time.monotonic() + urls.upload_patience()
     while True:
         try:
@@ -243,6 +246,7 @@ def _patiently(url: str, call: Callable[[], object]) -> None:
             return
         except StoreError as error:
             if error.permanent or time.monotonic() >= deadline:
-                remedy = "the same command tries again"
-                raise TrainingError(f"{url} was not written: {brief(error)}", remedy=remedy) from error
-            time.sleep(_PAUSE)
+                raise TrainingError(
+                    f"was not written: {brief(error)}", key=url, remedy="run the same command again"
+                ) from error
+            time.sleep(_RETRY_SECONDS)

@@ -1,8 +1,8 @@
 """What belongs together in a run directory, on this machine and in the store.
 
 A folder with a `manifest.json` is a unit: a checkpoint, or weights in the same form. It is written once, and its
-manifest has a digest of every file; in the store the manifest is uploaded last and deleted first, so a unit without one
-does not exist. All other files stand for themselves and may change; the index has their digests.
+manifest has a digest of every file. In the store the manifest is uploaded last and deleted first: a unit without a
+manifest is incomplete and ignored. All other files are independent and may change; the index has their digests.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from everstep.checkpoint.remote.store import Absent, Store
 from everstep.errors import TrainingError, UsageError
 
 OWN = ".everstep"
-"""The folder of what only the mirror needs, in the store: the index and the lease."""
+"""The folder in the store for what only the mirror needs: the index and the lease."""
 
 CHECKPOINTS = "checkpoints"
 
@@ -28,35 +28,34 @@ RECORD = "run.json"
 """The record of a run."""
 
 HEARTBEAT = ".heartbeat"
-"""What a live run touches; the only hidden file that is uploaded."""
+"""A file that a live run touches; the only hidden file that is uploaded."""
 
 _STEP = re.compile(r"(?:.*/)?(\d+)(\.replaced)?")
 _DAMAGED = re.compile(r"(.*)\.damaged(-\d+)?")
-
 
 _progress_files: list[str] = []
 
 
 def register_progress_files(*names: str) -> None:
-    """Declares files of an entry point that say how far a run is: they are uploaded after all that they refer to.
+    """Declares files that record the progress of a run: they are uploaded after the files that they refer to.
 
     Called by the module that writes them, when it is imported.
 
         register_progress_files("progress.json", "epochs/")
 
     Args:
-      *names: Paths in the run directory; one with a slash at its end is a folder.
+      *names: Paths in the run directory; a path that ends in a slash is a folder.
     """
     _progress_files.extend(name for name in names if name not in _progress_files)
 
 
 def is_progress_file(name: str) -> bool:
-    """Returns whether a file was declared by `register_progress_files`, or is in a folder that was."""
+    """Returns whether a file, or its folder, was declared by `register_progress_files`."""
     return any(name.startswith(one) if one.endswith("/") else name == one for one in _progress_files)
 
 
 def progress_files(directory: Path) -> list[str]:
-    """Returns the declared files that a run directory may have."""
+    """Returns the declared files of a run directory; those outside of folders may not exist."""
     folders = [directory / name for name in _progress_files if name.endswith("/")]
     inside = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
     return [
@@ -66,20 +65,20 @@ def progress_files(directory: Path) -> list[str]:
 
 
 def completing_files() -> tuple[str, ...]:
-    """Returns the names of the files at the top of a run directory that say that others are complete, in order."""
+    """Returns the names of the files at the top of a run directory that mark others as complete, in upload order."""
     return (*(name for name in _progress_files if not name.endswith("/")), RECORD)
 
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A folder that is complete or does not exist.
+    """A folder with a manifest, which is either complete or ignored.
 
     Attributes:
-      path: Its path in the run directory: `checkpoints/120`.
-      identity: The digest of its manifest.
-      files: Size and SHA-256 of each file but the manifest, by the path within the folder.
-      manifest: The manifest itself.
-      run: Id of the run that wrote it.
+      path: The folder's path in the run directory: `checkpoints/120`.
+      identity: The digest of the manifest.
+      files: Size and SHA-256 of each file except the manifest, by the path within the folder.
+      manifest: The content of the manifest.
+      run: Id of the run that wrote the unit.
     """
 
     path: str
@@ -90,12 +89,12 @@ class Unit:
 
     @property
     def parent(self) -> str:
-        """The folder it is in: `checkpoints`."""
+        """The folder that contains it: `checkpoints`."""
         return self.path.rpartition("/")[0]
 
     @property
     def step(self) -> int:
-        """Its step; -1 if its name is not a number."""
+        """The training step, from the folder's name; -1 if that is not a number."""
         found = _STEP.fullmatch(self.path)
         return int(found[1]) if found else -1
 
@@ -110,9 +109,9 @@ class Tree:
     """What is in a run directory on this machine.
 
     Attributes:
-      units: Complete ones, by path.
-      files: The other files, by path; with what changes when they do.
-      damaged: Paths of units that were set aside: what the store has of them may be good.
+      units: The complete units, by path.
+      files: The signatures of the other files, by path; see `signature`.
+      damaged: Paths of damaged units: the store may have them undamaged.
     """
 
     units: dict[str, Unit] = dataclasses.field(default_factory=dict)
@@ -126,7 +125,7 @@ class Tree:
 
 
 def scan(directory: Path) -> Tree:
-    """Returns what is in a run directory, without hidden files except the heartbeat, and what is removed meanwhile."""
+    """Returns what is in a run directory: no hidden files but the heartbeat, nothing that is removed meanwhile."""
     tree = Tree()
     for folder, names, files in os.walk(directory):
         here = Path(folder)
@@ -137,7 +136,7 @@ def scan(directory: Path) -> Tree:
         elif manifest.NAME in files and (unit := local_unit(here, path)):
             tree.units[path] = unit
             names.clear()
-        elif manifest.NAME in files and _is_part(f"{path}/{manifest.NAME}"):  # not as it was written
+        elif manifest.NAME in files and _is_part(f"{path}/{manifest.NAME}"):  # its manifest is damaged
             tree.damaged.add(path)
             names.clear()
         else:
@@ -156,13 +155,13 @@ def _signatures(here: Path, prefix: str, files: Iterable[str]) -> dict[str, tupl
 
 
 def signature(path: Path) -> tuple[int, ...]:
-    """Returns what changes when a file does."""
+    """Returns values that change when the file's content changes."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def local_unit(directory: Path, path: str) -> Unit | None:
-    """Returns the unit in a folder of this machine; None if it has no readable manifest."""
+    """Returns the unit in a local folder; None if it has no readable manifest."""
     try:
         return parsed(path, (directory / manifest.NAME).read_bytes(), directory)
     except OSError:
@@ -170,7 +169,7 @@ def local_unit(directory: Path, path: str) -> Unit | None:
 
 
 def parsed(path: str, data: bytes, directory: Path | None = None) -> Unit | None:
-    """Returns the unit that a manifest describes; None if it is not as it was written."""
+    """Returns the unit that a manifest describes; None if the manifest is damaged."""
     try:
         document = json.loads(data)
         verified = manifest.read(directory) if directory else None
@@ -184,14 +183,14 @@ def parsed(path: str, data: bytes, directory: Path | None = None) -> Unit | None
 
 
 def unit_paths(names: Iterable[str]) -> list[str]:
-    """Returns the units among the names of a store's objects: those that have a manifest, the outermost ones."""
+    """Returns the paths of the units among a store's objects: folders with a manifest, not inside another one."""
     ending = f"/{manifest.NAME}"
     found = sorted(name.removesuffix(ending) for name in names if name.endswith(ending) and not name.startswith(OWN))
     return [path for path in found if not any(path.startswith(f"{other}/") for other in found if other != path)]
 
 
 def single_files(names: Iterable[str], units: Iterable[str]) -> list[str]:
-    """Returns the names in a store that are not in units, nor remains of incomplete ones."""
+    """Returns the names in a store that belong neither to units nor to incomplete units."""
     inside = tuple(f"{path}/" for path in units)
     return [
         name
@@ -201,14 +200,14 @@ def single_files(names: Iterable[str], units: Iterable[str]) -> list[str]:
 
 
 def leftovers(names: Iterable[str], units: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Returns the remains in a store of units that were never complete, or were removed halfway."""
+    """Returns the objects in a store of units whose upload or removal was interrupted."""
     inside = tuple(f"{path}/" for path in units)
     listed = set(known)
     return [name for name in names if _is_part(name) and not name.startswith(inside) and name not in listed]
 
 
 def _is_part(name: str) -> bool:
-    """Whether an object can only be a part of a checkpoint."""
+    """Whether an object is part of a checkpoint, by its name."""
     return re.match(rf"{CHECKPOINTS}/\d+(\.replaced)?/", name) is not None
 
 
@@ -225,15 +224,15 @@ Entries = dict[str, list[Any]]
 
 @dataclasses.dataclass
 class Index:
-    """Size and SHA-256 of each file in the store that is not in a unit, and which local copy wrote it last.
+    """Size and SHA-256 of each file in the store that is not in a unit, and which local copy wrote last.
 
-    Files change, and an upload may be killed between a file and the index. So the index is written twice: before, with
-    what is about to be uploaded, and after. On reading a file may be the one or the other, and nothing else.
+    Files change, and an upload may be killed between a file and the index. So the index is written twice: before the
+    upload, with what is about to be uploaded, and after it. A fetched file has to match one of the two.
 
     Attributes:
-      writer: Which local copy wrote it.
-      files: The files that are uploaded.
-      pending: What the store may have received since, by path: uploads may be interrupted, and more than once.
+      writer: Id of the local copy that wrote last.
+      files: The uploaded files.
+      pending: What the store may have received since, by path: uploads may be interrupted more than once.
     """
 
     writer: str = ""
@@ -241,12 +240,12 @@ class Index:
     pending: dict[str, list[list[Any]]] = dataclasses.field(default_factory=dict)
 
     def allowed(self, path: str) -> list[list[Any]]:
-        """Returns what a file may be; empty if the index does not know it."""
+        """Returns the sizes and digests that a file may have; empty if the index does not know the file."""
         known = [self.files[path]] if path in self.files else []
         return [*known, *self.pending.get(path, [])]
 
     def expect(self, new: Entries) -> None:
-        """Adds what is about to be uploaded to what may have been received before."""
+        """Adds what is about to be uploaded."""
         for path, entry in new.items():
             before = self.pending.setdefault(path, [])
             if entry not in before:
@@ -259,27 +258,30 @@ class Index:
             self.pending.pop(path, None)
 
     def write(self, store: Store) -> None:
-        """Writes it to the store."""
+        """Writes the index to the store."""
         document = {"format": INDEX_FORMAT, **dataclasses.asdict(self)}
         store.put_bytes(INDEX, json.dumps(document, indent=1, sort_keys=True).encode())
 
 
 def read_index(store: Store) -> Index | None:
-    """Returns a store's index; None if it has none, as after a run directory was copied there by hand.
+    """Returns a store's index; None if it has none, as when a user copied a run directory there.
 
     Raises:
-      TrainingError: It is damaged, or of a newer Everstep.
-      StoreError: It cannot be read.
+      TrainingError: The index is damaged, or written by a newer Everstep.
+      StoreError: The index cannot be read.
     """
     try:
         document = json.loads(store.get_bytes(INDEX))
         if document.pop("format") > INDEX_FORMAT:
-            raise TrainingError(f"{store.url} was written by a newer Everstep", remedy="upgrade, or name another place")
+            raise TrainingError(
+                "was written by a newer Everstep", key=store.url, remedy="upgrade, or choose another URL"
+            )
         return Index(**document)
     except Absent:
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise TrainingError(
-            f"{store.url}/{INDEX} is damaged ({type(error).__name__})",
+            f"is damaged ({type(error).__name__})",
+            key=f"{store.url}/{INDEX}",
             remedy="restore it, or remove it to continue without digests of single files",
         ) from error

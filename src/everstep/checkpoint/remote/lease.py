@@ -1,9 +1,9 @@
-"""One machine at a time: a small object in the store that says who trains, and is renewed meanwhile.
+"""One machine at a time trains a run: a small object in the store names the process, which renews it.
 
-Stores have no locks that end with a process. So this is a best effort: a second machine waits until it has seen that
-the lease is renewed, and gives up, or that it is not, and takes over. Clocks are not compared, as they differ; only a
-process of this very machine, boot and container is looked up by its number. A process that finds its lease taken over
-stops uploading: the lease is checked before each object, and in the store itself before one that completes others.
+Stores have no locks that end with a process, so this is a best effort. A second machine watches the lease: if it is
+renewed, the second machine gives up, and if not, it takes over. Clocks are not compared, as they differ. Only a process
+of the same machine, boot and container is looked up by its number. A process that has lost its lease stops uploading:
+the lease is checked before each object, and in the store itself before an object that completes others.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +26,26 @@ from everstep.checkpoint.remote.store import INCOMING, Absent, Fingerprint, Stor
 from everstep.errors import UsageError
 
 _PROC = Path("/proc")
-_WHERE = ("host", "boot", "namespace")
-_START = 19  # of what stands behind the name in `stat`: the kernel's field 22
+_START = 19  # the start time is field 22 of `stat`, and this one after the command's name
 
 
 def process_identity(pid: int | None = None) -> dict[str, Any]:
-    """Returns what identifies a process; texts are empty where the system does not provide them.
+    """Returns what identifies a process; values that the system does not provide are empty.
 
-    A number alone is not enough: it is reused, and each container counts from 1. So it comes with the machine's boot,
-    the namespace that counts, and when the process started. If one of them is unknown nothing is concluded.
+    The number is not enough: it is reused, and each container counts from 1. So the identity also has the machine's
+    boot, the process namespace, and the start time. If one of them is unknown, nothing is concluded.
 
     Args:
-      pid: One of this machine's processes; None: this one.
+      pid: A process of this machine; None for this process.
     """
     number = os.getpid() if pid is None else pid
-    return {"host": socket.gethostname(), "pid": number, **_where(), "start": _start(number)}
+    return {"host": socket.gethostname(), "pid": number, **_boot_and_namespace(), "start": _start(number)}
 
 
 def is_gone(other: Mapping[str, Any]) -> bool:
-    """Returns whether a process has certainly ended; False also if that cannot be known here."""
-    here = {"host": socket.gethostname(), **_where()}
-    if not other.get("start") or any(not here[key] or other.get(key) != here[key] for key in _WHERE):
+    """Returns whether a process has certainly ended; False if that cannot be known here."""
+    here = {"host": socket.gethostname(), **_boot_and_namespace()}
+    if not other.get("start") or any(not value or other.get(key) != value for key, value in here.items()):
         return False
     try:
         return _start(int(other["pid"])) != other["start"]
@@ -55,12 +54,12 @@ def is_gone(other: Mapping[str, Any]) -> bool:
 
 
 def is_this_process(other: Mapping[str, Any]) -> bool:
-    """Returns whether it is certainly this process."""
+    """Returns whether an identity is certainly that of this process."""
     me = process_identity()
     return all(me.values()) and all(other.get(key) == value for key, value in me.items())
 
 
-def _where() -> dict[str, str]:
+def _boot_and_namespace() -> dict[str, str]:
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         return {"boot": boot, "namespace": os.readlink(_PROC / "self/ns/pid")}
@@ -69,7 +68,7 @@ def _where() -> dict[str, str]:
 
 
 def _start(pid: int) -> str:
-    """Returns when a process started, in the kernel's ticks; empty if it does not run."""
+    """Returns when a process started, in clock ticks; empty if it is not running."""
     try:
         state, *rest = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
@@ -88,35 +87,34 @@ _held_here: set[str] = set()
 """The tokens of leases that this process holds."""
 
 _changing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-"""By the store's URL: a late release, when the store answers again, must not remove the next lease."""
+"""A lock by the store's URL: a late release, when the store answers again, must not remove the next lease."""
 
 
 class LostLease(StoreError):
-    """Another process trains the run by now."""
+    """Another process trains the run now."""
 
 
 class Lease:
     """The right to write to a store, as long as it is renewed.
 
     Args:
-      store: The store.
+      store: The store of the run.
       interval: Seconds between two renewals.
-      say: Called with a line when it waits for another holder.
     """
 
-    def __init__(self, store: Store, interval: float, say: Callable[[str], None] = logger.warning) -> None:
-        self._store, self._interval, self._say = store, interval, say
+    def __init__(self, store: Store, interval: float) -> None:
+        self._store, self._interval = store, interval
         self._token = uuid.uuid4().hex
         self._renewed = 0.0
         self._lost: LostLease | None = None
         self._lock, self._ended = threading.Lock(), threading.Event()
 
     def acquire(self) -> None:
-        """Takes the lease; if another process holds it, waits until it is clear whether that one is alive.
+        """Takes the lease; if another process holds it, waits until it is clear whether that process is alive.
 
         Raises:
-          UsageError: Another process trains there; names the host and the process.
-          StoreError: The store does not answer, or may not be written to.
+          UsageError: Another process trains the run; names the host and the process.
+          StoreError: The store does not answer, or cannot be written to.
         """
         began = time.monotonic()
         if self._holder() is not None or not self._store.create(LEASE, self._text()):
@@ -125,70 +123,70 @@ class Lease:
         _held_here.add(self._token)
 
     def keep(self) -> None:
-        """Renews it in a thread until it is released: a large checkpoint takes longer than an interval."""
+        """Renews the lease in a thread until it is released: an upload may take longer than an interval."""
         threading.Thread(target=self._keep, name="everstep-lease-keeper", daemon=True).start()
 
     def _keep(self) -> None:
         while not self._ended.wait(self._interval / 2):
             try:
                 self.renew()
-            except LostLease:  # the uploader will find the same
+            except LostLease:  # the uploader finds out as well
                 return
             except StoreError as error:
-                logger.debug("the lease is not renewed (still trying): %s", error)
+                logger.debug("the lease is not renewed (still retrying): %s", error)
 
     def renew(self) -> None:
         """Renews the lease if it is due.
 
         Raises:
-          LostLease: Somebody else has taken over.
+          LostLease: Another process has taken over.
           StoreError: The store does not answer.
         """
         with self._lock:
             if time.monotonic() - self._renewed < self._interval or self._ended.is_set():
                 return
             began = time.monotonic()
-            self._require()
+            self._require_held()
             self._store.put_bytes(LEASE, self._text())
             self._renewed = began
 
     def check(self) -> None:
-        """Checks that this process still holds it, as far as that is known without a request to the store each time.
+        """Checks that this process holds the lease; asks the store only if renewals were missed.
 
         Raises:
-          LostLease: Somebody else has taken over.
-          StoreError: It is not known, and the store does not answer.
+          LostLease: Another process has taken over.
+          StoreError: Renewals were missed, and the store does not answer.
         """
         if self._lost is not None:
             raise self._lost
         if self._ended.is_set():
             raise LostLease(f"the lease of {self._store.url} was released", permanent=True)
-        if time.monotonic() - self._renewed >= _RENEWALS_TRUSTED * self._interval:  # others wait for one more
+        if time.monotonic() - self._renewed >= _RENEWALS_TRUSTED * self._interval:  # others wait longer than that
             self.renew()
 
     def confirm(self) -> None:
-        """Checks in the store that this process still holds it.
+        """Checks in the store that this process holds the lease.
 
         Raises:
-          LostLease: Somebody else has taken over.
+          LostLease: Another process has taken over.
           StoreError: The store does not answer.
         """
         with self._lock:
-            self._require()
+            self._require_held()
 
-    def _require(self) -> None:
+    def _require_held(self) -> None:
         holder = self._holder()
         if holder is None:
             reason = f"the lease of {self._store.url} is gone: another process has trained there, or removed it"
             self._lost = LostLease(reason, permanent=True)
         elif holder.get("token") != self._token:
-            reason = f"{self._store.url} is being trained by {_words(holder)} by now"
+            reason = f"{self._store.url} is now being trained by {_describe(holder)}"
             self._lost = LostLease(reason, permanent=True)
         if self._lost is not None:
             raise self._lost
 
     def release(self) -> None:
-        """Releases it, if this process still holds it; does not wait long for a store that does not answer."""
+        """Releases the lease if this process holds it; waits only briefly for a store that does not answer."""
         self._ended.set()
         _held_here.discard(self._token)
         thread = threading.Thread(target=self._release, name="everstep-lease", daemon=True)
@@ -201,14 +199,14 @@ class Lease:
                 self._store.delete([LEASE])
 
     def holder(self) -> str:
-        """Returns who holds it, in words."""
+        """Returns a description of the process that holds the lease."""
         with contextlib.suppress(StoreError):
             if found := self._holder():
-                return _words(found)
+                return _describe(found)
         return "another process of this machine"
 
     def _take_over(self) -> float:
-        """Takes it from a holder that is gone; returns when, on the monotonic clock."""
+        """Takes the lease from a holder that is gone; returns when, on the monotonic clock."""
         holder = self._holder()
         if holder is not None and not _is_abandoned(holder):
             self._wait_for(holder)
@@ -218,18 +216,18 @@ class Lease:
         time.sleep(0.2)
         now = self._holder()
         if now is not None and now.get("token") != self._token:
-            raise refused(self._store.url, _words(now))
+            raise already_training(self._store.url, _describe(now))
         return began
 
     def _wait_for(self, holder: dict[str, Any]) -> None:
         """Waits until the holder has missed its renewals.
 
         Raises:
-          UsageError: It has renewed it.
+          UsageError: The holder has renewed the lease.
         """
         seconds = _RENEWALS_MISSED * float(holder.get("interval", self._interval))
-        self._say(
-            f"{self._store.url} was held by {_words(holder)}: waiting up to {seconds:.0f} s to see if it is alive"
+        logger.warning(
+            "%s was held by %s: waiting up to %.0f s to see if it is alive", self._store.url, _describe(holder), seconds
         )
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -238,7 +236,7 @@ class Lease:
             if now is None:
                 return
             if now != holder:
-                raise refused(self._store.url, _words(now))
+                raise already_training(self._store.url, _describe(now))
 
     def _holder(self) -> dict[str, Any] | None:
         try:
@@ -254,39 +252,39 @@ class Lease:
         return json.dumps({**holder, "time": time.time(), "interval": self._interval}).encode()
 
 
-def refused(url: str, holder: str) -> UsageError:
+def already_training(url: str, holder: str) -> UsageError:
     """Returns the error for a run that another process trains."""
-    return UsageError(f"{url} is being trained by {holder}", remedy="wait for it, or name another place")
+    return UsageError(f"is being trained by {holder}", key=url, remedy="wait for it, or choose another URL")
 
 
 def is_renewed(directory: Path) -> bool:
     """Returns whether the lease of a fetched run was renewed recently, by this machine's clock."""
     try:
         found = json.loads((directory / LEASE).read_bytes())
-        silent = time.time() - float(found["time"])
-        return silent < _RENEWALS_MISSED * float(found["interval"]) + _CLOCKS_DIFFER
+        elapsed = time.time() - float(found["time"])
+        return elapsed < _RENEWALS_MISSED * float(found["interval"]) + _CLOCKS_DIFFER
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def _words(holder: dict[str, Any]) -> str:
+def _describe(holder: dict[str, Any]) -> str:
     return f"process {holder.get('pid', '?')} on host {holder.get('host', '?')}"
 
 
 def _is_abandoned(holder: dict[str, Any]) -> bool:
-    """Whether there is no need to wait: its process is gone, or is this one, which could not release it."""
+    """Whether the holder is certainly gone: its process has ended, or is this one, which could not release it."""
     return is_gone(holder) or (is_this_process(holder) and holder.get("token") not in _held_here)
 
 
 class HeldStore(Store):
-    """The store of a run that is trained here: before each object is written, the lease has to be held.
+    """The store of a run that is trained here: the lease is checked before each object is written.
 
     An object that completes others (a manifest, the index, the record) is written only after the lease was confirmed in
     the store itself: a machine that was offline, and was replaced, leaves nothing that looks complete.
 
     Args:
-      url: The place.
-      lease: Its lease.
+      url: The URL of the run.
+      lease: The run's lease.
     """
 
     def __init__(self, url: str, lease: Lease) -> None:
@@ -295,21 +293,21 @@ class HeldStore(Store):
 
     def put(self, name: str, source: Path, known: Fingerprint | None = None) -> Fingerprint:
         """Uploads a file; see `Store.put`."""
-        self._require(name)
+        self._check_lease(name)
         return super().put(name, source, known)
 
     def copy(self, source: str, target: str) -> None:
         """Copies an object inside the store; see `Store.copy`."""
-        self._require(target)
+        self._check_lease(target)
         super().copy(source, target)
 
     def delete(self, names: Iterable[str]) -> None:
         """Removes objects; see `Store.delete`."""
         for name in names:
-            self._require(name)
+            self._check_lease(name)
             super().delete([name])
 
-    def _require(self, name: str) -> None:
+    def _check_lease(self, name: str) -> None:
         completing = (f"/{manifest.NAME}", layout.INDEX, *layout.completing_files())
         if not name.startswith(f"{INCOMING}/") and name.endswith(completing):
             self._lease.confirm()

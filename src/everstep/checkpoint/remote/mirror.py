@@ -1,7 +1,7 @@
-"""From this machine to the store, in an order that leaves the store usable whenever it stops.
+"""Uploads a run to the store, in an order that leaves the store usable whenever the upload is interrupted.
 
 Files first, then checkpoints with their manifests last, then the record of the run, then removals with manifests
-first. A checkpoint is linked into a folder of its own while it is uploaded: retention may remove it here meanwhile.
+first. A checkpoint is linked into a folder of its own while it is uploaded: retention may remove it meanwhile.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from everstep.checkpoint.remote.store import INCOMING, Fingerprint, Store, Store
 logger = logging.getLogger(__name__)
 
 Staged = tuple[Path, tuple[int, ...]]
-"""A copy of a file, and what the file looked like before it was copied."""
+"""A copy of a file, and the file's signature before it was copied."""
 
 
 class Mirror:
@@ -33,14 +33,18 @@ class Mirror:
     Example:
       mirror = Mirror(store, Copy(store.url))
       mirror.fetch()
-      ...                # a run in mirror.directory
-      mirror.commit()    # from another thread, again and again
+      ...                # a run trains in mirror.directory
+      mirror.commit()    # called by another thread, again and again
 
     Only one thread at a time may call it.
 
+    Args:
+      store: The store of the run.
+      copy: The run's working copy.
+
     Attributes:
       directory: The run directory on this machine.
-      was_empty: Whether the store had nothing of a run when it was fetched.
+      was_empty: Whether the store had nothing of the run when `fetch` was called.
       progressed: When the store last received something new, on the monotonic clock.
     """
 
@@ -49,21 +53,21 @@ class Mirror:
         self.was_empty = True
         self._copy = copy
         self._index = Index()
-        self._committed: dict[str, Unit] = {}  # what the store has, as far as known
+        self._committed: dict[str, Unit] = {}  # the units in the store, as far as known
         self._sent: dict[str, tuple[int, ...]] = {}  # the signature of each file when it was uploaded
-        self._awaited: list[Unit] = []  # what the store has and this machine has yet to fetch
-        self._leftovers: list[str] = []
-        self._parts: set[tuple[str, str]] = set()  # what the store has of a unit that is being uploaded
-        self._bad: set[str] = set()  # units that are damaged on this machine
+        self._older: list[Unit] = []  # checkpoints in the store that are not fetched yet
+        self._leftovers: list[str] = []  # objects in the store of interrupted uploads
+        self._parts: set[tuple[str, str]] = set()  # uploaded files of the unit that is being uploaded
+        self._damaged: set[str] = set()  # the identities of units that are damaged on this machine
         self.progressed = time.monotonic()
 
-    # -- down --------------------------------------------------------------------------------------------------------
+    # -- download ----------------------------------------------------------------------------------------------------
 
     def fetch(self) -> None:
-        """Updates the working copy to what the store has, unless it is ahead of it.
+        """Updates the working copy to what the store has, unless the copy is ahead.
 
-        It is ahead if no other copy has written to the store since. Otherwise the store wins: the local copy is moved
-        aside, with a warning.
+        The copy is ahead if no other copy has written to the store since. Otherwise the store wins: the local copy is
+        moved aside, with a warning.
 
         Raises:
           TrainingError: What the store has cannot be used.
@@ -73,90 +77,86 @@ class Mirror:
         self.was_empty = contents.is_empty
         self._index = contents.index or Index()
         if self.directory.exists() and not self._is_ahead(contents):
-            self._copy.set_aside(self._why(contents))
+            if contents.is_empty:
+                reason = "was emptied since this machine trained there, so the run starts from scratch"
+            else:
+                reason = "was written to elsewhere since this machine trained there"
+            self._copy.set_aside(f"{self.store.url} {reason}")
         if not self.directory.exists() and not contents.is_empty:
             self._fetch_all(contents)
-        self._committed = dict(contents.units)  # less those that turned out to be damaged
+        self._committed = dict(contents.units)  # fetching has removed damaged ones
         self._leftovers = layout.leftovers(contents.names, contents.units, self._index.files)
         self._leftovers += [name for name in contents.names if name.startswith(f"{INCOMING}/")]
         self._index.writer = self._copy.id
 
     def _is_ahead(self, contents: Contents) -> bool:
         here, there = scan(self.directory).newest, max((unit.step for unit in contents.checkpoints), default=-1)
-        written = contents.index is not None and contents.index.writer == self._copy.id and here >= there
-        return written or (contents.is_empty and contents.index is None and not self._was_uploaded)
+        wrote_last = contents.index is not None and contents.index.writer == self._copy.id and here >= there
+        return wrote_last or (contents.is_empty and contents.index is None and not self._uploaded_mark.exists())
 
     @property
-    def _was_uploaded(self) -> bool:
-        return self._mark.exists()
-
-    @property
-    def _mark(self) -> Path:
-        """Marks that the store had something of this copy: if it is empty then, it was emptied."""
+    def _uploaded_mark(self) -> Path:
+        """A file that marks that the store had something of this copy: an empty store was then emptied."""
         return self.directory / ".uploaded"
 
-    def _why(self, contents: Contents) -> str:
-        if contents.is_empty:
-            return f"{self.store.url} was emptied since this machine trained there, so the run starts from scratch"
-        return f"{self.store.url} was written to elsewhere since this machine trained there"
-
     def _fetch_all(self, contents: Contents) -> None:
-        """Assembles a run directory under another name; it gets its own when it is complete."""
-        making = self._copy.staging / "fetched"
-        shutil.rmtree(making, ignore_errors=True)
-        making.mkdir()
-        fetch_files(contents, making)
-        fetch_others(contents, making, self._copy.staging)
-        self._awaited = fetch_newest(contents, making, self._copy.staging)
-        (making / self._mark.name).touch()
-        making.rename(self.directory)
+        """Assembles a run directory in the staging folder, and moves it when it is complete."""
+        partial = self._copy.staging / "fetched"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        fetch_files(contents, partial)
+        fetch_others(contents, partial, self._copy.staging)
+        self._older = fetch_newest(contents, partial, self._copy.staging)
+        (partial / self._uploaded_mark.name).touch()
+        partial.rename(self.directory)
 
-    def fetch_awaited(self) -> bool:
+    def fetch_older(self) -> bool:
         """Fetches one of the older checkpoints, so that retention counts it; returns whether there was one."""
-        if not self._awaited:
+        if not self._older:
             return False
-        if not fetch_unit(self.store, self._awaited[0], self.directory, self._copy.staging):
-            self._committed.pop(self._awaited[0].path, None)
-        del self._awaited[0]
+        if not fetch_unit(self.store, self._older[0], self.directory, self._copy.staging):
+            self._committed.pop(self._older[0].path, None)
+        del self._older[0]
         return True
 
-    # -- up ----------------------------------------------------------------------------------------------------------
+    # -- upload ------------------------------------------------------------------------------------------------------
 
-    def has_news(self) -> bool:
-        """Returns whether there is a checkpoint here that the store does not have."""
+    def has_new_checkpoint(self) -> bool:
+        """Returns whether there is a local checkpoint that the store does not have."""
         with contextlib.suppress(OSError):
             names = [entry.name for entry in (self.directory / CHECKPOINTS).iterdir() if entry.name.isdecimal()]
             return any(f"{CHECKPOINTS}/{name}" not in self._committed for name in names)
         return False
 
     def commit(self) -> None:
-        """Uploads everything that is new here.
+        """Uploads everything that is new or has changed on this machine.
 
         Raises:
           StoreError: The store does not accept it; what it has is as usable as before.
         """
-        # Copied before the directory is scanned: it must not refer to checkpoints that are not found there.
-        late = self._stage(name for name in (RECORD, *layout.progress_files(self.directory)) if self._is_late(name))
+        # Copied before the directory is scanned: they must not refer to checkpoints that the scan does not find.
+        progress = (RECORD, *layout.progress_files(self.directory))
+        last = self._stage(name for name in progress if self._is_uploaded_last(name))
         tree = scan(self.directory)
         if not tree.units and RECORD not in tree.files:
-            return  # nothing of a run yet, or a run that was abandoned
+            return  # the run has not started, or was abandoned
         self._commit_files(tree)
         for unit in _newest_first(tree):
             if not self._has(unit):
                 self._commit_newer(tree)
                 self._commit_unit(unit)
-        self._upload(late)
+        self._upload(last)
         self._remove(tree)
 
     def _commit_files(self, tree: Tree) -> None:
-        """Uploads what a checkpoint may refer to, and so has to be there before it."""
-        self._upload(self._stage(name for name in tree.files if not self._is_late(name)))
+        """Uploads what a checkpoint may refer to, which has to be in the store before it."""
+        self._upload(self._stage(name for name in tree.files if not self._is_uploaded_last(name)))
         for unit in tree.units.values():
             if unit.parent != CHECKPOINTS:
                 self._commit_unit(unit)
 
     def _commit_newer(self, tree: Tree) -> None:
-        """Uploads a checkpoint that was saved while others were being uploaded: a lost machine then loses less.
+        """Uploads a checkpoint that was saved while others were being uploaded: if the machine is lost, less is lost.
 
         Args:
           tree: What is being committed; the new checkpoint is added to it.
@@ -170,12 +170,12 @@ class Mirror:
             tree.units |= {**others, newest.path: newest}
             tree.files, tree.damaged = now.files, tree.damaged | now.damaged
 
-    def _is_late(self, name: str) -> bool:
-        """Whether a file says how far the rest is, and so has to follow it; the record does from its second time on."""
+    def _is_uploaded_last(self, name: str) -> bool:
+        """Whether a file refers to others, and so follows them; the record does from its second upload on."""
         return layout.is_progress_file(name) or (name == RECORD and name in self._index.files)
 
     def _stage(self, names: Iterable[str]) -> dict[str, Staged]:
-        """Copies the files that have changed: they may change again while they are uploaded."""
+        """Copies the files that have changed: the originals may change again while they are uploaded."""
         staged = {}
         for name in names:
             with contextlib.suppress(FileNotFoundError):
@@ -201,19 +201,19 @@ class Mirror:
     def _write_index(self) -> None:
         self._index.write(self.store)
         with contextlib.suppress(OSError):
-            self._mark.touch()
+            self._uploaded_mark.touch()
 
     def _commit_unit(self, unit: Unit) -> None:
-        if self._has(unit) or unit.identity in self._bad:
+        if self._has(unit) or unit.identity in self._damaged:
             return
         linked = self._copy.staging / "unit"
         if not self._link(unit, linked):
-            return  # removed meanwhile: a newer one is here
+            return  # removed meanwhile: there is a newer one
         if unit.path in self._committed:
             self._make_room(self._committed[unit.path])
         missing = [name for name in unit.files if (unit.identity, name) not in self._parts]
         self.store.each(lambda name: self._put_part(unit, name, linked / name), missing)
-        if unit.identity in self._bad:
+        if unit.identity in self._damaged:
             return
         self.store.put_whole(f"{unit.path}/{manifest.NAME}", linked / manifest.NAME)
         self._committed[unit.path] = unit
@@ -225,7 +225,7 @@ class Mirror:
         found = fingerprint(path)
         if found.entry != unit.files[name]:
             logger.warning("%s is damaged: %s has changed; it is not uploaded", self.directory / unit.path, name)
-            self._bad.add(unit.identity)
+            self._damaged.add(unit.identity)
             return
         self.store.put(f"{unit.path}/{name}", path, found)
         self.progressed = time.monotonic()
@@ -240,13 +240,18 @@ class Mirror:
         try:
             for name in (*unit.files, manifest.NAME):
                 (target / name).parent.mkdir(parents=True, exist_ok=True)
-                _link_or_copy(self.directory / unit.path / name, target / name)
+                try:
+                    os.link(self.directory / unit.path / name, target / name)
+                except FileNotFoundError:
+                    raise
+                except OSError:  # the file system has no links
+                    shutil.copyfile(self.directory / unit.path / name, target / name)
         except FileNotFoundError:
             return False
         return True
 
     def _make_room(self, former: Unit) -> None:
-        """Keeps a unit of the same name under another one, until the new one is complete."""
+        """Moves a unit of the same path in the store to another path, until the new one is complete."""
         kept = dataclasses.replace(former, path=f"{former.path}.replaced")
         for name, target in zip(former.names, kept.names, strict=True):
             self.store.copy(name, target)
@@ -257,7 +262,7 @@ class Mirror:
     # -- removals ----------------------------------------------------------------------------------------------------
 
     def _remove(self, tree: Tree) -> None:
-        """Removes from the store what was removed here, once the store has everything that is here."""
+        """Removes from the store what was removed locally, once the store has everything else."""
         gone = [name for name in {**self._index.files, **self._index.pending} if name not in tree.files]
         if gone and RECORD in tree.files:
             for name in gone:
@@ -265,10 +270,10 @@ class Mirror:
                 self._index.pending.pop(name, None)
             self._write_index()
             self.store.delete(gone)
-        awaited = {unit.path for unit in self._awaited}
+        older = {unit.path for unit in self._older}
         for path, unit in list(self._committed.items()):
             here = [other for other in tree.units.values() if other.parent == unit.parent]
-            kept = path in tree.units or path in tree.damaged or path in awaited or not here
+            kept = path in tree.units or path in tree.damaged or path in older or not here
             if not kept and all(self._has(other) for other in here):
                 self._delete_unit(unit)
                 del self._committed[path]
@@ -283,41 +288,32 @@ class Mirror:
         self.store.delete(reversed(unit.names))
 
     def forget(self) -> None:
-        """Removes from the store all that was uploaded of a run that never started."""
+        """Removes everything from the store, of a run that ended before its first step."""
         for unit in self._committed.values():
             self._delete_unit(unit)
         self.store.delete([*self._index.files, *self._index.pending, f"{layout.OWN}/index.json"])
 
 
 def _newest_first(tree: Tree) -> list[Unit]:
-    """Returns the checkpoints, the newest first."""
+    """Returns the checkpoints of a run directory, the newest first."""
     return sorted((unit for unit in tree.units.values() if unit.parent == CHECKPOINTS), key=lambda unit: -unit.step)
 
 
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:  # a file system without links
-        shutil.copyfile(source, target)
-
-
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 
 class Uploader:
-    """A thread that uploads checkpoints as soon as they are complete and logs now and then, without delaying a step.
+    """A thread that uploads checkpoints as soon as they are complete, and other files at intervals.
 
-    A store that does not answer is logged once, and retried until the run ends; then again, for a while.
+    If the store does not answer, that is logged once, and uploads are retried until the run ends and a while longer.
 
     Args:
       mirror: The run and its store.
       lease: The lease that is renewed meanwhile.
 
     Attributes:
-      error: Why not all is in the store; None if all is.
+      error: Why the store does not have everything; None if it has.
     """
 
     def __init__(self, mirror: Mirror, lease: Lease) -> None:
@@ -335,10 +331,10 @@ class Uploader:
         self._thread.start()
 
     def close(self, seconds: float | None = None) -> Exception | None:
-        """Uploads the rest; returns why that did not succeed, None if it did.
+        """Uploads the rest; returns the error if that fails.
 
         Args:
-          seconds: How long it may take; None: as long as it makes progress.
+          seconds: How long to wait; None to wait as long as the upload makes progress.
         """
         self._closed_at = time.monotonic()
         self._closing.set()
@@ -348,7 +344,7 @@ class Uploader:
         return self.error
 
     def _work(self) -> None:
-        pause = _LOOK_SECONDS
+        pause = _POLL_SECONDS
         while True:
             closing, began = self._closing.wait(pause), time.monotonic()
             try:
@@ -357,36 +353,34 @@ class Uploader:
                 logger.error("%s: this machine uploads nothing more", error)
                 self.error = error
                 return
-            except Exception as error:  # logged; the run does not end because of it
+            except Exception as error:  # logged: it must not end the run
                 self._failed(error)
-                pause = _LOOK_SECONDS if closing else self._longer(pause, began)
-                if closing and self._gives_up():
+                pause = _POLL_SECONDS if closing else self._next_pause(pause, began)
+                last_progress = max(self._closed_at, self._mirror.progressed)
+                if closing and time.monotonic() - last_progress >= self._patience:
                     return
                 if closing:
                     time.sleep(pause)
             else:
                 self._recovered()
-                pause = _LOOK_SECONDS
+                pause = _POLL_SECONDS
                 if closing:
                     return
 
     def _pass(self, closing: bool) -> None:
         self._lease.renew()
         due = time.monotonic() - self._committed >= self._interval
-        if closing or due or self._mirror.has_news():
+        if closing or due or self._mirror.has_new_checkpoint():
             self._mirror.commit()
             self._committed = time.monotonic()
         if not closing and self._mirror.directory.exists():
-            self._mirror.fetch_awaited()
+            self._mirror.fetch_older()
 
-    def _longer(self, pause: float, began: float) -> float:
-        """Returns how long to wait after a failed pass: longer each time, unless the store accepted some of it."""
+    def _next_pause(self, pause: float, began: float) -> float:
+        """Returns how long to wait after a failed pass: longer each time, unless the store accepted a part."""
         if self._mirror.progressed >= began:
             return _FIRST_PAUSE
         return min(max(_FIRST_PAUSE, pause * 2), _LONGEST_PAUSE)
-
-    def _gives_up(self) -> bool:
-        return time.monotonic() - max(self._closed_at, self._mirror.progressed) >= self._patience
 
     def _failed(self, error: Exception) -> None:
         self.error = error

@@ -1,7 +1,7 @@
 """Objects in a store: upload and download with retries, time limits and verified digests.
 
-Most stores report an MD5 of what they hold: S3 in the ETag (of the parts, where there are several), Google in
-`md5Hash`. Where that matches, an upload is confirmed without reading it back.
+Most stores report an MD5 of an object: S3 in the ETag (computed from the parts, if there are several), Google in
+`md5Hash`. If it matches, an upload is confirmed without reading it back.
 """
 
 import base64
@@ -33,15 +33,16 @@ _REFUSALS = {
     "InvalidRegionError",
 }
 _GARBLED = {"HTTPClientError", "ClientResponseError"}
-"""What clients raise for an answer that is not HTTP: they give it the status 400, as if it were a refusal."""
+"""What clients raise for a response that is not HTTP: it has the status 400, as if the store had refused."""
 
 _STATUS_REFUSED = {400, 401, 403, 405, 410}
 
 
 class StoreError(Exception):
-    """A store refused a request or failed; the text fits on a line and holds no secret.
+    """A store refused a request or failed; the text is one line and holds no secret.
 
-    Attributes:
+    Args:
+      text: What failed.
       permanent: Whether a retry will not help: no such bucket, no permission, no credentials.
     """
 
@@ -51,14 +52,14 @@ class StoreError(Exception):
 
 
 class Absent(StoreError):
-    """There is no such object."""
+    """The object does not exist."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, permanent=True)
 
 
 class Altered(StoreError):
-    """An object is not as it was uploaded, also when it is fetched again."""
+    """An object is not as it was uploaded, even when it is fetched again."""
 
 
 def is_permanent(error: BaseException) -> bool:
@@ -73,7 +74,7 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def status_of(error: BaseException) -> int | None:
-    """Returns the HTTP status of an error, None if it has none."""
+    """Returns the HTTP status of an error; None if it has none."""
     for candidate in (error, error.__cause__, error.__context__):
         response = getattr(candidate, "response", None)
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
@@ -98,7 +99,7 @@ def brief(error: BaseException) -> str:
 
 _CHUNK = 1 << 20
 PART = 50 * _CHUNK
-"""Size of the parts in which large files go to S3."""
+"""Size of the parts in which large files are uploaded to S3."""
 
 _MOST_PARTS = 10_000
 
@@ -108,10 +109,10 @@ class Fingerprint:
     """What identifies the content of a file.
 
     Attributes:
-      size: In bytes.
-      sha256: Hexadecimal.
-      md5: Of the whole, as bytes.
-      etag: What S3 calls it when it was uploaded in parts of `part_size`.
+      size: The size in bytes.
+      sha256: The SHA-256, hexadecimal.
+      md5: The MD5 of the whole file, as bytes.
+      etag: The ETag that S3 reports after an upload in parts of `part_size`.
     """
 
     size: int
@@ -121,17 +122,17 @@ class Fingerprint:
 
     @property
     def entry(self) -> list[Any]:
-        """Size and SHA-256, as they stand in indexes and manifests."""
+        """Size and SHA-256, as indexes and manifests have them."""
         return [self.size, self.sha256]
 
 
 def part_size(size: int) -> int:
-    """Returns the size of the parts of a file."""
+    """Returns the size of the parts in which a file of `size` bytes is uploaded."""
     return max(PART, -(-size // _MOST_PARTS))
 
 
 def fingerprint(path: Path) -> Fingerprint:
-    """Reads a file once, and returns what identifies its content."""
+    """Reads a file once and returns its fingerprint."""
     size = path.stat().st_size
     whole, digest, parts = hashlib.md5(usedforsecurity=False), hashlib.sha256(), b""
     with open(path, "rb") as file:
@@ -146,20 +147,20 @@ def fingerprint(path: Path) -> Fingerprint:
 
 
 def sha256(path: Path) -> str:
-    """Returns the digest of a file."""
+    """Returns the SHA-256 of a file, hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_confirmed(info: Mapping[str, Any], expected: Fingerprint) -> bool:
-    """Returns whether a store's checksum proves that an object is the file; if not, it still may be."""
+    """Returns whether a store's checksum proves that an object is the file; False proves nothing."""
     if info.get("md5Hash"):
         return base64.b64decode(info["md5Hash"]) == expected.md5
     return str(info.get("ETag", "")).strip('"') == expected.etag
 
 
 def version(info: Mapping[str, Any]) -> str:
-    """Returns what changes when an object does: a checksum, a generation, or its time."""
+    """Returns a text that changes when the object changes: a checksum, a generation, or a time."""
     for name in ("md5Hash", "ETag", "etag", "generation", "mtime", "LastModified", "created"):
         if info.get(name):
             return f"{name}={info[name]}"
@@ -171,19 +172,19 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 INCOMING = ".everstep/incoming"
-"""Where objects are until they are complete."""
+"""The folder in the store for objects that are not complete yet."""
 
-_ATTEMPTS, _ATTEMPTS_AT_OTHER_CONTENT = 4, 2
+_ATTEMPTS, _ATTEMPTS_IF_ALTERED = 4, 2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0
 _BYTES_PER_SECOND = 500_000
 _AT_ONCE = 4
 
 
 class Store:
-    """A place in a store, and the objects below it, by names relative to it.
+    """The objects below a URL, by names relative to it.
 
-    Everything here waits for the network, so it is never called from the thread that runs steps. A call that fails for
-    a temporary reason is tried four times with growing pauses; its time limit follows from the object's size.
+    Every call waits for the network, so no call is made from the thread that runs steps. A call that fails for a
+    temporary reason is tried four times with growing pauses; its time limit follows from the object's size.
 
     Example:
       store = Store("s3://bucket/run")
@@ -191,10 +192,10 @@ class Store:
       store.get("history.csv", other_path)
 
     Args:
-      url: The place; validated by `urls.checked`.
+      url: A URL that was validated by `urls.checked`.
 
     Attributes:
-      url: The place.
+      url: The URL.
 
     Raises:
       UsageError: The package for this kind of store is missing.
@@ -206,27 +207,27 @@ class Store:
         self._local = scheme_of(url) in ("file", "local")
         self._timeout = urls.store_timeout()
         if hasattr(self._filesystem, "retries"):
-            self._filesystem.retries = 1  # of s3fs; they are counted here
+            self._filesystem.retries = 1  # of s3fs: retries are made here
 
     def put(self, name: str, source: Path, known: Fingerprint | None = None) -> Fingerprint:
         """Uploads a file, and verifies that the store has it unchanged.
 
         Raises:
-          StoreError: It could not be uploaded.
+          StoreError: The file could not be uploaded.
         """
         expected = known or fingerprint(source)
         self._retry("upload", name, lambda: self._put(name, source, expected), expected.size)
         return expected
 
     def put_whole(self, name: str, source: Path, known: Fingerprint | None = None) -> None:
-        """Uploads a file so that its name never stands for a part of it, even if the process is killed meanwhile.
+        """Uploads a file atomically: its name never refers to a part of it, even if the process is killed meanwhile.
 
-        It is uploaded under another name, verified, and gets its own by a copy inside the store.
+        The file is uploaded under another name, verified, and copied to its own name inside the store.
 
         Raises:
-          StoreError: It could not be uploaded; what had the name before is as it was.
+          StoreError: The file could not be uploaded; an existing object of this name is unchanged.
         """
-        if self._local:  # where a file appears at once
+        if self._local:  # a local file appears at once
             self.put(name, source, known)
             return
         self.put(f"{INCOMING}/{name}", source, known)
@@ -254,10 +255,10 @@ class Store:
         Args:
           name: The object.
           target: The file; its folder is created.
-          expected: Sizes and SHA-256 that it may have; none: any with the size that the store reports.
+          expected: Sizes and SHA-256 that it may have; if empty, any content of the size that the store reports.
 
         Raises:
-          Absent: There is none.
+          Absent: The object does not exist.
           Altered: It has other content.
           StoreError: It could not be downloaded.
         """
@@ -270,32 +271,32 @@ class Store:
         """Downloads a small object.
 
         Raises:
-          Absent: There is none.
+          Absent: The object does not exist.
           StoreError: It could not be downloaded.
         """
         return self._retry("download", name, lambda: bytes(self._call("cat_file", 0, self._path(name))), 0)
 
     def info(self, name: str) -> Mapping[str, Any]:
-        """Returns what the store says of an object.
+        """Returns what the store reports about an object: its size, checksum and time.
 
         Raises:
-          Absent: There is none.
+          Absent: The object does not exist.
           StoreError: The store does not answer.
         """
-        return self._retry("look at", name, lambda: dict(self._call("info", 0, self._path(name))), 0)
+        return self._retry("query", name, lambda: dict(self._call("info", 0, self._path(name))), 0)
 
     def matching(self, pattern: str) -> dict[str, Mapping[str, Any]]:
-        """Returns what the store says of the objects that match a glob, by name."""
+        """Returns what the store reports about the objects that match a glob, by name."""
         return self._retry(
-            "look for", pattern, lambda: self._named(self._call("glob", 0, self._path(pattern), detail=True)), 0
+            "search", pattern, lambda: self._named(self._call("glob", 0, self._path(pattern), detail=True)), 0
         )
 
     def listing(self) -> dict[str, Mapping[str, Any]]:
-        """Returns what the store says of every object below the place, by name; empty if there is none."""
+        """Returns what the store reports about every object below the URL, by name; empty if there is none."""
         return self._retry("list", "", self._list, 0)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Removes objects; those that are not there are fine."""
+        """Removes objects, if they exist."""
         for name in names:
             try:
                 self._retry("delete", name, lambda name=name: self._call("rm_file", 0, self._path(name)), 0)  # type: ignore[misc]
@@ -306,21 +307,21 @@ class Store:
         """Copies an object inside the store."""
         self._retry("copy", source, lambda: self._call("cp_file", 0, self._path(source), self._path(target)), 1 << 30)
 
-    def each(self, call: Callable[[Any], Any], things: Iterable[Any]) -> None:
-        """Calls a function for each thing, a few at once; after a failure no more are started, and it is raised.
+    def each(self, call: Callable[[Any], Any], items: Iterable[Any]) -> None:
+        """Calls a function for each item, in a few threads; the first failure stops them and is raised.
 
         The threads do not keep the process from exiting, as those of an executor would.
         """
-        waiting, failures = collections.deque(things), list[BaseException]()
+        waiting, failures = collections.deque(items), list[BaseException]()
 
         def work() -> None:
             while waiting and not failures:
                 try:
-                    thing = waiting.popleft()
+                    item = waiting.popleft()
                 except IndexError:  # another thread was faster
                     return
                 try:
-                    call(thing)
+                    call(item)
                 except BaseException as error:
                     failures.append(error)
 
@@ -333,7 +334,7 @@ class Store:
         if failures:
             raise failures[0]
 
-    # -- one try -----------------------------------------------------------------------------------------------------
+    # -- one attempt -------------------------------------------------------------------------------------------------
 
     def _put(self, name: str, source: Path, expected: Fingerprint) -> None:
         if self._local:
@@ -344,12 +345,9 @@ class Store:
         info = self._call("info", 0, self._path(name))
         if int(info.get("size", -1)) != expected.size:
             raise StoreError(f"{name} arrived with {info.get('size')} bytes, not {expected.size}")
-        if not is_confirmed(info, expected):
-            self._read_again(name, expected)
-
-    def _read_again(self, name: str, expected: Fingerprint) -> None:
-        """Reads an upload back if the store reports no checksum."""
-        with tempfile.TemporaryDirectory(prefix="everstep-") as folder:
+        if is_confirmed(info, expected):
+            return
+        with tempfile.TemporaryDirectory(prefix="everstep-") as folder:  # no usable checksum: read it back
             path = Path(folder, "object")
             self._call("get_file", expected.size, self._path(name), str(path))
             if sha256(path) != expected.sha256:
@@ -360,11 +358,11 @@ class Store:
             size = max([entry[0] for entry in allowed], default=1 << 30)
             info = {} if allowed else self._call("info", 0, self._path(name))
             self._call("get_file", size, self._path(name), str(temporary))
-            has = temporary.stat().st_size
-            if allowed and [has, sha256(temporary)] not in allowed:
+            received = temporary.stat().st_size
+            if allowed and [received, sha256(temporary)] not in allowed:
                 raise Altered(f"{join(self.url, name)} is not as it was uploaded: it has other content")
-            if not allowed and info.get("size") not in (None, has):
-                raise StoreError(f"{name}: {has} bytes arrived, not {info['size']}")
+            if not allowed and info.get("size") not in (None, received):
+                raise StoreError(f"{name}: {received} bytes arrived, not {info['size']}")
 
     def _create(self, name: str, data: bytes) -> None:
         if self._local:
@@ -391,7 +389,7 @@ class Store:
         return f"{self._root}/{name}" if name else self._root
 
     def _call(self, method: str, size: int, *args: Any, **kwargs: Any) -> Any:
-        """Calls a method of the file system, with a time limit where it can have one."""
+        """Calls a method of the file system, with a time limit if the file system supports it."""
         if self._filesystem.async_impl:
             kwargs["timeout"] = self._timeout + size / _BYTES_PER_SECOND
         return getattr(self._filesystem, method)(*args, **kwargs)
@@ -403,13 +401,13 @@ class Store:
                 return call()
             except (FileExistsError, UsageError):
                 raise
-            except Exception as error:  # each store has its own kinds
+            except Exception as error:  # each kind of store raises its own
                 if what == "create" and status_of(error) == 412:
                     raise FileExistsError(name) from error
-                last = _ATTEMPTS if not isinstance(error, Altered) else _ATTEMPTS_AT_OTHER_CONTENT
+                last = _ATTEMPTS if not isinstance(error, Altered) else _ATTEMPTS_IF_ALTERED
                 if is_permanent(error) or attempt >= last:
                     raise self._failure(what, name, error) from error
-                logger.debug("%s %s: %s; trying again", what, name, brief(error))
+                logger.debug("%s %s: %s; retrying", what, name, brief(error))
             time.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 2, _LONGEST_PAUSE)
         raise StoreError("unreachable")
@@ -418,18 +416,18 @@ class Store:
         if isinstance(error, Altered):
             return error
         place = join(self.url, name)
-        if isinstance(error, FileNotFoundError) and what in ("download", "delete", "look at"):
+        if isinstance(error, FileNotFoundError) and what in ("download", "delete", "query"):
             return Absent(f"there is no {place}")
         return StoreError(f"cannot {what} {place}: {brief(error)}", is_permanent(error))
 
 
 def _is_safe(name: str) -> bool:
-    """Whether a name that a store reports stays below a folder of this machine."""
+    """Whether a name that a store reports stays below its folder when it is fetched."""
     return bool(name) and not name.startswith("/") and ".." not in name.split("/")
 
 
 def _copy_whole(source: Path, target: Path) -> None:
-    """Copies a file so that it appears when it is complete."""
+    """Copies a file atomically."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with storage.atomic_path(target) as temporary:
         shutil.copyfile(source, temporary)

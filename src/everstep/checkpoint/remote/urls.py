@@ -1,6 +1,6 @@
-"""URLs of stores: which text is one, which are refused, and how fsspec opens them.
+"""URLs of stores: which are valid, and how fsspec opens them.
 
-Credentials, endpoints and time limits come from the environment alone: they belong to a machine and its network.
+Credentials, endpoints and time limits come only from the environment: they belong to a machine and its network.
 """
 
 import importlib.util
@@ -20,18 +20,18 @@ _COMMON_SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "file", "memory", "hdfs", "s
 
 
 def is_url(path: Any) -> bool:
-    """Returns whether a path is the URL of a place in a store, such as `s3://bucket/run`."""
+    """Returns whether a path is a URL, such as `s3://bucket/run`."""
     return isinstance(path, str) and _SCHEME.match(path) is not None
 
 
 def scheme_of(url: str) -> str:
-    """Returns the part before `://`, in small letters; empty if there is none."""
+    """Returns the part before `://` in lower case; empty if there is none."""
     found = _SCHEME.match(url)
     return found[1].lower() if found else ""
 
 
 def join(url: str, *names: str) -> str:
-    """Returns the URL of something below a URL."""
+    """Returns a URL with names appended."""
     return "/".join([url.rstrip("/"), *(name.strip("/") for name in names if name)])
 
 
@@ -43,20 +43,20 @@ def known_schemes() -> list[str]:
 
 
 def checked(url: Any, key: str = "model_dir") -> str:
-    """Returns a valid URL of a place in a store, without slashes at its end.
+    """Returns a validated URL, without slashes at its end.
 
     Args:
-      url: What a user has written.
-      key: The argument it was written in, for the message.
+      url: What the user passed.
+      key: The argument it was passed as, for errors.
 
     Raises:
-      UsageError: It holds credentials, its scheme is unknown, or it is malformed. Credentials are never repeated.
+      UsageError: The URL holds credentials, has an unknown scheme, or is malformed. Credentials are never repeated.
     """
     text = str(url)
     scheme, rest = scheme_of(text), text.partition("://")[2]
     _refuse_credentials(scheme, rest, key)
     if "::" in text:
-        raise UsageError("chained URLs are not supported", key=key, received=text, remedy="name the place itself")
+        raise UsageError("chained URLs are not supported", key=key, received=text, remedy="pass the inner URL")
     if scheme not in known_schemes():
         raise UsageError(
             f"unknown kind of store {scheme!r}", key=key, received=text, remedy=nearest(scheme, _COMMON_SCHEMES)
@@ -66,14 +66,14 @@ def checked(url: Any, key: str = "model_dir") -> str:
         reason = f"{parts[0]!r} is not the name of a bucket"
         raise UsageError(reason, key=key, received=text, remedy=f"{scheme}://BUCKET/PATH")
     if not any(parts):
-        raise UsageError("names no place", key=key, received=text, remedy=f"{scheme}://PATH")
+        raise UsageError("has no path", key=key, received=text, remedy=f"{scheme}://PATH")
     if {".", ".."} & set(parts) or "" in parts[1:]:
         raise UsageError("a part of it is empty, '.' or '..'", key=key, received=text, remedy="write the full path")
     return f"{scheme}://{rest.rstrip('/')}"
 
 
 def refuse_lost_slash(path: Any, key: str = "model_dir") -> None:
-    """Refuses `s3:/bucket/run`, which a `Path` makes of a URL.
+    """Refuses `s3:/bucket/run`, which is what `Path` turns a URL into.
 
     Raises:
       UsageError: A slash is missing.
@@ -81,15 +81,16 @@ def refuse_lost_slash(path: Any, key: str = "model_dir") -> None:
     text = str(path)
     if _LOST_SLASH.match(text):
         whole = text.replace(":/", "://", 1)
-        remedy = f"write {whole!r}, as text (a Path loses one)"
-        raise UsageError("which lacks a slash", key=key, received=text, remedy=remedy)
+        remedy = f"pass {whole!r} as a string (a Path drops a slash)"
+        raise UsageError("lacks a slash", key=key, received=text, remedy=remedy)
 
 
 def _refuse_credentials(scheme: str, rest: str, key: str) -> None:
     if "@" in rest.partition("/")[0] or (scheme in _BUCKETS and "?" in rest):
-        raise UsageError(  # without the value: it may hold a secret
-            f"received a URL {scheme}://… with credentials or parameters in it",
+        raise UsageError(
+            "must not contain credentials or parameters",
             key=key,
+            received=f"{scheme}://…",  # the rest may hold a secret
             remedy="remove them; credentials come from the environment",
         )
 
@@ -98,7 +99,7 @@ def _refuse_credentials(scheme: str, rest: str, key: str) -> None:
 
 _EXTRAS = {"s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "gcs": ("gcsfs", "gcs")}
 _EMULATOR = "STORAGE_EMULATOR_HOST"
-_HUSHED = ("gcsfs", "s3fs", "aiobotocore", "botocore")
+_SILENCED = ("gcsfs", "s3fs", "aiobotocore", "botocore")
 
 
 def open_filesystem(url: str) -> tuple[Any, str]:
@@ -113,7 +114,7 @@ def open_filesystem(url: str) -> tuple[Any, str]:
     package, extra = _EXTRAS.get(scheme, ("", ""))
     if package and importlib.util.find_spec(package) is None:
         raise missing_extra(package, extra, f"{scheme}://")
-    for name in _HUSHED:  # what they log at length is raised as well
+    for name in _SILENCED:  # they raise what they log
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         filesystem, path = fsspec.core.url_to_fs(url, **_options(scheme))
@@ -125,14 +126,14 @@ def open_filesystem(url: str) -> tuple[Any, str]:
 
 
 def _options(scheme: str) -> dict[str, Any]:
-    """Returns where everstep differs from fsspec's defaults: no cached listings, and its own retries."""
+    """Returns the options that differ from fsspec's defaults: listings are not cached, retries are made here."""
     options: dict[str, Any] = {"use_listings_cache": False}
     if scheme in ("s3", "s3a"):
         options |= _unless_configured(
             "s3", "config_kwargs", {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 1}}
         )
     if scheme in ("gs", "gcs") and os.environ.get(_EMULATOR):
-        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # an emulator knows no gRPC
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # an emulator has no gRPC
         options |= _unless_configured("gs", "token", "anon")
     if scheme in ("file", "local"):
         options = {"auto_mkdir": True}
@@ -152,14 +153,14 @@ INTERVAL = "EVERSTEP_UPLOAD_SECONDS"
 """Seconds between two uploads of logs, and between two renewals of the lease."""
 
 PATIENCE = "EVERSTEP_UPLOAD_PATIENCE"
-"""Seconds that the end of a run waits for a store that accepts nothing."""
+"""Seconds that the end of a run retries while the store accepts nothing."""
 
 TIMEOUT = "EVERSTEP_STORE_TIMEOUT"
-"""Seconds that a store may take for an answer; more for large objects, by their size."""
+"""Seconds that a store may take to answer; large objects get more, by their size."""
 
 
 def store_timeout() -> float:
-    """Returns the seconds that a store may take for an answer."""
+    """Returns the seconds that a store may take to answer."""
     return _seconds(TIMEOUT, 20.0)
 
 
@@ -169,19 +170,19 @@ def upload_interval() -> float:
 
 
 def upload_patience() -> float:
-    """Returns the seconds that a store may accept nothing when the run is done."""
+    """Returns the seconds that the end of a run retries while the store accepts nothing."""
     return _seconds(PATIENCE, 60.0)
 
 
 def upload_grace() -> float:
-    """Returns the seconds for uploads in a run that a signal stops: clouds give 30 for everything."""
+    """Returns the seconds for uploads after a signal: cloud providers give 30 seconds for everything."""
     return min(upload_patience(), 20.0)
 
 
-def _seconds(name: str, usual: float) -> float:
+def _seconds(name: str, default: float) -> float:
     text = os.environ.get(name, "")
     try:
-        seconds = float(text) if text else usual
+        seconds = float(text) if text else default
     except ValueError:
         seconds = math.nan
     if not 0.1 <= seconds <= 86400:

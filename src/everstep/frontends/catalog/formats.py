@@ -18,7 +18,7 @@ import numpy as np
 
 from everstep.config import dialect
 from everstep.config.allowed import Allowed, resolve, trusted_packages
-from everstep.data.files import read_records
+from everstep.data.record_sources import read_records
 from everstep.data.tf_data import load_tensorflow
 from everstep.data.tfrecord_writing import TfExampleBuilder, write_tfrecords
 from everstep.errors import UsageError, kind_of, nearest

@@ -15,7 +15,7 @@ import keras
 from keras.src.backend.common import global_state
 from keras.src.utils import rng_utils
 
-from everstep.checkpoint.remote.working import working_copy
+from everstep.checkpoint.remote.run_copies import working_copy
 from everstep.data.config import DataConfig
 from everstep.data.iterables import IterableStream, is_one_shot
 from everstep.data.source import make_stream, makes_batches

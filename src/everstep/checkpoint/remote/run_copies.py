@@ -1,4 +1,4 @@
-"""A run whose directory is a URL, as the rest of everstep sees it: a directory of this machine."""
+"""Local directories for runs in a store: a copy to train in, read-only copies, the records of all runs."""
 
 import contextlib
 import logging
@@ -14,14 +14,14 @@ from everstep.checkpoint.remote import cache, urls
 from everstep.checkpoint.remote.cache import (
     Contents,
     Copy,
-    drop_gone,
     fetch_files,
     fetch_newest,
     fetch_others,
     fetch_unit,
+    remove_missing,
 )
 from everstep.checkpoint.remote.layout import HEARTBEAT, RECORD, read_index, scan
-from everstep.checkpoint.remote.lease import LEASE, HeldStore, Lease, LostLease, refused
+from everstep.checkpoint.remote.lease import LEASE, HeldStore, Lease, LostLease, already_training
 from everstep.checkpoint.remote.mirror import Mirror, Uploader
 from everstep.checkpoint.remote.store import Store, StoreError, brief
 from everstep.checkpoint.remote.urls import checked, is_url, join, refuse_lost_slash
@@ -35,41 +35,37 @@ _RECORDS = (RECORD, HEARTBEAT, LEASE)
 
 @contextlib.contextmanager
 def working_copy(model_dir: Any, training: bool = True, follow: bool = False) -> Iterator[Any]:
-    """Yields the directory in which a run works: a local directory itself, for a URL a local copy of it.
+    """Yields the local directory of a run: a local directory is yielded itself, for a URL it is a copy.
 
-    The copy has what the store has. While the block runs a thread uploads what is new; its end waits until everything
-    is in the store.
+    The copy has what the store has. While the block runs, a thread uploads what is new; the end of the block waits
+    until everything is in the store.
 
     Example:
       with working_copy("s3://bucket/runs/demo") as directory:
-          ...  # a run in `directory`
+          ...  # a run trains in `directory`
 
     Args:
       model_dir: A directory, or a URL.
-      training: Whether the run is trained; otherwise it is read, from a copy of its own, and nothing is uploaded.
-      follow: Whether a reader's copy is kept up to date; then the run may start later.
+      training: Whether the run is trained. Otherwise it is read, from a separate copy, and nothing is uploaded.
+      follow: Whether a reader's copy is kept up to date; the run may then start later.
 
     Raises:
-      UsageError: The URL is invalid, the store cannot be reached, or another machine trains there.
+      UsageError: The URL is invalid, the store cannot be reached, or another machine trains the run.
       TrainingError: What the store has is damaged; or the run is done, but the store does not have all of it.
     """
-    if not _is_remote(model_dir):
+    refuse_lost_slash(model_dir)
+    if not is_url(model_dir):
         yield model_dir
     elif training:
-        with _trained(checked(model_dir)) as directory:
+        with _training_copy(checked(model_dir)) as directory:
             yield directory
     else:
-        with _followed(checked(model_dir), follow) as directory:
+        with _reading_copy(checked(model_dir), follow) as directory:
             yield directory
-
-
-def _is_remote(model_dir: Any) -> bool:
-    refuse_lost_slash(model_dir)
-    return is_url(model_dir)
 
 
 @contextlib.contextmanager
-def _trained(url: str) -> Iterator[Path]:
+def _training_copy(url: str) -> Iterator[Path]:
     lease = Lease(Store(url), urls.upload_interval())
     with _one_process(url, lease):
         with _reachable():
@@ -80,25 +76,25 @@ def _trained(url: str) -> Iterator[Path]:
                 mirror = Mirror(HeldStore(url, lease), copy)
                 with _reachable():
                     mirror.fetch()
-                with _uploaded(mirror, lease):
+                with _uploading(mirror, lease):
                     yield mirror.directory
         finally:
             lease.release()
 
 
 @contextlib.contextmanager
-def _uploaded(mirror: Mirror, lease: Lease) -> Iterator[None]:
-    """Uploads while the block runs, and after; an error of the block takes precedence over one of the store."""
+def _uploading(mirror: Mirror, lease: Lease) -> Iterator[None]:
+    """Uploads while the block runs, and the rest at its end; an error of the block takes precedence."""
     uploader = Uploader(mirror, lease)
     uploader.start()
     try:
         yield
     except BaseException as failure:
-        hurry = not isinstance(failure, Exception)  # stopped by a signal
-        error = uploader.close(urls.upload_grace() if hurry else None)
+        by_signal = not isinstance(failure, Exception)
+        error = uploader.close(urls.upload_grace() if by_signal else None)
         if error is not None:
             logger.error("%s", _incomplete(mirror, error))
-        if mirror.was_empty and not mirror.directory.exists():  # a run that ended before its first step leaves nothing
+        if mirror.was_empty and not mirror.directory.exists():  # the run ended before its first step: leave nothing
             with contextlib.suppress(StoreError):
                 mirror.forget()
         raise
@@ -111,7 +107,7 @@ def _incomplete(mirror: Mirror, error: Exception) -> TrainingError:
         remedy = f"what was computed here since is in {str(mirror.directory)!r} and is not uploaded"
     else:
         remedy = f"the rest is in {str(mirror.directory)!r}; the same command on this machine uploads it"
-    return TrainingError(f"{mirror.store.url} does not have all of the run: {brief(error)}", remedy=remedy)
+    return TrainingError(f"does not have all of the run: {brief(error)}", key=mirror.store.url, remedy=remedy)
 
 
 def local_view(
@@ -119,16 +115,16 @@ def local_view(
 ) -> Path:
     """Fetches a read-only copy of a run in a store; returns its local directory.
 
-    Nothing that is written there is uploaded. What has changed is fetched again at each call.
+    Nothing that is written there is uploaded. Each call fetches what has changed.
 
     Args:
-      url: The run.
+      url: The run in the store.
       checkpoints: Whether to fetch the newest checkpoint, and the best weights.
-      wanted: Returns, of the steps that the store has, whose checkpoints to fetch beside the newest.
+      wanted: Called with the steps in the store; returns which of them to fetch beside the newest.
 
     Raises:
       UsageError: There is no run, or the store cannot be reached.
-      TrainingError: What is there is damaged.
+      TrainingError: What the store has is damaged.
     """
     url = checked(url, "run")
     directory = _view_directory(url)
@@ -150,40 +146,41 @@ def _refresh(store: Store, directory: Path, checkpoints: bool, wanted: Callable[
     for tries_left in reversed(range(_ATTEMPTS)):
         contents = Contents(store)
         if contents.is_empty:
-            raise _NoRun(f"there is no run at {store.url}", remedy="check the URL")
+            raise _NoRun("there is no run at this URL", key="run", received=store.url, remedy="check the URL")
         try:
             _fetch_view(contents, directory, checkpoints)
             _fetch_steps(contents, directory, wanted([unit.step for unit in contents.checkpoints]))
             return
         except TrainingError:
             if not tries_left or read_index(store) == contents.index:
-                raise  # the store has not changed meanwhile: it is damaged
+                raise  # the store has not changed meanwhile, so it is damaged
 
 
 def _fetch_view(contents: Contents, directory: Path, checkpoints: bool) -> None:
     directory.mkdir(exist_ok=True)
     fetch_files(contents, directory)
-    _drop_files(directory, contents.files())
+    _remove_stale_files(directory, contents.files())
     if checkpoints:
         staging = _staging(directory)
         fetch_others(contents, directory, staging)
         fetch_newest(contents, directory, staging)
-        drop_gone(contents, directory, scan(directory).units)
+        remove_missing(contents, directory, scan(directory).units)
 
 
 def _fetch_steps(contents: Contents, directory: Path, steps: Collection[int]) -> None:
     for unit in contents.checkpoints:
         if unit.step in steps and not fetch_unit(contents.store, unit, directory, _staging(directory)):
-            place = f"{contents.store.url}/{unit.path}"
-            raise TrainingError(f"the checkpoint {place} is damaged", remedy="choose another step")
+            raise TrainingError(
+                "the checkpoint is damaged", key=f"{contents.store.url}/{unit.path}", remedy="choose another step"
+            )
 
 
 def _staging(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}.staging")
 
 
-def _drop_files(directory: Path, names: list[str]) -> None:
-    """Removes what was fetched before and is not in the store any more; what was written here stays."""
+def _remove_stale_files(directory: Path, names: list[str]) -> None:
+    """Removes what was fetched earlier and is no longer in the store; files written on this machine are kept."""
     known = directory.with_name(f"{directory.name}.files.json")
     with contextlib.suppress(UsageError, TypeError):
         for name in set(storage.read_json(known)) - set(names):
@@ -192,14 +189,14 @@ def _drop_files(directory: Path, names: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def _followed(url: str, follow: bool) -> Iterator[Path]:
+def _reading_copy(url: str, follow: bool) -> Iterator[Path]:
     if not follow:
         yield local_view(url)
         return
     directory, ended = _view_directory(url), threading.Event()
-    with contextlib.suppress(_NoRun):  # its trainer has not started yet
+    with contextlib.suppress(_NoRun):  # the trainer has not started yet
         local_view(url)
-    thread = threading.Thread(target=_keep_up, args=(url, ended), name="everstep-follow", daemon=True)
+    thread = threading.Thread(target=_keep_up_to_date, args=(url, ended), name="everstep-follow", daemon=True)
     thread.start()
     try:
         yield directory
@@ -207,7 +204,7 @@ def _followed(url: str, follow: bool) -> Iterator[Path]:
         ended.set()
 
 
-def _keep_up(url: str, ended: threading.Event) -> None:
+def _keep_up_to_date(url: str, ended: threading.Event) -> None:
     while not ended.wait(urls.upload_interval()):
         try:
             local_view(url)
@@ -218,7 +215,7 @@ def _keep_up(url: str, ended: threading.Event) -> None:
 
 
 def local_runs(url: str) -> list[tuple[str, Path]]:
-    """Fetches the records of all runs below a URL; returns the URL and a directory of this machine for each.
+    """Fetches the records of all runs below a URL; returns the URL and a local directory of each run.
 
     A directory has `run.json`, and of a live run its heartbeat and its lease; see `lease.is_renewed`.
 
@@ -232,20 +229,20 @@ def local_runs(url: str) -> list[tuple[str, Path]]:
         folders = _run_folders(there)
         wanted = [f"{folder}{name}" for folder in folders for name in _RECORDS]
         for name in wanted:
-            (root / name).unlink(missing_ok=True)  # of a run that has ended there is no lease any more
+            (root / name).unlink(missing_ok=True)  # a run that has ended has no lease any more
         store.each(lambda name: store.get(name, root / name), [name for name in wanted if name in there])
     return [(join(url, folder), root / folder) for folder in folders]
 
 
 def _run_folders(names: Iterable[str]) -> list[str]:
-    """Returns the folders that have a record, each with a slash at its end; not what is inside a run."""
+    """Returns the folders that have a record, each with a slash at its end; not folders inside a run."""
     found = sorted(name.removesuffix(RECORD) for name in names if f"/{name}".endswith(f"/{RECORD}"))
     return [one for one in found if not any(one.startswith(other) for other in found if other != one)]
 
 
 @contextlib.contextmanager
 def _reachable() -> Iterator[None]:
-    """Before anything is trained, a store that does not answer is a usage error."""
+    """Turns an error of the store into a usage error: nothing has been trained yet."""
     try:
         yield
     except StoreError as error:
@@ -255,14 +252,14 @@ def _reachable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _one_process(url: str, lease: Lease) -> Iterator[None]:
-    """Inside the block no other process of this machine uses the local copy."""
+    """Locks the local copy against other processes of this machine."""
     folder = cache.root() / "runs"
     storage.prepare_directory(folder)
     lock = filelock.FileLock(folder / f"{cache.key(url)}.lock", thread_local=False)
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        raise refused(url, lease.holder()) from None
+        raise already_training(url, lease.holder()) from None
     try:
         yield
     finally:

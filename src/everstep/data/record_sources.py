@@ -1,4 +1,4 @@
-"""Record files: which ones a configuration names, how they are read in one pass, and which one is damaged."""
+"""Sources of records: which files a configuration names, how one pass reads them, and which file is damaged."""
 
 import abc
 import dataclasses
@@ -20,7 +20,7 @@ COMPRESSIONS = ("", "GZIP", "ZLIB")
 """How a TFRecord file may be compressed."""
 
 ReadFile = Callable[[Any], Any]
-"""Makes a dataset of records from a file's path, a tensor."""
+"""Returns the dataset of a file's records; called with the path as a tensor."""
 
 _FILE_TYPES = {"tfrecord": "", "tfrecord_compressed": "GZIP"}
 
@@ -28,18 +28,18 @@ _FILE_TYPES = {"tfrecord": "", "tfrecord_compressed": "GZIP"}
 def find_files(patterns: Patterns, key: str = "input_path") -> list[str]:
     """Returns the files that the patterns match, sorted by their names, each once.
 
-    Those in a store are fetched first, and what is returned is where they are on this machine.
+    Files in a store are fetched first; the result has their local paths.
 
     Args:
       patterns: A path, a glob, several of them separated by commas, or a list of those.
-      key: The configuration's key that they come from, for the messages.
+      key: The key of the configuration that has the patterns, for errors.
 
     Raises:
-      UsageError: There is no pattern, one of them matches nothing or cannot be searched for, or a file is empty, a
+      UsageError: There is no pattern, a pattern matches nothing or cannot be searched for, or a file is empty, a
         folder or not readable.
     """
     tf = load_tensorflow("reading TFRecord files")
-    found: dict[str, str] = {}  # where each is on this machine, by its name
+    found: dict[str, str] = {}  # local paths by name
     for pattern in _patterns(patterns, key):
         matches = local_files(pattern, key) if is_known(pattern) else _matches(tf, pattern, key)
         if not matches:
@@ -57,7 +57,7 @@ def read_records(compression: str = "") -> ReadFile:
     """Returns the function that reads a TFRecord file.
 
     Raises:
-      UsageError: TFRecord files have no such compression.
+      UsageError: TFRecord files cannot have this compression.
     """
     check_compression(compression)
     tf = load_tensorflow("reading TFRecord files")
@@ -65,7 +65,7 @@ def read_records(compression: str = "") -> ReadFile:
 
 
 def check_compression(compression: str) -> None:
-    """Raises UsageError if TFRecord files have no such compression."""
+    """Raises `UsageError` if TFRecord files cannot have this compression."""
     if compression not in COMPRESSIONS:
         known = ", ".join(repr(name) for name in COMPRESSIONS)
         raise UsageError(f"TFRecord files have one of {known}", key="compression", received=compression)
@@ -85,17 +85,17 @@ def pick_dataset_fn(file_type: str) -> ReadFile:
 
 
 def _matches(tf: Any, pattern: str, key: str) -> dict[str, str]:
-    """Returns the files that a pattern matches; never drafts, what a killed process left of writing them."""
+    """Returns the files that a pattern matches, without the drafts that a killed writer left."""
     try:
         if tf.io.gfile.exists(pattern):
             return {pattern: pattern}
         return {file: file for file in tf.io.gfile.glob(pattern) if not is_temporary(file)}
-    except (tf.errors.OpError, OSError) as error:  # a kind of storage that TensorFlow does not know, or cannot reach
+    except (tf.errors.OpError, OSError) as error:  # storage that TensorFlow does not support, or cannot reach
         raise UsageError(f"cannot be searched for: {first_line(error)}", key=key, received=pattern) from error
 
 
 def first_line(error: Exception) -> str:
-    """Returns TensorFlow's own words in one line, without the names of its operations."""
+    """Returns TensorFlow's message in one line, without the names of its operations."""
     line = str(getattr(error, "message", error)).partition("\n")[0]
     return re.sub(r"\{\{.*?\}\} | \[Op:.*", "", line)
 
@@ -111,7 +111,7 @@ def _patterns(patterns: Patterns, key: str) -> list[str]:
 
 
 def _unusable(tf: Any, name: str, file: str, key: str) -> Problem | None:
-    """Returns why a file of this machine cannot hold records, None if it may; remote files are not checked."""
+    """Returns why a local file cannot be read; None if it can. Remote files are not checked."""
     if "://" in file:
         return None
     if tf.io.gfile.isdir(file):
@@ -126,28 +126,28 @@ def _unusable(tf: Any, name: str, file: str, key: str) -> Problem | None:
 
 
 PARALLEL_FILES = 8
-"""Files read at once while shuffling; part of the order, so it never follows the machine."""
+"""Files read at once while shuffling; it determines the order, so it does not depend on the machine."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """This process's part: every `count`-th, from `index` on."""
+    """The part of the data that this process reads: every `count`-th file or record, from `index` on."""
 
     index: int = 0
     count: int = 1
 
     def takes_files(self, files: int) -> bool:
-        """Whether there are enough files for each process to have its own."""
+        """Whether there are enough files for each process to read its own."""
         return files >= max(2, self.count)
 
     def of(self, files: Sequence[Any]) -> list[Any]:
-        """Returns the part of the files."""
+        """Returns this process's files."""
         return list(files[self.index :: self.count])
 
 
 @dataclasses.dataclass(frozen=True)
 class Interleave:
-    """How files are read in turn; see `DataConfig`."""
+    """How several files are read in turn; see `DataConfig`."""
 
     cycle_length: int | None = None
     block_length: int = 1
@@ -158,14 +158,14 @@ class Interleave:
 
 
 class Source(abc.ABC):
-    """Records to be read again and again."""
+    """Records that can be read in several passes."""
 
     @abc.abstractmethod
     def records(self, random: np.random.Generator | None) -> Any:
-        """Returns the records of one pass as a dataset, the files in their natural order if `random` is None."""
+        """Returns the records of one pass as a dataset; the files are in their own order if `random` is None."""
 
     def readers(self) -> list[tuple[str, ReadFile]]:
-        """Returns the files behind it, and how each is read alone: to find the one that cannot be."""
+        """Returns the files, and how each is read separately: to find the damaged one."""
         return []
 
 
@@ -174,9 +174,9 @@ class FileSource(Source):
 
     Args:
       tf: The module `tensorflow`.
-      files: Their paths.
-      read: Makes a dataset from one path.
-      interleave: How they are read in turn.
+      files: The paths of the files.
+      read: Returns the dataset of one file.
+      interleave: How the files are read in turn.
       shard: This process's part: of the files if there are enough, else of the records.
     """
 
@@ -207,17 +207,17 @@ class FileSource(Source):
 
 
 def arranged(files: Sequence[Any], random: np.random.Generator | None) -> list[Any]:
-    """Returns the files as they are, or in an order drawn from `random`."""
+    """Returns the files in their order, or in one drawn from `random`."""
     return list(files) if random is None else [files[index] for index in random.permutation(len(files))]
 
 
 def seeds(random: np.random.Generator) -> list[int]:
-    """Returns two numbers for `shuffled`."""
+    """Returns the two seeds of `shuffled`."""
     return [int(number) for number in random.integers(1, 2**62, size=2)]
 
 
 def shuffled(tf: Any, dataset: Any, buffer: int, seed: Any, seed2: Any) -> Any:
-    """Returns the dataset shuffled through a buffer; `Dataset.shuffle` would mix TensorFlow's global seed into ours."""
+    """Returns the dataset shuffled through a buffer; `Dataset.shuffle` would mix in TensorFlow's global seed."""
     specs = [part for spec in tf.nest.flatten(dataset.element_spec) for part in spec._flat_tensor_specs]
     variant = tf.raw_ops.ShuffleDataset(
         input_dataset=tf.data.experimental.to_variant(dataset),
@@ -232,7 +232,7 @@ def shuffled(tf: Any, dataset: Any, buffer: int, seed: Any, seed2: Any) -> Any:
 
 
 def shuffled_forever(tf: Any, dataset: Any, buffer: int, seed: int, seed2: int) -> Any:
-    """Returns pass after pass over the dataset, each shuffled in an order of its own."""
+    """Returns an endless dataset of passes over the dataset, each shuffled in its own order."""
     passes = tf.data.Dataset.counter()
     return passes.flat_map(lambda number: shuffled(tf, dataset, buffer, seed, seed2 + number))
 
@@ -244,13 +244,13 @@ GZIP = b"\x1f\x8b"
 def naming_damage(
     tf: Any, batches: Iterator[Batch], files: Sequence[tuple[str, ReadFile]], key: str = "input_path"
 ) -> Iterator[Batch]:
-    """Yields the batches; if reading them fails, finds the file that cannot be read: TensorFlow does not name it.
+    """Yields the batches; if reading fails, raises an error with the damaged file, which TensorFlow does not name.
 
     Args:
       tf: The module `tensorflow`.
-      batches: What is read from the files.
-      files: Their paths, and how each is read.
-      key: What the files were named by.
+      batches: The batches that are read from the files.
+      files: The paths of the files, and how each is read.
+      key: The key that names the files, for errors.
 
     Raises:
       UsageError: A file is damaged, missing, or not what `read` expects; `received` is the file.
