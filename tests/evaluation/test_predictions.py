@@ -84,7 +84,7 @@ def test_batches_without_ids():
         (data(5, 2), {"index": ["a"] * 6}, "6 ids for 5 samples"),
         ([np.ones(3)], {}, "not a ndarray"),
         ([(np.ones(3),)], {}, "tuple of 1"),
-        ([(np.ones(3), np.ones(2))], {}, "returned 3 answers to a batch of 2"),
+        ([(np.ones(3), np.ones(2))], {}, "returned 3 predictions for a batch of 2"),
     ],
 )
 def test_what_does_not_fit_is_refused(batches, arguments, message):

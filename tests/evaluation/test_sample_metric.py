@@ -7,7 +7,7 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.evaluation import Accuracy, CrossEntropy, SampleMetric, sample_metrics, vectorized
-from everstep.evaluation.metric import scores
+from everstep.evaluation.sample_metric import scores
 
 IDS = ["a", "b", "c"]
 TRUE = np.array([1.0, 2.0, 3.0])

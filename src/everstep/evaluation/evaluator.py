@@ -1,9 +1,9 @@
-"""The evaluator: batches in, files out, one pass.
+"""The evaluator: measures batches in one pass and writes four files.
 
 reports/test.csv            id and metrics, a row per sample
 reports/test.parquet        the same with label, prediction, confidence and the data's own columns
 reports/test_summary.csv    count, mean, std, min, quartiles, max of each metric
-reports/test.json           what a page is made of: means, histograms, confusion, the samples to look at
+reports/test.json           the content of a report: means, histograms, confusion, the samples to show
 """
 
 import json
@@ -21,8 +21,8 @@ from everstep import storage
 from everstep.errors import UsageError
 from everstep.evaluation.batch import CheckedBatch, Reader
 from everstep.evaluation.gallery import Gallery
-from everstep.evaluation.metric import SampleMetric, sample_metrics, scores
 from everstep.evaluation.outcome import Kind, Outcome, Plain, outcome_of
+from everstep.evaluation.sample_metric import SampleMetric, sample_metrics, scores
 from everstep.evaluation.table import Summary, Table, as_csv, check_columns, read_column, summarize
 
 logger = logging.getLogger(__name__)
@@ -32,10 +32,10 @@ class _Pass:
     """One pass over the data: every batch is checked, measured, written, and searched for samples to show.
 
     Attributes:
-      kind: The kind of problem, known from the first batch on.
-      reader: Checks the batches, and counts their samples.
-      outcome: Reads label, prediction and confidence.
-      gallery: The samples to show.
+      kind: The kind of problem, known after the first batch.
+      reader: Checks the batches and counts their samples.
+      outcome: Extracts label, prediction and confidence.
+      gallery: Collects the samples to show.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class _Pass:
     def write(
         self, batches: Iterable[Any], csv_path: Path, parquet_path: Path, progress: Callable[[int], None]
     ) -> None:
-        """Takes in all batches and writes a row for each of their samples.
+        """Reads all batches and writes a row for each sample.
 
         Args:
-          batches: What is evaluated.
-          csv_path: Where the rows go.
-          parquet_path: Where they go with everything that is known of them.
+          batches: The batches to evaluate.
+          csv_path: The file for ids and metrics.
+          parquet_path: The file for ids, metrics and all other columns.
           progress: Called after each batch with the number of samples so far.
 
         Raises:
-          UsageError: There are no samples, or some do not fit.
+          UsageError: There are no samples, or a batch does not fit.
         """
         names = [metric.name for metric in self._metrics]
         with (
@@ -106,14 +106,14 @@ SUFFIXES = (".csv", ".parquet", "_summary.csv", ".json")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found.
+    """The result of an evaluation.
 
     Attributes:
-      split: Which data it was: "validation", "test".
-      rows: How many samples.
-      kind: Which kind of problem it was taken for.
-      means: The mean of each metric over the samples that have a number; NaN where none has.
-      counts: How many samples have a number, by metric.
+      split: The name of the data: "validation", "test".
+      rows: The number of samples.
+      kind: The kind of problem.
+      means: The mean of each metric over the samples that have a value; NaN if none has.
+      counts: The number of samples that have a value, by metric.
     """
 
     split: str
@@ -124,7 +124,7 @@ class Evaluation:
 
 
 class Evaluator:
-    """Measures samples and writes down what it found, in memory that does not grow with their number.
+    """Measures samples and writes the results, in memory that does not grow with the number of samples.
 
     Example:
       evaluator = Evaluator({"error": lambda y_true, y_pred: abs(y_true - y_pred)}, kind="regression")
@@ -132,10 +132,10 @@ class Evaluator:
 
     Args:
       metrics: A dict from name to function, or a list of metrics (see `sample_metrics`).
-      kind: "classification", "regression", "segmentation" or "values"; None: as the first batch looks.
+      kind: "classification", "regression", "segmentation" or "values"; None to infer it from the first batch.
       classes: Names of the classes, in order.
-      from_logits: Whether predictions over classes are logits; None: as the first batch looks.
-      show: Makes of one sample's input what is shown of it: `lambda x: x.reshape(28, 28)`.
+      from_logits: Whether predictions over classes are logits; None to infer it from the first batch.
+      show: Converts one sample's input to what a report shows: `lambda x: x.reshape(28, 28)`.
     """
 
     def __init__(
@@ -162,17 +162,17 @@ class Evaluator:
         overall: Mapping[str, float] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Evaluation:
-        """Evaluates every batch and writes the files of `split`, each whole or not at all.
+        """Evaluates every batch and writes the files of `split`, each completely or not at all.
 
         Args:
           batches: `SampleBatch`es, or tuples `(ids, y_true, y_pred, inputs, columns)`, the last two optional.
-          directory: Where the files go; it is created.
-          split: What they are named by: "validation", "test".
-          overall: What the model's own metrics say. It is read last, so it may be filled while batches pass.
+          directory: The folder for the files; it is created.
+          split: The name of the data, which the file names begin with: "validation", "test".
+          overall: The values of the model's own metrics. It is read last, so it may be filled by the iteration.
           progress: Called after each batch with the number of samples so far.
 
         Raises:
-          UsageError: There are no samples, a batch does not fit, or a metric does not give numbers; no file changes.
+          UsageError: There are no samples, a batch does not fit, or a metric does not return numbers; no file changes.
         """
         folder = _prepared(directory, split)
         passed = _Pass(self._metrics, self._kind, len(self._classes or ()), self._from_logits, self._show)
@@ -182,7 +182,7 @@ class Evaluator:
             summaries = {m.name: summarize(read_column(new_rows, m.name)) for m in self._metrics}
             page = self._page(passed, split, summaries, overall or {})
             _warn(passed.reader.rows, passed.reader.repeated_ids(), summaries)
-            last.unlink(missing_ok=True)  # first to go, last to come: where it is, all four belong together
+            last.unlink(missing_ok=True)  # removed first and written last: if it exists, all four belong together
         storage.write_text(folder / f"{split}_summary.csv", as_csv(summaries))
         storage.write_text(last, page)
         return Evaluation(
@@ -194,7 +194,7 @@ class Evaluator:
         )
 
     def _page(self, passed: _Pass, split: str, summaries: Mapping[str, Summary], overall: Mapping[str, Any]) -> str:
-        """Returns the JSON that a page is made of."""
+        """Returns the content of the JSON file."""
         page = {
             "format": FORMAT,
             "split": split,
@@ -210,7 +210,7 @@ class Evaluator:
 
 
 def _prepared(directory: storage.PathLike, split: str) -> Path:
-    """Makes the directory ready, without what an evaluation that was killed left in it."""
+    """Creates the directory, and removes temporary files of a killed evaluation."""
     if not re.fullmatch(r"\w[\w-]*", split):
         raise UsageError("must consist of letters, digits, _ and -", key="split", received=split)
     folder = Path(directory)

@@ -11,7 +11,7 @@ import pytest
 from everstep.errors import UsageError
 from everstep.evaluation.report import split_data as report_rows
 from everstep.evaluation.report import write
-from everstep.evaluation.report.comparison import join
+from everstep.evaluation.report.sample_comparison import join
 from everstep.evaluation.report.split_data import choose
 
 from .report_runs import HOSTILE, classified, exported, regressed, segmented, trained
