@@ -130,8 +130,9 @@ def check_a_mismatch_is_refused_and_leaves_no_file():
     layer = Forgetful()
     model = keras.Sequential([keras.Input((8,)), layer])
     layer.scale = 2.0
-    with pytest.raises(TrainingError, match="does not have the outputs of the trained model"):
+    with pytest.raises(TrainingError, match="does not have the outputs of the trained model") as error:
         export_keras(model, ROOT / "bad.keras", X)
+    assert (error.value.key, error.value.received) == ("export", str(ROOT / "bad.keras"))
     assert not [path for path in ROOT.iterdir() if "bad" in path.name]
 
 

@@ -150,12 +150,13 @@ class Unexportable(keras.layers.Layer):
 )
 def test_a_model_that_cannot_be_exported_is_reported_and_has_its_keras_file(torch, tmp_path, caplog, obstacle, message):
     model = keras.Sequential([keras.Input((8,)), Unexportable(obstacle)], name="odd")
-    with pytest.raises(UsageError, match=rf"^PyTorch cannot export model 'odd': .*{message}"):
+    with pytest.raises(UsageError, match=rf"PyTorch cannot export it: .*{message}") as error:
         export_torch_program(model, tmp_path / "model.pt2", X)
+    assert (error.value.key, error.value.received) == ("model", "odd")
     with caplog.at_level(logging.WARNING, "everstep"):
         assert export_all(model, tmp_path, X) == [tmp_path / "model.keras"]
     assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
-    assert "not exported as model.pt2: PyTorch cannot export model 'odd'" in caplog.text
+    assert "not exported as model.pt2: model: received 'odd', PyTorch cannot export it" in caplog.text
     assert "\n" not in caplog.messages[-1]
 
 

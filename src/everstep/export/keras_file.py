@@ -27,7 +27,7 @@ def export_keras(model: keras.Model, path: storage.PathLike, sample: Any) -> Non
         expected = live_outputs(model, sample)
         model.save(temporary)
         loaded = _load_safely(temporary, model)
-        check_same(model, expected, flat_arrays(loaded(sample, training=False)), repr(str(path)))
+        check_same(model, expected, flat_arrays(loaded(sample, training=False)), str(path))
 
 
 def _load_safely(path: Path, model: keras.Model) -> keras.Model:
@@ -39,7 +39,9 @@ def _load_safely(path: Path, model: keras.Model) -> keras.Model:
         innermost = str(error).rpartition("Exception encountered: ")[2]
         cause = innermost.strip().partition("\n")[0].partition(". ")[0].rstrip(".")
         raise TrainingError(
-            f"model {model.name!r} can be saved but not loaded again without its code: {cause}",
+            f"can be saved but not loaded again without its code: {cause}",
+            key="model",
+            received=model.name,
             remedy="decorate its classes and functions with @keras.saving.register_keras_serializable(), give them "
             "get_config, and replace Lambda layers by layer classes",
         ) from error

@@ -71,7 +71,7 @@ def sample_inputs(model: keras.Model, inputs: Any = None) -> Any:
     leaves = keras.tree.flatten(declared)
     if not leaves or any(one.dtype == "string" for one in leaves):
         raise UsageError(
-            f"model {model.name!r} declares no numeric inputs to make up a sample for",
+            f"is needed, since model {model.name!r} declares no numeric inputs",
             key="sample",
             remedy="pass a batch of inputs",
         )
@@ -157,6 +157,7 @@ def refuse_non_finite(model: keras.Model) -> None:
         values = keras.ops.convert_to_numpy(weight.value)
         if values.dtype.kind not in "biuUS" and not np.isfinite(values).all():
             raise TrainingError(
-                f"{weight.path} is not finite, so the model is not saved",
+                "is not finite, so the model is not saved",
+                key=weight.path,
                 remedy="check the data and the learning rate",
             )

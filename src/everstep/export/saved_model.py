@@ -43,7 +43,7 @@ def export_saved_model(model: keras.Model, directory: storage.PathLike, sample: 
         expected = live_outputs(model, sample)
         _write(model, temporary, signature)
         actual = _loaded_outputs(temporary, signature, sample)
-        check_same(model, expected, actual, repr(str(directory)))
+        check_same(model, expected, actual, str(directory))
 
 
 def _signature(model: keras.Model, sample: Any) -> Any:

@@ -182,7 +182,7 @@ def export(
     if checkpoint_path is not None:
         load_checkpoint(module.model, checkpoint_path)
     if not module.model.built:
-        raise UsageError(f"model {module.model.name!r} has no variables yet", key="model", remedy="call it on a batch")
+        raise UsageError("has no variables yet", key="model", received=module.model.name, remedy="call it on a batch")
     if module.input_signature is None and "serve" in samples and _takes_one(module.serve):
         module.input_signature = _spec_of(samples["serve"])
     with suspended(), _target(Path(directory), timestamped) as target:
@@ -257,8 +257,10 @@ def _write_and_compare(
     for key, expected in live.items():
         actual = loaded[key]
         if set(expected) != set(actual):
-            raise TrainingError(f"the signature {key!r} loads back with {sorted(actual)}, not {sorted(expected)}")
-        check_same(module.model, list(expected.values()), [actual[name] for name in expected], f"the signature {key!r}")
+            raise TrainingError(
+                f"loads back with {sorted(actual)}, not {sorted(expected)}", key="signature", received=key
+            )
+        check_same(module.model, list(expected.values()), [actual[name] for name in expected], key, "signature")
 
 
 @contextlib.contextmanager

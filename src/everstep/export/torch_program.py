@@ -42,7 +42,7 @@ def export_torch_program(model: keras.Model, path: storage.PathLike, sample: Any
     expected = live_outputs(model, sample)
     with storage.atomic_path(path) as temporary, torch.no_grad(), _quiet():
         _write(torch, model, temporary, sample)
-        check_same(model, expected, _loaded_outputs(torch, model, temporary, sample), repr(str(path)))
+        check_same(model, expected, _loaded_outputs(torch, model, temporary, sample), str(path))
 
 
 def _write(torch: Any, model: keras.Model, path: Path, sample: Any) -> None:
@@ -51,7 +51,7 @@ def _write(torch: Any, model: keras.Model, path: Path, sample: Any) -> None:
     try:
         program = torch.export.export(_forward(torch, model), (inputs,), dynamic_shapes=(shapes,))
     except Exception as error:  # many kinds, from PyTorch, Keras and the model's own code
-        raise UsageError(f"PyTorch cannot export model {model.name!r}: {_reason(error)}") from error
+        raise UsageError(f"PyTorch cannot export it: {_reason(error)}", key="model", received=model.name) from error
     _warn_of_fixed_dimensions(program, model, inputs)
     # For the CPU, whichever device trained the model: so it loads on every machine, and can be moved.
     on_cpu = importlib.import_module("torch.export.passes").move_to_device_pass(program, "cpu")

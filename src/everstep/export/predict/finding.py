@@ -319,4 +319,4 @@ def _call_mlflow(uri: str, call: Callable[[], Result]) -> Result:
         while inner := first.__cause__ or first.__context__:
             first = inner
         reason = (without_credentials(str(first)).strip().splitlines() or [type(first).__name__])[0][:300]
-        raise UsageError(f"MLflow at {without_credentials(uri)} cannot be reached: {reason}") from error
+        raise UsageError(f"cannot be reached: {reason}", key="MLflow", received=without_credentials(uri)) from error
