@@ -28,78 +28,6 @@ from everstep.evaluation.table import Summary, Table, as_csv, check_columns, rea
 logger = logging.getLogger(__name__)
 
 
-class _Pass:
-    """One pass over the data: every batch is checked, measured, written, and searched for samples to show.
-
-    Attributes:
-      kind: The kind of problem, known after the first batch.
-      reader: Checks the batches and counts their samples.
-      outcome: Extracts label, prediction and confidence.
-      gallery: Collects the samples to show.
-    """
-
-    def __init__(
-        self,
-        metrics: Sequence[SampleMetric],
-        kind: Kind | None,
-        classes: int,
-        from_logits: bool | None,
-        show: Callable[[Any], Any] | None,
-    ):
-        self.kind: Kind = kind or "values"
-        self._given = kind, classes, from_logits
-        self._metrics = metrics
-        self.reader = Reader()
-        self.outcome: Outcome = Plain()
-        self.gallery = Gallery(metrics, show)
-
-    def write(
-        self, batches: Iterable[Any], csv_path: Path, parquet_path: Path, progress: Callable[[int], None]
-    ) -> None:
-        """Reads all batches and writes a row for each sample.
-
-        Args:
-          batches: The batches to evaluate.
-          csv_path: The file for ids and metrics.
-          parquet_path: The file for ids, metrics and all other columns.
-          progress: Called after each batch with the number of samples so far.
-
-        Raises:
-          UsageError: There are no samples, or a batch does not fit.
-        """
-        names = [metric.name for metric in self._metrics]
-        with (
-            open(csv_path, "x", encoding="utf-8", newline="") as csv_file,
-            open(parquet_path, "xb") as parquet_file,
-            Table(csv_file, parquet_file, names) as table,
-        ):
-            for item in batches:
-                batch = self.reader.read(item)
-                if batch.ids:
-                    self._add(batch, table)
-                    progress(self.reader.rows)
-            if not self.reader.rows:
-                raise UsageError("the data gave no samples", key="batches")
-
-    def _add(self, batch: CheckedBatch, table: Table) -> None:
-        if batch.first_row == 0:
-            self._begin(batch)
-        values = {m.name: scores(m, batch.ids, batch.y_true, batch.y_pred) for m in self._metrics}
-        outcome = self.outcome.columns(batch.y_true, batch.y_pred)
-        table.add(batch.ids, values, outcome, batch.columns)
-        masks = (
-            self.kind == "segmentation"
-            and isinstance(batch.y_true, np.ndarray)
-            and isinstance(batch.y_pred, np.ndarray)
-        )
-        self.gallery.offer(batch, values, outcome, masks=masks, cells=self.outcome.confusion is not None)
-
-    def _begin(self, batch: CheckedBatch) -> None:
-        kind, classes, from_logits = self._given
-        check_columns(list(batch.columns), [metric.name for metric in self._metrics])
-        self.kind, self.outcome = outcome_of(kind, batch.y_true, batch.y_pred, classes, from_logits)
-
-
 FORMAT = 1
 SUFFIXES = (".csv", ".parquet", "_summary.csv", ".json")
 
@@ -193,7 +121,7 @@ class Evaluator:
             {name: summary.count for name, summary in summaries.items()},
         )
 
-    def _page(self, passed: _Pass, split: str, summaries: Mapping[str, Summary], overall: Mapping[str, Any]) -> str:
+    def _page(self, passed: "_Pass", split: str, summaries: Mapping[str, Summary], overall: Mapping[str, Any]) -> str:
         """Returns the content of the JSON file."""
         page = {
             "format": FORMAT,
@@ -207,6 +135,78 @@ class Evaluator:
             "samples": passed.gallery.samples(),
         }
         return json.dumps(page, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+class _Pass:
+    """One pass over the data: every batch is checked, measured, written, and searched for samples to show.
+
+    Attributes:
+      kind: The kind of problem, known after the first batch.
+      reader: Checks the batches and counts their samples.
+      outcome: Extracts label, prediction and confidence.
+      gallery: Collects the samples to show.
+    """
+
+    def __init__(
+        self,
+        metrics: Sequence[SampleMetric],
+        kind: Kind | None,
+        classes: int,
+        from_logits: bool | None,
+        show: Callable[[Any], Any] | None,
+    ):
+        self.kind: Kind = kind or "values"
+        self._given = kind, classes, from_logits
+        self._metrics = metrics
+        self.reader = Reader()
+        self.outcome: Outcome = Plain()
+        self.gallery = Gallery(metrics, show)
+
+    def write(
+        self, batches: Iterable[Any], csv_path: Path, parquet_path: Path, progress: Callable[[int], None]
+    ) -> None:
+        """Reads all batches and writes a row for each sample.
+
+        Args:
+          batches: The batches to evaluate.
+          csv_path: The file for ids and metrics.
+          parquet_path: The file for ids, metrics and all other columns.
+          progress: Called after each batch with the number of samples so far.
+
+        Raises:
+          UsageError: There are no samples, or a batch does not fit.
+        """
+        names = [metric.name for metric in self._metrics]
+        with (
+            open(csv_path, "x", encoding="utf-8", newline="") as csv_file,
+            open(parquet_path, "xb") as parquet_file,
+            Table(csv_file, parquet_file, names) as table,
+        ):
+            for item in batches:
+                batch = self.reader.read(item)
+                if batch.ids:
+                    self._add(batch, table)
+                    progress(self.reader.rows)
+            if not self.reader.rows:
+                raise UsageError("the data gave no samples", key="batches")
+
+    def _add(self, batch: CheckedBatch, table: Table) -> None:
+        if batch.first_row == 0:
+            self._begin(batch)
+        values = {m.name: scores(m, batch.ids, batch.y_true, batch.y_pred) for m in self._metrics}
+        outcome = self.outcome.columns(batch.y_true, batch.y_pred)
+        table.add(batch.ids, values, outcome, batch.columns)
+        masks = (
+            self.kind == "segmentation"
+            and isinstance(batch.y_true, np.ndarray)
+            and isinstance(batch.y_pred, np.ndarray)
+        )
+        self.gallery.offer(batch, values, outcome, masks=masks, cells=self.outcome.confusion is not None)
+
+    def _begin(self, batch: CheckedBatch) -> None:
+        kind, classes, from_logits = self._given
+        check_columns(list(batch.columns), [metric.name for metric in self._metrics])
+        self.kind, self.outcome = outcome_of(kind, batch.y_true, batch.y_pred, classes, from_logits)
 
 
 def _prepared(directory: storage.PathLike, split: str) -> Path:

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from everstep.errors import UsageError
-from everstep.evaluation.report import split_data
-from everstep.evaluation.report import write
+from everstep.evaluation.report import split_data, write
 from everstep.evaluation.report.sample_comparison import join
 from everstep.evaluation.report.split_data import choose
 

@@ -20,6 +20,12 @@ from everstep.run.checkpoint_selection import selected_steps
 from everstep.run.record import Record, find_runs, read
 from everstep.tracking.mlflow import checked_uri, prepare_client, without_credentials
 
+Result = TypeVar("Result")
+
+_DATABASES = ("mlflow.db", "runs/mlflow.db")
+_SAVED = "saved_model.pb"
+_MOST_FOLDERS = 200  # of a run's artifacts that are searched
+_SKIPPED_FOLDERS = ("checkpoints", "spool", "tensorboard")
 _PLACES = (
     "export/model.keras",
     "model.keras",
@@ -113,25 +119,25 @@ def find(name: str) -> Found:
     path = Path(name)
     if path.is_file():
         if path.suffix == ".pt2":
-            raise _program(path)
+            raise _refused_program(path)
         if path.suffix != ".keras":
             raise UsageError("expected a .keras file, a SavedModel or a run directory", key="RUN", received=name)
         return Found(path)
     if path.is_dir():
-        return _directory(path)
+        return _find_in_directory(path)
     if _ID.fullmatch(name):
-        return _directory(run_of(name))
+        return _find_in_directory(run_of(name))
     raise UsageError(
         "does not exist", key="RUN", received=name, remedy="name a run directory, an exported model, or the id of a run"
     )
 
 
-def _directory(path: Path) -> Found:
+def _find_in_directory(path: Path) -> Found:
     if (path / "saved_model.pb").is_file():
         return Found(path)
     model = next((path / place for place in _PLACES if (path / place).exists()), None) or _newest_version(path)
     if model is None and (program := next((path / place for place in _PROGRAMS if (path / place).exists()), None)):
-        raise _program(program)
+        raise _refused_program(program)
     if (path / "run.json").is_file():
         return Found(model, path, read(path))
     if model is None:
@@ -139,7 +145,7 @@ def _directory(path: Path) -> Found:
     return Found(model)
 
 
-def _program(path: Path) -> UsageError:
+def _refused_program(path: Path) -> UsageError:
     return UsageError(
         "is a PyTorch program, and loading one may run any code",
         key="RUN",
@@ -172,14 +178,6 @@ def run_of(identity: str, root: storage.PathLike = ".") -> Path:
         received=identity,
         remedy="call this in the project, or name the run directory",
     )
-
-
-Result = TypeVar("Result")
-
-_DATABASES = ("mlflow.db", "runs/mlflow.db")
-_SAVED = "saved_model.pb"
-_MOST_FOLDERS = 200  # of a run's artifacts that are searched
-_SKIPPED_FOLDERS = ("checkpoints", "spool", "tensorboard")
 
 
 class Artifact(NamedTuple):
