@@ -27,8 +27,9 @@ from everstep.evaluation.table import Summary, Table, as_csv, check_columns, rea
 
 logger = logging.getLogger(__name__)
 
-
 FORMAT = 1
+"""The version of the JSON file's format, which reports check."""
+
 SUFFIXES = (".csv", ".parquet", "_summary.csv", ".json")
 
 

@@ -164,6 +164,7 @@ def scores(metric: SampleMetric, ids: Sequence[str], y_true: Any, y_pred: Any) -
 
 def _checked_number(metric: SampleMetric, name: str, value: Any) -> float:
     """Returns the function's result as a float; common types are handled first, for speed."""
+    number: float | None
     if isinstance(value, float | int | np.floating):
         number = float(value)
     else:

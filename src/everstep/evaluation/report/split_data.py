@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from everstep import storage
 from everstep.errors import UsageError
+from everstep.evaluation.evaluator import FORMAT
 from everstep.evaluation.report.numbers import finite, group_means, listed
 from everstep.evaluation.table import summarize
 
@@ -265,7 +266,6 @@ def _measured(
     return [group | {"count": sizes[i], "means": [column[i] for column in means]} for i, group in enumerate(groups)]
 
 
-FORMAT = 1
 _FIRST = ("test", "validation")
 
 
