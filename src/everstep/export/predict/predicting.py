@@ -138,7 +138,7 @@ def predictor_of(found: Found, checkpoint: str | int | None = None) -> Predictor
             "has no exported model",
             key="RUN",
             received=str(found.directory),
-            remedy="finish its training, without --no-export",
+            remedy="pass the model itself, with the weights of everstep.export.load_checkpoint",
         )
     if found.model.is_dir():
         if checkpoint is not None:
