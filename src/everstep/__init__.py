@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from everstep.experiment import run_experiment as run_experiment
     from everstep.experiment_config import ExperimentConfig as ExperimentConfig
     from everstep.experiment_config import Mode as Mode
+    from everstep.export.predict.predicting import predict as predict
     from everstep.frontends.fit.fit import fit as fit
     from everstep.frontends.training.training import Training as Training
     from everstep.loop.actions.early_stopping import EarlyStopping as EarlyStopping
@@ -77,6 +78,7 @@ _WHERE = {
     "get_tfrecord_dataset": "data.tfrecord",
     "get_train_ds": "data.tfrecord",
     "get_valid_ds": "data.tfrecord",
+    "predict": "export.predict.predicting",
     "register_experiment": "config.registry",
     "register_task": "config.registry",
     "run_experiment": "experiment",

@@ -1,4 +1,4 @@
-"""Speed and memory, small enough for every day; `python -m benchmarks.evaluation` is the large one."""
+"""Speed and memory of the evaluator, measured briefly; `python -m benchmarks.evaluation` measures at length."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_rows_per_second():
-    """By the processor's time, so that a busy machine does not count."""
+    """Counts processor time, so that the load of the machine does not matter."""
     batch = evaluation.measure([CrossEntropy(), Accuracy(), TopK(3)], 20_000)
     point = evaluation.measure(evaluation.points(), 4_000)
     print(batch, point)
@@ -34,7 +34,7 @@ def test_a_million_rows_in_the_same_memory():
         capture_output=True,
         text=True,
         check=True,
-        timeout=280,
+        timeout=900,
     )
     print(done.stdout)
     lines = [line for line in done.stdout.splitlines() if "rows/CPU s" in line]
@@ -60,7 +60,7 @@ KILLED = """
 
 def test_a_kill_leaves_the_old_files_and_a_rerun_gives_the_same(tmp_path):
     run = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)]
-    subprocess.run([*run, "0"], check=True, cwd=ROOT, capture_output=True, timeout=100)
+    subprocess.run([*run, "0"], check=True, cwd=ROOT, capture_output=True, timeout=600)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     process = subprocess.Popen([*run, "100"], cwd=ROOT, stdout=subprocess.PIPE)
     while len(list(tmp_path.iterdir())) < len(before) + 2:
@@ -69,5 +69,5 @@ def test_a_kill_leaves_the_old_files_and_a_rerun_gives_the_same(tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert {name: (tmp_path / name).read_bytes() for name in before} == before
-    subprocess.run([*run, "0"], check=True, cwd=ROOT, capture_output=True, timeout=100)
+    subprocess.run([*run, "0"], check=True, cwd=ROOT, capture_output=True, timeout=600)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -1,4 +1,4 @@
-"""The evaluator's rows: every sample once, in order, whatever the batches are."""
+"""The evaluator's rows: every sample once, in order, for any batch sizes."""
 
 import csv
 import json
@@ -47,7 +47,7 @@ def rows(path):
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(n=st.integers(1, 70), size=st.integers(1, 80), chunk=st.integers(1, 40), named=st.booleans())
-def test_any_number_in_any_batches_gives_each_row_once_in_order(tmp_path, monkeypatch, n, size, chunk, named):
+def test_every_sample_has_one_row_in_order_for_any_batch_sizes(tmp_path, monkeypatch, n, size, chunk, named):
     monkeypatch.setattr(table, "CHUNK", chunk)
     y_true, y_pred = numbers(n)
     ids = [f"image_{n - row}.jpg" for row in range(n)] if named else None
@@ -64,7 +64,7 @@ def test_any_number_in_any_batches_gives_each_row_once_in_order(tmp_path, monkey
     assert evaluation.means["error"] == pytest.approx(np.abs(y_true - y_pred).mean())
 
 
-def test_files_are_the_same_for_every_cut_and_again(tmp_path):
+def test_files_do_not_depend_on_batch_sizes(tmp_path):
     y_true, y_pred = numbers(500)
     for folder, size in (("one", 500), ("many", 7), ("again", 7)):
         Evaluator(METRICS).run(cut(y_true, y_pred, size), tmp_path / folder, "test")
@@ -74,7 +74,7 @@ def test_files_are_the_same_for_every_cut_and_again(tmp_path):
         assert one == many == again, name
 
 
-def test_the_summary_is_that_of_pandas(tmp_path):
+def test_the_summary_equals_that_of_pandas(tmp_path):
     values = np.array([0.25, np.nan, 3.0, -1.5, 7.125])
     metrics = {"some": lambda y_true, y_pred: y_true, "none": lambda y_true, y_pred: math.nan}
     evaluation = Evaluator(metrics, kind="values").run([(None, values, values)], tmp_path, "test")
@@ -86,7 +86,7 @@ def test_the_summary_is_that_of_pandas(tmp_path):
     assert math.isnan(evaluation.means["none"])
 
 
-def test_the_page_holds_means_and_histograms(tmp_path):
+def test_the_json_file_has_means_and_histograms(tmp_path):
     y_true, y_pred = numbers(300)
     seen = []
     overall: dict[str, float] = {}
@@ -158,7 +158,7 @@ def test_ids_become_text(tmp_path, ids, expected):
         ([(None, *numbers(1), None, {"x": [np.zeros(2)]})], "one number or text"),
     ],
 )
-def test_batches_that_do_not_fit_are_refused_and_leave_nothing(tmp_path, batches, message):
+def test_batches_that_do_not_fit_are_refused_and_leave_no_files(tmp_path, batches, message):
     with pytest.raises(UsageError, match=message):
         Evaluator(METRICS).run(batches, tmp_path, "test")
     assert list(tmp_path.iterdir()) == []
@@ -193,8 +193,8 @@ def test_a_column_that_changes_its_type_is_refused(tmp_path, monkeypatch):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_whole_numbers_that_turn_out_to_be_fractions_are_written_again(tmp_path, monkeypatch):
-    """Chunk by chunk, as they were; other columns keep their types."""
+def test_integers_are_rewritten_as_floats_when_fractions_follow(tmp_path, monkeypatch):
+    """Rows keep their order, and other columns their types."""
     monkeypatch.setattr(table, "CHUNK", 2)
     ages, years = [1, None, 3, 4, 5.5, 6, 7], [1, 2, 3, 4, 5, 6, 7.25]
     rest = list(range(7))
@@ -207,7 +207,7 @@ def test_whole_numbers_that_turn_out_to_be_fractions_are_written_again(tmp_path,
     assert sorted(path.name for path in tmp_path.iterdir()) == FILES
 
 
-def test_a_failure_keeps_the_files_of_before(tmp_path):
+def test_a_failure_keeps_the_earlier_files(tmp_path):
     Evaluator(METRICS).run([(None, *numbers(3))], tmp_path, "test")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(UsageError, match="inf"):
@@ -215,32 +215,32 @@ def test_a_failure_keeps_the_files_of_before(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_what_a_killed_evaluation_left_goes(tmp_path):
+def test_temporary_files_of_a_killed_evaluation_are_removed(tmp_path):
     for name in (".everstep-0123456789ab-test.csv", ".everstep-0123456789ab-validation.csv"):
         (tmp_path / name).write_text("half")
     Evaluator(METRICS).run([(None, *numbers(3))], tmp_path, "test")
     assert sorted(p.name for p in tmp_path.iterdir()) == [".everstep-0123456789ab-validation.csv", *FILES]
 
 
-def test_a_split_is_a_name(tmp_path):
+def test_a_split_must_be_a_file_name(tmp_path):
     with pytest.raises(UsageError, match="'../test'"):
         Evaluator(METRICS).run([(None, *numbers(1))], tmp_path, "../test")
 
 
-def test_repeated_ids_and_missing_numbers_are_said(tmp_path, caplog):
+def test_repeated_ids_and_missing_numbers_are_warnings(tmp_path, caplog):
     metrics = {"some": lambda y_true, y_pred: math.nan if y_true > 1 else 0.0}
     Evaluator(metrics).run([(["a", "105", "105"], np.arange(3.0), np.zeros(3))], tmp_path, "test")
     assert "1 of 3 samples have the id of an earlier one" in caplog.text
     assert "metric 'some' has no number for 1 of 3 samples" in caplog.text
 
 
-def test_empty_batches_count_for_nothing(tmp_path):
+def test_empty_batches_are_ignored(tmp_path):
     empty = (None, *numbers(0))
     Evaluator(METRICS).run([empty, (["a"], *numbers(1), None, {"x": [1]}), empty], tmp_path, "test")
     assert [row[0] for row in rows(tmp_path / "test.csv")] == ["", "a"]
 
 
-def test_without_metrics_there_are_still_rows(tmp_path):
+def test_rows_are_written_without_metrics(tmp_path):
     evaluation = Evaluator([]).run([(["a", "b"], *numbers(2))], tmp_path, "test")
     assert (evaluation.rows, evaluation.means) == (2, {})
     assert rows(tmp_path / "test.csv") == [[""], ["a"], ["b"]]

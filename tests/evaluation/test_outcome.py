@@ -1,4 +1,4 @@
-"""Label, prediction and confidence, and the samples that a page shows."""
+"""Label, prediction and confidence, and the samples that a report shows."""
 
 import base64
 import io
@@ -45,7 +45,7 @@ def image(shown):
         (["a"], ["b"], "values"),
     ],
 )
-def test_the_kind_is_seen(true, pred, kind):
+def test_the_kind_is_inferred(true, pred, kind):
     assert kind_of(np.asarray(true), np.asarray(pred)) == kind
 
 
@@ -82,7 +82,7 @@ def test_one_number_of_two_classes(tmp_path):
     assert page["confusion"] == [[1, 0], [1, 1]]
 
 
-def test_an_answer_that_is_not_finite_is_no_prediction(tmp_path):
+def test_an_output_that_is_not_finite_has_no_prediction(tmp_path):
     pred = np.array([[0.5, 0.5], [np.nan, 0.5]])
     page, frame = evaluated(tmp_path, [(None, [1, 1], pred)], [Accuracy()], kind="classification")
     assert frame["prediction"].isna().tolist() == [False, True]
@@ -90,7 +90,7 @@ def test_an_answer_that_is_not_finite_is_no_prediction(tmp_path):
     assert page["metrics"][0]["count"] == 1
 
 
-def test_what_does_not_fit_the_kind_is_refused(tmp_path):
+def test_data_that_does_not_fit_the_kind_is_refused(tmp_path):
     two = np.array([[0.5, 0.5]])
     for arguments, batches, message in [
         ({"kind": "clasification"}, [(None, [1], two)], "did you mean 'classification'"),
@@ -104,7 +104,7 @@ def test_what_does_not_fit_the_kind_is_refused(tmp_path):
             Evaluator(GIVEN, **arguments).run(batches, tmp_path, "test")
 
 
-def test_more_classes_than_a_matrix_can_show(tmp_path):
+def test_too_many_classes_for_a_confusion_matrix(tmp_path):
     pred = np.zeros((2, 1001), np.float32)
     page, frame = evaluated(tmp_path, [(None, [7, 1000], pred)])
     assert page["confusion"] is None
@@ -125,7 +125,7 @@ def test_the_worst_by_each_metric(tmp_path, better, expected):
 
 
 @pytest.mark.parametrize("size", [1, 7, 200])
-def test_of_equals_the_first_are_shown(tmp_path, size):
+def test_of_equally_bad_samples_the_first_are_shown(tmp_path, size):
     values = np.tile([0.0, 1.0], 100)  # the odd rows are worse
     page, _ = evaluated(
         tmp_path, [(None, part, part) for part in np.split(values, range(size, 200, size))], kind="values"
@@ -134,7 +134,7 @@ def test_of_equals_the_first_are_shown(tmp_path, size):
     assert [s["reasons"][0]["rank"] for s in page["samples"]] == list(range(1, 25))
 
 
-def test_every_confusion_has_samples_and_all_together_a_limit(tmp_path):
+def test_confusions_have_samples_up_to_a_total_limit(tmp_path):
     labels = np.tile(np.repeat(np.arange(20), 20), 6)
     pred = np.eye(20)[np.tile(np.arange(20), 120)]
     batches = [(None, labels[i : i + 64], pred[i : i + 64]) for i in range(0, 2400, 64)]
@@ -146,7 +146,7 @@ def test_every_confusion_has_samples_and_all_together_a_limit(tmp_path):
     assert len(few["samples"]) == 24
 
 
-def test_many_metrics_share_the_room(tmp_path):
+def test_many_metrics_share_the_limit(tmp_path):
     metrics = {f"m{i}": (lambda y_true, y_pred, i=i: float((y_true * (i + 7)) % 101)) for i in range(60)}
     page, _ = evaluated(tmp_path, [(None, np.arange(1000.0), np.zeros(1000))], metrics, kind="values")
     assert 0 < len(page["samples"]) <= gallery.IN_ALL
@@ -193,7 +193,7 @@ def test_texts_and_numbers(tmp_path, inputs, expected):
     assert page["samples"][0]["input"] == expected
 
 
-def test_show_says_what_is_shown(tmp_path):
+def test_show_converts_the_input(tmp_path):
     flat = np.zeros((1, 784))
     page, _ = evaluated(tmp_path, [(None, np.zeros(1), np.zeros(1), flat)], show=lambda x: x.reshape(28, 28))
     assert image(page["samples"][0]["input"]).shape == (28, 28)
@@ -219,7 +219,7 @@ def test_segmentation_shows_target_and_output(tmp_path):
 
 
 @pytest.mark.backend
-def test_inputs_stay_tensors_until_they_are_shown(tmp_path):
+def test_inputs_may_be_tensors_of_the_backend(tmp_path):
     import keras
 
     inputs = keras.ops.zeros((2, 28, 28, 1))

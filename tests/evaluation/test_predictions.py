@@ -1,4 +1,4 @@
-"""Predictions in batches, with ids that stay where they belong."""
+"""Predictions in batches, each sample with its own id."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from everstep.evaluation import predictions
 
 
 def double(x):
-    assert np.asarray(x).dtype.kind == "f", "ids never get here"
+    assert np.asarray(x).dtype.kind == "f", "ids are never passed to predict"
     return np.asarray(x) * 2
 
 
@@ -25,7 +25,7 @@ def data(n, size, columns=False):
 
 
 def endless(n, size):
-    """The same n samples for ever, in batches that do not stop where the data do."""
+    """Yields the same n samples forever, in batches that wrap around the end of the data."""
     x = itertools.cycle(range(n))
     while True:
         batch = np.array(list(itertools.islice(x, size)), np.float32)
@@ -49,7 +49,7 @@ def test_every_sample_keeps_its_id(n, size):
 
 @settings(deadline=None)
 @given(n=st.integers(1, 50), size=st.integers(1, 20))
-def test_endless_batches_are_cut_where_the_data_end(n, size):
+def test_endless_batches_are_cut_at_the_limit(n, size):
     found = joined(predictions(double, endless(n, size), limit=n, index=[f"v{row}" for row in range(n)]))
     assert found == [(f"v{row}", row + 1, 2 * row) for row in range(n)]
 
@@ -84,10 +84,10 @@ def test_batches_without_ids():
         (data(5, 2), {"index": ["a"] * 6}, "6 ids for 5 samples"),
         ([np.ones(3)], {}, "not a ndarray"),
         ([(np.ones(3),)], {}, "tuple of 1"),
-        ([(np.ones(3), np.ones(2))], {}, "returned 3 answers to a batch of 2"),
+        ([(np.ones(3), np.ones(2))], {}, "returned 3 predictions for a batch of 2"),
     ],
 )
-def test_what_does_not_fit_is_refused(batches, arguments, message):
+def test_batches_that_do_not_fit_are_refused(batches, arguments, message):
     with pytest.raises(UsageError, match=message):
         list(predictions(double, batches, **arguments))
 

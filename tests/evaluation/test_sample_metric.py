@@ -1,4 +1,4 @@
-"""What may be written down as a metric, and what is refused with a name."""
+"""The accepted forms of metrics, and the errors for others."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.evaluation import Accuracy, CrossEntropy, SampleMetric, sample_metrics, vectorized
-from everstep.evaluation.metric import scores
+from everstep.evaluation.sample_metric import scores
 
 IDS = ["a", "b", "c"]
 TRUE = np.array([1.0, 2.0, 3.0])
@@ -67,7 +67,7 @@ def test_a_builtin_can_be_declared():
     assert measured(SampleMetric("largest", vectorized(np.maximum))) == [1.5, 2.0, 3.0]
 
 
-def test_a_vectorised_metric_serves_one_point_too():
+def test_a_vectorised_metric_can_be_called_for_one_sample():
     one = CrossEntropy().get_func()(2, np.array([0.1, 0.2, 0.7]))
     assert one == pytest.approx(-math.log(0.7))
 
@@ -87,13 +87,13 @@ def test_a_vectorised_metric_serves_one_point_too():
         ("accuracy", "metrics", "accuracy"),
     ],
 )
-def test_what_is_no_metric_is_refused(metrics, key, received):
+def test_other_objects_are_refused(metrics, key, received):
     with pytest.raises(UsageError) as refused:
         sample_metrics(metrics)
     assert (refused.value.key, refused.value.received) == (key, received)
 
 
-def test_better_is_one_of_two():
+def test_better_must_be_higher_or_lower():
     with pytest.raises(UsageError) as refused:
         SampleMetric("score", error, better="max")
     assert (refused.value.key, refused.value.received) == ("metrics.score.better", "max")
@@ -112,7 +112,7 @@ def test_better_is_one_of_two():
         (np.array(None), "ndarray"),
     ],
 )
-def test_a_result_that_is_no_number_names_metric_and_sample(returned, message):
+def test_the_error_for_a_result_that_is_not_a_number_names_metric_and_sample(returned, message):
     with pytest.raises(UsageError, match=message) as refused:
         measured(SampleMetric("mine", lambda y_true, y_pred: returned))
     assert refused.value.key == "metrics.mine"
@@ -123,7 +123,7 @@ def test_a_result_that_is_no_number_names_metric_and_sample(returned, message):
 @pytest.mark.parametrize(
     "returned", [0.5, 1, True, np.float16(0.5), np.int8(1), np.array([0.5]), np.array([[0.5]]), math.nan]
 )
-def test_one_number_in_any_form(returned):
+def test_one_number_of_any_type_is_accepted(returned):
     found = scores(SampleMetric("mine", lambda y_true, y_pred: returned), IDS, TRUE, PRED)
     np.testing.assert_array_equal(found, np.full(3, np.asarray(returned, np.float64).item()))
 
@@ -139,7 +139,7 @@ def test_one_number_in_any_form(returned):
         (np.array([0.0, np.inf, 1.0]), "returned inf .* for sample 'b'"),
     ],
 )
-def test_a_vectorised_result_of_another_form(returned, message):
+def test_a_vectorised_result_of_another_shape_is_refused(returned, message):
     with pytest.raises(UsageError, match=message):
         measured(SampleMetric("mine", lambda y_true, y_pred: returned, vectorized=True))
 
@@ -156,7 +156,7 @@ def test_an_error_in_a_function_names_the_sample_and_the_line():
         measured(SampleMetric("mine", fails, vectorized=True))
 
 
-def test_no_metric_changes_what_the_next_one_sees():
+def test_a_metric_cannot_change_its_arguments():
     def writes(y_true, y_pred):
         y_pred[y_pred > 1] = 0
         return 0.0
@@ -185,7 +185,7 @@ def test_tensors_of_the_backend_are_converted():
 
 
 @pytest.mark.backend
-def test_numpy_called_on_what_has_none_gets_the_remedy():
+def test_calling_numpy_on_a_jax_array_has_a_remedy():
     import keras
 
     def loss(y_true, y_pred):

@@ -143,7 +143,7 @@ def test_cross_entropy_is_that_of_keras(from_logits):
     )
 
 
-def test_a_certain_mistake_costs_much_but_not_everything():
+def test_a_certain_mistake_has_a_finite_cross_entropy():
     assert values(CrossEntropy(), [0], [[0.0, 1.0]])[0] == pytest.approx(-math.log(1e-7))
     assert values(CrossEntropy(from_logits=True), [0], [[-1000.0, 1000.0]])[0] == 2000
     assert values(CrossEntropy(), [1], [[0.0, 0.0]])[0] == pytest.approx(-math.log(1e-7))
@@ -163,7 +163,7 @@ def test_two_empty_masks_agree(metric):
 
 
 @pytest.mark.parametrize("metric", [IoUScore, DiceScore, SoftIoUScore, SoftDice])
-def test_without_smoothing_too(metric):
+def test_empty_masks_without_smoothing(metric):
     assert values(metric(epsilon=0), NOTHING, NOTHING) == [1.0]
     assert values(metric(epsilon=0), NOTHING, CORNER) == [0.0]
 
@@ -181,14 +181,14 @@ def test_without_smoothing_too(metric):
         (DiceScore, NOTHING, FULL, pytest.approx(0.0, abs=1e-6)),
     ],
 )
-def test_one_empty_mask_does_not(metric, true, pred, expected):
+def test_one_empty_mask(metric, true, pred, expected):
     assert values(metric(), true, pred)[0] == expected
 
 
 @pytest.mark.parametrize(
     ("metric", "true", "pred"), [(TPR, NOTHING, CORNER), (TNR, FULL, FULL), (Precision, CORNER, NOTHING)]
 )
-def test_a_share_of_nothing_can_be_left_out(metric, true, pred):
+def test_the_value_of_an_undefined_rate_can_be_set(metric, true, pred):
     assert math.isnan(values(metric(empty=math.nan), true, pred)[0])
     assert values(metric(empty=0.25), true, pred) == [0.25]
 
@@ -197,7 +197,7 @@ def test_a_share_of_nothing_can_be_left_out(metric, true, pred):
 
 
 @pytest.mark.parametrize("metric", EVERY)
-def test_shapes_that_do_not_fit_are_shown(metric):
+def test_shapes_that_do_not_fit_are_an_error_that_shows_them(metric):
     with pytest.raises(UsageError, match=r"\(2, 5, 4\).*\(2, 4, 4\)"):
         values(metric(), np.zeros((2, 5, 4)), np.full((2, 4, 4), 0.25))
 
@@ -234,18 +234,18 @@ def test_a_prediction_that_is_not_finite_gives_nan(metric, bad):
         (TopK(2), [[0, 1]], [[0.5, 0.5, 0.0]], "class numbers of shape"),
     ],
 )
-def test_values_that_make_no_sense_are_shown(metric, true, pred, message):
+def test_invalid_values_are_an_error_that_shows_them(metric, true, pred, message):
     with pytest.raises(UsageError, match=message):
         values(metric, true, pred)
 
 
-def test_settings_are_checked():
+def test_arguments_are_checked():
     for make in (lambda: TopK(0), lambda: IoUScore(epsilon=-1), lambda: RelativeError(epsilon=0)):
         with pytest.raises(UsageError, match="received"):
             make()
 
 
-def test_names_tell_them_apart():
+def test_names_are_unique():
     metrics = [metric() for metric in [*EVERY, TopK]]
     assert len({m.name for m in metrics}) == len(metrics)
     assert TopK(3).name == "top_3"

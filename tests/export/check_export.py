@@ -35,7 +35,7 @@ class Subclassed(keras.Model):
 
 @keras.saving.register_keras_serializable("check")
 class Forgetful(keras.layers.Layer):
-    """Its scale is Python state that neither its config nor its weights know."""
+    """A layer whose scale is Python state, in neither its config nor its weights."""
 
     scale = 1.0
 
@@ -64,7 +64,7 @@ def two_inputs():
     return keras.Model({"a": a, "b": b}, {"x": x, "y": keras.layers.Dense(2)(y)})
 
 
-def check_optimizer_stays_behind():
+def check_optimizer_is_not_exported():
     import tensorflow as tf
 
     model = trained()
@@ -89,7 +89,7 @@ def check_dictionaries():
     export_saved_model(two_inputs(), ROOT / "two", sample)
 
 
-def check_subclassed_model_is_left_as_it_was():
+def check_subclassed_model_is_unchanged():
     model = Subclassed()
     model(X)
     before = [keras.ops.convert_to_numpy(v) for v in model.variables]
@@ -109,7 +109,7 @@ def check_half_precision():
     export_saved_model(model, ROOT / "half", X)
 
 
-def check_augmentation_stays_behind():
+def check_augmentation_is_not_exported():
     images = RNG.uniform(size=(4, 8, 8, 1)).astype("float32")
     augmented = [keras.layers.RandomTranslation(0.3, 0.3), keras.layers.RandomFlip(), keras.layers.RandomRotation(0.2)]
     model = keras.Sequential([keras.Input((8, 8, 1)), *augmented, keras.layers.Flatten(), keras.layers.Dense(2)])
@@ -117,25 +117,26 @@ def check_augmentation_stays_behind():
     export_keras(model, ROOT / "augmented.keras", images)
 
 
-def check_a_directory_of_something_else_stays():
+def check_a_directory_with_other_files_is_kept():
     (ROOT / "mine").mkdir()
-    (ROOT / "mine" / "notes.txt").write_text("do not lose this")
+    (ROOT / "mine" / "notes.txt").write_text("keep this")
     with pytest.raises(UsageError) as error:
         export_saved_model(trained(), ROOT / "mine", X)
     assert (error.value.key, error.value.received) == ("directory", str(ROOT / "mine"))
     assert (ROOT / "mine" / "notes.txt").exists()
 
 
-def check_a_mismatch_is_refused_and_leaves_nothing():
+def check_a_mismatch_is_refused_and_leaves_no_file():
     layer = Forgetful()
     model = keras.Sequential([keras.Input((8,)), layer])
     layer.scale = 2.0
-    with pytest.raises(TrainingError, match="does not have the outputs of the trained model"):
+    with pytest.raises(TrainingError, match="does not have the outputs of the trained model") as error:
         export_keras(model, ROOT / "bad.keras", X)
+    assert (error.value.key, error.value.received) == ("export", str(ROOT / "bad.keras"))
     assert not [path for path in ROOT.iterdir() if "bad" in path.name]
 
 
-def check_code_that_is_not_there_is_asked_for():
+def check_unregistered_code_is_refused_with_a_remedy():
     class Local(keras.layers.Layer):
         def call(self, x):
             return x

@@ -44,11 +44,11 @@ def names(folder) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_saved_model_for_every_checkpoint_that_is_kept(tmp_path):
+def test_every_kept_checkpoint_has_a_saved_model(tmp_path):
     run = OrbaxCheckpointer(tmp_path / "run" / "checkpoints", Retention(newest=2), run="a")
     exports = exports_of(tmp_path)
     assert exports.latest is None
-    exports({})  # as an action it comes before the first checkpoint
+    exports({})  # actions are called before the first checkpoint is saved
     for step in (10, 20, 30):
         save(run, step, float(step))
         exports({})
@@ -58,13 +58,13 @@ def test_a_saved_model_for_every_checkpoint_that_is_kept(tmp_path):
     assert exports.update() == []
     assert [path.name for path in exports.follow(timeout=0.0, interval=0.01)] == ["20", "30"]
     assert [path.name for path in exports.follow(interval=0.01, done=lambda: True)] == ["20", "30"]
-    save(run, 30, 7.0, replace=True)  # a run that went back comes to a step once more
+    save(run, 30, 7.0, replace=True)  # a run that was rolled back saves a step again
     assert exports.update() == [tmp_path / "serving" / "30"]
     assert answer(exports.latest) == 14.0
     run.close()
 
 
-def test_what_others_put_there_stays(tmp_path):
+def test_versions_of_other_programs_are_kept(tmp_path):
     (tmp_path / "run").mkdir()
     exports = exports_of(tmp_path)
     version = export(ExportModule(None, line(5.0)), ["serve"], tmp_path / "serving")

@@ -9,11 +9,11 @@ from everstep.export.model_export import evaluated_weights, sample_inputs
 from everstep.task.optim.ema import ExponentialMovingAverage
 
 
-def test_inputs_are_made_up_in_the_structure_that_the_model_declares():
+def test_random_inputs_have_the_structure_that_the_model_declares():
     named = {"a": keras.Input((None, 2), name="a"), "b": keras.Input((3,), dtype="int32", name="b")}
     outputs = keras.layers.Dense(1)(named["a"][:, 0]) + keras.ops.cast(named["b"][:, :1], "float32")
-    made_up = sample_inputs(keras.Model(named, outputs))
-    assert {name: (array.shape, array.dtype.name) for name, array in made_up.items()} == {
+    random = sample_inputs(keras.Model(named, outputs))
+    assert {name: (array.shape, array.dtype.name) for name, array in random.items()} == {
         "a": ((2, 32, 2), "float32"),
         "b": ((2, 3), "int32"),
     }
@@ -28,7 +28,7 @@ def test_a_model_that_declares_no_inputs_needs_a_sample():
     assert sample_inputs(model, np.zeros((20, 3))).shape == (8, 3)
 
 
-def test_the_averages_are_in_the_model_only_inside_the_block():
+def test_the_model_has_the_averages_only_inside_the_block():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, dtype="bfloat16")])
     optimizer = ExponentialMovingAverage(keras.optimizers.SGD(0.1))
     optimizer.build(model.trainable_variables)

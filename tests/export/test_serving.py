@@ -29,7 +29,7 @@ PNGS = np.array([tf.io.encode_png(image).numpy() for image in PIXELS], dtype=obj
 
 
 def classifier() -> keras.Model:
-    """Augments, normalizes over the batch, and has an optimizer with slots: all that must not show when it serves."""
+    """Augments, normalizes over the batch, and has an optimizer with slots: none of this may show in an export."""
     layers = [
         keras.layers.RandomTranslation(0.3, 0.3),
         keras.layers.RandomFlip(),
@@ -68,11 +68,11 @@ def signature_of(directory: str, key: str = "serving_default"):
     return lambda **inputs: loaded.signatures[key](**{name: tf.constant(value) for name, value in inputs.items()})
 
 
-def test_plain_tensorflow_answers_as_predict(tmp_path):
+def test_plain_tensorflow_gives_the_outputs_of_predict(tmp_path):
     model = classifier()
     module = ExportModule(None, model, preprocessor=scaled, postprocessor=probabilities)
     directory = export(module, ["serve"], tmp_path / "versions", samples={"serve": PIXELS})
-    answer = _in_a_fresh_process(tmp_path, directory, PIXELS)
+    answer = _outputs_in_a_fresh_process(tmp_path, directory, PIXELS)
     expected = keras.ops.convert_to_numpy(ops.softmax(model.predict(PIXELS / np.float32(255), verbose=0)))
     np.testing.assert_allclose(answer["probabilities"], expected, rtol=0, atol=1e-5)
     assert answer["classes"] == expected.argmax(axis=-1).tolist()
@@ -84,7 +84,7 @@ def test_plain_tensorflow_answers_as_predict(tmp_path):
     assert not answer["everstep"]
 
 
-def _in_a_fresh_process(tmp_path: Path, directory: str, inputs: np.ndarray) -> dict:
+def _outputs_in_a_fresh_process(tmp_path: Path, directory: str, inputs: np.ndarray) -> dict:
     np.save(tmp_path / "inputs.npy", inputs)
     code = f"""
         import json, sys
@@ -128,7 +128,7 @@ class TwoWays(ExportModule):
         return {key: functions[name]() for name, key in function_keys.items()}
 
 
-def test_several_signatures_strings_and_a_task_s_inference_step(tmp_path):
+def test_several_signatures_with_strings_and_a_custom_inference_step(tmp_path):
     model = plain()
     module = TwoWays(None, model, lambda inputs, model: 2 * model(inputs, training=False))
     keys = {"serve": "serving_default", "serve_encoded": "encoded"}
@@ -164,7 +164,7 @@ def test_preprocessing_as_layers_with_weights_and_tables(tmp_path):
     np.testing.assert_allclose(signature_of(directory)(inputs=text)["output_0"], embedded, atol=1e-6)
 
 
-def test_every_export_is_a_version_of_its_own(tmp_path):
+def test_every_export_is_a_new_version(tmp_path):
     module = ExportModule(None, plain())
     directories = [export(module, {"serve": "serving_default"}, tmp_path) for _ in range(2)]
     versions = [int(Path(directory).name) for directory in directories]
@@ -172,7 +172,7 @@ def test_every_export_is_a_version_of_its_own(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [str(version) for version in versions]
 
 
-def test_a_directory_of_something_else_is_not_replaced(tmp_path):
+def test_a_directory_with_other_files_is_not_replaced(tmp_path):
     module = ExportModule(None, plain())
     assert export(module, ["serve"], tmp_path / "model", timestamped=False) == str(tmp_path / "model")
     assert export(module, ["serve"], tmp_path / "model", timestamped=False) == str(tmp_path / "model")
@@ -181,8 +181,8 @@ def test_a_directory_of_something_else_is_not_replaced(tmp_path):
     assert (error.value.key, error.value.received) == ("directory", str(tmp_path))
 
 
-class Moody(ExportModule):
-    """Answers otherwise each time Python looks at it."""
+class Counting(ExportModule):
+    """Its outputs change each time the Python function is called."""
 
     calls = 0
 
@@ -191,9 +191,10 @@ class Moody(ExportModule):
         return self.inference_step(inputs) + float(self.calls)
 
 
-def test_what_answers_otherwise_is_refused_and_leaves_nothing(tmp_path):
-    with pytest.raises(TrainingError, match="the signature 'serving_default' does not have the outputs of the trained"):
-        export(Moody(None, plain()), ["serve"], tmp_path / "new")
+def test_an_export_with_other_outputs_is_refused_and_removed(tmp_path):
+    with pytest.raises(TrainingError, match="does not have the outputs of the trained model") as error:
+        export(Counting(None, plain()), ["serve"], tmp_path / "new")
+    assert (error.value.key, error.value.received) == ("signature", "serving_default")
     assert not list(tmp_path.iterdir())
 
 
@@ -213,12 +214,12 @@ def test_unusable_function_keys(keys, received, remedy, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_strings_cannot_be_made_up(tmp_path):
+def test_string_inputs_need_a_sample(tmp_path):
     string = tf.TensorSpec([None], tf.string)
     module = ExportModule(None, plain(), preprocessor=decoded, input_signature=string)
     with pytest.raises(UsageError, match=r"samples=\{'serve': …\}"):
         export(module, ["serve"], tmp_path / "new")
-    with pytest.raises(UsageError, match="the inputs of 'serve' are not known"):
+    with pytest.raises(UsageError, match="the inputs of 'serve' are unknown"):
         export(ExportModule(None, plain(), preprocessor=decoded), ["serve"], tmp_path / "new")
     assert not list(tmp_path.iterdir())
 
@@ -244,7 +245,7 @@ def test_weights_come_from_a_checkpoint(tmp_path):
     np.testing.assert_allclose(signature_of(directory)(inputs=images)["output_0"], expected, atol=1e-5)
 
 
-def test_a_checkpoint_that_is_not_of_the_model(tmp_path):
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     saved(plain(), tmp_path / "run" / "checkpoints")
     other = ExportModule(None, keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]))
     with pytest.raises(UsageError, match="^checkpoint_path: .* does not fit the model"):
@@ -258,11 +259,11 @@ def test_a_checkpoint_that_is_not_of_the_model(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_code_that_is_neither_keras_nor_tensorflow(tmp_path):
+def test_a_preprocessor_that_fails_is_reported(tmp_path):
     def broken(inputs):
-        raise RuntimeError("no such luck")
+        raise RuntimeError("a broken preprocessor")
 
     module = ExportModule(None, plain(), preprocessor=broken)
-    with pytest.raises((UsageError, RuntimeError), match="no such luck"):
+    with pytest.raises((UsageError, RuntimeError), match="a broken preprocessor"):
         export(module, ["serve"], tmp_path / "new", samples={"serve": PIXELS})
     assert not list(tmp_path.iterdir())

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.backend
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 8)).astype("float32")
-STRANGER = """
+LOAD_WITHOUT_KERAS = """
 import sys
 sys.modules.update(dict.fromkeys(["keras", "everstep", "tensorflow", "jax"]))
 import numpy, torch
@@ -29,7 +29,7 @@ numpy.savez(sys.argv[3], **{name: value.numpy() for name, value in answer.items(
 @pytest.fixture
 def torch():
     if keras.backend.backend() != "torch":
-        pytest.skip("a program of PyTorch needs its backend")
+        pytest.skip("PyTorch programs need the PyTorch backend")
     return pytest.importorskip("torch")
 
 
@@ -53,27 +53,27 @@ def expected(model, inputs):
     return keras.tree.map_structure(keras.ops.convert_to_numpy, model(inputs, training=False))
 
 
-def test_whoever_loads_it_needs_pytorch_alone(torch, tmp_path):
-    """Written from three samples, asked about one; integers come as NumPy has them."""
+def test_loading_a_program_needs_only_pytorch(torch, tmp_path):
+    """Exported with three samples, called with one; integers have NumPy's type."""
     model = two_inputs()
     sample = {"a": RNG.normal(size=(3, 4)).astype("float32"), "b": np.ones((3, 2), np.int64)}
     export_torch_program(model, tmp_path / "new" / "two.pt2", sample)
     one = {"a": sample["a"][:1], "b": np.array([[7, 2]], "int32")}
     np.savez(tmp_path / "one.npz", **one)
     files = [tmp_path / "new" / "two.pt2", tmp_path / "one.npz", tmp_path / "answer.npz"]
-    subprocess.run([sys.executable, "-c", STRANGER, *files], check=True)
+    subprocess.run([sys.executable, "-c", LOAD_WITHOUT_KERAS, *files], check=True)
     answer = np.load(tmp_path / "answer.npz")
     assert sorted(answer) == ["x", "y"]
     for name, value in expected(model, one).items():
         np.testing.assert_allclose(answer[name], value, rtol=1e-5, atol=1e-6)
 
 
-def test_each_variable_is_in_it_once_and_the_optimizer_is_not(torch, tmp_path):
+def test_a_program_contains_each_variable_once_and_no_optimizer(torch, tmp_path):
     model = dense(keras.layers.BatchNormalization(), keras.layers.Dropout(0.5))
     model.compile("adam", "mse")
     model.optimizer.build(model.trainable_variables)
     model.train_on_batch(X, X[:, :3])
-    for _ in range(2):  # the second takes the first one's place
+    for _ in range(2):  # the second export replaces the first
         export_torch_program(model, tmp_path / "model.pt2", X)
     program = torch.export.load(str(tmp_path / "model.pt2"))
     assert list(program.state_dict) == [v.path for v in model.variables]
@@ -88,13 +88,13 @@ def test_a_batch_of_one_and_a_length_left_open(torch, tmp_path):
     np.testing.assert_allclose(loaded(torch, tmp_path / "model.pt2", other), expected(model, other), rtol=1e-5)
 
 
-def test_a_length_that_becomes_a_loop_is_told(torch, tmp_path, caplog):
+def test_a_dimension_fixed_by_a_loop_is_a_warning(torch, tmp_path, caplog):
     model = dense(keras.layers.GRU(2), inputs=keras.Input((None, 4)))
     export_torch_program(model, tmp_path / "model.pt2", np.ones((3, 2, 4), "float32"))
     assert "takes only inputs of shape [None, 2, 4]" in caplog.text
 
 
-def test_the_model_is_left_as_it_was(torch, tmp_path):
+def test_the_model_is_unchanged(torch, tmp_path):
     class Counting(keras.Model):
         def __init__(self):
             super().__init__()
@@ -121,18 +121,18 @@ def test_half_precision(torch, tmp_path):
 
 
 @keras.saving.register_keras_serializable("torch_program")
-class Odd(keras.layers.Layer):
-    def __init__(self, oddity, **kwargs):
+class Unexportable(keras.layers.Layer):
+    def __init__(self, obstacle, **kwargs):
         super().__init__(**kwargs)
-        self.oddity = oddity
+        self.obstacle = obstacle
 
     def get_config(self):
-        return {**super().get_config(), "oddity": self.oddity}
+        return {**super().get_config(), "obstacle": self.obstacle}
 
     def call(self, x):
-        if self.oddity == "decides":
+        if self.obstacle == "decides":
             return x if keras.ops.sum(x) > 0 else -x
-        if self.oddity == "counts":
+        if self.obstacle == "counts":
             return keras.ops.reshape(x, (4, 2, 4))
         return keras.ops.convert_to_tensor(keras.ops.convert_to_numpy(x))
 
@@ -141,41 +141,42 @@ class Odd(keras.layers.Layer):
 
 
 @pytest.mark.parametrize(
-    ("oddity", "said"),
+    ("obstacle", "message"),
     [
         ("decides", "branches in Python on the value of a tensor: use keras.ops.where"),
         ("counts", "works for one batch size only"),
         ("converts", r"numpy\(\) is not supported"),
     ],
 )
-def test_what_is_no_program_is_said_and_the_keras_file_is_written(torch, tmp_path, caplog, oddity, said):
-    model = keras.Sequential([keras.Input((8,)), Odd(oddity)], name="odd")
-    with pytest.raises(UsageError, match=rf"^PyTorch cannot export model 'odd': .*{said}"):
+def test_a_model_that_cannot_be_exported_is_reported_and_has_its_keras_file(torch, tmp_path, caplog, obstacle, message):
+    model = keras.Sequential([keras.Input((8,)), Unexportable(obstacle)], name="odd")
+    with pytest.raises(UsageError, match=rf"PyTorch cannot export it: .*{message}") as error:
         export_torch_program(model, tmp_path / "model.pt2", X)
+    assert (error.value.key, error.value.received) == ("model", "odd")
     with caplog.at_level(logging.WARNING, "everstep"):
         assert export_all(model, tmp_path, X) == [tmp_path / "model.keras"]
     assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
-    assert "not exported as model.pt2: PyTorch cannot export model 'odd'" in caplog.text
+    assert "not exported as model.pt2: model: received 'odd', PyTorch cannot export it" in caplog.text
     assert "\n" not in caplog.messages[-1]
 
 
-def test_both_forms_and_no_other_are_written(torch, tmp_path):
+def test_export_all_writes_both_formats(torch, tmp_path):
     assert export_all(dense(), tmp_path, X) == [tmp_path / "model.keras", tmp_path / "model.pt2"]
 
 
-def test_the_page_is_true(torch, tmp_path, monkeypatch, capsys):
+def test_the_example_of_the_documentation_runs(torch, tmp_path, monkeypatch, capsys):
     page = Path(__file__).parents[2] / "docs" / "export.md"
-    code, said = re.search(
+    code, printed = re.search(
         r"```python torch\n(.*?)```\s+```text output\n(.*?)```", page.read_text(), re.DOTALL
     ).groups()
     monkeypatch.chdir(tmp_path)
     model = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
     export_all(model, Path("runs/demo/export"), np.zeros((2, 28, 28, 1), "float32"))
     exec(compile(code, str(page), "exec"), {})
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == printed
 
 
-def test_another_backend(tmp_path):
+def test_other_backends_are_refused(tmp_path):
     if keras.backend.backend() == "torch":
         pytest.skip("this is for the other backends")
     with pytest.raises(UsageError) as error:

@@ -1,4 +1,4 @@
-"""Versions appear whole, or not at all: also where the process that writes them is killed."""
+"""A version is complete or absent, even if the process that writes it is killed."""
 
 import signal
 import subprocess
@@ -28,7 +28,7 @@ def numbered(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.name.isdecimal())
 
 
-def test_a_killed_process_leaves_whole_versions(tmp_path):
+def test_a_killed_process_leaves_only_complete_versions(tmp_path):
     for round_ in range(4):
         before = len(numbered(tmp_path))
         child = subprocess.Popen([sys.executable, "-c", WRITER, versions.__file__, str(tmp_path)])
@@ -44,7 +44,7 @@ def test_a_killed_process_leaves_whole_versions(tmp_path):
             assert [file.stat().st_size for file in files] == [1000] * 20
 
 
-def test_a_version_that_fails_leaves_nothing(tmp_path):
+def test_a_failed_version_leaves_no_files(tmp_path):
     def write(fails: bool) -> None:
         with versions.new_version(tmp_path) as version:
             version.temporary.mkdir()

@@ -79,50 +79,20 @@ def _default_place(found: Found, chosen: Chosen, name: str) -> Path:
 
 
 def _export_chosen(found: Found, chosen: Chosen, place: Path, imports: Sequence[str] | None) -> list[Path]:
-    """Writes the model of a run with the weights of a checkpoint, in every format; returns what was written.
-
-    Args:
-      found: The run.
-      chosen: The checkpoint, or several for their average.
-      place: The folder to write to.
-      imports: Modules that register the run's experiment.
-
-    Raises:
-      UsageError: The model cannot be built, or has other weights.
-      TrainingError: A checkpoint is damaged.
-    """
+    """Writes the model of a run with the weights of a checkpoint, in every format; returns what was written."""
     with quiet():
-        from everstep.export.model_export import export_all, load_checkpoint
-        from everstep.run.averaged import as_checkpoint
-    model, sample = _model_and_sample(found, imports)
-    with as_checkpoint(chosen) as path:
-        load_checkpoint(model, path)
-    return export_all(model, place, sample)
+        from everstep.export.run_export import export_run
+    return export_run(found, chosen, place, rebuild=lambda: _rebuild(found, imports))
 
 
-def _model_and_sample(found: Found, imports: Sequence[str] | None) -> tuple[Any, Any]:
-    """Returns the model and a batch for it: the exported one, which needs no data, else the experiment's."""
+def _rebuild(found: Found, imports: Sequence[str] | None) -> tuple[Any, Any]:
+    """Builds the model of a run by its experiment, and a batch for it from the experiment's data."""
     from everstep.export.model_export import sample_inputs
-    from everstep.export.predict.models import load_keras
     from everstep.loop.creation import create_trainer
     from everstep.task.task import unpack
 
-    wrong = None
-    if found.model is not None and not found.model.is_dir():
-        try:
-            model = load_keras(found.model)
-        except UsageError as error:  # such as a class that only the experiment's module knows
-            wrong = error
-        else:
-            try:
-                return model, sample_inputs(model)
-            except UsageError:
-                pass  # its inputs cannot be made up: the experiment has data
-    try:
-        params = trained.experiment_of(found.directory or Path(), imports).params
-        backends.prepare(params.runtime.seed)
-        trainer = create_trainer(params, get_task(params.task), train=False, evaluate=True)
-        trainer.close()
-        return trainer.model, sample_inputs(trainer.model, unpack(trainer.example)[0])
-    except UsageError as error:
-        raise wrong or error from None
+    params = trained.experiment_of(found.directory or Path(), imports).params
+    backends.prepare(params.runtime.seed)
+    trainer = create_trainer(params, get_task(params.task), train=False, evaluate=True)
+    trainer.close()
+    return trainer.model, sample_inputs(trainer.model, unpack(trainer.example)[0])

@@ -52,23 +52,22 @@ def predict(
     """
     if kind is not None and kind not in _KINDS:
         raise UsageError("there is no such kind", key="--kind", received=kind, remedy=nearest(kind, _KINDS))
-    from everstep.export.predict.answers import check_output
+    from everstep.export.predict.outputs import check_output
 
     check_output(output)
     with opened(local_run(run, checkpoint)) as found:
         trained.choose_backend(backend, found)
         import_modules(imports or ())
         with quiet():
-            from everstep.export.predict import predicting
-            from everstep.export.predict.inputs import Choice
+            from everstep.export.predict.predicting import PredictOptions, write_predictions
         predictor = trained.quietly(lambda: _predictor(found, checkpoint, imports))
-        wanted = predicting.Wanted(batch_size, kind, probabilities, Choice(tuple(without or ()), resize))
-        count = predicting.predict(predictor, input_, output, wanted, found.record)
+        wanted = PredictOptions(batch_size, kind, probabilities, tuple(without or ()), resize)
+        count = write_predictions(predictor, input_, output, wanted, found.record)
     print_last(f"{output}: {count} rows")
 
 
 def _predictor(found: Found, checkpoint: str | None, imports: list[str] | None) -> Any:
-    from everstep.export.predict.models import KerasPredictor, give_checkpoint
+    from everstep.export.predict.models import KerasPredictor, load_run_checkpoint
     from everstep.export.predict.predicting import predictor_of
 
     if found.model is not None or found.directory is None:
@@ -81,5 +80,5 @@ def _predictor(found: Found, checkpoint: str | None, imports: list[str] | None) 
             remedy=f"resume it: everstep flow {flow.get('task', 'TASK')}",
         )
     model = trained.rebuilt(found.directory, imports)
-    give_checkpoint(model, found.directory, checkpoint or "last")
+    load_run_checkpoint(model, found.directory, checkpoint or "last")
     return KerasPredictor(model)

@@ -4,30 +4,12 @@ import dataclasses
 from typing import Any
 
 from everstep.checkpoint.remote.lease import is_renewed
-from everstep.checkpoint.remote.run_copies import local_runs, local_view
-from everstep.checkpoint.remote.urls import checked, is_url
+from everstep.checkpoint.remote.run_copies import local_runs
+from everstep.checkpoint.remote.urls import checked
 from everstep.errors import UsageError
+from everstep.export.predict.finding import local_run as local_run
 from everstep.launch.submit.overview import Overview, listable
-from everstep.run.checkpoint_selection import selected_steps
 from everstep.run.record import find_runs
-
-
-def local_run(name: str, checkpoint: str | None = None, checkpoints: bool = True) -> str:
-    """Returns where a run is on this machine: the name itself, or the copy of a run at a URL, which is fetched.
-
-    Args:
-      name: A path, a URL, or anything else that names a run.
-      checkpoint: The value of `--checkpoint`; of a run at a URL, those steps are fetched beside the newest.
-      checkpoints: Whether any checkpoints are needed.
-
-    Raises:
-      UsageError: There is no run at the URL, or it lacks these steps.
-    """
-    if not is_url(name):
-        return name
-    if checkpoint is None:
-        return str(local_view(name, checkpoints))
-    return str(local_view(name, checkpoints, lambda steps: selected_steps(checkpoint, steps, name)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,17 +1,17 @@
-"""Evaluation: how a model did on each data point, one row per sample, in files that a page is made of.
+"""Evaluation sample by sample: one row per data point, in files that reports read.
 
     evaluator = Evaluator([CrossEntropy(), Accuracy()], kind="classification")
     evaluation = evaluator.run(predictions(model.predict_on_batch, batches), "runs/first/reports", "test")
     evaluation.means["accuracy"]
 
-Three words: a `SampleMetric` says how good one sample's prediction is, `predictions` joins batches with what the
-model answers, and the `Evaluator` writes it down while it passes. Nothing here knows a backend.
+A `SampleMetric` measures the prediction for one sample, `predictions` joins batches of data with a model's outputs, and
+the `Evaluator` writes a row for each sample. Nothing here depends on a backend.
 """
 
 from everstep.evaluation.batch import SampleBatch, predictions
 from everstep.evaluation.evaluator import Evaluation, Evaluator
-from everstep.evaluation.metric import SampleMetric, sample_metrics, vectorized
-from everstep.evaluation.metrics import (
+from everstep.evaluation.sample_metric import SampleMetric, sample_metrics, vectorized
+from everstep.evaluation.shipped_metrics import (
     TNR,
     TPR,
     AbsoluteError,

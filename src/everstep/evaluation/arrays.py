@@ -9,12 +9,12 @@ from everstep.errors import UsageError
 
 
 def host(tree: Any) -> Any:
-    """Returns a nesting of read-only NumPy arrays, so that no metric changes what another one sees."""
+    """Returns the same nesting with read-only NumPy arrays, so that no metric changes another one's data."""
     return nest.map_leaves(_host_leaf, listed(tree))
 
 
 def listed(tree: Any) -> Any:
-    """Returns a list of plain numbers or texts as an array: it is one column, not a nesting."""
+    """Returns a list of plain numbers or texts as an array: such a list is one column, not a nesting."""
     return np.asarray(tree) if isinstance(tree, list) and all(np.ndim(value) == 0 for value in tree) else tree
 
 
@@ -22,15 +22,19 @@ def host_array(value: Any) -> np.ndarray:
     """Returns a NumPy array from an array or a tensor of any backend."""
     if hasattr(value, "detach"):  # a PyTorch tensor, which may have gradients or be on a device
         value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value  # which NumPy does not know
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value  # unknown to NumPy
     return np.asarray(value)
 
 
 def rows(tree: Any, what: str) -> int:
-    """Returns how many samples a nesting of arrays holds.
+    """Returns the number of samples in a nesting of arrays.
+
+    Args:
+      tree: The nesting.
+      what: A name for it in error messages.
 
     Raises:
-      UsageError: A leaf has no batch axis, or leaves disagree.
+      UsageError: A leaf has no batch axis, or leaves differ in length.
     """
     sizes = {path: np.shape(leaf)[0] if np.ndim(leaf) else None for path, leaf in nest.walk(tree)}
     if not sizes or None in sizes.values():
@@ -48,7 +52,7 @@ def at(tree: Any, index: Any) -> Any:
 
 def _host_leaf(leaf: Any) -> np.ndarray:
     array = host_array(leaf).view()
-    if array.dtype.kind == "V" and array.dtype.names is None:  # bfloat16 and its like, which NumPy cannot compare
+    if array.dtype.kind == "V" and array.dtype.names is None:  # bfloat16 and similar types, which NumPy cannot compare
         array = array.astype(np.float32)
     array.flags.writeable = False
     return array

@@ -1,4 +1,4 @@
-"""The batches that are evaluated: `predictions` joins batches of data with a model's outputs, `Reader` checks them.
+"""Batches to evaluate: `predictions` joins batches of data with a model's outputs, `Reader` checks them.
 
 Ids and labels stay on the host.
 """
@@ -17,11 +17,11 @@ class SampleBatch(NamedTuple):
     """Some samples and the model's predictions for them; the first axis of every array counts the samples.
 
     Attributes:
-      ids: One id per sample (text, bytes or numbers), or None in every batch: then samples are counted from 0.
-      y_true: Labels, as arrays of any nesting.
+      ids: One id per sample (text, bytes or numbers); or None in every batch, to number samples from 0.
+      y_true: Labels, as arrays in any nesting.
       y_pred: The model's predictions.
-      inputs: The model's inputs, to be shown in a report; or None.
-      columns: Further facts about the samples by name, one value each, to slice a report by; or None.
+      inputs: The model's inputs, to show in a report; or None.
+      columns: Further columns by name, with one value per sample, to slice a report by; or None.
     """
 
     ids: Any
@@ -32,7 +32,7 @@ class SampleBatch(NamedTuple):
 
 
 class CheckedBatch(NamedTuple):
-    """A batch in host arrays whose parts fit together."""
+    """A batch of host arrays that has been checked."""
 
     first_row: int
     ids: list[str]
@@ -46,7 +46,7 @@ class Reader:
     """Checks batch after batch, and counts the samples.
 
     Attributes:
-      rows: How many samples were read.
+      rows: The number of samples read so far.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Reader:
         self._hashes = array.array("q")
 
     def repeated_ids(self) -> int:
-        """Returns how many samples have an id that an earlier one has, by the ids' hashes: eight bytes each."""
+        """Returns the number of samples whose id repeats an earlier one, by hashes of eight bytes."""
         hashes = np.sort(np.frombuffer(self._hashes, np.int64))
         return int((hashes[1:] == hashes[:-1]).sum())
 
@@ -64,7 +64,7 @@ class Reader:
         """Returns the batch, checked.
 
         Raises:
-          UsageError: Its parts do not fit together, or not to the batches before.
+          UsageError: Its parts do not fit together, or do not match earlier batches.
         """
         ids, y_true, y_pred, inputs, columns = SampleBatch(*_parts(batch))
         y_true, y_pred = arrays.host(y_true), arrays.host(y_pred)
@@ -83,7 +83,7 @@ class Reader:
         if not size:
             return []
         if self._counted is not None and self._counted != (ids is None):
-            raise UsageError(f"only some batches have ids; from sample {first_row} on, that changes", key="ids")
+            raise UsageError(f"only some batches have ids; it changes from sample {first_row} on", key="ids")
         self._counted = ids is None
         if ids is None:
             return [str(row) for row in range(first_row, first_row + size)]
@@ -112,9 +112,8 @@ class Reader:
 def _parts(batch: Any) -> tuple[Any, ...]:
     if isinstance(batch, tuple | list) and 3 <= len(batch) <= 5:
         return tuple(batch)
-    raise UsageError(
-        f"a batch is (ids, y_true, y_pred, inputs, columns), the last two optional, not a {_length(batch)}"
-    )
+    reason = f"a batch is (ids, y_true, y_pred, inputs, columns), the last two optional, not a {_length(batch)}"
+    raise UsageError(reason, key="batches")
 
 
 def _length(item: Any) -> str:
@@ -122,7 +121,7 @@ def _length(item: Any) -> str:
 
 
 def _values(values: Any) -> list[Any]:
-    """Returns one Python value per sample; a text is one value, not its letters."""
+    """Returns one Python value per sample; a text is one value."""
     if isinstance(values, str | bytes):
         return [values]
     if isinstance(values, list | tuple):
@@ -136,7 +135,7 @@ def _text(value: Any) -> str:
     plain = _plain(value)
     if plain is None:
         raise UsageError(
-            "an id is a text or a number", key="ids", received=None, remedy="pass no ids at all to count samples"
+            "an id is a text or a number", key="ids", received=None, remedy="pass no ids at all to number samples"
         )
     return str(plain)
 
@@ -144,7 +143,7 @@ def _text(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="backslashreplace")
-    if isinstance(value, str):  # names of files may hold bytes that are no UTF-8, which no file format takes
+    if isinstance(value, str):  # file names may contain bytes that are not UTF-8, which no file format accepts
         return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")
     if value is None or isinstance(value, int | float):
         return value
@@ -164,62 +163,50 @@ def predictions(
 ) -> Iterator[SampleBatch]:
     """Yields each batch with the model's predictions, in order.
 
-    Only the inputs are given to `predict`; labels and ids never leave the host. The last batch may be short.
+    Only the inputs are passed to `predict`; labels and ids never leave the host. The last batch may be short.
 
     Args:
       predict: Any function from a batch of inputs to a batch of predictions: `model.predict_on_batch`, a SavedModel's
         endpoint, an estimator's `predict`.
       batches: Items `(x, y)`, `(x, y, ids)` or `(x, y, ids, columns)`.
-      limit: How many samples there are, for batches that have no end, or begin again in the last one; the rest is cut
-        off.
-      index: The ids in the order of the data. The third element of an item, if any, is then ignored: where data
-        carry sample weights, they stand there.
+      limit: The number of samples, for batches that never end or start over; the rest is cut off.
+      index: The ids in the order of the data. The third element of an item is then ignored, since it may hold sample
+        weights.
 
     Raises:
-      UsageError: An item is no such tuple, the answers do not fit the labels, or the batches or the index end before
-        `limit` or each other.
+      UsageError: An item is no such tuple, the predictions do not fit the labels, or the batches, `index` and `limit`
+        differ in length.
     """
     done = 0
     for item in batches if limit != 0 else ():
-        x, y, ids, columns = _data_parts(item)
-        size = _size(y, limit, done)
+        if not isinstance(item, tuple | list) or not 2 <= len(item) <= 4:
+            reason = f"a batch to predict is (x, y), (x, y, ids) or (x, y, ids, columns), not a {_length(item)}"
+            raise UsageError(reason, key="batches")
+        x, y, ids, columns = (*item, None, None)[:4]
+        size = arrays.rows(arrays.host(y), "the labels")
+        size = size if limit is None else min(size, limit - done)
         ids = ids if index is None else index[done : done + size]
         yield _joined(ids, y, predict(x), x, columns, size)
         done += size
         if done == limit:
             break
-    _check_end(done, limit, index)
-
-
-def _joined(ids: Any, y: Any, answer: Any, x: Any, columns: Any, size: int) -> SampleBatch:
-    """Returns the first `size` samples; the whole batch stays as it is."""
-    y_true, y_pred = arrays.host(y), arrays.host(answer)
-    whole = arrays.rows(y_true, "the labels")
-    if arrays.rows(y_pred, "the predictions") != whole:
-        answers = arrays.rows(y_pred, "the predictions")
-        raise UsageError(f"returned {answers} answers to a batch of {whole}", key="predict")
-    if size == whole:
-        return SampleBatch(ids, y_true, y_pred, x, columns)
-    cut = slice(size)
-    few = {name: values[cut] for name, values in columns.items()} if columns else columns
-    return SampleBatch(None if ids is None else ids[cut], arrays.at(y_true, cut), arrays.at(y_pred, cut), x, few)
-
-
-def _data_parts(item: Any) -> tuple[Any, Any, Any, Any]:
-    if not isinstance(item, tuple | list) or not 2 <= len(item) <= 4:
-        raise UsageError(f"a batch to predict is (x, y), (x, y, ids) or (x, y, ids, columns), not a {_length(item)}")
-    x, y, ids, columns = (*item, None, None)[:4]
-    return x, y, ids, columns
-
-
-def _size(y: Any, limit: int | None, done: int) -> int:
-    size = arrays.rows(arrays.host(y), "the labels")
-    return size if limit is None else min(size, limit - done)
-
-
-def _check_end(done: int, limit: int | None, index: Sequence[Any] | None) -> None:
     if limit is not None and done < limit:
         raise UsageError(f"the data ended after {done} samples", key="limit", received=limit)
     if index is not None and len(index) != done:
         reason = f"has {len(index)} ids for {done} samples, must list one id per sample, in order"
         raise UsageError(reason, key="index")
+
+
+def _joined(ids: Any, y: Any, answer: Any, x: Any, columns: Any, size: int) -> SampleBatch:
+    """Returns the first `size` samples of a batch; a complete batch is returned unchanged."""
+    y_true, y_pred = arrays.host(y), arrays.host(answer)
+    whole = arrays.rows(y_true, "the labels")
+    if arrays.rows(y_pred, "the predictions") != whole:
+        raise UsageError(
+            f"returned {arrays.rows(y_pred, 'the predictions')} predictions for a batch of {whole}", key="predict"
+        )
+    if size == whole:
+        return SampleBatch(ids, y_true, y_pred, x, columns)
+    cut = slice(size)
+    few = {name: values[cut] for name, values in columns.items()} if columns else columns
+    return SampleBatch(None if ids is None else ids[cut], arrays.at(y_true, cut), arrays.at(y_pred, cut), x, few)

@@ -1,4 +1,4 @@
-"""What a reader sees of a sample: a small picture, a text, or some numbers."""
+"""How a report shows a sample: as a small picture, a text, or some numbers."""
 
 import base64
 import io
@@ -12,19 +12,19 @@ from everstep.data import nest
 from everstep.evaluation.arrays import host_array
 
 LONGER_SIDE = 128
-"""Pixels of a picture's longer side, at most."""
+"""The largest size of a picture, in pixels of its longer side."""
 
 LETTERS = 2_000
 NUMBERS = 256
 SMALLEST_PLANE = 8
-"""An array of numbers is a picture if it is at least so high and wide."""
+"""The smallest height and width of an array that is shown as a picture."""
 
 
 def shown(value: Any) -> dict[str, Any]:
     """Returns one sample's input as `{"image": data URL}`, `{"text": …}` or `{"values": […]}`.
 
-    Of several inputs the first is shown. Pictures are `(h, w)`, `(h, w, channels)` or `(h, w, z, channels)`, of
-    which the middle plane is taken.
+    If there are several inputs, the first is shown. Pictures are `(h, w)`, `(h, w, channels)`, or the middle plane of
+    `(h, w, z, channels)`.
     """
     leaves = nest.flatten(value)
     if not leaves:
@@ -39,9 +39,8 @@ def shown(value: Any) -> dict[str, Any]:
 def mask_shown(value: Any, classes: int = 0) -> dict[str, Any]:
     """Returns a mask as a picture: one channel from black to white, several as one grey per class.
 
-    A mask of class numbers, of which there are `classes`, gets the greys that the several channels have.
-
-    What is no `(h, w)`, `(h, w, channels)` or `(h, w, z, channels)` is shown as anything else.
+    A mask of class numbers has the same greys as one with a channel for each of the `classes`. An array that is not
+    `(h, w)`, `(h, w, channels)` or `(h, w, z, channels)` is shown as by `shown`.
     """
     array = np.nan_to_num(host_array(value))
     array = array[:, :, array.shape[2] // 2] if array.ndim == 4 else array
@@ -57,13 +56,13 @@ def mask_shown(value: Any, classes: int = 0) -> dict[str, Any]:
 
 
 def picture(array: np.ndarray) -> np.ndarray | None:
-    """Returns an array as a picture in bytes, (h, w) or (h, w, 3 or 4); None if it is none."""
+    """Returns an array as a picture in bytes, (h, w) or (h, w, 3 or 4); None if it is not a picture."""
     plane = _plane(array)
     return None if plane is None else _bytes(plane)
 
 
 def _plane(array: np.ndarray) -> np.ndarray | None:
-    """Returns what can be drawn, `(h, w)` or `(h, w, 3 or 4)`; None if it is no picture."""
+    """Returns the plane to draw, `(h, w)` or `(h, w, 3 or 4)`; None if the array is not a picture."""
     if array.ndim == 4:
         array = array[:, :, array.shape[2] // 2]
     if array.ndim == 3 and array.shape[-1] not in (3, 4) and array.size:
@@ -72,7 +71,7 @@ def _plane(array: np.ndarray) -> np.ndarray | None:
 
 
 def _bytes(plane: np.ndarray) -> np.ndarray:
-    """Returns a picture in bytes; numbers from 0 to 1 or to 255 keep their brightness, others are stretched."""
+    """Returns a picture in bytes; numbers from 0 to 1 or to 255 keep their brightness, others are rescaled."""
     step = max(1, max(plane.shape[:2]) // (4 * LONGER_SIDE))
     plane = plane[::step, ::step]
     if plane.dtype == np.uint8:

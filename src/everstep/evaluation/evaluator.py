@@ -1,9 +1,9 @@
-"""The evaluator: batches in, files out, one pass.
+"""The evaluator: measures batches in one pass and writes four files.
 
 reports/test.csv            id and metrics, a row per sample
 reports/test.parquet        the same with label, prediction, confidence and the data's own columns
 reports/test_summary.csv    count, mean, std, min, quartiles, max of each metric
-reports/test.json           what a page is made of: means, histograms, confusion, the samples to look at
+reports/test.json           the content of a report: means, histograms, confusion, the samples to show
 """
 
 import json
@@ -21,21 +21,131 @@ from everstep import storage
 from everstep.errors import UsageError
 from everstep.evaluation.batch import CheckedBatch, Reader
 from everstep.evaluation.gallery import Gallery
-from everstep.evaluation.metric import SampleMetric, sample_metrics, scores
 from everstep.evaluation.outcome import Kind, Outcome, Plain, outcome_of
+from everstep.evaluation.sample_metric import SampleMetric, sample_metrics, scores
 from everstep.evaluation.table import Summary, Table, as_csv, check_columns, read_column, summarize
 
 logger = logging.getLogger(__name__)
+
+FORMAT = 1
+"""The version of the JSON file's format, which reports check."""
+
+SUFFIXES = (".csv", ".parquet", "_summary.csv", ".json")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation.
+
+    Attributes:
+      split: The name of the data: "validation", "test".
+      rows: The number of samples.
+      kind: The kind of problem.
+      means: The mean of each metric over the samples that have a value; NaN if none has.
+      counts: The number of samples that have a value, by metric.
+    """
+
+    split: str
+    rows: int
+    kind: Kind
+    means: dict[str, float]
+    counts: dict[str, int]
+
+
+class Evaluator:
+    """Measures samples and writes the results, in memory that does not grow with the number of samples.
+
+    Example:
+      evaluator = Evaluator({"error": lambda y_true, y_pred: abs(y_true - y_pred)}, kind="regression")
+      evaluation = evaluator.run([(["a", "b"], y_true, y_pred)], "reports", "test")
+
+    Args:
+      metrics: A dict from name to function, or a list of metrics (see `sample_metrics`).
+      kind: "classification", "regression", "segmentation" or "values"; None to infer it from the first batch.
+      classes: Names of the classes, in order.
+      from_logits: Whether predictions over classes are logits; None to infer it from the first batch.
+      show: Converts one sample's input to what a report shows: `lambda x: x.reshape(28, 28)`.
+    """
+
+    def __init__(
+        self,
+        metrics: Mapping[str, Any] | Iterable[Any],
+        *,
+        kind: Kind | None = None,
+        classes: Sequence[str] | None = None,
+        from_logits: bool | None = None,
+        show: Callable[[Any], Any] | None = None,
+    ):
+        self._metrics = sample_metrics(metrics)
+        self._kind: Kind | None = kind
+        self._classes = None if classes is None else [str(name) for name in classes]
+        self._from_logits = from_logits
+        self._show = show
+
+    def run(
+        self,
+        batches: Iterable[Any],
+        directory: storage.PathLike,
+        split: str,
+        *,
+        overall: Mapping[str, float] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Evaluation:
+        """Evaluates every batch and writes the files of `split`, each completely or not at all.
+
+        Args:
+          batches: `SampleBatch`es, or tuples `(ids, y_true, y_pred, inputs, columns)`, the last two optional.
+          directory: The folder for the files; it is created.
+          split: The name of the data, which the file names begin with: "validation", "test".
+          overall: The values of the model's own metrics. It is read last, so it may be filled by the iteration.
+          progress: Called after each batch with the number of samples so far.
+
+        Raises:
+          UsageError: There are no samples, a batch does not fit, or a metric does not return numbers; no file changes.
+        """
+        folder = _prepared(directory, split)
+        passed = _Pass(self._metrics, self._kind, len(self._classes or ()), self._from_logits, self._show)
+        table, rows, last = (folder / f"{split}{suffix}" for suffix in (".csv", ".parquet", ".json"))
+        with storage.atomic_path(table) as new_table, storage.atomic_path(rows) as new_rows:
+            passed.write(batches, new_table, new_rows, progress or (lambda rows: None))
+            summaries = {m.name: summarize(read_column(new_rows, m.name)) for m in self._metrics}
+            page = self._page(passed, split, summaries, overall or {})
+            _warn(passed.reader.rows, passed.reader.repeated_ids(), summaries)
+            last.unlink(missing_ok=True)  # removed first and written last: if it exists, all four belong together
+        storage.write_text(folder / f"{split}_summary.csv", as_csv(summaries))
+        storage.write_text(last, page)
+        return Evaluation(
+            split,
+            passed.reader.rows,
+            passed.kind,
+            {name: summary.mean for name, summary in summaries.items()},
+            {name: summary.count for name, summary in summaries.items()},
+        )
+
+    def _page(self, passed: "_Pass", split: str, summaries: Mapping[str, Summary], overall: Mapping[str, Any]) -> str:
+        """Returns the content of the JSON file."""
+        page = {
+            "format": FORMAT,
+            "split": split,
+            "kind": passed.kind,
+            "rows": passed.reader.rows,
+            "classes": self._classes,
+            "metrics": [_described(metric, summaries[metric.name]) for metric in self._metrics],
+            "confusion": None if passed.outcome.confusion is None else passed.outcome.confusion.tolist(),
+            "overall": {str(name): _finite(float(value)) for name, value in overall.items()},
+            "samples": passed.gallery.samples(),
+        }
+        return json.dumps(page, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 class _Pass:
     """One pass over the data: every batch is checked, measured, written, and searched for samples to show.
 
     Attributes:
-      kind: The kind of problem, known from the first batch on.
-      reader: Checks the batches, and counts their samples.
-      outcome: Reads label, prediction and confidence.
-      gallery: The samples to show.
+      kind: The kind of problem, known after the first batch.
+      reader: Checks the batches and counts their samples.
+      outcome: Extracts label, prediction and confidence.
+      gallery: Collects the samples to show.
     """
 
     def __init__(
@@ -56,16 +166,16 @@ class _Pass:
     def write(
         self, batches: Iterable[Any], csv_path: Path, parquet_path: Path, progress: Callable[[int], None]
     ) -> None:
-        """Takes in all batches and writes a row for each of their samples.
+        """Reads all batches and writes a row for each sample.
 
         Args:
-          batches: What is evaluated.
-          csv_path: Where the rows go.
-          parquet_path: Where they go with everything that is known of them.
+          batches: The batches to evaluate.
+          csv_path: The file for ids and metrics.
+          parquet_path: The file for ids, metrics and all other columns.
           progress: Called after each batch with the number of samples so far.
 
         Raises:
-          UsageError: There are no samples, or some do not fit.
+          UsageError: There are no samples, or a batch does not fit.
         """
         names = [metric.name for metric in self._metrics]
         with (
@@ -100,117 +210,8 @@ class _Pass:
         self.kind, self.outcome = outcome_of(kind, batch.y_true, batch.y_pred, classes, from_logits)
 
 
-FORMAT = 1
-SUFFIXES = (".csv", ".parquet", "_summary.csv", ".json")
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What an evaluation found.
-
-    Attributes:
-      split: Which data it was: "validation", "test".
-      rows: How many samples.
-      kind: Which kind of problem it was taken for.
-      means: The mean of each metric over the samples that have a number; NaN where none has.
-      counts: How many samples have a number, by metric.
-    """
-
-    split: str
-    rows: int
-    kind: Kind
-    means: dict[str, float]
-    counts: dict[str, int]
-
-
-class Evaluator:
-    """Measures samples and writes down what it found, in memory that does not grow with their number.
-
-    Example:
-      evaluator = Evaluator({"error": lambda y_true, y_pred: abs(y_true - y_pred)}, kind="regression")
-      evaluation = evaluator.run([(["a", "b"], y_true, y_pred)], "reports", "test")
-
-    Args:
-      metrics: A dict from name to function, or a list of metrics (see `sample_metrics`).
-      kind: "classification", "regression", "segmentation" or "values"; None: as the first batch looks.
-      classes: Names of the classes, in order.
-      from_logits: Whether predictions over classes are logits; None: as the first batch looks.
-      show: Makes of one sample's input what is shown of it: `lambda x: x.reshape(28, 28)`.
-    """
-
-    def __init__(
-        self,
-        metrics: Mapping[str, Any] | Iterable[Any],
-        *,
-        kind: Kind | None = None,
-        classes: Sequence[str] | None = None,
-        from_logits: bool | None = None,
-        show: Callable[[Any], Any] | None = None,
-    ):
-        self._metrics = sample_metrics(metrics)
-        self._kind: Kind | None = kind
-        self._classes = None if classes is None else [str(name) for name in classes]
-        self._from_logits = from_logits
-        self._show = show
-
-    def run(
-        self,
-        batches: Iterable[Any],
-        directory: storage.PathLike,
-        split: str,
-        *,
-        overall: Mapping[str, float] | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Evaluation:
-        """Evaluates every batch and writes the files of `split`, each whole or not at all.
-
-        Args:
-          batches: `SampleBatch`es, or tuples `(ids, y_true, y_pred, inputs, columns)`, the last two optional.
-          directory: Where the files go; it is created.
-          split: What they are named by: "validation", "test".
-          overall: What the model's own metrics say. It is read last, so it may be filled while batches pass.
-          progress: Called after each batch with the number of samples so far.
-
-        Raises:
-          UsageError: There are no samples, a batch does not fit, or a metric does not give numbers; no file changes.
-        """
-        folder = _prepared(directory, split)
-        passed = _Pass(self._metrics, self._kind, len(self._classes or ()), self._from_logits, self._show)
-        table, rows, last = (folder / f"{split}{suffix}" for suffix in (".csv", ".parquet", ".json"))
-        with storage.atomic_path(table) as new_table, storage.atomic_path(rows) as new_rows:
-            passed.write(batches, new_table, new_rows, progress or (lambda rows: None))
-            summaries = {m.name: summarize(read_column(new_rows, m.name)) for m in self._metrics}
-            page = self._page(passed, split, summaries, overall or {})
-            _warn(passed.reader.rows, passed.reader.repeated_ids(), summaries)
-            last.unlink(missing_ok=True)  # first to go, last to come: where it is, all four belong together
-        storage.write_text(folder / f"{split}_summary.csv", as_csv(summaries))
-        storage.write_text(last, page)
-        return Evaluation(
-            split,
-            passed.reader.rows,
-            passed.kind,
-            {name: summary.mean for name, summary in summaries.items()},
-            {name: summary.count for name, summary in summaries.items()},
-        )
-
-    def _page(self, passed: _Pass, split: str, summaries: Mapping[str, Summary], overall: Mapping[str, Any]) -> str:
-        """Returns the JSON that a page is made of."""
-        page = {
-            "format": FORMAT,
-            "split": split,
-            "kind": passed.kind,
-            "rows": passed.reader.rows,
-            "classes": self._classes,
-            "metrics": [_described(metric, summaries[metric.name]) for metric in self._metrics],
-            "confusion": None if passed.outcome.confusion is None else passed.outcome.confusion.tolist(),
-            "overall": {str(name): _finite(float(value)) for name, value in overall.items()},
-            "samples": passed.gallery.samples(),
-        }
-        return json.dumps(page, ensure_ascii=False, allow_nan=False) + "\n"
-
-
 def _prepared(directory: storage.PathLike, split: str) -> Path:
-    """Makes the directory ready, without what an evaluation that was killed left in it."""
+    """Creates the directory, and removes temporary files of a killed evaluation."""
     if not re.fullmatch(r"\w[\w-]*", split):
         raise UsageError("must consist of letters, digits, _ and -", key="split", received=split)
     folder = Path(directory)

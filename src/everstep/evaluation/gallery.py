@@ -1,7 +1,7 @@
-"""The samples that a report shows: the worst by each metric, and some of every confusion.
+"""The samples that a report shows: the worst by each metric, and some for every cell of the confusion matrix.
 
-A bounded number of samples is kept while the data pass, drawn while their inputs are at hand; of equally bad samples
-the first ones are kept.
+A bounded number of samples is kept during the pass over the data, and drawn while their inputs are in memory. Of
+equally bad samples the first ones are kept.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from everstep.errors import UsageError
 from everstep.evaluation import arrays, display
 from everstep.evaluation.batch import CheckedBatch
-from everstep.evaluation.metric import Better, SampleMetric
+from everstep.evaluation.sample_metric import Better, SampleMetric
 
 PER_METRIC = 24
 PER_CELL = 4
@@ -24,8 +24,8 @@ class Worst:
     """The rows with the worst values so far, worst first.
 
     Args:
-      better: Which values are good; None is read as "lower".
-      size: How many are kept.
+      better: Which values are good; None means "lower".
+      size: The number of rows to keep.
     """
 
     def __init__(self, better: Better | None, size: int):
@@ -35,7 +35,7 @@ class Worst:
         self.rows = np.empty(0, np.int64)
 
     def offer(self, first_row: int, values: np.ndarray) -> bool:
-        """Takes in what is bad enough of a batch, and says if there was any; NaN says nothing, so it is not."""
+        """Keeps the rows of a batch that are bad enough; returns whether there are any. NaNs are not kept."""
         badness = self._sign * values
         floor = self._badness[-1] if len(self.rows) == self._size else -np.inf
         bad = np.flatnonzero(badness > floor)
@@ -49,15 +49,15 @@ class Worst:
 
 
 class Confused:
-    """The first few rows of every cell of the confusion matrix that is off the diagonal."""
+    """The first few rows of every off-diagonal cell of the confusion matrix."""
 
     def __init__(self) -> None:
         self._cells: dict[tuple[int, int], list[int]] = {}
 
     def offer(self, first_row: int, labels: np.ndarray, predicted: np.ndarray) -> bool:
-        """Takes in what a batch adds to cells that are not full, and says if there was any.
+        """Keeps the rows of a batch whose cells are not full; returns whether there are any.
 
-        Rows without a prediction are in no cell.
+        Rows without a prediction belong to no cell.
         """
         changed = False
         for i in np.flatnonzero((labels != predicted) & (predicted >= 0)).tolist():
@@ -69,43 +69,38 @@ class Confused:
         return changed
 
     def rows(self) -> Iterator[int]:
-        """Yields rows, the first of every cell before the second of any."""
+        """Yields the first row of every cell, then the second ones, and so on."""
         for rank in range(PER_CELL):
             yield from (rows[rank] for rows in self._cells.values() if len(rows) > rank)
-
-
-def worst_of_each(betters: Sequence[Better | None]) -> list[Worst]:
-    """Returns a `Worst` for each metric; with many metrics each keeps fewer, so that all together fit."""
-    size = min(PER_METRIC, IN_ALL // max(1, len(betters)))
-    return [Worst(better, max(1, size)) for better in betters]
 
 
 Numbers = Mapping[str, np.ndarray]
 
 
 class Gallery:
-    """Keeps the samples worth looking at, at most 300 in the end.
+    """Collects the samples to show, at most 300.
 
     Args:
-      metrics: What the worst are found by.
-      show: Makes of one sample's input what is shown of it (an image, a text, numbers).
+      metrics: The metrics by which samples are ranked.
+      show: Converts one sample's input to what is shown (an image, a text, numbers).
     """
 
     def __init__(self, metrics: Sequence[SampleMetric], show: Callable[[Any], Any] | None = None):
-        self._worst = dict(zip([m.name for m in metrics], worst_of_each([m.better for m in metrics]), strict=True))
+        size = max(1, min(PER_METRIC, IN_ALL // max(1, len(metrics))))  # with many metrics, fewer for each
+        self._worst = {metric.name: Worst(metric.better, size) for metric in metrics}
         self._confused = Confused()
         self._show = show
         self._samples: dict[int, dict[str, Any]] = {}
 
     def offer(self, batch: CheckedBatch, values: Numbers, outcome: Numbers, masks: bool, cells: bool) -> None:
-        """Takes in what is worth it of a batch, and lets go of what no longer is.
+        """Keeps the samples of a batch that are among the worst, and drops those that no longer are.
 
         Args:
           batch: The samples.
           values: Their metrics.
-          outcome: Label, prediction, confidence, where there are.
+          outcome: Label, prediction and confidence, as far as they are known.
           masks: Whether labels and predictions are masks, to be shown as pictures.
-          cells: Whether labels and predictions are classes that can be confused.
+          cells: Whether labels and predictions are classes, with a confusion matrix.
         """
         changed = [worst.offer(batch.first_row, values[name]) for name, worst in self._worst.items()]
         changed += [self._confused.offer(batch.first_row, outcome["label"], outcome["prediction"])] if cells else []
@@ -115,7 +110,7 @@ class Gallery:
             self._samples = {row: sample for row, sample in (self._samples | new).items() if row in wanted}
 
     def samples(self) -> list[dict[str, Any]]:
-        """Returns the samples in the order of the data, each with why it is there."""
+        """Returns the samples in the order of the data, each with the ranks for which it was chosen."""
         reasons: dict[int, list[dict[str, Any]]] = {}
         for name, worst in self._worst.items():
             for rank, row in enumerate(worst.rows.tolist(), start=1):
@@ -155,14 +150,14 @@ OUTCOME = ("label", "prediction", "confidence")
 
 
 def _num_classes(batch: CheckedBatch) -> int:
-    """Returns how many classes the numbers of a mask are of; 0 where a mask has a channel for each."""
+    """Returns the number of classes of a mask of class numbers; 0 for a mask with a channel per class."""
     classes = int(batch.y_pred.shape[-1])
     is_numbers = batch.y_true.ndim == batch.y_pred.ndim - 1 or batch.y_true.shape[-1] == 1 < classes
     return classes if is_numbers else 0
 
 
 def _plain(value: Any) -> float | int | None:
-    """Returns a number that JSON can spell; a missing one is None."""
+    """Returns a number for JSON; None for a missing one."""
     number = value.item()
     if isinstance(number, int):
         return number if number >= 0 else None

@@ -1,11 +1,11 @@
 """Label, prediction and confidence of each sample, beside its metrics.
 
-They depend on the kind of problem, which is given, or inferred from the first batch:
+They depend on the kind of problem, which is specified, or inferred from the first batch:
 
-    classification   labels are class numbers or one-hot, predictions have one number per class (or one, of two)
+    classification   labels are class numbers or one-hot; predictions have a number per class (or one, for two classes)
     regression       labels and predictions are numbers
     segmentation     both are masks
-    values           anything else: metrics alone
+    values           anything else: only metrics
 """
 
 import dataclasses
@@ -20,23 +20,24 @@ Kind = Literal["classification", "regression", "segmentation", "values"]
 
 
 def kind_of(y_true: Any, y_pred: Any) -> Kind:
-    """Returns the kind that labels and predictions look like; "values" where it is unknown.
+    """Infers the kind of problem from labels and predictions; "values" if it is unknown.
 
-    Class numbers next to a prediction of one number are two classes only if the predictions are within 0 to 1: pass
-    `kind` where this guess is wrong.
+    Class numbers with one number per prediction count as two classes only if the predictions are within 0 to 1: pass
+    `kind` if that is wrong.
     """
     if not (_is_numeric(y_true) and _is_numeric(y_pred)):
         return "values"
     if y_pred.ndim > 2:
         return "segmentation" if y_true.ndim > 2 else "values"
     if y_pred.ndim == 2 and y_pred.shape[1] > 1:
-        return _of_vectors(y_true, y_pred)
+        return _kind_of_vectors(y_true, y_pred)
     if y_true.size != len(y_true):
         return "values"
-    return "classification" if _is_two_classes(y_true, y_pred) else "regression"
+    is_binary = _are_class_numbers(y_true, 2) and bool(((y_pred >= 0) & (y_pred <= 1)).all())
+    return "classification" if is_binary else "regression"
 
 
-def _of_vectors(y_true: np.ndarray, y_pred: np.ndarray) -> Kind:
+def _kind_of_vectors(y_true: np.ndarray, y_pred: np.ndarray) -> Kind:
     if y_true.size == len(y_true):
         return "classification" if _are_class_numbers(y_true, y_pred.shape[1]) else "values"
     if y_true.shape != y_pred.shape:
@@ -44,10 +45,6 @@ def _of_vectors(y_true: np.ndarray, y_pred: np.ndarray) -> Kind:
     if _are_class_numbers(y_true, 2):
         return "classification" if (y_true.sum(axis=1) == 1).all() else "values"
     return "regression"
-
-
-def _is_two_classes(y_true: np.ndarray, y_pred: np.ndarray) -> bool:
-    return _are_class_numbers(y_true, 2) and bool(((y_pred >= 0) & (y_pred <= 1)).all())
 
 
 def _are_class_numbers(values: np.ndarray, count: int) -> bool:
@@ -61,30 +58,30 @@ def _is_numeric(values: Any) -> bool:
 Columns = dict[str, np.ndarray]
 
 MOST_CLASSES = 1_000
-"""Beyond it a confusion matrix is neither kept nor shown."""
+"""With more classes there is no confusion matrix."""
 
 
 class Outcome(Protocol):
-    """Reads label, prediction and confidence from batches; the evaluator calls it with each, in order."""
+    """Extracts label, prediction and confidence; the evaluator calls it with each batch, in order."""
 
     confusion: np.ndarray | None
 
     def columns(self, y_true: Any, y_pred: Any) -> Columns:
-        """Returns one value per sample under each name; floats are NaN where there is none, integers -1."""
+        """Returns columns with one value per sample; a missing float is NaN, a missing integer -1."""
 
 
 class Plain:
-    """Samples of which only metrics are known."""
+    """Samples that have only metrics."""
 
     confusion: np.ndarray | None = None
 
     def columns(self, y_true: Any, y_pred: Any) -> Columns:
-        """Returns nothing."""
+        """Returns no columns."""
         return {}
 
 
 class Numbers:
-    """Regression: the label and the prediction themselves, where they are one number."""
+    """Regression: the label and the prediction, if each is one number."""
 
     confusion: np.ndarray | None = None
 
@@ -96,11 +93,11 @@ class Numbers:
 
 
 class Classes:
-    """Classification: class numbers, how sure the model was, and the confusion matrix while it goes.
+    """Classification: class numbers, the model's confidence, and the confusion matrix so far.
 
     Args:
-      count: How many classes there are.
-      from_logits: Whether predictions are logits. None: seen in the first batch, by values outside 0 to 1.
+      count: The number of classes.
+      from_logits: Whether predictions are logits; None to infer it from values outside 0 to 1 in the first batch.
     """
 
     def __init__(self, count: int, from_logits: bool | None):
@@ -109,7 +106,7 @@ class Classes:
         self.confusion: np.ndarray | None = np.zeros((count, count), np.int64) if count <= MOST_CLASSES else None
 
     def columns(self, y_true: Any, y_pred: Any) -> Columns:
-        """Returns `label`, `prediction` (-1 where the answer is not finite) and `confidence`."""
+        """Returns `label`, `prediction` (-1 if the model's output is not finite) and `confidence`."""
         labels = _class_numbers(y_true, self._count)
         shares = self._probabilities(y_pred.reshape(len(y_pred), -1).astype(np.float64))
         finite = np.isfinite(shares).all(axis=1)
@@ -124,31 +121,33 @@ class Classes:
             self._from_logits = outside
         if outside and not self._from_logits:
             raise UsageError(
-                "began as probabilities and now leave 0 to 1",
+                "were probabilities in earlier batches and are now outside 0 to 1",
                 key="y_pred",
                 remedy="pass from_logits=True if they are logits",
             )
         with np.errstate(over="ignore", invalid="ignore"):
-            return _of_logits(scores) if self._from_logits else _of_two(scores)
+            if self._from_logits:
+                return _softmax(scores)
+        return np.concatenate([1 - scores, scores], axis=1) if scores.shape[1] == 1 else scores
 
 
 def outcome_of(
     kind: Kind | None, y_true: Any, y_pred: Any, classes: int, from_logits: bool | None
 ) -> tuple[Kind, Outcome]:
-    """Returns the kind of a problem and its reader, from the first batch.
+    """Returns the kind of a problem and its `Outcome`, from the first batch.
 
     Args:
-      kind: The kind that was given; None to infer it.
+      kind: The specified kind; None to infer it.
       y_true: Labels of the first batch.
       y_pred: Predictions of the first batch.
-      classes: How many class names were given, 0 for none.
-      from_logits: See `Classes`.
+      classes: The number of class names, 0 for none.
+      from_logits: Whether predictions are logits; see `Classes`.
 
     Raises:
-      UsageError: There is no such kind, or the names of the classes are not as many as the predictions.
+      UsageError: There is no such kind, or there are not as many class names as predictions.
     """
     if kind is not None and kind not in get_args(Kind):
-        raise UsageError("unknown", key="kind", received=kind, remedy=nearest(str(kind), get_args(Kind)))
+        raise UsageError("there is no such kind", key="kind", received=kind, remedy=nearest(str(kind), get_args(Kind)))
     kind = kind or kind_of(y_true, y_pred)
     if kind != "classification":
         return kind, (Numbers() if kind == "regression" else Plain())
@@ -175,12 +174,8 @@ def _class_numbers(y_true: Any, count: int) -> np.ndarray:
     return labels.reshape(-1).astype(np.int64)
 
 
-def _of_two(shares: np.ndarray) -> np.ndarray:
-    """Returns probabilities with a column for each of two classes, where there was one for the second."""
-    return np.concatenate([1 - shares, shares], axis=1) if shares.shape[1] == 1 else shares
-
-
-def _of_logits(scores: np.ndarray) -> np.ndarray:
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    """Returns probabilities from logits; one logit is that of the second of two classes."""
     if scores.shape[1] == 1:
         scores = np.concatenate([np.zeros_like(scores), scores], axis=1)
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))

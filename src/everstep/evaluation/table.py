@@ -1,7 +1,6 @@
-"""The rows of an evaluation on their way to disk: a CSV for people and a Parquet file for programs.
+"""The rows of an evaluation: written as CSV and Parquet, and summarized.
 
-Rows are held back until there are enough for a chunk, and written in the order in which they came: memory does not
-grow with their number.
+Rows are buffered until there are enough for a chunk, and written in order: memory does not grow with their number.
 """
 
 import csv
@@ -20,23 +19,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everstep.errors import UsageError
-from everstep.evaluation.metric import RESERVED
+from everstep.evaluation.sample_metric import RESERVED
 
 CHUNK = 32_768
-"""Rows per chunk: some megabytes, and row groups that a reader can skip."""
+"""Rows per chunk, and per row group of the Parquet file: some megabytes."""
 
 
 class Table:
-    """Takes rows in batches and writes them in chunks; the files are whole, and on disk, when the block ends.
+    """Takes rows in batches and writes them in chunks; the files are complete, and on disk, when the block ends.
 
     Example:
       with Table(csv_file, parquet_file, ["loss"]) as table:
           table.add(["a", "b"], {"loss": losses}, {"label": labels}, {"camera": ["left", "right"]})
 
     Args:
-      csv_file: Open, with `newline=""`. Gets the id, under an empty header as pandas writes an index, and the metrics.
-      parquet_file: An open file. Gets the same as `id` and float64 columns, and everything else that is known of a row.
-      metrics: Their names, in order.
+      csv_file: A file opened with `newline=""`, for the ids, under an empty header as in pandas, and the metrics.
+      parquet_file: An open file, for the same as `id` and float64 columns, and all other columns.
+      metrics: The names of the metrics, in order.
     """
 
     def __init__(self, csv_file: TextIO, parquet_file: BinaryIO, metrics: Sequence[str]):
@@ -58,9 +57,11 @@ class Table:
                 self._flush()
         finally:
             if self._writer is not None:
-                self._writer.close()  # also when something failed: it would complain when it is collected
+                self._writer.close()  # even after a failure: it warns if it is garbage-collected open
         if kind is None:
-            self._sync()
+            for file in self._files:
+                file.flush()
+                os.fsync(file.fileno())
 
     def add(
         self,
@@ -72,10 +73,10 @@ class Table:
         """Adds one batch; every batch has the same names.
 
         Args:
-          ids: One per row.
+          ids: One id per row.
           metrics: A number for each row, by metric.
-          outcome: `label`, `prediction` and the like; a negative whole number is a missing one.
-          columns: Facts of the user's, of any scalar type.
+          outcome: `label`, `prediction` and `confidence`; a negative integer is a missing value.
+          columns: The user's columns, of any scalar type.
         """
         self._ids += ids
         for name, numbers in {**metrics, **outcome}.items():
@@ -104,7 +105,7 @@ class Table:
         self._writer.write_table(pa.table(fitting, schema=schema), row_group_size=CHUNK)
 
     def _rewritten(self, writer: pq.ParquetWriter, wider: Sequence[str]) -> pq.ParquetWriter:
-        """Writes the rows so far again, a chunk at a time, with whole numbers of these columns as floats."""
+        """Rewrites the rows so far, a chunk at a time, with the integers of these columns as floats."""
         writer.close()
         file = self._files[1]
         file.flush()
@@ -115,17 +116,12 @@ class Table:
             file.truncate()
             return _copied(pq.ParquetFile(copy), file, wider)
 
-    def _sync(self) -> None:
-        for file in self._files:
-            file.flush()
-            os.fsync(file.fileno())
-
 
 def check_columns(columns: Sequence[str], metrics: Sequence[str]) -> None:
-    """Checks that the user's columns have names of their own.
+    """Checks that the user's columns have unique names.
 
     Raises:
-      UsageError: One is named as a metric, or as a column that is always there.
+      UsageError: One has the name of a metric or of a reserved column.
     """
     for name in columns:
         if not name.strip() or name in RESERVED or name in metrics:
@@ -150,7 +146,7 @@ def _is_wider(now: pa.DataType, before: pa.DataType) -> bool:
 
 
 def _copied(source: pq.ParquetFile, file: BinaryIO, wider: Sequence[str]) -> pq.ParquetWriter:
-    """Returns a writer that has written what the source has, some of its columns as floats."""
+    """Returns a writer to which the source has been copied, with some of its columns as floats."""
     fields = [field.with_type(pa.float64()) if field.name in wider else field for field in source.schema_arrow]
     writer = pq.ParquetWriter(file, pa.schema(fields))
     try:
@@ -177,9 +173,12 @@ STATISTICS = ("count", "mean", "std", "min", "25%", "50%", "75%", "max")
 
 @dataclass(frozen=True)
 class Summary:
-    """What a column looks like; NaN is left out of everything, and a value is NaN where nothing is left.
+    """Statistics and histogram of a column, without its NaNs; a statistic is NaN if no value is left.
 
-    The numbers are those of pandas' `describe()`, under its names.
+    Attributes:
+      values: The statistics of pandas' `describe()`, by its names.
+      edges: The edges of the histogram's bins.
+      counts: The number of values in each bin.
     """
 
     values: dict[str, float]
@@ -188,12 +187,12 @@ class Summary:
 
     @property
     def mean(self) -> float:
-        """The mean over the samples that have a number."""
+        """The mean over the samples that have a value."""
         return self.values["mean"]
 
     @property
     def count(self) -> int:
-        """How many samples have a number."""
+        """The number of samples that have a value."""
         return int(self.values["count"])
 
 
@@ -231,14 +230,14 @@ def _statistics(known: np.ndarray) -> dict[str, float]:
 
 
 def _edges(known: np.ndarray) -> np.ndarray:
-    """Returns the borders of the bins, from the smallest value to the largest; around a single one, some room."""
+    """Returns the edges of the bins, from the smallest value to the largest; around a single value, with a margin."""
     low, high = (known.min(), known.max()) if known.size else (0.0, 1.0)
     edges = _spaced(low, high)
     if edges[0] < edges[1]:
         return edges
-    room = max(0.5, 1e-6 * abs(low))
-    return _spaced(low - room, high + room)
+    margin = max(0.5, 1e-6 * abs(low))
+    return _spaced(low - margin, high + margin)
 
 
 def _spaced(low: float, high: float) -> np.ndarray:
-    return 2 * np.linspace(low / 2, high / 2, BINS + 1)  # by halves: the distance of two floats may be none
+    return 2 * np.linspace(low / 2, high / 2, BINS + 1)  # halved: the difference of two floats may overflow

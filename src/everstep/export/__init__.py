@@ -1,7 +1,14 @@
-"""Serve: a trained model in a form that others load.
+"""Export: a trained model in formats that others load.
 
-One file per format. Each export is written under another name, loaded back and compared with the live model
-before it takes its own: a file that is there is a file that works.
+    from everstep.export import export_model
+
+    export_model(model, "serving/digits")                                # a Keras model
+    export_model("runs/digits", "serving/best", checkpoint="best")       # the model of a run
+
+`export_model` writes every format that the backend has. `ExportModule` and `export` write SavedModels with
+preprocessing, several signatures and numbered versions; `CheckpointExports` keeps one for every checkpoint of a run.
+There is one file per format. Each export is written under a temporary name, loaded back and compared with the live
+model before it gets its own: an exported file that exists is one that works.
 
 The names below are loaded when first used: commands import parts of this package before the backend is chosen.
 """
@@ -11,6 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from everstep.export.checkpoint_exports import CheckpointExports as CheckpointExports
+    from everstep.export.keras_file import export_keras as export_keras
+    from everstep.export.model_export import load_checkpoint as load_checkpoint
+    from everstep.export.run_export import export_model as export_model
+    from everstep.export.saved_model import export_saved_model as export_saved_model
     from everstep.export.serving import ExportModule as ExportModule
     from everstep.export.serving import export as export
     from everstep.export.torch_program import export_torch_program as export_torch_program
@@ -19,7 +30,11 @@ _WHERE = {
     "CheckpointExports": "checkpoint_exports",
     "ExportModule": "serving",
     "export": "serving",
+    "export_keras": "keras_file",
+    "export_model": "run_export",
+    "export_saved_model": "saved_model",
     "export_torch_program": "torch_program",
+    "load_checkpoint": "model_export",
 }
 
 __all__ = sorted(_WHERE)

@@ -16,23 +16,23 @@ from everstep.export.serving import ExportModule, export, read_origin
 
 
 class CheckpointExports:
-    """Keeps a SavedModel beside each checkpoint: `directory/<step>`, which TensorFlow Serving takes for versions.
+    """Keeps a SavedModel for each checkpoint: `directory/<step>`, which TensorFlow Serving reads as versions.
 
-    As an action of a run, or in a process of its own that follows one:
+    Use it as an action of a run, or in a process of its own that follows one:
 
         exports = CheckpointExports(ExportModule(params, task.build_model()), ["serve"], "runs/x", "serving/x")
         everstep.run_experiment(…, model_dir="runs/x", train_actions=[exports])
         exports.update()
 
-    Actions come before the checkpoint of their step, so a step is exported with the next call. The module needs a
-    model of its own: it is given the weights of one checkpoint after the other.
+    Actions run before the checkpoint of their step is saved, so a step is exported by the next call. The module needs
+    a model of its own, into which the weights of one checkpoint after the other are loaded.
 
     Args:
-      module: What to export, around another model than the one that is trained.
-      function_keys: As `export` takes them.
+      module: The module to export, around another model than the one being trained.
+      function_keys: Methods and their signatures, as for `export`.
       checkpoints: A run directory, or its `checkpoints`.
-      directory: Where the SavedModels go.
-      samples: As `export` takes them.
+      directory: The folder for the SavedModels.
+      samples: Batches to compare outputs on, as for `export`.
     """
 
     def __init__(
@@ -49,21 +49,22 @@ class CheckpointExports:
         self._directory = Path(directory)
 
     def __call__(self, logs: Mapping[str, Any]) -> None:
-        """Brings the exports up to date; an action. A run's first one comes before its first checkpoint."""
+        """Updates the exports, as an action of a run; does nothing before the first checkpoint."""
         if self._checkpoints.is_dir():
             self.update()
 
     def update(self) -> list[Path]:
-        """Exports the checkpoints that are new, and removes the exports of those that are gone; returns the new.
+        """Exports new checkpoints, and removes the exports of deleted ones; returns the new paths.
 
-        Only what was exported from the same run is ever removed or replaced.
+        Only exports of the same run are ever removed or replaced.
 
         Raises:
-          UsageError: There is no such run, or something else has the name of a step in `directory`.
+          UsageError: The run does not exist, or something else in `directory` has the name of a step.
         """
         if not self._checkpoints.is_dir():
             raise UsageError("is not a directory", key="checkpoints", received=str(self._checkpoints))
-        steps = self._steps()
+        with contextlib.closing(OrbaxCheckpointer(self._checkpoints, repair=False)) as checkpointer:
+            steps = checkpointer.steps()
         kept = {step: origin for step in steps if (origin := self._origin(step))}
         written = [path for step, origin in kept.items() if (path := self._export(step, origin))]
         runs = {origin["run"] for origin in kept.values()}
@@ -74,7 +75,7 @@ class CheckpointExports:
 
     @property
     def latest(self) -> Path | None:
-        """The SavedModel of the newest checkpoint that is exported, or None."""
+        """The SavedModel of the newest exported checkpoint, or None."""
         exported = [path for path in self._numbered().values() if read_origin(path)]
         return exported[-1] if exported else None
 
@@ -87,9 +88,9 @@ class CheckpointExports:
         """Yields each new SavedModel in `directory`, whichever process exports it, oldest first.
 
         Args:
-          timeout: Seconds to wait for the next one; None for ever.
+          timeout: Seconds to wait for the next one; None to wait forever.
           interval: Seconds between two polls.
-          done: Called when there is nothing new; True ends the iteration.
+          done: Called when there is nothing new; returning True ends the iteration.
         """
         seen: set[int] = set()
         last = time.monotonic()
@@ -120,15 +121,11 @@ class CheckpointExports:
         except UsageError:
             if checkpoint.exists():
                 raise
-            return None  # removed meanwhile by the run that wrote it
+            return None  # the run has deleted it in the meantime
         return path
 
-    def _steps(self) -> list[int]:
-        with contextlib.closing(OrbaxCheckpointer(self._checkpoints, repair=False)) as checkpointer:
-            return checkpointer.steps()
-
     def _origin(self, step: int) -> dict[str, Any] | None:
-        """Returns the origin that the export of a checkpoint records; None if the checkpoint was removed meanwhile."""
+        """Returns the origin to record with a checkpoint's export; None if the checkpoint was deleted meanwhile."""
         checkpoint = self._checkpoints / str(step)
         try:
             record = manifest.read(checkpoint)
@@ -139,7 +136,7 @@ class CheckpointExports:
         return {"run": record.run, "step": step, "saved": record.saved}
 
     def _numbered(self) -> dict[int, Path]:
-        """Returns the versions in the directory by their numbers, oldest first, whatever wrote them."""
+        """Returns all numbered versions in the directory, oldest first, including those of other programs."""
         entries = self._directory.iterdir() if self._directory.is_dir() else ()
         numbered = {int(path.name): path for path in entries if re.fullmatch("[0-9]+", path.name)}
         return dict(sorted(numbered.items()))

@@ -22,7 +22,7 @@ def live_outputs(model: keras.Model, sample: Any) -> list[np.ndarray]:
 
 @contextlib.contextmanager
 def unchanged(variables: Sequence[keras.Variable]) -> Iterator[None]:
-    """Restores the variables after the block: a model may count or draw random numbers when it is called."""
+    """Restores the variables after the block: a call may change counters and random seeds."""
     before = [keras.ops.convert_to_numpy(variable.value).copy() for variable in variables]
     try:
         yield
@@ -32,28 +32,41 @@ def unchanged(variables: Sequence[keras.Variable]) -> Iterator[None]:
 
 
 def flat_arrays(outputs: Any) -> list[np.ndarray]:
-    """Returns the arrays of a nested structure in the order of Keras's trees."""
+    """Returns the arrays of a nested structure in the order of `keras.tree`."""
     return [keras.ops.convert_to_numpy(output) for output in keras.tree.flatten(outputs)]
 
 
-def check_same(model: keras.Model, expected: list[np.ndarray], actual: list[np.ndarray], what: str) -> None:
-    """Checks outputs loaded back against the live ones.
+def check_same(
+    model: keras.Model, expected: list[np.ndarray], actual: list[np.ndarray], received: str, key: str = "export"
+) -> None:
+    """Checks the outputs of the loaded export against those of the live model.
 
-    The tolerance is relative to the largest value of an output: 1e-5, or 1e-2 where the arithmetic itself has
-    less (half precision; accelerators, which multiply float32 with ten bits).
+    The tolerance is relative to the largest value of an output: 1e-5, or 1e-2 where the arithmetic is less precise
+    (half precision; accelerators, which multiply float32 with ten bits).
+
+    Args:
+      model: The live model, whose precision decides on the tolerance.
+      expected: Its outputs, flat.
+      actual: The outputs of the loaded export, flat.
+      received: The path or name of the export, for error messages.
+      key: What kind of thing that is, for error messages.
 
     Raises:
       TrainingError: They differ; the message says by how much.
     """
     wanted, got = [a.shape for a in expected], [a.shape for a in actual]
     if wanted != got:
-        raise TrainingError(f"{what} loads back with outputs of shape {got}, the model's are {wanted}")
+        raise TrainingError(
+            f"loads back with outputs of shape {got}, the model's are {wanted}", key=key, received=received
+        )
     tolerance = _tolerance(model)
     worst = max((_difference(a, b) for a, b in zip(expected, actual, strict=True)), default=0.0)
     if not worst <= tolerance:
         raise TrainingError(
-            f"{what} does not have the outputs of the trained model: they differ by {worst:.2g} of their scale, "
+            f"does not have the outputs of the trained model: they differ by {worst:.2g} of their scale, "
             f"{tolerance:g} is allowed",
+            key=key,
+            received=received,
             remedy="look for layers whose call depends on Python state",
         )
 

@@ -1,8 +1,8 @@
 """Keras code of the JAX backend, called with TensorFlow's tensors.
 
-A SavedModel is TensorFlow's, whatever trained the model. On the TensorFlow backend its parts are simply called. On
-JAX a part may be Keras code, which goes into the SavedModel as a compiled program, or TensorFlow code (decoding
-images, splitting text), which goes in unchanged; the first call shows which of the two it is.
+A SavedModel is TensorFlow's format on every backend. On the TensorFlow backend its functions are called as they are.
+On JAX a function may be Keras code, which is saved as a compiled program, or TensorFlow code (decoding images,
+splitting text), which is saved unchanged; the first call shows which of the two it is.
 """
 
 import itertools
@@ -23,21 +23,26 @@ class Bridge:
     """Wraps functions so that TensorFlow can call them, eagerly (live) and while it traces (for the SavedModel).
 
     Attributes:
-      variables: The Keras variables with those that stand for them in the SavedModel; empty on TensorFlow, where they
-        are the same.
+      variables: Pairs of Keras variables and their counterparts in the SavedModel; empty on TensorFlow, where they are
+        the same.
     """
 
     def __init__(self) -> None:
         self.variables: list[tuple[keras.Variable, Any]] = []
 
     def part(self, fn: Part, keras_only: bool = False) -> Part:
-        """Returns `fn` for TensorFlow's tensors, nested as you like; `keras_only` where it cannot be TensorFlow's."""
+        """Returns `fn` as a function of TensorFlow's tensors, in any nesting.
+
+        Args:
+          fn: The function.
+          keras_only: Whether it is certainly Keras code, and need not be tried as TensorFlow code.
+        """
         if keras.backend.backend() != "jax":
             return fn
         saved_model.require_support()
         import tensorflow as tf
 
-        # Else TensorFlow would look for its own control flow in all of JAX, where a user's function calls this.
+        # Otherwise AutoGraph would convert all of JAX, if a user's tf.function calls this.
         return tf.autograph.experimental.do_not_convert(lambda inputs: self._call(fn, inputs, keras_only))
 
     def _call(self, fn: Part, inputs: Any, keras_only: bool) -> Any:
@@ -51,7 +56,7 @@ class Bridge:
             return fn(tensors)
         try:
             return as_keras(fn, tensors)
-        except Exception as keras_error:  # whatever TensorFlow's functions say to JAX's arrays
+        except Exception as keras_error:  # TensorFlow's functions raise many kinds for JAX's arrays
             try:
                 return fn(tensors)
             except Exception as tensorflow_error:
@@ -83,7 +88,7 @@ class Bridge:
 
 
 def _stateless(fn: Part, held: Sequence[keras.Variable]) -> Callable[[list, Any], tuple[Any, dict[str, Any]]]:
-    """Makes `fn` a function of its variables, too; returns the variables that it changed by their positions."""
+    """Returns `fn` as a function of the variables and the inputs; it also returns changed variables by position."""
 
     def stateless(values: list, inputs: Any) -> tuple[Any, dict[str, Any]]:
         with keras.StatelessScope(list(zip(held, values, strict=True))) as scope:
@@ -97,7 +102,7 @@ def _stateless(fn: Part, held: Sequence[keras.Variable]) -> Callable[[list, Any]
 
 
 def _polymorphic(inputs: Any) -> Any:
-    """Returns the shapes of tensors as JAX spells those with open dimensions; the open first one is shared by all."""
+    """Returns shapes in JAX's notation for open dimensions; all inputs share an open first dimension, the batch."""
     import tensorflow as tf
 
     def shape(tensor: Any) -> str:

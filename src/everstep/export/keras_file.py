@@ -12,26 +12,26 @@ from everstep.export.comparison import check_same, flat_arrays, live_outputs
 
 
 def export_keras(model: keras.Model, path: storage.PathLike, sample: Any) -> None:
-    """Writes the model to a `.keras` file that is known to load and to answer as the model does.
+    """Writes the model to a `.keras` file, after checking that it loads and has the model's outputs.
 
     Args:
       model: The trained model.
-      path: Where to write, ending in `.keras`; the directory is created.
+      path: The file to write, ending in `.keras`; its directory is created.
       sample: One batch of model inputs, NumPy arrays in any nesting.
 
     Raises:
-      TrainingError: The file cannot be loaded without further code, or answers otherwise. Nothing is written.
+      TrainingError: The file cannot be loaded without further code, or has other outputs. Nothing is written.
     """
     storage.prepare_directory(Path(path).parent)
     with suspended(), storage.atomic_path(path) as temporary:
         expected = live_outputs(model, sample)
         model.save(temporary)
-        loaded = _load(temporary, model)
-        check_same(model, expected, flat_arrays(loaded(sample, training=False)), f"{str(path)!r}")
+        loaded = _load_safely(temporary, model)
+        check_same(model, expected, flat_arrays(loaded(sample, training=False)), str(path))
 
 
-def _load(path: Path, model: keras.Model) -> keras.Model:
-    """Loads as a stranger would: safe mode, no custom objects handed over."""
+def _load_safely(path: Path, model: keras.Model) -> keras.Model:
+    """Loads the file as any other process would: in safe mode, without custom objects."""
     try:
         return keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:
@@ -39,7 +39,9 @@ def _load(path: Path, model: keras.Model) -> keras.Model:
         innermost = str(error).rpartition("Exception encountered: ")[2]
         cause = innermost.strip().partition("\n")[0].partition(". ")[0].rstrip(".")
         raise TrainingError(
-            f"model {model.name!r} can be saved but not loaded again without its code: {cause}",
+            f"can be saved but not loaded again without its code: {cause}",
+            key="model",
+            received=model.name,
             remedy="decorate its classes and functions with @keras.saving.register_keras_serializable(), give them "
             "get_config, and replace Lambda layers by layer classes",
         ) from error

@@ -1,6 +1,6 @@
-"""Exporting the model of a run: with the weights it was evaluated with, in every format that the backend has.
+"""Exports a model in every format that the backend has, with the weights it was evaluated with.
 
-The same steps for every entry point:
+Every entry point takes the same steps:
 
     sample = sample_inputs(model, batch)
     with evaluated_weights(optimizer):
@@ -32,37 +32,37 @@ logger = logging.getLogger(__name__)
 SAVED_MODEL = "saved_model"
 """The name of a SavedModel in a run's `export/`."""
 
-_SAMPLES = 8  # of a batch that an export is compared on
-_MADE_UP_SAMPLES, _OPEN_SIZE = 2, 32  # of a batch that is made up: its size, and that of other open dimensions
+_SAMPLES = 8  # to compare an export on
+_RANDOM_SAMPLES, _OPEN_SIZE = 2, 32  # of a random batch: its size, and the size of other open dimensions
 
 
 @contextlib.contextmanager
 def evaluated_weights(optimizer: Any) -> Iterator[None]:
-    """Inside the block the model has the weights that it is evaluated with: their averages, if the optimizer has any.
+    """Inside the block the model has the weights it is evaluated with: the optimizer's moving averages, if any.
 
-    Works on the Keras objects, which have to be current: they are in an action, and after `Trainer.close`.
+    It swaps the values of Keras variables, which must be current: they are in an action, and after `Trainer.close`.
 
     Args:
-      optimizer: The optimizer that trained the model, or None. The model keeps its weights if it averages none.
+      optimizer: The optimizer that trained the model, or None. Without averages the model keeps its weights.
     """
     average = find_average(optimizer)
     pairs = [] if average is None else average.pairs()
     with unchanged([variable for variable, _ in pairs]):
         for variable, mean in pairs:
-            variable.assign(mean.value)  # of a bfloat16 Variable itself JAX makes no array
+            variable.assign(mean.value)  # JAX cannot convert a bfloat16 Variable itself to an array
         yield
 
 
 def sample_inputs(model: keras.Model, inputs: Any = None) -> Any:
-    """Returns a small batch of inputs, to compare an export with the live model on.
+    """Returns a small batch of inputs to compare an export with the live model on.
 
     Args:
-      model: The model.
-      inputs: A batch of its inputs, of which the first few are taken; None to make up numbers of the shapes that the
+      model: The model to export.
+      inputs: A batch of its inputs, of which the first few are taken; None for random numbers in the shapes that the
         model declares.
 
     Raises:
-      UsageError: The model declares no inputs, or strings, which cannot be made up.
+      UsageError: The model declares no inputs, or string inputs, for which there are no random values.
     """
     if inputs is not None:
         return first_samples(inputs, _SAMPLES)
@@ -71,18 +71,18 @@ def sample_inputs(model: keras.Model, inputs: Any = None) -> Any:
     leaves = keras.tree.flatten(declared)
     if not leaves or any(one.dtype == "string" for one in leaves):
         raise UsageError(
-            f"model {model.name!r} does not declare inputs that numbers can be made up for",
+            f"is needed, since model {model.name!r} declares no numeric inputs",
             key="sample",
             remedy="pass a batch of inputs",
         )
-    batch = keras.tree.map_structure(lambda one: made_up(one.shape, one.dtype), declared)
+    batch = keras.tree.map_structure(lambda one: random_input(one.shape, one.dtype), declared)
     return batch[0] if isinstance(batch, list) and len(batch) == 1 else batch
 
 
-def made_up(shape: Sequence[int | None], dtype: Any) -> np.ndarray:
-    """Returns numbers for an input: normally distributed, or 0 and 1 for whole numbers, which may be table indices."""
+def random_input(shape: Sequence[int | None], dtype: Any) -> np.ndarray:
+    """Returns random numbers for an input: normal floats, and for integers 0 and 1, which are valid table indices."""
     dtype = keras.backend.standardize_dtype(dtype)
-    sizes = [size or (_OPEN_SIZE if axis else _MADE_UP_SAMPLES) for axis, size in enumerate(shape)]
+    sizes = [size or (_OPEN_SIZE if axis else _RANDOM_SAMPLES) for axis, size in enumerate(shape)]
     random = np.random.default_rng(0)
     if "float" in dtype:
         return random.normal(size=sizes).astype("float32" if dtype == "bfloat16" else dtype)
@@ -93,7 +93,12 @@ def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
     """Writes every format of the backend, each loaded back and compared; returns the paths that were written.
 
     `model.keras` on each backend; `saved_model/` on TensorFlow and JAX; `model.pt2` on PyTorch. A format that this
-    model or this machine cannot have is a warning.
+    model or this machine does not support is skipped with a warning.
+
+    Args:
+      model: The model, built.
+      directory: The folder to write to; it is created.
+      sample: A batch of model inputs, as `sample_inputs` returns it.
     """
     if type(model).call is keras.Model.call:
         logger.warning(
@@ -118,51 +123,41 @@ def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
 
 
 def serving_format() -> tuple[str, Callable[[keras.Model, Path, Any], None]]:
-    """Returns the file name of the format that the backend's own tools serve, and the function that writes it."""
+    """Returns the file name and the writer of the backend's serving format: SavedModel, or PyTorch's program."""
     if keras.backend.backend() == "torch":
         return "model.pt2", export_torch_program
     return SAVED_MODEL, export_saved_model
 
 
 def load_checkpoint(model: keras.Model, path: storage.PathLike) -> None:
-    """Gives a model the weights that a run has saved; on an error the model is as it was.
+    """Loads the weights that a run has saved into a model; after an error the model is unchanged.
 
-    Of a run that averages its weights, the averages: what it evaluates, and exports itself.
+    For a run that averages its weights, these are the averages, which the run itself evaluates and exports.
+
+        load_checkpoint(model, "runs/digits")
 
     Args:
       model: The model, built.
-      path: What `task.init_checkpoint` takes as well: a run directory or its `checkpoints`, of which the newest is
-        taken; one checkpoint; a `.keras` or `.weights.h5` file; a TensorFlow checkpoint.
+      path: A run directory or its `checkpoints`, for the newest checkpoint; one checkpoint; or anything else that
+        `task.init_checkpoint` takes: a `.keras` or `.weights.h5` file, a TensorFlow checkpoint.
 
     Raises:
-      UsageError: There is no checkpoint, or it does not have every weight of this model.
+      UsageError: There is no checkpoint, or it lacks a weight of this model.
     """
     load(model, os.path.abspath(path), key="checkpoint_path", complete=True)
 
 
 def refuse_non_finite(model: keras.Model) -> None:
-    """Checks that a model has no NaN and no infinity among its weights.
+    """Checks that all weights of a model are finite.
 
     Raises:
-      TrainingError: Names the first such weight.
+      TrainingError: A weight is NaN or infinite; the message names the first one.
     """
     for weight in model.weights:
         values = keras.ops.convert_to_numpy(weight.value)
         if values.dtype.kind not in "biuUS" and not np.isfinite(values).all():
             raise TrainingError(
-                f"{weight.path} is not finite, so the model is not saved",
+                "is not finite, so the model is not saved",
+                key=weight.path,
                 remedy="check the data and the learning rate",
             )
-
-
-@contextlib.contextmanager
-def _remembering(model: keras.Model) -> Iterator[None]:
-    """After the block a stateful RNN has what it had before it: the comparison calls the model."""
-    layers = [layer for layer in model._flatten_layers() if getattr(layer, "stateful", False)]
-    kept = [variable for layer in layers for variable in keras.tree.flatten(getattr(layer, "states", None) or [])]
-    values = [keras.ops.convert_to_numpy(variable).copy() for variable in kept]
-    try:
-        yield
-    finally:
-        for variable, value in zip(kept, values, strict=True):
-            variable.assign(value)

@@ -1,4 +1,4 @@
-"""`saved_model/`: the forward pass alone, for TensorFlow Serving and all that reads SavedModels."""
+"""`saved_model/`: the forward pass, for TensorFlow Serving and everything else that reads SavedModels."""
 
 import contextlib
 import importlib.util
@@ -20,19 +20,20 @@ _BACKENDS = ("tensorflow", "jax")
 
 
 def export_saved_model(model: keras.Model, directory: storage.PathLike, sample: Any) -> None:
-    """Writes the model as a SavedModel that is known to load and to answer as the model does.
+    """Writes the model as a SavedModel, after checking that it loads and has the model's outputs.
 
-    It holds the variables of the model and nothing of the optimizer; the endpoint is `serve`. The batch may
-    have any size. With the JAX backend it holds programs for the CPU and for the device trained on.
+    It contains the variables of the model and none of the optimizer; the endpoint is `serve`. The batch may have any
+    size. With the JAX backend it contains programs for the CPU and for the device of this process.
 
     Args:
       model: The trained model.
-      directory: Where to write; a SavedModel that is there is replaced.
+      directory: The directory to write; an existing SavedModel is replaced.
       sample: One batch of model inputs, NumPy arrays in any nesting.
 
     Raises:
-      UsageError: TensorFlow is not installed, the backend cannot write SavedModels, or something else is there.
-      TrainingError: What was written answers otherwise than the model. Nothing is left of it.
+      UsageError: TensorFlow is not installed, the backend cannot write SavedModels, or the directory holds something
+        else.
+      TrainingError: The SavedModel has other outputs than the model; it is removed.
     """
     require_support()
     require_replaceable(Path(directory))
@@ -42,11 +43,11 @@ def export_saved_model(model: keras.Model, directory: storage.PathLike, sample: 
         expected = live_outputs(model, sample)
         _write(model, temporary, signature)
         actual = _loaded_outputs(temporary, signature, sample)
-        check_same(model, expected, actual, f"{str(directory)!r}")
+        check_same(model, expected, actual, str(directory))
 
 
 def _signature(model: keras.Model, sample: Any) -> Any:
-    """Returns the input spec in the structure of `sample`: as the model declares it, else any batch size."""
+    """Returns input specs in the structure of `sample`: those the model declares, else of any batch size."""
     arrays = keras.tree.flatten(sample)
     if declared := declared_inputs(model, sample):
         specs = [keras.InputSpec(shape=i.shape, dtype=i.dtype, name=i.name) for i in declared]
@@ -56,9 +57,9 @@ def _signature(model: keras.Model, sample: Any) -> Any:
 
 
 def declared_inputs(model: keras.Model, sample: Any) -> list[Any]:
-    """Returns the model's inputs in the flat order of `sample`; none where it does not declare as many.
+    """Returns the model's inputs in the flat order of `sample`; [] if it does not declare as many.
 
-    Keras finds the inputs of a dictionary by their names, in whatever order the model lists them.
+    Keras finds the inputs of a dictionary by name, whatever the order in which the model lists them.
     """
     declared = list(getattr(model, "inputs", None) or ())
     if len(declared) != len(keras.tree.flatten(sample)):
@@ -71,7 +72,7 @@ def declared_inputs(model: keras.Model, sample: Any) -> list[Any]:
 
 def _write(model: keras.Model, directory: Path, signature: Any) -> None:
     def forward(inputs: Any) -> Any:
-        # Explicit: layers that augment images take None for training.
+        # Explicit, because layers that augment images treat None as training.
         return model(inputs, training=False)
 
     options = {"jax2tf_kwargs": jax2tf_options()} if keras.backend.backend() == "jax" else {}
@@ -95,7 +96,7 @@ def require_support() -> None:
     """Checks that this process can write SavedModels.
 
     Raises:
-      UsageError: TensorFlow is not installed, or the backend cannot.
+      UsageError: TensorFlow is not installed, or the backend cannot write them.
     """
     backend = keras.backend.backend()
     if backend not in _BACKENDS:
@@ -125,9 +126,9 @@ def require_replaceable(directory: Path) -> None:
 
 
 def jax2tf_options() -> dict[str, Any]:
-    """Returns the options that JAX's programs are written with: for the CPU, and for the device trained on.
+    """Returns the options to write JAX's programs with: for the CPU, and for the device of this process.
 
-    Without it, a program written where there is a GPU cannot be loaded where there is none.
+    Without them, a program written on a machine with a GPU cannot be loaded on one without.
     """
     import jax
 
@@ -144,7 +145,7 @@ def quiet() -> Iterator[None]:
     logger.setLevel(max(level, logging.WARNING))
     try:
         with warnings.catch_warnings():
-            # Keras calls JAX and NumPy in ways they deprecate; nobody who exports a model can change that.
+            # Keras calls JAX and NumPy in ways they deprecate; users who export a model cannot change that.
             warnings.simplefilter("ignore", DeprecationWarning)
             yield
     finally:

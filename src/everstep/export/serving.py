@@ -1,6 +1,7 @@
 """`ExportModule`, a model with its preprocessing and postprocessing, and `export`, which writes it as a SavedModel.
 
-Every signature of the SavedModel is loaded back and compared with the live function before it takes its name.
+Every signature of the SavedModel is loaded back and compared with the live function before the directory gets its
+name.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from everstep.errors import TrainingError, UsageError, nearest
 from everstep.export import saved_model
 from everstep.export.comparison import check_same, unchanged
 from everstep.export.jax_bridge import Bridge
-from everstep.export.model_export import load_checkpoint, made_up
+from everstep.export.model_export import load_checkpoint, random_input
 from everstep.export.versions import Version, new_version
 
 Outputs = dict[str, np.ndarray]
@@ -30,37 +31,37 @@ _ORIGIN = Path("assets.extra", "everstep.json")
 
 
 class ExportModule:
-    """What a SavedModel computes: preprocessing, the model, postprocessing.
+    """The functions of a SavedModel: preprocessing, the model, postprocessing.
 
         module = ExportModule(params, model, preprocessor=lambda x: x / 255.0, postprocessor=keras.ops.softmax)
         directory = export(module, ["serve"], "serving/mnist", samples={"serve": images})
 
     Preprocessor and postprocessor are Keras layers, functions of `keras.ops`, or functions of TensorFlow: a SavedModel
-    is TensorFlow's on every backend, so decoding and parsing (`tf.io`) work with a model trained on JAX as well.
+    is TensorFlow's on every backend, so decoding and parsing (`tf.io`) also work with a model trained on JAX.
 
     Subclass it for other functions: one that takes several arguments, a second one for serialized examples. Their
     bodies are TensorFlow code on every backend and call `self.preprocessor`, `self.inference_step` and
-    `self.postprocessor`, in which Keras code may stand. Either decorate them with
-    `@tf.function(input_signature=…)` or write `get_inference_signatures`.
+    `self.postprocessor`, which may contain Keras code. Either decorate them with
+    `@tf.function(input_signature=…)` or override `get_inference_signatures`.
 
     Args:
-      params: The experiment's configuration, or None; for subclasses.
+      params: The experiment's configuration, for subclasses; or None.
       model: The trained model.
       inference_step: `(inputs, model) -> outputs`, such as `task.inference_step`; by default the model's outputs
         outside training.
-      preprocessor: Makes the model's inputs of what `serve` is given.
-      postprocessor: Makes of the model's outputs what `serve` returns: a tensor, a list, or a dictionary of tensors.
-      input_signature: `tf.TensorSpec` or `keras.InputSpec` for what `serve` is given; needed where a preprocessor
-        takes something else than the model and `export` is given no sample.
+      preprocessor: Converts the inputs of `serve` to the model's inputs.
+      postprocessor: Converts the model's outputs to what `serve` returns: a tensor, a list, or a dictionary of tensors.
+      input_signature: `tf.TensorSpec` or `keras.InputSpec` of the inputs of `serve`; needed if there is a preprocessor
+        and `export` gets no sample.
 
     Attributes:
-      params: As given.
-      model: As given.
-      inference_step: A function of the inputs alone.
-      preprocessor: As given, for TensorFlow's tensors; or None.
-      postprocessor: As given, for TensorFlow's tensors; or None.
-      input_signature: As given; `export` fills it in from a sample.
-      bridge: Joins it to the variables of a SavedModel.
+      params: The experiment's configuration, or None.
+      model: The trained model.
+      inference_step: The inference step as a function of the inputs alone.
+      preprocessor: The preprocessor as a function of TensorFlow's tensors; or None.
+      postprocessor: The postprocessor as a function of TensorFlow's tensors; or None.
+      input_signature: The inputs of `serve`; `export` sets it from a sample.
+      bridge: Connects Keras code of the JAX backend to the SavedModel.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class ExportModule:
         self.layers = [model, *(part for part in (preprocessor, postprocessor) if isinstance(part, keras.Layer))]
 
     def serve(self, inputs: Any) -> Any:
-        """Returns what is to be answered to a batch of inputs."""
+        """Returns the outputs for a batch of inputs."""
         if self.preprocessor is not None:
             inputs = self.preprocessor(inputs)
         outputs = self.inference_step(inputs)
@@ -92,7 +93,7 @@ class ExportModule:
         """Returns the functions to export as TensorFlow's concrete functions, by the names of their signatures.
 
         Args:
-          function_keys: Names of methods with the names of their signatures.
+          function_keys: The names of the methods, each with the name of its signature.
         """
         return {key: self._traced(name) for name, key in function_keys.items()}
 
@@ -107,13 +108,13 @@ class ExportModule:
         return function.get_concrete_function(self._input_specs(name))
 
     def _input_specs(self, name: str) -> Any:
-        """Returns the inputs of a function: the given signature, or what the model declares."""
+        """Returns the input specs of a function: the given signature, or the model's declared inputs."""
         if self.input_signature is not None:
             return _named(self.input_signature)
         structure = getattr(self.model, "_inputs_struct", None) or getattr(self.model, "inputs", None)
         if self.preprocessor is not None or not structure:
             raise UsageError(
-                f"the inputs of {name!r} are not known",
+                f"the inputs of {name!r} are unknown",
                 key="samples",
                 remedy=f"pass a batch, samples={{{name!r}: …}}, or ExportModule(…, input_signature=tf.TensorSpec(…))",
             )
@@ -122,7 +123,7 @@ class ExportModule:
 
 
 def _named(specs: Any, name: str | None = None) -> Any:
-    """Returns `tf.TensorSpec`s for anything with shape and dtype; names that were given, not counted, are kept."""
+    """Returns `tf.TensorSpec`s for anything with shape and dtype; names that the user chose are kept."""
     import tensorflow as tf
 
     if isinstance(specs, Mapping):
@@ -145,32 +146,32 @@ def export(
     samples: Mapping[str, Any] | None = None,
     origin: Mapping[str, Any] | None = None,
 ) -> str:
-    """Writes functions of a module as the signatures of a SavedModel, and returns where it is.
+    """Writes functions of a module as the signatures of a SavedModel; returns its directory.
 
-    It is written under another name, loaded back by TensorFlow, and every signature is compared with the live
-    function before it takes its own. It holds the variables of the model and nothing of the optimizer.
+    It is written under a temporary name and loaded back by TensorFlow, and every signature is compared with the live
+    function before it gets its own name. It contains the variables of the model and none of the optimizer.
 
     Args:
-      module: What to export.
-      function_keys: The names of methods with those of their signatures, such as `{"serve": "serving_default"}`; or a
-        list of one method, whose signature is `serving_default`.
-      directory: Where to write: with `timestamped` a version below it, named by the second or the next free number,
-        as TensorFlow Serving watches them; otherwise the directory itself, where a SavedModel that is there is
-        replaced.
-      checkpoint_path: Where to take all of the model's weights from first: a run directory, its `checkpoints`, one of
-        them, or anything else that `task.init_checkpoint` takes.
-      timestamped: Whether to write a version below `directory`.
+      module: The module to export.
+      function_keys: The names of methods, each with the name of its signature, such as
+        `{"serve": "serving_default"}`; or a list of one method, whose signature is `serving_default`.
+      directory: With `timestamped` the directory for numbered versions, as TensorFlow Serving watches them: the new
+        one is named by the current second, or the next free number. Otherwise the directory to write; an existing
+        SavedModel is replaced.
+      checkpoint_path: The checkpoint to load all of the model's weights from first: a run directory, its
+        `checkpoints`, one of them, or anything else that `task.init_checkpoint` takes.
+      timestamped: Whether to write a numbered version below `directory`.
       save_options: A `tf.saved_model.SaveOptions`.
-      samples: For each method a batch of inputs to compare answers on: its argument, or, of several, a tuple or a
-        mapping by name. Numbers are made up where none is given; strings have to be given.
-      origin: Where the SavedModel comes from, for its `assets.extra/everstep.json`.
+      samples: A batch of inputs for each method, to compare outputs on: its argument; for several arguments a tuple,
+        or a mapping by name. By default random numbers; for strings a sample is required.
+      origin: Where the SavedModel comes from, recorded in its `assets.extra/everstep.json`.
 
     Returns:
       The directory of the SavedModel.
 
     Raises:
       UsageError: The request cannot be carried out; nothing is written.
-      TrainingError: What was written answers otherwise than the module. Nothing is left of it.
+      TrainingError: The SavedModel has other outputs than the module; it is removed.
     """
     saved_model.require_support()
     keys = _function_keys(module, function_keys)
@@ -181,7 +182,7 @@ def export(
     if checkpoint_path is not None:
         load_checkpoint(module.model, checkpoint_path)
     if not module.model.built:
-        raise UsageError(f"model {module.model.name!r} has no variables yet", key="model", remedy="call it on a batch")
+        raise UsageError("has no variables yet", key="model", received=module.model.name, remedy="call it on a batch")
     if module.input_signature is None and "serve" in samples and _takes_one(module.serve):
         module.input_signature = _spec_of(samples["serve"])
     with suspended(), _target(Path(directory), timestamped) as target:
@@ -218,7 +219,7 @@ def _function_keys(module: ExportModule, keys: Sequence[str] | Mapping[str, str]
 
 
 def _takes_one(function: Any) -> bool:
-    # A method that TensorFlow compiles says itself what it takes.
+    # A tf.function has its own input signature.
     return not hasattr(function, "get_concrete_function") and len(inspect.signature(function).parameters) == 1
 
 
@@ -248,21 +249,23 @@ def _write_and_compare(
             if key not in concretes:
                 raise UsageError(f"returned no {key!r}, but {', '.join(concretes)}", key="get_inference_signatures")
             calls[key] = concretes[key], _arguments(concretes[key], samples.get(name), name)
-        live = {key: _live_answer(getattr(module, name), calls[key][1], module.model) for name, key in keys.items()}
+        live = {key: _live_outputs(getattr(module, name), calls[key][1], module.model) for name, key in keys.items()}
         for key, (concrete, _) in calls.items():
             archive.add_endpoint(key, _endpoint(concrete))
         archive.write_out(target.temporary, options=options, verbose=False)
-        answers = _loaded_answers(target.temporary, calls)
+        loaded = _loaded_outputs(target.temporary, calls)
     for key, expected in live.items():
-        actual = answers[key]
+        actual = loaded[key]
         if set(expected) != set(actual):
-            raise TrainingError(f"the signature {key!r} loads back with {sorted(actual)}, not {sorted(expected)}")
-        check_same(module.model, list(expected.values()), [actual[name] for name in expected], f"the signature {key!r}")
+            raise TrainingError(
+                f"loads back with {sorted(actual)}, not {sorted(expected)}", key="signature", received=key
+            )
+        check_same(module.model, list(expected.values()), [actual[name] for name in expected], key, "signature")
 
 
 @contextlib.contextmanager
 def _variables_of(module: ExportModule) -> Iterator[Any]:
-    """Yields an archive that holds the module's variables; inside the block the module uses those."""
+    """Yields an archive that tracks the module's variables; inside the block the module uses those of the archive."""
     archive = keras.export.ExportArchive()
     tracked = [layer for layer in module.layers if layer.built]
     for layer in tracked:
@@ -279,7 +282,7 @@ def _variables_of(module: ExportModule) -> Iterator[Any]:
 
 
 def _resources(module: ExportModule) -> list[Any]:
-    """Returns what of TensorFlow's, such as tables of words, the module and its layers hold beside variables."""
+    """Returns TensorFlow objects other than variables that the module and its layers hold, such as lookup tables."""
     import tensorflow as tf
 
     layers = [inner for layer in module.layers for inner in layer._flatten_layers()]
@@ -289,7 +292,7 @@ def _resources(module: ExportModule) -> list[Any]:
 
 
 def _endpoint(concrete: Any) -> Any:
-    """Returns a function that TensorFlow saves under the names its inputs have."""
+    """Returns a function that TensorFlow saves with the names of its inputs."""
     import tensorflow as tf
 
     endpoint = tf.function(lambda *args: concrete(*args), autograph=False)
@@ -298,27 +301,25 @@ def _endpoint(concrete: Any) -> Any:
 
 
 def _spec_of(sample: Any) -> Any:
-    """Returns the input signature that a sample has, with any batch size."""
-    return keras.tree.map_structure(_input_spec, sample)
-
-
-def _input_spec(leaf: Any) -> keras.InputSpec:
+    """Returns the input signature of a sample, with any batch size."""
     import tensorflow as tf
 
-    array = tf.convert_to_tensor(leaf)
-    return keras.InputSpec(shape=(None, *array.shape[1:]), dtype=array.dtype.name)
+    tensors = keras.tree.map_structure(tf.convert_to_tensor, sample)
+    return keras.tree.map_structure(
+        lambda tensor: keras.InputSpec(shape=(None, *tensor.shape[1:]), dtype=tensor.dtype.name), tensors
+    )
 
 
 def _arguments(concrete: Any, sample: Any, name: str) -> tuple:
-    """Returns the positional arguments for a concrete function: a sample in its form, or one that is made up.
+    """Returns the positional arguments for a concrete function: the given sample, or random numbers.
 
     Args:
       concrete: The function.
-      sample: Its one argument, or, of several, a tuple or a mapping by their names; None for made-up numbers.
-      name: The function's name, for messages.
+      sample: Its one argument; for several a tuple, or a mapping by name; None for random numbers.
+      name: The function's name, for error messages.
 
     Raises:
-      UsageError: The sample does not fit, or has to be given: a string cannot be made up.
+      UsageError: The sample does not fit, or is missing although the function takes strings.
     """
     import tensorflow as tf
 
@@ -331,11 +332,11 @@ def _arguments(concrete: Any, sample: Any, name: str) -> tuple:
     def random(spec: Any) -> Any:
         if spec.dtype == tf.string or spec.shape.rank is None:
             raise UsageError(
-                f"{name!r} takes {spec}, which no batch can be made up for",
+                f"{name!r} takes {spec}, for which there are no random inputs",
                 key="samples",
                 remedy=f"pass a batch to compare on: samples={{{name!r}: …}}",
             )
-        return tf.constant(made_up(spec.shape, spec.dtype.name), spec.dtype)
+        return tf.constant(random_input(spec.shape, spec.dtype.name), spec.dtype)
 
     specs = concrete.structured_input_signature[0]
     if sample is None:
@@ -350,14 +351,14 @@ def _arguments(concrete: Any, sample: Any, name: str) -> tuple:
         raise UsageError(f"does not fit the function's inputs {specs}: {error}", key=f"samples[{name!r}]") from error
 
 
-def _live_answer(function: Any, args: tuple, model: keras.Model) -> Outputs:
-    """Returns the output of a module's function as it is now, run eagerly; the model stays as it was."""
+def _live_outputs(function: Any, args: tuple, model: keras.Model) -> Outputs:
+    """Returns the outputs of a module's function, run eagerly; the model is left unchanged."""
     with unchanged(model.non_trainable_variables), _eagerly():
         return _by_name(function(*args))
 
 
-def _loaded_answers(directory: Path, calls: Mapping[str, tuple[Any, tuple]]) -> dict[str, Outputs]:
-    """Returns the answers of a SavedModel.
+def _loaded_outputs(directory: Path, calls: Mapping[str, tuple[Any, tuple]]) -> dict[str, Outputs]:
+    """Returns the outputs of a SavedModel, by signature.
 
     Args:
       directory: The SavedModel.
@@ -367,16 +368,16 @@ def _loaded_answers(directory: Path, calls: Mapping[str, tuple[Any, tuple]]) -> 
 
     with saved_model.quiet():
         model = tf.saved_model.load(str(directory))
-    answers = {}
+    found = {}
     for key, (concrete, args) in calls.items():
         names = [spec.name for spec in tf.nest.flatten(concrete.structured_input_signature[0])]
         outputs = model.signatures[key](**dict(zip(names, tf.nest.flatten(args), strict=True)))
-        answers[key] = {name: np.asarray(value) for name, value in outputs.items()}
-    return answers
+        found[key] = {name: np.asarray(value) for name, value in outputs.items()}
+    return found
 
 
 def _by_name(outputs: Any) -> Outputs:
-    """Returns outputs under the names that a signature gives them."""
+    """Returns outputs by the names that a signature gives them."""
     if not isinstance(outputs, Mapping):
         listed = outputs if isinstance(outputs, list | tuple) else [outputs]
         outputs = {f"output_{index}": output for index, output in enumerate(listed)}
@@ -392,7 +393,7 @@ def _by_name(outputs: Any) -> Outputs:
 
 @contextlib.contextmanager
 def _eagerly() -> Iterator[None]:
-    """Inside, functions of TensorFlow run line by line: on JAX the model then answers itself, not its conversion."""
+    """Inside the block tf.functions run eagerly: on JAX that calls the model itself instead of its conversion."""
     import tensorflow as tf
 
     before = tf.config.functions_run_eagerly()
@@ -404,13 +405,13 @@ def _eagerly() -> Iterator[None]:
 
 
 def write_origin(directory: Path, origin: Mapping[str, Any]) -> None:
-    """Writes into a SavedModel where it comes from."""
+    """Records in a SavedModel where it comes from."""
     (directory / _ORIGIN).parent.mkdir(exist_ok=True)
     storage.write_json(directory / _ORIGIN, origin)
 
 
 def read_origin(directory: Path) -> dict[str, Any] | None:
-    """Returns where a SavedModel comes from; None for a directory that `export` did not write it into."""
+    """Returns the recorded origin of a SavedModel; None if there is none."""
     try:
         origin = json.loads((directory / _ORIGIN).read_text("utf-8"))
     except (OSError, ValueError):

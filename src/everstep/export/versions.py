@@ -1,4 +1,4 @@
-"""Directories of versions, as TensorFlow Serving watches them: `serving/mnist/1731703000`."""
+"""Numbered versions in a directory, as TensorFlow Serving watches them: `serving/mnist/1731703000`."""
 
 import contextlib
 import errno
@@ -14,8 +14,8 @@ class Version:
     """A version that is being written.
 
     Attributes:
-      temporary: Where to write it.
-      path: Where it is; set at the end of the block that writes it.
+      temporary: The directory to write to.
+      path: The final directory; set at the end of the block that writes the version.
     """
 
     def __init__(self, temporary: Path) -> None:
@@ -24,10 +24,10 @@ class Version:
 
 @contextlib.contextmanager
 def new_version(directory: Path) -> Iterator[Version]:
-    """What the block writes becomes the version of this second, or of the next second that is not taken.
+    """Yields a version to write; at the end of the block it is renamed to the current second, or the next free one.
 
-    The number is taken by the renaming itself, so that two processes cannot take the same one. When the block fails
-    nothing remains.
+    Renaming itself takes the number, so that two processes cannot take the same one. If the block fails, nothing
+    remains.
     """
     new = storage.prepare_directory(directory)
     version = Version(directory / f".everstep-{uuid.uuid4().hex[:12]}-version")
@@ -37,7 +37,7 @@ def new_version(directory: Path) -> Iterator[Version]:
     finally:
         storage.remove_directory(version.temporary)
         if new:
-            with contextlib.suppress(OSError):  # there is a version in it
+            with contextlib.suppress(OSError):  # it contains a version
                 directory.rmdir()
 
 

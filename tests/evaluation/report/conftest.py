@@ -1,4 +1,4 @@
-"""A real browser: Chromium without a window. After every test its console is empty, and it has asked for nothing."""
+"""A headless Chromium. After every test, its console must be empty, and it must have requested nothing."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Page]:
-    """Opens a report in a window of some size; the test fails if the page complains, or asks a network."""
+    """Opens a report in a window of a given size; the test fails if the console has messages or a URL is requested."""
 
     def show(path: Path, size: tuple[int, int] = WIDE) -> Any:
         width, height = size
@@ -56,9 +56,9 @@ def page(browser: Any) -> Iterator[Page]:
     browser.get("about:blank")
     browser.get_log("browser"), browser.get_log("performance")
     yield show
-    complaints = [entry["message"] for entry in browser.get_log("browser")]
+    messages_shown = [entry["message"] for entry in browser.get_log("browser")]
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-    assert not complaints
-    assert not [url[:80] for url in asked if not url.startswith(("file:///", "data:"))]
-    assert len({url for url in asked if url.startswith("file:")}) <= 1
+    requested = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert not messages_shown
+    assert not [url[:80] for url in requested if not url.startswith(("file:///", "data:"))]
+    assert len({url for url in requested if url.startswith("file:")}) <= 1

@@ -1,4 +1,4 @@
-"""Run directories to report on, written by the parts that write real ones."""
+"""Run directories to report on, written by the code that writes real ones."""
 
 import datetime
 import json
@@ -15,7 +15,7 @@ START = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.UTC)
 
 
 def trained(path: Path, steps: int = 40, lag: float = 0.0, config: str = "trainer:\n  seed: 1\n") -> Path:
-    """A run that was killed half way, and went on."""
+    """Writes a run that was killed halfway and resumed."""
     times = iter(START + datetime.timedelta(seconds=10 * i) for i in range(99))
     run = Run.open(path, "mnist/mlp", "jax", clock=lambda: next(times))
     run.begin(0, config, code={"commit": "abc"})
@@ -37,7 +37,7 @@ def trained(path: Path, steps: int = 40, lag: float = 0.0, config: str = "traine
 
 
 def exported(path: Path, epochs: int = 4, best: int = 3) -> Path:
-    """A run that logs at the end of each epoch of 5 steps, and exported one of them."""
+    """Writes a run that logs at the end of each epoch of 5 steps, and has exported one of them."""
     run = Run.open(path, "mnist", "jax", clock=lambda: START)
     run.begin(0, "epochs: 4\n", code={"commit": None, "sources": "5" * 64})
     lines = ["step,training_loss,validation_loss"]
@@ -62,7 +62,7 @@ def classified(
     sharp: float = 2.0,
     columns: dict[str, Any] | None = None,
 ) -> Path:
-    """An evaluation of classes with pictures (or texts); the data are the same for every seed, answers are not."""
+    """Writes an evaluation of classes with pictures (or texts); only the predictions depend on the seed."""
     data = np.random.default_rng(0)
     labels = data.integers(0, len(classes), rows)
     images = data.integers(0, 90, (rows, 12, 12)) + 50 * labels[:, None, None]
@@ -79,7 +79,7 @@ def classified(
 
 
 def regressed(path: Path, rows: int = 150) -> Path:
-    """An evaluation of numbers; one answer is NaN."""
+    """Writes an evaluation of a regression; one prediction is NaN."""
     random = np.random.default_rng(2)
     x = random.normal(size=(rows, 4))
     labels = x.sum(axis=1)
@@ -91,7 +91,7 @@ def regressed(path: Path, rows: int = 150) -> Path:
 
 
 def segmented(path: Path, rows: int = 30) -> Path:
-    """An evaluation of masks: discs, found a little beside where they are."""
+    """Writes an evaluation of masks: discs, predicted slightly off their positions."""
     random = np.random.default_rng(3)
     centre = random.uniform(8, 24, (rows, 2, 1, 1))
     grid = np.mgrid[0:32, 0:32][None]

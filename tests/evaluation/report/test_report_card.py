@@ -1,4 +1,4 @@
-"""The model card, from files as runs leave them: any text of any form is text, and nobody's file is overwritten."""
+"""The model card of a run: texts are escaped, and files of the user's are never overwritten."""
 
 import datetime
 import json
@@ -31,7 +31,7 @@ def page(folder):
 
 
 def rendered(text):
-    """What a code host makes of Markdown, tables and HTML included."""
+    """Renders Markdown as code hosts do, with tables and HTML."""
     return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text)
 
 
@@ -69,7 +69,7 @@ def test_markdown_shows_what_was_written(text):
     assert "<img" not in cells
 
 
-def test_descriptions_of_any_form(run):
+def test_descriptions_of_any_type(run):
     config = {
         "project_name": "insects",
         "model_details": {
@@ -97,8 +97,8 @@ def test_descriptions_of_any_form(run):
     assert "<li>b, c</li>" in html
 
 
-def test_nothing_is_described_and_nothing_trained(tmp_path):
-    """A card of what there is: here an evaluation without functions."""
+def test_a_card_without_descriptions_and_training(tmp_path):
+    """The run has only an evaluation without metric functions."""
     reports = tmp_path / "bare" / "reports"
     reports.mkdir(parents=True)
     means = {"evaluation": 0, "test": {"model.evaluate": {"loss": 0.5, "auc": "NaN"}, "eval_funcs": {}}}
@@ -124,7 +124,7 @@ def test_an_estimator(run, file, line):
     assert "| code | c0ffeec0ffee with changes |" in readme(run)  # of the project, not of where the process stood
 
 
-def test_secrets_are_blacked_out(run):
+def test_secrets_are_redacted(run):
     secret = "hunter2hunter2hunter2"
     redaction.remember(secret)
     write_card(run, {"model_details": {"overview": f"uses {secret}", "api_key": "abcdefgh12345678"}})
@@ -133,7 +133,7 @@ def test_secrets_are_blacked_out(run):
         assert "abcdefgh12345678" not in text
 
 
-def test_what_is_not_ours_stays(run, caplog):
+def test_files_of_the_user_are_kept(run, caplog):
     write_card(run, {})
     ours = (run / "README.md").read_bytes()
     (run / "README.md").write_bytes(b"\xef\xbb\xbf\n" + ours)  # as an editor saves it
@@ -150,7 +150,7 @@ def test_what_is_not_ours_stays(run, caplog):
     assert "only the page is written" in caplog.text
 
 
-def test_pictures_that_no_metric_has_any_more_go(run):
+def test_pictures_of_removed_metrics_are_deleted(run):
     write_card(run, {})
     assert len(list((run / "model-card" / "histograms").iterdir())) == 2
     data = json.loads((run / "reports" / "test.json").read_text())
@@ -175,7 +175,7 @@ def test_histograms_of_all_sizes(edges, counts):
     assert all(math.isfinite(number) and -10 <= number <= 360 for number in numbers)
 
 
-def test_round_numbers():
+def test_ticks_are_round_numbers():
     assert ticks(0, 1, 4) == [0, 0.5, 1]
     assert ticks(-3, 17, 4) == [0, 5, 10, 15]
     assert ticks(0, 3, 3) == [0, 1, 2, 3]
@@ -184,7 +184,7 @@ def test_round_numbers():
     ]
 
 
-def test_the_numbers_are_those_of_the_page(browser):
+def test_python_and_the_page_format_numbers_alike(browser):
     """Python and the page spell numbers alike."""
     from everstep.evaluation.report.html_page import page_file
 

@@ -1,4 +1,4 @@
-"""Curves from a history: which column belongs where, and what is left of very long ones."""
+"""Curves from a history: names and kinds of columns, and the thinning of long curves."""
 
 import math
 
@@ -23,7 +23,7 @@ from .report_runs import trained
         ("score", "score", "validation"),
     ],
 )
-def test_columns_are_told_apart(column, metric, kind):
+def test_columns_have_a_metric_and_a_kind(column, metric, kind):
     assert named(column, {"score"}) == (metric, kind)
 
 
@@ -40,7 +40,7 @@ def test_a_history_over_two_attempts(tmp_path):
     assert [curve.side for curve in curves.values()] == [False, False, False, True]
 
 
-def test_what_is_not_finite_is_a_gap(tmp_path):
+def test_values_that_are_not_finite_are_gaps(tmp_path):
     (tmp_path / "history.csv").write_text("step,training_loss\n1,0.5\n2,nan\n3,inf\n4,0.25\n")
     (curve,) = read_curves(tmp_path / "history.csv", None)
     assert curve.series[0].values == [0.5, None, None, 0.25]

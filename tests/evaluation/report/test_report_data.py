@@ -1,4 +1,4 @@
-"""What the page is given: tables, slices, classes and comparisons, held against the plain way to compute them."""
+"""The page's data: tables, slices, classes and comparisons, checked against pandas."""
 
 import json
 import re
@@ -9,9 +9,8 @@ import pandas as pd
 import pytest
 
 from everstep.errors import UsageError
-from everstep.evaluation.report import split_data as report_rows
-from everstep.evaluation.report import write
-from everstep.evaluation.report.comparison import join
+from everstep.evaluation.report import split_data, write
+from everstep.evaluation.report.sample_comparison import join
 from everstep.evaluation.report.split_data import choose
 
 from .report_runs import HOSTILE, classified, exported, regressed, segmented, trained
@@ -53,7 +52,7 @@ def test_the_table_has_all_rows_in_order(classes):
     assert split["table"] == split["table"] | {"total": 200, "rows": None}
 
 
-def test_classes_are_counted_right(classes):
+def test_precision_recall_and_confusion_of_classes(classes):
     split = split_of(write([classes]))
     frame = pd.read_parquet(classes / "reports" / "test.parquet")
     for row in split["by_class"]:
@@ -69,7 +68,7 @@ def test_classes_are_counted_right(classes):
     }
 
 
-def test_slices_hold_every_row_once(classes):
+def test_slices_contain_every_row_once(classes):
     split = split_of(write([classes]))
     frame = pd.read_parquet(classes / "reports" / "test.parquet")
     found = {one["column"]: one["groups"] for one in split["slices"]}
@@ -86,7 +85,7 @@ def test_slices_hold_every_row_once(classes):
     assert len(found["brightness"]) == 10
 
 
-def test_missing_values_and_many_values_are_others(tmp_path):
+def test_missing_and_rare_values_form_one_group(tmp_path):
     words = [None if row % 5 == 0 else f"word {row % 60}" for row in range(200)]
     flags = [row % 2 == 0 for row in range(200)]
     split = split_of(
@@ -100,9 +99,9 @@ def test_missing_values_and_many_values_are_others(tmp_path):
     assert sum(group["count"] for group in found["word"]) == 200
 
 
-def test_of_many_rows_the_worst_and_an_even_sample(tmp_path, monkeypatch):
-    monkeypatch.setattr(report_rows, "MOST_ROWS", 100)
-    monkeypatch.setattr(report_rows, "WORST_ROWS", 20)
+def test_a_long_table_is_cut_to_the_worst_and_evenly_chosen_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(split_data, "MOST_ROWS", 100)
+    monkeypatch.setattr(split_data, "WORST_ROWS", 20)
     split = split_of(write([classified(tmp_path, rows=1000)]))
     kept = split["table"]["rows"]
     assert len(kept) == len(set(kept)) == 100 == len(column(split, "id")["values"])
@@ -114,7 +113,7 @@ def test_of_many_rows_the_worst_and_an_even_sample(tmp_path, monkeypatch):
     assert sum(group["count"] for group in split["slices"][0]["groups"]) == 1000  # slices are over all of them
 
 
-def test_a_metric_without_numbers_chooses_no_rows():
+def test_a_metric_without_values_chooses_no_rows():
     page = {"metrics": [{"name": "m", "better": None}], "samples": []}
     chosen = choose(50_000, page, {"m": np.full(50_000, np.nan)})
     assert len(chosen) == 20_000
@@ -136,7 +135,7 @@ def test_regression_has_residuals(tmp_path):
     assert split["by_class"] == []
 
 
-def test_segmentation_keeps_its_three_pictures(tmp_path):
+def test_segmentation_has_three_pictures_per_sample(tmp_path):
     split = split_of(write([segmented(tmp_path)]))
     assert all({"input", "target", "output"} <= sample.keys() for sample in split["samples"])
     assert (split["confusion"], split["by_class"], split["residuals"]) == (None, [], None)
@@ -157,7 +156,7 @@ def test_facts_and_figures(classes):
     assert [figure["better"] for figure in run["headline"]] == ["lower", "lower", "higher"]
 
 
-def test_what_was_exported_stands_at_the_top_and_epochs_are_counted(tmp_path):
+def test_the_exported_epoch_is_in_the_header_and_on_the_curves(tmp_path):
     folder = exported(classified(tmp_path / "run", split="validation"))
     classified(folder, split="test")
     (folder / "reports" / "metrics.json").write_text(json.dumps({"notes": ["val_loss is another one"]}))
@@ -178,7 +177,7 @@ def test_what_was_exported_stands_at_the_top_and_epochs_are_counted(tmp_path):
     assert data_of(write([folder]))["runs"][0]["headline"][0]["name"] == "accuracy"
 
 
-def test_a_run_that_logs_between_epochs_counts_steps(classes):
+def test_a_run_that_logs_between_epochs_has_no_epoch_axis(classes):
     run = data_of(write([classes]))["runs"][0]
     assert run["steps_per_epoch"] is None
     assert run["exported"] is None
@@ -243,7 +242,7 @@ def test_hostile_text_cannot_leave_its_element(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["format", "rows", "parquet"])
-def test_evaluations_that_do_not_fit_are_refused(tmp_path, damage):
+def test_damaged_evaluations_are_refused(tmp_path, damage):
     classified(tmp_path)
     page = tmp_path / "reports" / "test.json"
     if damage == "parquet":
@@ -254,7 +253,7 @@ def test_evaluations_that_do_not_fit_are_refused(tmp_path, damage):
         write([tmp_path])
 
 
-def test_without_the_rows_pictures_and_histograms_are_left(tmp_path):
+def test_a_report_without_the_parquet_file(tmp_path):
     classified(tmp_path)
     (tmp_path / "reports" / "test.parquet").unlink()
     split = split_of(write([tmp_path]))

@@ -1,4 +1,4 @@
-"""What runs and data may look like beyond the ordinary: the page is whole, and says what is so."""
+"""Unusual runs and data: the report is still complete and correct."""
 
 import json
 import warnings
@@ -21,7 +21,7 @@ from .report_runs import classified, trained
 from .test_report_data import column, data_of, split_of
 
 
-def test_a_metric_with_few_values_and_without_some():
+def test_a_metric_with_few_distinct_and_some_missing_values():
     nan, inf = float("nan"), float("inf")
     table = pa.table({"score": [0.0, 1.0, nan, 1.0, inf, None], "loss": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]})
     loss = table["loss"].to_numpy()
@@ -43,14 +43,14 @@ def test_two_hundred_classes_without_names(tmp_path):
     assert {group["count"] for group in found["label"]} == {2}
 
 
-def test_ids_that_are_no_utf_8(tmp_path):
+def test_ids_that_are_not_utf_8(tmp_path):
     names = [b"caf\xe9 %d.png".replace(b"%d", str(i).encode()).decode("utf-8", "surrogateescape") for i in range(20)]
     split = split_of(write([classified(tmp_path, rows=20, ids=names)]))
     assert column(split, "id")["values"][3] == r"caf\udce9 3.png"
 
 
 def test_the_greys_of_classes_are_the_same_in_both_masks(tmp_path):
-    """Labels are class numbers, answers one share for each of the four classes, of which only two occur."""
+    """Labels are class numbers, predictions a share for each of four classes, of which only two occur."""
     labels = np.random.default_rng(0).integers(0, 2, (3, 8, 8))
     batch = SampleBatch(None, labels, np.eye(4, dtype=np.float32)[labels])
     Evaluator({"right": _share_right}, kind="segmentation").run([batch], tmp_path / "reports", "test")
@@ -66,7 +66,7 @@ def config_of(run: Path) -> str:
     return data_of(write([run]))["runs"][0]["config"]
 
 
-def test_the_configuration_is_what_was_trained(tmp_path):
+def test_the_configuration_is_the_one_used_in_training(tmp_path):
     trained(tmp_path, config="seed: 1\n")
     for number, begun in ((1, True), (2, True), (3, False)):
         folder = tmp_path / "submissions" / f"2030010{number}-000000-abcd"
@@ -92,7 +92,7 @@ def test_the_configuration_is_what_was_trained(tmp_path):
         ("only a text\n", [], [1]),
     ],
 )
-def test_settings_that_are_blacked_out_or_no_settings(tmp_path, second, rows, left_out):
+def test_configurations_with_redacted_values_or_without_keys(tmp_path, second, rows, left_out):
     first = "password: ***\nkeys: [***, b]\nseed: 1\n"
     runs = [trained(tmp_path / name, config=text) for name, text in (("a", first), ("b", second))]
     data = data_of(write(runs))
@@ -100,14 +100,14 @@ def test_settings_that_are_blacked_out_or_no_settings(tmp_path, second, rows, le
     assert data["incomparable"] == left_out
     (tmp_path / "a" / "config.yaml").write_text(second)
     data = data_of(write(runs))
-    assert (data["configuration"], data["incomparable"]) == ([], []), "the same text is the same"
+    assert (data["configuration"], data["incomparable"]) == ([], []), "equal texts have no differences"
 
 
 def status_of(run: Path) -> str:
     return data_of(write([run]))["runs"][0]["status"]
 
 
-def test_a_run_that_says_it_is_running(tmp_path):
+def test_a_run_recorded_as_running_without_a_lock_was_killed(tmp_path):
     trained(tmp_path)
     _edit(tmp_path, status="running")
     with RunLock(tmp_path):
@@ -132,7 +132,7 @@ def test_times_that_cannot_be_read(tmp_path, time):
     assert (goodput(record).seconds, goodput(record).down) == (0, 0)
 
 
-def test_one_end_that_cannot_be_read_is_not_half_a_century(tmp_path):
+def test_an_end_time_that_cannot_be_read_is_ignored(tmp_path):
     trained(tmp_path)
     record = _edit(tmp_path)
     record["attempts"][0]["ended"] = "?"
@@ -150,14 +150,14 @@ def test_one_end_that_cannot_be_read_is_not_half_a_century(tmp_path):
         ({"metrics": {"train": 0.5}}, "metrics.train"),
     ],
 )
-def test_a_record_that_is_none(tmp_path, values, key):
+def test_a_damaged_record_is_refused(tmp_path, values, key):
     trained(tmp_path)
     _edit(tmp_path, **values)
     with pytest.raises(UsageError, match=f"run.json', is damaged: {key} is missing, or has no usable value"):
         write([tmp_path])
 
 
-def test_an_empty_run_is_whole():
+def test_a_new_record_is_not_damaged():
     assert damage(Run.open("nowhere", "mnist/mlp", "jax").record) is None
 
 
@@ -181,7 +181,7 @@ def test_a_mapping_in_a_list_keeps_its_keys(tmp_path):
     assert "**Owners**\n\n- team: Bees\n- name: Ada\n- nobody else\n\n" in text
 
 
-def test_a_metric_that_is_always_the_same(tmp_path):
+def test_a_metric_with_one_value(tmp_path):
     batch = SampleBatch(None, np.zeros(9, int), np.tile([0.9, 0.1], (9, 1)))
     Evaluator([Accuracy()], kind="classification").run([batch], tmp_path / "reports", "test")
     write_card(tmp_path, {})

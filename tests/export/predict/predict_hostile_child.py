@@ -1,7 +1,7 @@
-"""Hostile models for predictions, and what becomes of who asks them.
+"""Hostile model files, and the outcome of predicting with them.
 
-Run as `python predict_hostile_child.py FOLDER CANARY SECRET`, with `tests/task` on the path, it asks all of them and
-prints JSON. Whether the secret was read tells the time of its last access; whether code was run, the canary.
+Run as `python predict_hostile_child.py FOLDER CANARY SECRET`, with `tests/task` on the path, it tries all of them and
+prints JSON. The access time of SECRET shows whether it was read; if CANARY exists, code was run.
 """
 
 import itertools
@@ -24,7 +24,7 @@ ONE = tf.TensorSpec((None, 4), tf.float32, name="x")
 
 
 def functions(maker: Any) -> dict[str, Any]:
-    """What a SavedModel could do to somebody who asks it."""
+    """Returns functions that a hostile SavedModel could run on a prediction."""
     secret, canary = str(maker.secret), str(maker.canary)
 
     def reads(x: Any) -> Any:
@@ -58,7 +58,7 @@ def saved_model(path: Path, function: Any) -> Path:
 
 
 def shape_bomb(maker: Any) -> Path:
-    """A file of some kilobytes that asks for eight gigabytes."""
+    """Writes a file of some kilobytes whose model would take eight gigabytes."""
     import zipfile
 
     config = json.loads(zipfile.ZipFile(maker.honest / "model.keras").read("config.json"))
@@ -69,11 +69,11 @@ def shape_bomb(maker: Any) -> Path:
 
 
 FUNCTIONS = {"keras.utils": "get_file", "keras.models": "load_model", "keras.applications": "ResNet50"}
-"""Functions of Keras's that fetch files; models are no place for them."""
+"""Keras functions that fetch files; none belongs into a model."""
 
 
 def function_of_keras(maker: Any, module: str, name: str, as_class: bool) -> Path:
-    """A layer whose activation is such a function."""
+    """Writes a model with a layer whose activation is such a function."""
     import zipfile
 
     config = json.loads(zipfile.ZipFile(maker.honest / "model.keras").read("config.json"))
@@ -85,7 +85,7 @@ def function_of_keras(maker: Any, module: str, name: str, as_class: bool) -> Pat
 
 
 def links_beside_a_vocabulary(maker: Any) -> Path:
-    """A file with a vocabulary, for which Keras itself loads the weights; they lead to another file."""
+    """Writes a file with a vocabulary, whose weights Keras itself loads, with links to another file."""
     import io
 
     import h5py
@@ -98,12 +98,12 @@ def links_beside_a_vocabulary(maker: Any) -> Path:
     return maker._keras(maker.root / "links_beside_a_vocabulary.keras", weights=kept.getvalue(), more=[vocabulary])
 
 
-def asked(path: Path) -> str:
-    """What becomes of a payload; an answer is what an honest model gives."""
+def outcome_of(path: Path) -> str:
+    """Predicts with a file; returns `refused`, `predicted …` or `crashed …`."""
     x = [np.ones((2, 4), "float32")]
     try:
         made = KerasPredictor(load_keras(path)) if path.is_file() else SavedModelPredictor(path)
-        return f"answered {sorted(made.predict(x))[0]}"
+        return f"predicted {sorted(made.predict(x))[0]}"
     except UsageError as error:
         return "refused" if "\n" not in str(error) else f"refused in several lines: {error}"
     except BaseException as error:
@@ -112,11 +112,11 @@ def asked(path: Path) -> str:
 
 def was_read(path: Path, secret: Path) -> tuple[str, bool]:
     os.utime(secret, ns=(0, secret.stat().st_mtime_ns))
-    return asked(path), secret.stat().st_atime_ns != 0
+    return outcome_of(path), secret.stat().st_atime_ns != 0
 
 
 def made(maker: Any) -> dict[str, Path]:
-    """Writes all of them; returns their paths by name."""
+    """Writes all hostile files; returns their paths by name."""
     names = [name for name in hostile_artefacts.payloads() if name.startswith("keras_")]
     paths = {
         name: getattr(maker, name)(hostile_artefacts.path_of(maker.root, name))
@@ -127,7 +127,7 @@ def made(maker: Any) -> dict[str, Path]:
 
 
 def made_of_keras(maker: Any) -> dict[str, Path]:
-    """Writes `.keras` files that only predictions meet: the weights of others are read without their layers."""
+    """Writes `.keras` files that only harm a prediction; initial weights are read without building layers."""
     paths = {"shape_bomb": shape_bomb(maker), "links_beside_a_vocabulary": links_beside_a_vocabulary(maker)}
     for (module, name), as_class in itertools.product(FUNCTIONS.items(), (False, True)):
         paths[f"{name} {as_class}"] = function_of_keras(maker, module, name, as_class)
@@ -144,7 +144,7 @@ def main() -> None:
     maker = hostile_artefacts.Maker(root, canary, secret)
     paths = made(maker)
     honest = saved_model(root / "honest_saved_model", lambda x: {"y": x * 2})
-    good = [asked(maker.honest / "model.keras"), asked(honest)]
+    good = [outcome_of(maker.honest / "model.keras"), outcome_of(honest)]
     Path("/proc/self/clear_refs").write_text("5")
     before = memory("VmRSS")
     found = {name: was_read(path, secret) for name, path in paths.items()}

@@ -1,4 +1,4 @@
-"""`.keras` files that name modules of Everstep by the paths that these had when the file was written."""
+"""`.keras` files that name modules of Everstep by their paths at the time of writing."""
 
 import importlib
 import json
@@ -38,7 +38,7 @@ def test_classes_of_earlier_modules_are_found_and_registered(module):
 @pytest.mark.parametrize(
     "module", ["everstep", "everstep.__main__", "everstep.nowhere", "everstep.no.where", "os.path"]
 )
-def test_nothing_else_is_imported(module):
+def test_other_modules_are_not_imported(module):
     assert [name for name in _own_modules(module) if importlib.util.find_spec(name) is not None] == []
 
 
@@ -58,7 +58,7 @@ def test_a_file_with_an_earlier_module_loads(tmp_path):
     np.testing.assert_array_equal(load_keras(tmp_path / "old.keras")(x), model(x))
 
 
-def test_a_class_that_is_nowhere_is_reported(tmp_path):
+def test_an_unknown_class_is_an_error_that_names_it(tmp_path):
     model = keras.Sequential([keras.Input((4,)), Classifier(["a", "b", "c"])])
     model.save(tmp_path / "new.keras")
     with zipfile.ZipFile(tmp_path / "new.keras") as new, zipfile.ZipFile(tmp_path / "old.keras", "w") as old:

@@ -1,4 +1,4 @@
-"""Models that would do harm: refused in a line, before anything in them is run or read."""
+"""Harmful model files are refused with a one-line error, before anything in them is run or read."""
 
 import json
 import os
@@ -15,14 +15,14 @@ CHEAP = ("keras_lambda", "keras_saved_model_layer", "keras_vocabulary_of_a_file"
 
 @pytest.fixture
 def child(monkeypatch):
-    """The module that makes them; it needs the one in `tests/task` that makes most."""
+    """The module that writes the files; most of them come from `tests/task/hostile_artefacts.py`."""
     monkeypatch.syspath_prepend(HERE.parents[1] / "task")
     from tests.export.predict import predict_hostile_child
 
     return predict_hostile_child
 
 
-def test_keras_files_are_refused_and_nothing_is_read(child, tmp_path):
+def test_keras_files_are_refused_and_the_secret_is_not_read(child, tmp_path):
     canary, secret = tmp_path / "canary", tmp_path / "outside" / "secret"
     secret.parent.mkdir()
     secret.write_text("one\t1\n")
@@ -32,7 +32,7 @@ def test_keras_files_are_refused_and_nothing_is_read(child, tmp_path):
     found = {name: child.was_read(path, secret) for name, path in paths.items()}
     assert {name: each for name, each in found.items() if each != ("refused", False)} == {}
     assert not canary.exists()
-    assert child.asked(maker.honest / "model.keras").startswith("answered")
+    assert child.outcome_of(maker.honest / "model.keras").startswith("predicted")
 
 
 @pytest.fixture(scope="module")
@@ -47,34 +47,34 @@ def report(tmp_path_factory):
         env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.full
-def test_all_are_refused_and_nothing_is_read(report):
+def test_every_file_is_refused_and_the_secret_is_not_read(report):
     wrong = {name: found for name, found in report["found"].items() if found != ["refused", False]}
     assert not wrong
     assert len(report["found"]) >= 20
 
 
 @pytest.mark.full
-def test_nothing_was_run(report):
+def test_no_code_was_run(report):
     assert not report["canary"]
 
 
 @pytest.mark.full
-def test_honest_models_answer(report):
-    assert [text.split()[0] for text in report["good"]] == ["answered", "answered"]
+def test_honest_models_predict(report):
+    assert [text.split()[0] for text in report["good"]] == ["predicted", "predicted"]
 
 
 @pytest.mark.full
-def test_no_memory_is_spent(report):
+def test_refusing_takes_little_memory(report):
     assert report["grown"] < 200 << 20
 
 
 @pytest.mark.full
-def test_the_witnesses_see_what_they_should(report):
+def test_reading_and_running_would_have_been_noticed(report):
     assert report["witnesses"] == {"read": True, "run": True}

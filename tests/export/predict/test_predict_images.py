@@ -1,4 +1,4 @@
-"""Folders of images and TFRecord files, before models that take images."""
+"""Folders of images and TFRecord files as inputs of image models."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ RGB = Spec("image", (6, 4, 3), "float32")
 
 
 def pictures(folder, count=3, size=(4, 6)):
-    """Writes images, of which each has its number in every pixel; one lies deeper."""
+    """Writes images whose pixels all hold the image's number; one is in a subfolder."""
     for number in range(count):
         path = folder / ("deep" if number == 1 else "") / f"{number}.png"
         path.parent.mkdir(exist_ok=True)
@@ -29,7 +29,7 @@ def test_images_come_in_order_with_their_paths(tmp_path):
     assert values[:, 0, 0, 0].tolist() == [0, 2, 1]
 
 
-def test_another_size_is_an_error_or_scaled(tmp_path):
+def test_images_of_another_size_are_refused_or_resized(tmp_path):
     pictures(tmp_path, size=(8, 8))
     with pytest.raises(UsageError, match=r"is 8x8, but the model takes float32\[6, 4, 3\]: .*--resize"):
         ImageFolder(tmp_path, [RGB])
@@ -37,7 +37,7 @@ def test_another_size_is_an_error_or_scaled(tmp_path):
     assert arrays[0].shape == (3, 6, 4, 3)
 
 
-def test_grey_pictures(tmp_path):
+def test_greyscale_images(tmp_path):
     for spec, shape in ((Spec("x", (6, 4, 1), "float32"), (3, 6, 4, 1)), (Spec("x", (6, 4), "uint8"), (3, 6, 4))):
         _, arrays = next(ImageFolder(pictures(tmp_path), [spec]).batches(9))
         assert arrays[0].shape == shape

@@ -1,4 +1,4 @@
-"""Data larger than the memory that is allowed: memory does not grow with it."""
+"""Predicting in constant memory: the peak does not grow with the data."""
 
 import os
 import re
@@ -33,7 +33,7 @@ def piece(number):
 
 
 def write(path, pieces):
-    """Writes a file of so many pieces, without having all of them at once."""
+    """Writes a file of several pieces; tables piece by piece."""
     if path.suffix == ".npz":
         arrays = np.concatenate([np.stack(piece(n).columns, axis=1).astype("float64") for n in range(pieces)])
         np.savez(path, x=arrays)
@@ -47,7 +47,7 @@ def write(path, pieces):
 
 
 def peak(folder, data):
-    """Predicts in a fresh process; returns the rows and the most memory that it had."""
+    """Predicts in a fresh process; returns the number of rows and the peak memory."""
     output = data.with_name(f"{data.name}.out.parquet")
     words = ["predict", str(folder / "run"), "--input", str(data), "--output", str(output), "--batch-size", "8192"]
     env = {**os.environ, "PYTHONPATH": str(SOURCES)}

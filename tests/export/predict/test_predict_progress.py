@@ -1,4 +1,4 @@
-"""What a person who waits for predictions is told."""
+"""Progress lines of long predictions, in a log file and on a terminal."""
 
 import io
 
@@ -10,7 +10,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def told(out, total=400):
+def reported(out, total=400):
     seconds = iter([0.0, 1.0, 6.0, 7.0, 20.0])
     progress = Progress(total, out, lambda: next(seconds))
     for _ in range(4):
@@ -19,22 +19,22 @@ def told(out, total=400):
     return out.getvalue()
 
 
-def test_a_log_file_has_a_line_now_and_then():
-    assert told(io.StringIO()).splitlines() == [
+def test_a_log_file_gets_a_line_every_few_seconds():
+    assert reported(io.StringIO()).splitlines() == [
         "predicted 200 of 400 (50 %) rows, 33 rows/s",
         "predicted 400 of 400 (100 %) rows, 20 rows/s",
     ]
-    assert told(io.StringIO(), None).startswith("predicted 200 rows, ")
+    assert reported(io.StringIO(), None).startswith("predicted 200 rows, ")
 
 
-def test_a_terminal_has_one_line_that_goes_in_the_end():
-    text = told(Terminal())
+def test_a_terminal_shows_one_line_which_is_removed_at_the_end():
+    text = reported(Terminal())
     assert "\n" not in text
     assert text.count("predicted ") == 4
     assert text.endswith("\r\x1b[K")
 
 
-def test_nobody_reads_any_more():
+def test_a_closed_stream_is_ignored():
     out = io.StringIO()
     progress = Progress(None, out, iter([0.0, 10.0]).__next__)
     out.close()

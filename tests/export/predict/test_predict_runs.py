@@ -1,4 +1,4 @@
-"""Predictions of whole runs, in a process that has not trained them: their accuracy is the one that was logged."""
+"""Predictions of whole runs in a fresh process: their accuracy is the one that was logged."""
 
 import csv
 import json
@@ -21,13 +21,14 @@ pytestmark = [
     pytest.mark.full,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning"),  # MLflow, importing its keras module
 ]
 
 SOURCES = Path(__file__).parents[3] / "src"
 
 
 def predicted(folder, run, data, output, **environment):
-    """Asks in a fresh process; returns the accuracy of what it writes."""
+    """Runs `everstep predict` in a fresh process; returns the accuracy of the rows it writes."""
     words = ["predict", run, "--input", str(data), "--output", str(folder / output)]
     env = {**os.environ, "PYTHONPATH": str(SOURCES), **environment}
     done = subprocess.run(
@@ -41,7 +42,7 @@ def predicted(folder, run, data, output, **environment):
     return np.mean(np.array([int(row["prediction"]) for row in rows]) == load_mnist("test")[1])
 
 
-def test_an_experiment_that_ships(tmp_path):
+def test_a_shipped_experiment(tmp_path):
     words = ("--model-dir", str(tmp_path / "run"), "trainer.train_steps=100", "trainer.validation_interval=100")
     assert main(("train", "mnist/mlp", *words)) == 0
     images, _ = load_mnist("test")
@@ -52,8 +53,8 @@ def test_an_experiment_that_ships(tmp_path):
     assert found == pytest.approx(logged, abs=1e-6)
 
 
-def test_the_sample_of_a_new_project_also_from_a_server(tmp_path, monkeypatch):
-    """Raw images go in: their preprocessing is in the model. The server has it over HTTP, as two kinds of artifact."""
+def test_the_sample_flow_of_a_new_project_from_disk_and_from_an_mlflow_server(tmp_path, monkeypatch):
+    """The inputs are raw images, since preprocessing is in the model; the server has it as two kinds of artifact."""
     root = tmp_path / f"sample_{keras.backend.backend()}"
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert main(("new", str(root))) == 0
@@ -78,7 +79,7 @@ def test_the_sample_of_a_new_project_also_from_a_server(tmp_path, monkeypatch):
 
 
 def logged_by_mlflow(uri, path):
-    """Logs a model as people do who have MLflow alone; returns the run's id."""
+    """Logs a model with MLflow's own `log_model`; returns the run's id."""
     import mlflow
 
     mlflow.set_tracking_uri(uri)

@@ -1,4 +1,4 @@
-"""A run of an experiment that ships, without an export: built anew, it has the accuracy that was logged."""
+"""A run of a shipped experiment without an export: the rebuilt model has the accuracy that was logged."""
 
 import csv
 import json
@@ -26,6 +26,6 @@ def test_accuracy_is_the_one_that_was_logged(tmp_path, capsys):
     assert np.mean(found == labels) == pytest.approx(logged, abs=1e-6)
     capsys.readouterr()
     assert main(("predict", str(run), "--input", str(data), "--output", str(output))) == 2
-    told = capsys.readouterr()
-    assert (told.out, told.err.count("\n")) == ("", 1)
-    assert "exists already" in told.err
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert "exists already" in printed.err

@@ -47,7 +47,7 @@ def test_refused(tmp_path):
     """Nothing that is not finite is exported."""
     training = made(tmp_path / "job", artifacts_dir=tmp_path / "artifacts")
     training.model.set_weights([weight * np.nan for weight in training.model.get_weights()])
-    with pytest.raises(TrainingError, match="kernel is not finite, so the model is not saved"):
+    with pytest.raises(TrainingError, match="kernel: is not finite, so the model is not saved"):
         training.save_model()
     assert not (tmp_path / "artifacts").exists()
 

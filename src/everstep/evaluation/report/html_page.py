@@ -1,8 +1,8 @@
-"""The report as one HTML file: style and script are files of this package, put inline; the data are JSON, put as text.
+"""The report as one HTML file: style and script are inlined from `page/`, and the data are JSON.
 
-Two things keep what stands in the data (ids, texts, names of classes) from ever being code. In the JSON every `<` is
-spelled `\\u003c`, so that no text can end the element it is in; and the page's policy allows this one script and this
-one style, by their digests, images that are inline, and nothing from any network.
+Two things keep the data (ids, texts, names of classes) from being run as code. In the JSON every `<` is written as
+`\\u003c`, so that no text can end its element. And the page's content security policy allows only this script and this
+style, by their digests, and inline images: nothing from a network.
 """
 
 import base64
@@ -18,8 +18,8 @@ from typing import Any
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.evaluation.report.comparison import compare
 from everstep.evaluation.report.run_data import Run, differences, incomparable, read_runs
+from everstep.evaluation.report.sample_comparison import compare
 
 SCRIPTS = (
     "dom.js",
@@ -45,17 +45,18 @@ SCRIPTS = (
     "configuration.js",
     "main.js",
 )
-"""In the order in which they build on each other."""
+"""In the order of their dependencies."""
 
 
 def html(title: str, data: Any) -> str:
     """Returns the page.
 
     Args:
-      title: Plain text.
-      data: What JSON can spell; NaN is an error.
+      title: The title, as plain text.
+      data: The page's data, which must be valid JSON without NaN.
     """
-    style, script = page_file("page.css"), _script()
+    style = page_file("page.css")
+    script = '(() => {\n"use strict";\n' + "\n".join(page_file(name) for name in SCRIPTS) + "\n})();\n"
     return string.Template(page_file("page.html")).substitute(
         title=markup.escape(title),
         policy=policy(style, script),
@@ -66,18 +67,13 @@ def html(title: str, data: Any) -> str:
 
 
 def as_json(data: Any) -> str:
-    """Returns JSON that can stand in a `<script>` element: nothing in it can end the element, or begin a comment."""
+    """Returns JSON for a `<script>` element: no text in it can end the element or start a comment."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 
-def _script() -> str:
-    parts = "\n".join(page_file(name) for name in SCRIPTS)
-    return f'(() => {{\n"use strict";\n{parts}\n}})();\n'
-
-
 def policy(style: str, script: str = "") -> str:
-    """Returns a page's policy: this style, this script if there is one, inline pictures, and no network."""
+    """Returns a page's content security policy: this style and script, inline pictures, and no network."""
     scripts = f"; script-src '{_digest(script)}'" if script else ""
     allowed = f"style-src '{_digest(style)}'{scripts}; img-src data:"
     return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
@@ -96,18 +92,18 @@ FORMAT = 1
 
 
 def write(run_dirs: Sequence[storage.PathLike] | storage.PathLike, output: storage.PathLike | None = None) -> Path:
-    """Writes the report of one run, or of several side by side; whole or not at all.
+    """Writes the report of one run, or of several side by side; the file is written completely or not at all.
 
     Args:
-      run_dirs: Run directories. The first is what the others are compared with.
-      output: The file; by default `reports/report.html` in the run, and `reports/comparison.html` in the first of
-        several.
+      run_dirs: A run directory, or several. The others are compared with the first.
+      output: The file to write; by default `reports/report.html` in the run, or `reports/comparison.html` in the first
+        of several runs.
 
     Returns:
-      The file.
+      The path of the file.
 
     Raises:
-      UsageError: One is no run, or has nothing to show yet; or the file cannot be written.
+      UsageError: A directory is not a run, or has nothing to show yet; or the file cannot be written.
     """
     given = [run_dirs] if isinstance(run_dirs, str | os.PathLike) else list(run_dirs)
     if not given:
@@ -127,7 +123,7 @@ def write(run_dirs: Sequence[storage.PathLike] | storage.PathLike, output: stora
 
 
 def _data(runs: Sequence[Run]) -> dict[str, object]:
-    """Returns what the page is given; comparing comes first, because it adds columns to the tables."""
+    """Returns the page's data; comparing comes first, because it adds columns to the tables."""
     comparisons = [found for number, run in enumerate(runs[1:], start=1) for found in compare(runs[0], run, number)]
     configs = [run.config for run in runs]
     return {

@@ -1,4 +1,4 @@
-"""Numbers on their way into JSON, which knows neither NaN nor the infinities, and to people."""
+"""Numbers for JSON, which has neither NaN nor infinity, and for readers."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def finite(value: Any) -> float | None:
-    """Returns a number as a float, None for one that is missing or not finite; texts such as "NaN" are read."""
+    """Returns a value as a float; None if it is missing or not finite. Texts such as "NaN" are parsed."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -16,7 +16,7 @@ def finite(value: Any) -> float | None:
 
 
 def shown(value: float | None, digits: int = 4) -> str:
-    """Returns a number as people read it, as the page does: some digits, more where fewer would make 1 of 0.99996."""
+    """Returns a number as the page shows it: rounded, with more digits where 0.99996 would become 1."""
     if value is None or math.isnan(value):
         return "–"
     if value == round(value) and abs(value) < 1e9:
@@ -28,17 +28,17 @@ def shown(value: float | None, digits: int = 4) -> str:
 
 
 def listed(values: np.ndarray) -> list[float | None]:
-    """Returns an array of floats as a list, with None for what is not finite."""
+    """Returns an array of floats as a list, with None for values that are not finite."""
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def group_means(groups: np.ndarray, count: int, values: np.ndarray) -> list[float | None]:
-    """Returns the mean of `values` in each group; NaN is left out, and an empty group has none.
+    """Returns the mean of `values` in each group, without NaNs; None for an empty group.
 
     Args:
-      groups: The group of each value, from 0; a negative one is in no group.
-      count: How many groups there are.
-      values: As many numbers.
+      groups: The group of each value, from 0; a negative number means no group.
+      count: The number of groups.
+      values: The values.
     """
     known = ~np.isnan(values) & (groups >= 0)
     sums = np.bincount(groups[known], values[known], minlength=count)

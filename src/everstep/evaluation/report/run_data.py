@@ -24,22 +24,26 @@ from everstep.tracking.history import read_history
 from everstep.tracking.metric_names import SIDE_FIGURES, bare, direction, of_validation
 
 _BLACKED_OUT = re.compile(rf"([:\[,-]\s*)({re.escape(redaction.MARK)})(?=\s|[,\]}}]|$)", re.MULTILINE)
-"""A value that redaction has left as three stars, which YAML takes for an alias."""
+"""A redacted value, three stars, which YAML would read as an alias."""
 
 
 def read_config(directory: Path) -> str:
-    """Returns the text of a run's configuration without secrets; "" for none.
+    """Returns the text of a run's configuration without secrets; "" if there is none.
 
-    It is what the model was trained with, for the run's own file may have been edited since: `exported/config.yaml`,
-    else what the newest job was submitted with, else `config.yaml`, or the only YAML file.
+    It is the configuration that the model was trained with, since the run's own file may have been edited afterwards:
+    `exported/config.yaml`, else that of the newest submitted job, else `config.yaml`, or the only YAML file.
     """
     exported = directory / "exported" / "config.yaml"
-    chosen = exported if exported.is_file() else _submitted(directory) or _own(directory)
+    chosen = exported if exported.is_file() else _submitted_config(directory)
+    if chosen is None:
+        files = sorted([*directory.glob("*.yaml"), *directory.glob("*.yml")])
+        stored = directory / "config.yaml"
+        chosen = stored if stored in files else files[0] if len(files) == 1 else None
     return redaction.text(chosen.read_text("utf-8", errors="replace")) if chosen else ""
 
 
-def _submitted(directory: Path) -> Path | None:
-    """Returns the copy of the config file that the newest job uses; one that waits has trained nothing."""
+def _submitted_config(directory: Path) -> Path | None:
+    """Returns the copy of the config file that the newest started job uses; a waiting job has not trained."""
     begun = sorted(path.parent for path in (directory / SUBMISSIONS).glob(f"*/{STARTED}"))
     with contextlib.suppress(UsageError, KeyError, TypeError):
         copy = begun[-1] / storage.read_json(begun[-1] / RECORD)["config"] if begun else None
@@ -47,16 +51,10 @@ def _submitted(directory: Path) -> Path | None:
     return None
 
 
-def _own(directory: Path) -> Path | None:
-    files = sorted([*directory.glob("*.yaml"), *directory.glob("*.yml")])
-    stored = directory / "config.yaml"
-    return stored if stored in files else files[0] if len(files) == 1 else None
-
-
 def differences(texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns every key whose value is not the same in all texts: `key`, and `values`, one text or None for each.
+    """Returns every key whose value differs between configurations: `key`, and `values`, a text or None for each.
 
-    A text that is no mapping in YAML is left out: see `incomparable`.
+    Texts that are not YAML mappings are left out: see `incomparable`.
     """
     flat = [dict(_leaves(_parsed(text), "")) for text in texts]
     left_out = incomparable(texts)
@@ -66,7 +64,7 @@ def differences(texts: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def incomparable(texts: Sequence[str]) -> list[int]:
-    """Returns the places of texts that cannot be compared key by key; none where all are the same text anyway."""
+    """Returns the positions of texts that cannot be compared key by key; [] if all texts are the same."""
     if len(set(texts)) == 1:
         return []
     return [place for place, text in enumerate(texts) if text.strip() and not isinstance(_parsed(text), dict)]
@@ -80,7 +78,7 @@ def _parsed(text: str) -> Any:
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yields dotted keys with their values as text; a list is one value."""
+    """Yields dotted keys with their values as text; a list counts as one value."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
             yield from _leaves(item, f"{path}.{key}" if path else str(key))
@@ -89,18 +87,18 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 MOST_POINTS = 1_200
-"""Points of a series that the page draws; of more, the extremes of each stretch are kept."""
+"""The largest number of points in a series; longer ones keep the extremes of each section."""
 
 
 @dataclasses.dataclass
 class Series:
-    """Numbers over steps; None where one is not finite.
+    """Values over steps.
 
     Attributes:
       kind: "train" or "validation".
-      steps: Ascending.
-      values: As many.
-      total: How many there were before they were thinned out.
+      steps: The steps, ascending.
+      values: The value at each step; None if it is not finite.
+      total: The number of points before thinning.
     """
 
     kind: str
@@ -114,9 +112,9 @@ class Curve:
     """One metric over all attempts.
 
     Attributes:
-      name: The metric, without what tells training from validation.
-      side: Whether it says how fast it went, not how good it is.
-      series: At most one of each kind.
+      name: The name of the metric, without the prefix for training or validation.
+      side: Whether it measures speed instead of quality.
+      series: At most one series of each kind.
     """
 
     name: str
@@ -125,7 +123,7 @@ class Curve:
 
 
 def read_curves(path: Path, record: Mapping[str, Any] | None) -> list[Curve]:
-    """Returns the curves in a history, those that say how good the model is first; [] if there is none."""
+    """Returns the curves in a history, quality before speed; [] if there is no history."""
     found: dict[str, Curve] = {}
     for (name, kind), points in read_points(path, record).items():
         curve = found.setdefault(name, Curve(name, name in SIDE_FIGURES, []))
@@ -134,19 +132,20 @@ def read_curves(path: Path, record: Mapping[str, Any] | None) -> list[Curve]:
 
 
 def read_points(path: Path, record: Mapping[str, Any] | None) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """Returns all points of a history, by the metric and its kind; {} if there is none."""
+    """Returns all points of a history, by metric and kind; {} if there is no history."""
     columns, rows = read_history(path)
-    validation = _only_validation(record)
+    metrics = (record or {}).get("metrics", {})
+    validation = set(metrics.get("validation", ())) - set(metrics.get("train", ()))
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for column in columns:
-        points = [(step, _number(cells[column])) for step, cells in rows if column in cells]
+        points = [(step, _float_or_nan(cells[column])) for step, cells in rows if column in cells]
         if points and column != "epoch":
             found.setdefault(named(column, validation), points)
     return found
 
 
 def steps_per_epoch(curves: Sequence[Curve], record: Mapping[str, Any] | None) -> int | None:
-    """Returns how many steps an epoch has, where a run logs at the end of each; None where it counts steps."""
+    """Returns the number of steps per epoch if a run logs once per epoch; None if it logs by steps."""
     steps = sorted({step for curve in curves for series in curve.series for step in series.steps})
     length = steps[0] if steps else 0
     if record is None or not length or not record["epoch"] or any(step % length for step in steps):
@@ -158,8 +157,8 @@ def named(column: str, validation: set[str]) -> tuple[str, str]:
     """Returns the metric and the kind of a column: `validation_loss` is the validation series of `loss`.
 
     Args:
-      column: Its header.
-      validation: Plain names that only validation uses.
+      column: The header of the column.
+      validation: Names without a prefix that only validation uses.
     """
     if (name := bare(column)) != column:
         return name, "validation" if of_validation(column) else "train"
@@ -167,7 +166,7 @@ def named(column: str, validation: set[str]) -> tuple[str, str]:
 
 
 def thinned(kind: str, points: list[tuple[int, float]]) -> Series:
-    """Returns a series that a page can draw: of every stretch of steps the lowest and the highest, and both ends."""
+    """Returns a series short enough to draw: the lowest and highest value of every section, and both ends."""
     steps, values = np.array([step for step, _ in points]), np.array([value for _, value in points])
     kept = np.arange(len(values))
     if len(values) > MOST_POINTS:
@@ -178,54 +177,66 @@ def thinned(kind: str, points: list[tuple[int, float]]) -> Series:
     return Series(kind, steps[kept].tolist(), listed(values[kept]), len(values))
 
 
-def _number(cell: str) -> float:
+def _float_or_nan(cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
         return float("nan")
 
 
-def _only_validation(record: Mapping[str, Any] | None) -> set[str]:
-    metrics = (record or {}).get("metrics", {})
-    return set(metrics.get("validation", ())) - set(metrics.get("train", ()))
-
-
 STEP = "best_ckpt_global_step"
-"""Under which name `export.json` has the step."""
+"""The key of the exported step in `export.json`."""
 
 Fact = dict[str, str]
-"""`name` and `value`, and `detail` where there is more to say."""
+"""`name`, `value` and `detail`, which may be empty."""
 
 
 def facts(record: Mapping[str, Any] | None) -> list[Fact]:
-    """Returns the facts in the order in which they are shown; what is not known is left out."""
+    """Returns the facts about a run in the order of display; unknown ones are left out."""
     if record is None:
         return []
-    found = [*_course(record), *_place(record), *_cost(record["cost"])]
+    attempts, cost = record["attempts"], record["cost"]
+    kept = goodput(record) if attempts else None
+    took = _duration(kept.seconds) if kept and kept.seconds else ""
+    speed, share = finite(cost.get("samples_per_second")), finite(cost.get("utilisation"))
+    found = [
+        fact("status", record["status"], attempts[-1]["reason"] if attempts else ""),
+        fact("steps", f"{record['step']:,}", f"epoch {record['epoch']}"),
+        fact("attempts", str(len(attempts) or "")),
+        fact("goodput", f"{kept.ratio:.1%}" if kept else "", str(kept or "")),
+        fact("time", took, attempts[0]["started"][:16] if attempts else ""),
+        fact("experiment", record["experiment"]),
+        fact("backend", record["backend"]),
+        fact("parameters", short(cost.get("parameters")), f"{cost.get('trainable_parameters')} of them trained"),
+        fact("FLOPs a step", short(cost.get("flops_per_train_step")), f"batches of {cost.get('batch_size')}"),
+        fact("samples a second", short(speed)),
+        fact("device", f"{cost.get('devices', 1)} × {cost['device']}" if cost.get("device") else ""),
+        fact("utilisation", f"{share:.1%}" if share else ""),
+    ]
     return [each for each in found if each["value"]]
 
 
 def read_export(directory: Path) -> dict[str, Any]:
-    """Returns what `exported/export.json` says; nothing where there is none.
+    """Returns the content of `exported/export.json`; {} if there is none.
 
     Raises:
-      UsageError: It is damaged.
+      UsageError: The file is damaged.
     """
     return read_object(directory / "exported" / "export.json")
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Returns the object in a JSON file; an empty one if there is none.
+    """Returns the object in a JSON file; {} if there is none.
 
     Raises:
-      UsageError: It is damaged.
+      UsageError: The file is damaged.
     """
     found = storage.read_json(path) if path.is_file() else {}
     return found if isinstance(found, dict) else {}
 
 
 def read_notes(directory: Path) -> list[str]:
-    """Returns what of an evaluation is not as it was in training, a line each.
+    """Returns the notes of an evaluation on differences to training, a line each.
 
     Raises:
       UsageError: `reports/metrics.json` is damaged.
@@ -235,30 +246,32 @@ def read_notes(directory: Path) -> list[str]:
 
 
 def origin(record: Mapping[str, Any] | None, export: Mapping[str, Any]) -> list[Fact]:
-    """Returns what stands below the title: when, from which code, and which epoch was exported and why.
+    """Returns the facts below the title: the date, the code, and which epoch was exported and why.
 
     Args:
-      record: `run.json`.
-      export: `exported/export.json`; empty where nothing was exported, or nothing is said of it.
+      record: The content of `run.json`.
+      export: The content of `exported/export.json`; empty if there is none.
     """
+    epoch, by = export.get("epoch"), chosen_by(export)
+    exported_epoch = "" if epoch is None else f"epoch {int(epoch) + 1}{f', chosen by {by}' if by else ''}"
     attempts, code = (record or {}).get("attempts") or [{}], (record or {}).get("code") or {}
     found = [
         fact("date", str(attempts[0].get("started") or "")[:10]),
         fact("code", code_name(export.get("code") or code), code.get("commit") or code.get("sources")),
-        fact("exported", _exported(export), chosen_by(export)),
+        fact("exported", exported_epoch, by),
     ]
     return [each for each in found if each["value"]]
 
 
 def code_name(code: Mapping[str, Any]) -> str:
-    """Returns which code it is, short: a commit, or a digest of the sources."""
+    """Returns a short name of the code: its commit, or a digest of the sources."""
     if code.get("commit"):
         return f"{code['commit'][:12]}{' with changes' if code.get('dirty') else ''}"
     return f"sources {code['sources'][:12]}" if code.get("sources") else ""
 
 
 def chosen_by(export: Mapping[str, Any]) -> str:
-    """Returns by what the exported epoch was chosen: `the lowest val_loss: 0.1234`; nothing where it was not."""
+    """Returns how the exported epoch was chosen: `the lowest val_loss: 0.1234`; empty if it was not chosen."""
     metric, mode = export.get("metric"), {"min": "lowest", "max": "highest"}.get(export.get("mode", ""), "best")
     value = finite(export.get(metric)) if metric else None
     if not metric or "estimator" in export:
@@ -266,15 +279,8 @@ def chosen_by(export: Mapping[str, Any]) -> str:
     return f"the {mode} {metric}{'' if value is None else f': {shown(value)}'}"
 
 
-def _exported(export: Mapping[str, Any]) -> str:
-    if export.get("epoch") is None:
-        return ""
-    by = chosen_by(export)
-    return f"epoch {int(export['epoch']) + 1}{f', chosen by {by}' if by else ''}"
-
-
 def marks(record: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Returns where attempts after the first began: `step`, and `text` that says why."""
+    """Returns where later attempts began: `step`, and `text` with the reason."""
     attempts = (record or {}).get("attempts", [])
     return [
         {"step": later["from_step"], "text": f"attempt {number}, after: {before['reason'] or 'killed'}"}
@@ -283,47 +289,19 @@ def marks(record: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def exported(export: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns which step was exported, for the curves: `step`, and `text` that says why; None where nobody knows."""
+    """Returns the exported step for the curves: `step`, and `text` with the reason; None if it is unknown."""
     step = finite(export.get(STEP))
     by = chosen_by(export)
     return None if step is None else {"step": int(step), "text": f"exported{f', chosen by {by}' if by else ''}"}
 
 
-def _course(record: Mapping[str, Any]) -> list[Fact]:
-    attempts = record["attempts"]
-    kept = goodput(record) if attempts else None
-    took = _duration(kept.seconds) if kept and kept.seconds else ""
-    return [
-        fact("status", record["status"], attempts[-1]["reason"] if attempts else ""),
-        fact("steps", f"{record['step']:,}", f"epoch {record['epoch']}"),
-        fact("attempts", str(len(attempts) or "")),
-        fact("goodput", f"{kept.ratio:.1%}" if kept else "", str(kept or "")),
-        fact("time", took, attempts[0]["started"][:16] if attempts else ""),
-    ]
-
-
-def _place(record: Mapping[str, Any]) -> list[Fact]:
-    return [fact("experiment", record["experiment"]), fact("backend", record["backend"])]
-
-
-def _cost(cost: Mapping[str, Any]) -> list[Fact]:
-    speed, share = finite(cost.get("samples_per_second")), finite(cost.get("utilisation"))
-    return [
-        fact("parameters", short(cost.get("parameters")), f"{cost.get('trainable_parameters')} of them trained"),
-        fact("FLOPs a step", short(cost.get("flops_per_train_step")), f"batches of {cost.get('batch_size')}"),
-        fact("samples a second", short(speed)),
-        fact("device", f"{cost.get('devices', 1)} × {cost['device']}" if cost.get("device") else ""),
-        fact("utilisation", f"{share:.1%}" if share else ""),
-    ]
-
-
 def fact(name: str, value: Any, detail: Any = "") -> Fact:
-    """Returns one fact; what is not known has an empty value."""
+    """Returns one fact; an unknown value is empty."""
     return {"name": name, "value": str(value or ""), "detail": str(detail or "")}
 
 
 def short(value: Any) -> str:
-    """Returns a number with three digits and a prefix: 1.32 M."""
+    """Returns a number with three digits and a unit prefix: 1.32 M."""
     number = finite(value)
     if number is None:
         return ""
@@ -341,14 +319,14 @@ def _duration(seconds: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """One number.
+    """One number of the headline.
 
     Attributes:
-      name: Of the metric.
-      split: On which data.
-      value: The number, None where it is not finite.
-      better: "higher", "lower", or None where that is not known.
-      source: Where it comes from.
+      name: The name of the metric.
+      split: The data it was measured on.
+      value: The number; None if it is not finite.
+      better: "higher", "lower", or None if it is unknown.
+      source: Where the number comes from.
     """
 
     name: str
@@ -359,7 +337,7 @@ class Figure:
 
 
 def headline(record: Mapping[str, Any] | None, pages: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    """Returns the figures, the most telling first."""
+    """Returns the figures of evaluations; without any, those of the last logs."""
     found = [figure for page in pages for figure in _of_page(page)]
     metrics = (record or {}).get("metrics", {})
     names = {name for name, logs in metrics.items() if logs} - {page["split"] for page in pages}
@@ -391,16 +369,16 @@ def _of_logs(kind: str, logs: Mapping[str, Any]) -> list[Figure]:
 
 @dataclasses.dataclass
 class Run:
-    """What is known of a run.
+    """One run, read for the report.
 
     Attributes:
-      name: What the page calls it.
-      record: Its `run.json`; None where there is none, as for runs that were only evaluated.
+      name: The name shown on the page.
+      record: Its `run.json`; None if there is none, as for runs that were only evaluated.
       curves: The learning curves.
-      splits: The data it was evaluated on, sample by sample.
-      config: The text of its configuration, "" where there is none.
-      export: What is known of its export: the step, and by what it was chosen; empty where that is not known.
-      notes: What of its evaluation is not as it was in training, a line each.
+      splits: The evaluations sample by sample.
+      config: The text of its configuration, "" if there is none.
+      export: The content of `exported/export.json`: the step, and how it was chosen; empty if there is none.
+      notes: Differences between its evaluation and its training, a line each.
     """
 
     name: str
@@ -412,7 +390,7 @@ class Run:
     notes: Sequence[str] = ()
 
     def split(self, name: str) -> Split | None:
-        """Returns the evaluation on the data of this name, if there is one."""
+        """Returns the evaluation on the split with this name, if there is one."""
         return next((split for split in self.splits if split.name == name), None)
 
     def as_data(self) -> dict[str, Any]:
@@ -433,7 +411,7 @@ class Run:
         }
 
     def figures(self) -> list[Figure]:
-        """Returns the numbers that stand at the top: what the export was chosen by first, metric by metric."""
+        """Returns the headline, grouped by metric; the metric that the export was chosen by comes first."""
         found = headline(self.record, [split.page for split in self.splits])
         chosen = str(self.export.get("metric", "")).removeprefix("val_")
         names = [chosen, *(figure.name for figure in found)]
@@ -441,25 +419,25 @@ class Run:
 
 
 def read_runs(directories: Sequence[Path]) -> list[Run]:
-    """Returns the runs in some directories, under names that tell them apart.
+    """Reads runs, with unique names.
 
     Raises:
-      UsageError: One is no run, or has nothing to show.
+      UsageError: A directory is not a run, or has nothing to show.
     """
     return [_read_run(path, name) for path, name in zip(directories, names_of(directories), strict=True)]
 
 
 def names_of(directories: Sequence[Path]) -> list[str]:
-    """Returns a name for each run: that of its directory, or, where two are called the same, the whole path."""
+    """Returns a name for each run: that of its directory, or its whole path if two have the same name."""
     names = [directory.resolve().name for directory in directories]
     return names if len(set(names)) == len(names) else [str(directory) for directory in directories]
 
 
 def read_record(directory: Path) -> Mapping[str, Any]:
-    """Returns the record; a run that is recorded as running while no process holds its directory was killed.
+    """Returns a run's record; a run recorded as running whose directory no process has locked counts as killed.
 
     Raises:
-      UsageError: There is none, or it is damaged.
+      UsageError: There is no record, or it is damaged.
     """
     known = record.read(directory)
     if (wrong := damage(known)) is not None:

@@ -26,11 +26,11 @@ class Member:
     """One of the runs.
 
     Attributes:
-      name: What it is called here.
-      directory: Where it is on this machine.
-      record: Its `run.json`.
+      name: The name shown for it.
+      directory: Its directory on this machine.
+      record: The content of its `run.json`.
       points: Its learning curves.
-      config: The text of its run_data.
+      config: The text of its configuration.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Row:
     """One figure of every run.
 
     Attributes:
-      key: What it is.
-      values: One for each run; None where it is not known.
-      steps: The step each is of, where they are of steps.
-      better: Whether `higher` or `lower` values are better; None where nobody can say.
+      key: The name of the figure.
+      values: One value for each run; None if it is unknown.
+      steps: The step of each value, if values belong to steps.
+      better: Whether `higher` or `lower` values are better; None if it is unknown.
     """
 
     key: str
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def best(self) -> list[int]:
-        """The places of the runs that are better than another one; none where all are the same."""
+        """The positions of the best runs; [] if all are the same."""
         known = [value for value in map(finite, self.values) if value is not None]
         if self.better is None or len(set(known)) < 2:
             return []
@@ -66,7 +66,7 @@ class Row:
         return [place for place, value in enumerate(self.values) if finite(value) == top]
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it for programs; what is not of steps has none."""
+        """Returns the row for JSON; `steps` only if values belong to steps."""
         found = {"key": self.key, "values": self.values}
         found |= {"steps": self.steps} if self.steps is not None else {}
         return found | ({"better": self.better, "best": self.best} if self.better else {})
@@ -78,23 +78,23 @@ class SideBySide:
 
     Attributes:
       members: The runs.
-      sections: Rows by what they are about, in the order in which they are shown.
+      sections: The rows of each section, in the order of display.
     """
 
     members: list[Member]
     sections: dict[str, list[Row]]
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it for programs."""
+        """Returns the comparison for JSON."""
         runs = [{"name": one.name, "directory": str(one.directory), "id": one.record["id"]} for one in self.members]
         return {"runs": runs} | {name: [row.as_dict() for row in rows] for name, rows in self.sections.items()}
 
 
 def side_by_side(directories: Sequence[Path]) -> SideBySide:
-    """Compares runs; the configuration and the surroundings are shown where they differ, the rest as it is.
+    """Compares runs; of configuration, code, machine and data, only differences are included.
 
     Raises:
-      UsageError: There are not two runs, one is named twice, is none, or its record is damaged.
+      UsageError: There are fewer than two runs, one is named twice or is not a run, or its record is damaged.
     """
     if len(directories) < 2:
         raise UsageError("a comparison needs two runs or more", key="RUNS", received=len(directories))
@@ -134,7 +134,7 @@ def _configuration(members: Sequence[Member]) -> list[Row]:
 
 
 def _surroundings(members: Sequence[Member]) -> list[Row]:
-    """Returns what differs of the code, the machine, the packages and the data."""
+    """Returns the differences in code, machine, packages and data."""
     flat = [dict(_facts(member.record)) for member in members]
     keys = list(dict.fromkeys(key for facts in flat for key in facts))
     rows = [Row(key, [facts.get(key) for facts in flat]) for key in keys]
@@ -157,14 +157,14 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _metric_rows(members: Sequence[Member]) -> list[Row]:
-    """Returns for every metric its last value, and its best where it is known which values are good."""
+    """Returns the last value of every metric, and its best if it is known which values are good."""
     curves = [_with_last_logs(member) for member in members]
     keys = telling(key for points in curves for key in points)
     return [row for name, kind in keys for row in _of_metric(name, kind, [one.get((name, kind)) for one in curves])]
 
 
 def telling(keys: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns those curves that say how good a model is, validation first; not the best so far of another one."""
+    """Returns the curves that measure quality, validation first, without `best_` versions of other curves."""
     found = [key for key in dict.fromkeys(keys) if key[0] not in SIDE_FIGURES]
     names = {name for name, _ in found}
     own = [key for key in found if not (key[0].startswith("best_") and key[0].removeprefix("best_") in names)]
@@ -183,14 +183,14 @@ def _row(key: str, points: Sequence[tuple[int, float] | None], better: str | Non
 
 
 def _best(points: Sequence[tuple[int, float]], better: str) -> tuple[int, float] | None:
-    """Returns the best point, the first of equal ones; NaN is none."""
+    """Returns the best point, the first of equal ones; NaNs are ignored."""
     sign = -1 if better == "higher" else 1
     known = [point for point in points if not math.isnan(point[1])]
     return min(known, key=lambda point: sign * point[1], default=None)
 
 
 def _evaluations(members: Sequence[Member]) -> list[Row]:
-    """Returns what evaluations sample by sample have found, for each set of data."""
+    """Returns the figures of evaluations sample by sample, for each split."""
     pages = [[page for _, page in read_pages(member.directory / "reports")] for member in members]
     figures = [{(one.split, one.name): one for one in headline(None, each)} for each in pages]
     known = {key: figure for each in reversed(figures) for key, figure in each.items()}
@@ -203,16 +203,16 @@ def _evaluations(members: Sequence[Member]) -> list[Row]:
 
 
 def _with_last_logs(member: Member) -> Points:
-    """Returns the curves of a run; for a metric that has none, as without a history, what the record says last."""
+    """Returns the curves of a run; a metric without one, as without a history, has the last value of the record."""
     logged = member.record["metrics"]
-    names = {(_plain(name, kind), kind): value for kind, logs in logged.items() for name, value in logs.items()}
+    prefixes = {"train": "training_", "validation": "validation_"}
+    names = {
+        (name.removeprefix(prefixes.get(kind, "")), kind): value
+        for kind, logs in logged.items()
+        for name, value in logs.items()
+    }
     values = {key: float("nan") if (known := finite(value)) is None else known for key, value in names.items()}
     return {key: [(int(member.record["step"]), value)] for key, value in values.items()} | member.points
-
-
-def _plain(name: str, kind: str) -> str:
-    prefixes = {"train": "training_", "validation": "validation_"}
-    return name.removeprefix(prefixes.get(kind, ""))
 
 
 def _course(members: Sequence[Member]) -> list[Row]:
@@ -244,16 +244,16 @@ def can_draw() -> bool:
 
 
 def draw(members: Sequence[Member], suffix: str = ".png") -> bytes:
-    """Returns the picture: validation in solid lines, training pale and dashed, over the steps.
+    """Returns a plot of the curves over steps: validation in solid lines, training pale and dashed.
 
-    Nothing of matplotlib's global state is touched: no display is needed, no figure stays open.
+    It does not use matplotlib's global state: no display is needed, and no figure stays open.
 
     Args:
       members: The runs.
-      suffix: `.png`, `.svg` or `.pdf`.
+      suffix: The file format: `.png`, `.svg` or `.pdf`.
 
     Raises:
-      UsageError: matplotlib is not installed, or no run has any curve.
+      UsageError: matplotlib is not installed, or no run has a curve.
     """
     if not can_draw():
         raise missing_extra("matplotlib", "plot", "a picture of curves")
@@ -276,7 +276,7 @@ def draw(members: Sequence[Member], suffix: str = ".png") -> bytes:
 
 
 def _metrics_to_draw(members: Sequence[Member]) -> list[str]:
-    """Returns what to draw, the loss first, then whatever was validated."""
+    """Returns the names of the metrics to draw: the loss, then metrics with validation curves, then the others."""
     keys = telling(key for member in members for key in member.points)
     return sorted(dict.fromkeys(name for name, _ in keys), key=lambda name: name != "loss")[:MOST_PANELS]
 
@@ -286,7 +286,7 @@ def _panel(axes: Any, name: str, members: Sequence[Member]) -> None:
         colour = _COLOURS[number % len(_COLOURS)]
         for kind, look in _LOOKS.items():
             if points := member.points.get((name, kind)):
-                marker = "o" if len(points) < 2 else None  # a line needs two
+                marker = "o" if len(points) < 2 else None  # a line needs two points
                 axes.plot(*zip(*points, strict=True), color=colour, marker=marker, **look)
     axes.set_title(_literal(name), loc="left", fontsize=10, fontweight="bold")
     axes.set_xlabel("step", fontsize=8, color=_GREY)
@@ -305,10 +305,10 @@ def _legend(figure: Any, members: Sequence[Member]) -> None:
 
 
 def _literal(text: str) -> str:
-    """Returns a name that matplotlib takes for no formula."""
+    """Returns a name escaped for matplotlib, which would read `$` as a formula."""
     return text.replace("$", r"\$")
 
 
 def _undated(suffix: str) -> dict[str, None]:
-    """Leaves the date out, so that the same runs give the same bytes."""
+    """Returns metadata without a date, so that the same runs give the same bytes."""
     return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix, {})

@@ -1,6 +1,6 @@
-"""The evaluation of a run on one set of data, for the report: the table, classes, residuals and slices.
+"""The evaluation of a run on one split, for the report: the table, classes, residuals and slices.
 
-All numbers are over all rows. The table has all rows, or if they are too many the worst and an even sample.
+All numbers are over all rows. The table has all rows; if they are too many, the worst and evenly chosen others.
 """
 
 import dataclasses
@@ -15,15 +15,16 @@ import pyarrow.parquet as pq
 
 from everstep import storage
 from everstep.errors import UsageError
+from everstep.evaluation.evaluator import FORMAT
 from everstep.evaluation.report.numbers import finite, group_means, listed
 from everstep.evaluation.table import summarize
 
 MOST_ROWS = 20_000
 WORST_ROWS = 5_000
-"""Of more rows than a page can hold, how many are there because they are the worst by some metric."""
+"""If there are more than `MOST_ROWS`, the number of rows chosen because they are the worst by some metric."""
 
 LETTERS = 200
-"""Of longer texts the beginning."""
+"""Longer texts are cut."""
 
 
 def table_data(
@@ -33,9 +34,9 @@ def table_data(
 
     Args:
       table: All rows.
-      page: What the evaluation says of them.
-      metrics: The columns that are metrics.
-      changes: Further columns, as long as the table.
+      page: The content of `<split>.json`.
+      metrics: The metrics' columns.
+      changes: Further columns, with a value for each row.
     """
     chosen = choose(table.num_rows, page, metrics)
     some = table if len(chosen) == table.num_rows else table.take(pa.array(chosen))
@@ -48,7 +49,7 @@ def table_data(
 
 
 def choose(count: int, page: Mapping[str, Any], metrics: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns which rows are shown, in order: the worst of each metric, those with pictures, and evenly some others."""
+    """Returns the rows to show, in order: the worst by each metric, those with pictures, and evenly chosen others."""
     if count <= MOST_ROWS:
         return np.arange(count)
     better = {metric["name"]: metric["better"] for metric in page["metrics"]}
@@ -61,19 +62,19 @@ def choose(count: int, page: Mapping[str, Any], metrics: Mapping[str, np.ndarray
 
 
 def worst_rows(values: np.ndarray, better: str | None, count: int) -> np.ndarray:
-    """Returns the rows with the worst values; where nobody says what is better, lower is."""
+    """Returns the rows with the worst values; without `better`, low values are good."""
     badness = -values if better == "higher" else values
     order = np.argsort(np.where(np.isnan(badness), -np.inf, badness), kind="stable")[::-1][:count]
     return order[~np.isnan(values[order])]
 
 
 def floats(column: pa.ChunkedArray) -> np.ndarray:
-    """Returns a numeric column as floats, with NaN for what is missing."""
+    """Returns a numeric column as floats, with NaN for missing values."""
     return column.cast(pa.float64()).to_numpy().astype(np.float64)
 
 
 def plain(column: pa.ChunkedArray) -> list[Any]:
-    """Returns a column as JSON knows it: numbers, or texts of some length; None for what is missing or not finite."""
+    """Returns a column for JSON: numbers, or shortened texts; None for values that are missing or not finite."""
     if pa.types.is_floating(column.type):
         return listed(floats(column))
     values = column.to_pylist()
@@ -83,12 +84,12 @@ def plain(column: pa.ChunkedArray) -> list[Any]:
 
 
 def is_number(type_: pa.DataType) -> bool:
-    """Returns whether values of a type are numbers, to be ordered and binned."""
+    """Returns whether values of a type are numbers, which can be ordered and binned."""
     return pa.types.is_integer(type_) or pa.types.is_floating(type_)
 
 
 def spelled(value: Any) -> str:
-    """Returns a value that is no number as a text of some length."""
+    """Returns a value that is not a number as a shortened text."""
     if isinstance(value, bool):
         return str(value).lower()
     text = value.decode("utf-8", errors="backslashreplace") if isinstance(value, bytes) else str(value)
@@ -96,7 +97,7 @@ def spelled(value: Any) -> str:
 
 
 def _order(table: pa.Table, metrics: Mapping[str, np.ndarray]) -> list[str]:
-    """Returns the columns as a reader wants them: what it is, what was said, how good that was, the rest."""
+    """Returns the columns in the order of display: id, label, prediction, confidence, metrics, the rest."""
     first = [name for name in ("id", "label", "prediction", "confidence") if name in table.column_names]
     return list(dict.fromkeys([*first, *metrics, *table.column_names]))
 
@@ -110,12 +111,12 @@ def _type(name: str, table: pa.Table, page: Mapping[str, Any]) -> str:
 def by_class(table: pa.Table, metrics: Mapping[str, np.ndarray], names: Sequence[str] | None) -> list[dict[str, Any]]:
     """Returns a row for each class that is a label or a prediction, over all samples.
 
-    A share of nothing (the precision of a class that was never predicted) is None.
+    An undefined ratio (the precision of a class that was never predicted) is None.
 
     Args:
-      table: With `label` and `prediction`.
-      metrics: The columns whose means are taken, over the samples that have the class as their label.
-      names: Of all classes; None where they have only numbers.
+      table: A table with `label` and `prediction`.
+      metrics: The columns to average over the samples with the class as their label.
+      names: The names of all classes; None if they have only numbers.
     """
     labels, predicted = class_numbers(table["label"]), class_numbers(table["prediction"])
     count = max(len(names or ()), int(max(labels.max(initial=-1), predicted.max(initial=-1))) + 1)
@@ -137,7 +138,7 @@ def by_class(table: pa.Table, metrics: Mapping[str, np.ndarray], names: Sequence
 
 
 def sparse(confusion: Sequence[Sequence[int]] | None) -> dict[str, Any] | None:
-    """Returns a confusion matrix as `size` and its `cells` that are not zero: label, prediction, count."""
+    """Returns a confusion matrix as its `size` and its non-zero `cells`: label, prediction, count."""
     if confusion is None:
         return None
     matrix = np.asarray(confusion, np.int64)
@@ -146,7 +147,7 @@ def sparse(confusion: Sequence[Sequence[int]] | None) -> dict[str, Any] | None:
 
 
 def class_numbers(column: pa.ChunkedArray) -> np.ndarray:
-    """Returns a column of classes as integers, -1 for what is missing."""
+    """Returns a column of classes as integers, with -1 for missing values."""
     return column.cast(pa.int64()).fill_null(-1).to_numpy()
 
 
@@ -160,18 +161,18 @@ def _shares(part: np.ndarray, whole: np.ndarray) -> list[float | None]:
 
 
 def residuals(table: pa.Table) -> dict[str, Any] | None:
-    """Returns a histogram of prediction minus label, and what sums it up; None where no row has a distance.
+    """Returns a histogram of prediction minus label, and its statistics; None if no row has a finite difference.
 
-    Numbers may be so large that their distance or its square is none: what cannot be told is None.
+    Differences of very large numbers, or their squares, may overflow: such a statistic is None.
     """
     labels, predicted = floats(table["label"]), floats(table["prediction"])
     with np.errstate(over="ignore", invalid="ignore"):
         distances = predicted - labels
         known = np.isfinite(distances)
-        return _summed_up(labels[known], distances[known]) if known.any() else None
+        return _residual_statistics(labels[known], distances[known]) if known.any() else None
 
 
-def _summed_up(labels: np.ndarray, distances: np.ndarray) -> dict[str, Any]:
+def _residual_statistics(labels: np.ndarray, distances: np.ndarray) -> dict[str, Any]:
     found = summarize(distances)
     return {
         "histogram": {"edges": found.edges, "counts": found.counts},
@@ -184,16 +185,16 @@ def _summed_up(labels: np.ndarray, distances: np.ndarray) -> dict[str, Any]:
 
 
 def _explained(labels: np.ndarray, distances: np.ndarray) -> float | None:
-    """Returns the share of the labels' variance that predictions explain; None where labels are all the same."""
+    """Returns the share of the labels' variance that predictions explain; None if all labels are the same."""
     variance = float(((labels - labels.mean()) ** 2).sum())
     return finite(1 - float((distances**2).sum()) / variance) if variance else None
 
 
 MOST_VALUES = 40
-"""Of more values the most frequent; the others are one group."""
+"""With more values, the most frequent ones are shown and the others form one group."""
 
 FEW_NUMBERS = 12
-"""A column of numbers with at most so many different ones is sliced by number, others by bin."""
+"""A column of numbers with at most this many distinct values is sliced by value, others by bin."""
 
 BINS = 10
 
@@ -202,12 +203,12 @@ Slice = dict[str, Any]
 
 
 def slices(table: pa.Table, metrics: Mapping[str, np.ndarray], classes: int) -> list[Slice]:
-    """Returns a slice for each column that has one: those of the data first, the metrics last.
+    """Returns a slice for each column with several groups: the data's columns first, the metrics last.
 
     Args:
       table: All rows.
-      metrics: The columns whose means are taken.
-      classes: How many classes there are: there may be more of them than other values.
+      metrics: The columns to average in each group.
+      classes: The number of classes, which may be more than the groups of other columns.
     """
     others = [name for name in table.column_names if name not in metrics and name != "id"]
     own = [name for name in others if name not in ("label", "prediction", "confidence")]
@@ -221,13 +222,13 @@ def slices(table: pa.Table, metrics: Mapping[str, np.ndarray], classes: int) -> 
 
 
 def _groups(column: pa.ChunkedArray, metrics: Mapping[str, np.ndarray], most: int) -> list[dict[str, Any]]:
-    if pa.types.is_floating(column.type):  # a missing number is in no group of its own: NaN is not, and JSON has none
+    if pa.types.is_floating(column.type):  # NaN and infinity count as missing: JSON has neither
         column = pc.if_else(pc.is_finite(column), column, None)
     distinct = pc.count_distinct(column).as_py()
     if is_number(column.type) and distinct > (most if pa.types.is_integer(column.type) else FEW_NUMBERS):
         return _bins(floats(column), metrics)
     if distinct > max(most, len(column) // 2):
-        return []  # names of the samples: a group for each says nothing
+        return []  # almost a group per sample, as for file names
     return _values(column, metrics, most)
 
 
@@ -238,7 +239,7 @@ def _values(column: pa.ChunkedArray, metrics: Mapping[str, np.ndarray], most: in
     sizes = np.bincount(numbers[numbers >= 0], minlength=len(values))
     kept = np.argsort(-sizes, kind="stable")[:most]
     kept = kept[np.argsort([values[i] for i in kept], kind="stable")] if is_number(column.type) else kept
-    place = np.full(len(values) + 1, len(kept))  # whatever is not kept, and -1 as well, goes to the end
+    place = np.full(len(values) + 1, len(kept))  # values that are not kept, and -1, go to the last group
     place[kept] = np.arange(len(kept))
     rest = bool(len(values) > len(kept) or (numbers < 0).any())
     groups = [{"value": values[i]} for i in kept.tolist()] + ([{"rest": True}] if rest else [])
@@ -246,7 +247,7 @@ def _values(column: pa.ChunkedArray, metrics: Mapping[str, np.ndarray], most: in
 
 
 def _bins(values: np.ndarray, metrics: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Returns bins that hold about as many rows each; equal numbers are never torn apart."""
+    """Returns bins with about the same number of rows each; equal values stay in one bin."""
     known = values[np.isfinite(values)]
     edges = np.unique(np.quantile(known, np.linspace(0, 1, BINS + 1), method="lower"))
     if len(edges) < 2:
@@ -265,18 +266,17 @@ def _measured(
     return [group | {"count": sizes[i], "means": [column[i] for column in means]} for i, group in enumerate(groups)]
 
 
-FORMAT = 1
 _FIRST = ("test", "validation")
 
 
 @dataclasses.dataclass
 class Split:
-    """What was found on one set of data.
+    """The evaluation on one split.
 
     Attributes:
       page: The content of `<split>.json`.
-      table: A row per sample, in the order of the data; None where the file is gone.
-      changes: Further columns, from a comparison: a number for each row, by name.
+      table: A row per sample, in the order of the data; None if the file is missing.
+      changes: Further columns from a comparison, with a number for each row.
     """
 
     page: Mapping[str, Any]
@@ -285,7 +285,7 @@ class Split:
 
     @property
     def name(self) -> str:
-        """Which data it is."""
+        """The name of the split."""
         return str(self.page["split"])
 
     @property
@@ -305,10 +305,12 @@ class Split:
         if self.table is None:
             return {"table": None, "slices": [], "by_class": [], "residuals": None}
         metrics = {name: floats(self.table[name]) for name in self.metrics}
+        classified = self._is("classification")
+        class_count = len(self.page["classes"] or self.page["confusion"] or ()) if classified else 0
         return {
             "table": table_data(self.table, self.page, metrics, self.changes),
-            "slices": slices(self.table, metrics, self._class_count()),
-            "by_class": by_class(self.table, metrics, self._classes()) if self._is("classification") else [],
+            "slices": slices(self.table, metrics, class_count),
+            "by_class": by_class(self.table, metrics, self.page["classes"]) if classified else [],
             "residuals": residuals(self.table) if self._is("regression") else None,
         }
 
@@ -316,30 +318,22 @@ class Split:
         has_outcome = self.table is not None and {"label", "prediction"} <= set(self.table.column_names)
         return self.page["kind"] == kind and has_outcome
 
-    def _class_count(self) -> int:
-        if not self._is("classification"):
-            return 0
-        return len(self.page["classes"] or self.page["confusion"] or ())
-
-    def _classes(self) -> list[str] | None:
-        return self.page["classes"] if self._is("classification") else None
-
 
 def read_splits(directory: Path) -> list[Split]:
-    """Returns the evaluations in a directory of reports, the test data's first; other JSON files do not count.
+    """Returns the evaluations in a directory of reports, the test data first; other JSON files are ignored.
 
     Raises:
-      UsageError: A file is damaged, or another version's.
+      UsageError: A file is damaged, or has the format of another version.
     """
     splits = [_read_split(path, page) for path, page in read_pages(directory)]
     return sorted(splits, key=lambda split: _FIRST.index(split.name) if split.name in _FIRST else len(_FIRST))
 
 
 def read_pages(directory: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Returns what was found on each set of data without its rows, by file; other JSON files do not count.
+    """Returns the content of each `<split>.json` with its path; other JSON files are ignored.
 
     Raises:
-      UsageError: A file is damaged, or another version's.
+      UsageError: A file is damaged, or has the format of another version.
     """
     files = [(path, storage.read_json(path)) for path in sorted(directory.glob("*.json"))]
     found = [(path, page) for path, page in files if isinstance(page, dict) and {"format", "split"} <= page.keys()]
@@ -358,7 +352,7 @@ def _read_split(path: Path, page: Mapping[str, Any]) -> Split:
     table = _table(path.with_suffix(".parquet"))
     if table is not None and table.num_rows != page["rows"]:
         raise UsageError(
-            f"has {page['rows']} samples, the Parquet file beside it {table.num_rows}: they are of two evaluations",
+            f"has {page['rows']} samples, the Parquet file beside it {table.num_rows}: they differ",
             key="reports",
             received=str(path),
             remedy="evaluate again",

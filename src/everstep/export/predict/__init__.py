@@ -1,5 +1,6 @@
-"""Predict: a trained model is asked about new data, in batches, in constant memory.
+"""Predictions of a trained model on new data, in batches and in constant memory.
 
-`finding.py` knows what a name means; `models.py` loads models that somebody else may have
-written; `inputs.py` opens data of many kinds; `answers.py` makes rows of what a model says, `writing.py` files of them.
+`finding.py` finds the model that a name stands for; `models.py` loads models that somebody else may have written,
+without running their code; `inputs.py` opens data of many kinds; `predicting.py` runs the model over them;
+`outputs.py` turns its outputs into rows of a file.
 """

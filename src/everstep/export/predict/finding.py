@@ -1,6 +1,6 @@
-"""Finds the model that `everstep predict RUN` means: of a run, of a run known to MLflow, or exported on its own.
+"""Finds the model that a name stands for: a run's, that of a run known to MLflow, or an exported one.
 
-What has to be fetched from MLflow is in a temporary folder, and removed after use.
+`opened` is the entry point. What it fetches from MLflow is in a temporary folder, which is removed after use.
 """
 
 import contextlib
@@ -13,10 +13,19 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from everstep import storage
+from everstep.checkpoint.remote.urls import is_url
+from everstep.checkpoint.remote.working import local_view
 from everstep.errors import UsageError
+from everstep.run.checkpoint_selection import selected_steps
 from everstep.run.record import Record, find_runs, read
 from everstep.tracking.mlflow import checked_uri, prepare_client, without_credentials
 
+Result = TypeVar("Result")
+
+_DATABASES = ("mlflow.db", "runs/mlflow.db")
+_SAVED = "saved_model.pb"
+_MOST_FOLDERS = 200  # of a run's artifacts that are searched
+_SKIPPED_FOLDERS = ("checkpoints", "spool", "tensorboard")
 _PLACES = (
     "export/model.keras",
     "model.keras",
@@ -27,6 +36,7 @@ _PLACES = (
 )
 _PROGRAMS = ("exported/model.pt2", "model.pt2")
 _ID = re.compile(r"[0-9a-f]{32}")
+_MLFLOW_RUN = re.compile(r"(?:runs:/)?([0-9a-f]{32})(?:/(.+))?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +45,8 @@ class Found:
 
     Attributes:
       model: The `.keras` file, or the directory of a SavedModel; None for a run that has no export.
-      directory: The run directory; None where the model alone was named.
-      record: What the run says of itself.
+      directory: The run directory; None if the name stands for a model alone.
+      record: The run's `run.json`; None if there is none.
     """
 
     model: Path | None
@@ -45,42 +55,89 @@ class Found:
 
     @property
     def backend(self) -> str | None:
-        """The backend that the run was trained on."""
+        """The backend that the run was trained on; None if it is unknown."""
         return (self.record or {}).get("backend")
 
 
-def find(name: str) -> Found:
-    """Returns what a name means.
+def local_run(name: str, checkpoint: str | None = None, checkpoints: bool = True) -> str:
+    """Returns where a run is on this machine: the name itself, or the copy of a run at a URL, which is fetched.
 
     Args:
-      name: A run directory, a `.keras` file, a SavedModel or a folder of its versions, or the id of a run: its own, or
-        that which MLflow gave it, for a run below the working directory.
+      name: A path, a URL, or anything else that names a run.
+      checkpoint: The value of `--checkpoint`; of a run at a URL, those steps are fetched beside the newest.
+      checkpoints: Whether any checkpoints are needed.
 
     Raises:
-      UsageError: There is no such thing.
+      UsageError: There is no run at the URL, or it lacks these steps.
+    """
+    if not is_url(name):
+        return name
+    if checkpoint is None:
+        return str(local_view(name, checkpoints))
+    return str(local_view(name, checkpoints, lambda steps: selected_steps(checkpoint, steps, name)))
+
+
+@contextlib.contextmanager
+def opened(name: str) -> Iterator[Found]:
+    """Yields the model that a name stands for; what was fetched is removed after the block.
+
+    Args:
+      name: As for `find`; or the id of a run that only MLflow knows: `<id>`, `runs:/<id>`, `runs:/<id>/<artifact>`.
+
+    Raises:
+      UsageError: There is no such run or model, or it cannot be fetched.
+    """
+    run = _MLFLOW_RUN.fullmatch(name.rstrip("/"))
+    if run is None or Path(name).exists():
+        yield find(name)
+        return
+    identity, artifact = run.groups()
+    if not artifact:
+        here = Path.cwd()
+        project = next((folder for folder in (here, *here.parents) if (folder / "pyproject.toml").is_file()), None)
+        for root in (Path(), project):
+            found = None
+            with contextlib.suppress(UsageError):
+                found = find(str(run_of(identity, root))) if root is not None else None
+            if found is not None:
+                yield found
+                return
+    with fetched(identity, artifact or "") as found:
+        yield found
+
+
+def find(name: str) -> Found:
+    """Returns the model that a name stands for, if it is on this machine.
+
+    Args:
+      name: A run directory, a `.keras` file, a SavedModel or a folder of its versions; or the id of a run below the
+        working directory, its own or MLflow's.
+
+    Raises:
+      UsageError: There is no such run or model.
     """
     path = Path(name)
     if path.is_file():
         if path.suffix == ".pt2":
-            raise _program(path)
+            raise _refused_program(path)
         if path.suffix != ".keras":
             raise UsageError("expected a .keras file, a SavedModel or a run directory", key="RUN", received=name)
         return Found(path)
     if path.is_dir():
-        return _directory(path)
+        return _find_in_directory(path)
     if _ID.fullmatch(name):
-        return _directory(run_of(name))
+        return _find_in_directory(run_of(name))
     raise UsageError(
         "does not exist", key="RUN", received=name, remedy="name a run directory, an exported model, or the id of a run"
     )
 
 
-def _directory(path: Path) -> Found:
+def _find_in_directory(path: Path) -> Found:
     if (path / "saved_model.pb").is_file():
         return Found(path)
     model = next((path / place for place in _PLACES if (path / place).exists()), None) or _newest_version(path)
     if model is None and (program := next((path / place for place in _PROGRAMS if (path / place).exists()), None)):
-        raise _program(program)
+        raise _refused_program(program)
     if (path / "run.json").is_file():
         return Found(model, path, read(path))
     if model is None:
@@ -88,7 +145,7 @@ def _directory(path: Path) -> Found:
     return Found(model)
 
 
-def _program(path: Path) -> UsageError:
+def _refused_program(path: Path) -> UsageError:
     return UsageError(
         "is a PyTorch program, and loading one may run any code",
         key="RUN",
@@ -98,19 +155,22 @@ def _program(path: Path) -> UsageError:
 
 
 def _newest_version(path: Path) -> Path | None:
-    """Returns the newest of the SavedModels that are numbered, as TensorFlow Serving watches them."""
+    """Returns the newest of several numbered SavedModels, as TensorFlow Serving watches them."""
     versions = [file.parent for file in path.glob("*/saved_model.pb") if file.parent.name.isdecimal()]
     return max(versions, key=lambda version: int(version.name), default=None)
 
 
 def run_of(identity: str, root: storage.PathLike = ".") -> Path:
-    """Returns the run directory below `root` of a run's id: its own, or MLflow's.
+    """Returns the directory below `root` of the run with this id, its own or MLflow's.
 
     Raises:
       UsageError: There is none.
     """
     for directory, record in find_runs(root):
-        if identity in (record["id"], _remote_id(directory)):
+        sent = None
+        with contextlib.suppress(UsageError):
+            sent = storage.read_json(directory / "spool" / "mlflow.sent.json")
+        if identity in (record["id"], sent.get("remote_id") if isinstance(sent, dict) else None):
             return directory
     raise UsageError(
         f"no run below {str(Path(root).resolve())!r} has this id, neither as its own nor as MLflow's",
@@ -120,38 +180,22 @@ def run_of(identity: str, root: storage.PathLike = ".") -> Path:
     )
 
 
-def _remote_id(directory: Path) -> str | None:
-    try:
-        sent = storage.read_json(directory / "spool" / "mlflow.sent.json")
-    except UsageError:
-        return None
-    return sent.get("remote_id") if isinstance(sent, dict) else None
-
-
-Result = TypeVar("Result")
-
-_DATABASES = ("mlflow.db", "runs/mlflow.db")
-_SAVED = "saved_model.pb"
-_MOST_FOLDERS = 200
-_PASSED_BY = ("checkpoints", "spool", "tensorboard")
-
-
-class Kept(NamedTuple):
-    """A model among the artifacts of a run: what to ask for, and its path in that."""
+class Artifact(NamedTuple):
+    """A model among the artifacts of a run: the root URI of the artifacts, and the model's path below it."""
 
     root: str
     path: str
 
     @property
     def uri(self) -> str:
-        """What MLflow calls it."""
+        """The URI to download."""
         return f"{self.root}/{self.path}" if self.path else self.root
 
 
 def stores(start: storage.PathLike = ".") -> list[str]:
-    """Returns where a run can be known: `MLFLOW_TRACKING_URI`, else the databases around a folder, the nearest first.
+    """Returns the MLflow stores to search: `MLFLOW_TRACKING_URI`, else the databases around a folder, nearest first.
 
-    A folder with `runs` has it at its top; earlier versions made it in `runs`.
+    A project has its database beside `runs`; earlier versions created it in `runs`.
     """
     given = os.environ.get("MLFLOW_TRACKING_URI")
     if given:
@@ -163,30 +207,33 @@ def stores(start: storage.PathLike = ".") -> list[str]:
 
 @contextlib.contextmanager
 def fetched(identity: str, path: str = "", start: storage.PathLike = ".") -> Iterator[Found]:
-    """Yields the model of a run that MLflow knows; what was fetched is gone after the block.
+    """Yields the model of a run that MLflow knows; what was fetched is removed after the block.
 
     Args:
       identity: The run's id.
-      path: The artifact that is the model; by default the only one that is.
-      start: The folder from which on to look for a database.
+      path: The artifact that is the model; by default the run's only model.
+      start: The folder in which the search for a database starts, upwards.
 
     Raises:
-      UsageError: Nobody knows the run, the server does not answer, or there is no model, or more than one.
+      UsageError: No store knows the run, the server does not answer, or the run has no model, or more than one.
     """
     uri, client, run = _find_in_stores(identity, stores(start))
     with tempfile.TemporaryDirectory(prefix="everstep-") as folder:
-        model = _ask_mlflow(uri, lambda: _fetch(client, run, path, uri, folder))
+        model = _call_mlflow(uri, lambda: _download(client, run, path, uri, folder))
         metrics = {"mlflow": dict(run.data.metrics)}
         yield Found(model, None, {"id": identity, "metrics": metrics, "backend": run.data.tags.get("backend")})
 
 
 def _find_in_stores(identity: str, uris: Sequence[str]) -> tuple[str, Any, Any]:
-    """Returns which store knows a run, its client and the run."""
+    """Returns the URI of the store that knows a run, its client and the run."""
     for given in uris:
         uri = checked_uri(given)
         prepare_client(uri)
-        client = _client(uri)
-        if (run := _ask_mlflow(uri, lambda client=client: _get_run(client, identity))) is not None:  # type: ignore[misc]
+        from mlflow.tracking import MlflowClient
+
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        client = MlflowClient(uri)
+        if (run := _call_mlflow(uri, lambda client=client: _get_run(client, identity))) is not None:  # type: ignore[misc]
             return uri, client, run
     raise UsageError(
         f"no run below {str(Path.cwd())!r} and none in an MLflow store has this id; searched stores: "
@@ -197,15 +244,8 @@ def _find_in_stores(identity: str, uris: Sequence[str]) -> tuple[str, Any, Any]:
     )
 
 
-def _client(uri: str) -> Any:
-    from mlflow.tracking import MlflowClient
-
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    return MlflowClient(uri)
-
-
 def _get_run(client: Any, identity: str) -> Any:
-    """Returns a run, or None if the store has none of this id."""
+    """Returns a run, or None if the store has none with this id."""
     try:
         return client.get_run(identity)
     except Exception as error:
@@ -214,47 +254,44 @@ def _get_run(client: Any, identity: str) -> Any:
         raise
 
 
-def _fetch(client: Any, run: Any, path: str, uri: str, folder: str) -> Path:
+def _download(client: Any, run: Any, path: str, uri: str, folder: str) -> Path:
+    """Downloads a run's model into a folder; returns its path there."""
     from mlflow.artifacts import download_artifacts
 
-    run_root = f"runs:/{run.info.run_id}"
-    kept = Kept(run_root, path) if path else _the_model(run_root, list(_models(client, run, uri)))
-    return _inside(Path(download_artifacts(artifact_uri=kept.uri, dst_path=folder, tracking_uri=uri)))
+    root = f"runs:/{run.info.run_id}"
+    artifact = Artifact(root, path) if path else _only_model(root, list(_models(client, run, uri)))
+    place = Path(download_artifacts(artifact_uri=artifact.uri, dst_path=folder, tracking_uri=uri))
+    if place.is_file() or (place / _SAVED).is_file():
+        return place
+    inside = [*place.rglob("*.keras"), *(file.parent for file in place.rglob(_SAVED))]  # by MLflow's own log_model
+    if not inside:
+        raise UsageError("the artifact is not a .keras file or a SavedModel", key="RUN", received=place.name)
+    return inside[0]
 
 
-def _inside(path: Path) -> Path:
-    """Returns the model in what was fetched: it, or what MLflow's own `log_model` has put below it."""
-    if path.is_file() or (path / _SAVED).is_file():
-        return path
-    found = [*path.rglob("*.keras"), *(file.parent for file in path.rglob(_SAVED))]
-    if not found:
-        raise UsageError("the artifact is not a .keras file or a SavedModel", key="RUN", received=path.name)
-    return found[0]
-
-
-def _models(client: Any, run: Any, uri: str) -> Iterator[Kept]:
-    """Yields what is a model among a run's artifacts, and the models that were logged with it."""
+def _models(client: Any, run: Any, uri: str) -> Iterator[Artifact]:
+    """Yields the models among a run's artifacts, and the models that were logged with it."""
     from mlflow.artifacts import list_artifacts
 
-    waiting, asked = [""], 0
-    while waiting and asked < _MOST_FOLDERS:
-        folder, asked = waiting.pop(0), asked + 1
+    pending, searched = [""], 0
+    while pending and searched < _MOST_FOLDERS:
+        folder, searched = pending.pop(0), searched + 1
         for file in client.list_artifacts(run.info.run_id, folder or None):
             name = file.path.rpartition("/")[2]
-            if file.is_dir and name not in _PASSED_BY:
-                waiting.append(file.path)
+            if file.is_dir and name not in _SKIPPED_FOLDERS:
+                pending.append(file.path)
             elif name == _SAVED or name.endswith(".keras"):
-                yield Kept(f"runs:/{run.info.run_id}", folder if name == _SAVED else file.path)
+                yield Artifact(f"runs:/{run.info.run_id}", folder if name == _SAVED else file.path)
     for logged in getattr(run.outputs, "model_outputs", None) or ():
         root = f"models:/{logged.model_id}"
         if any(file.path == "MLmodel" for file in list_artifacts(artifact_uri=root, tracking_uri=uri)):
-            yield Kept(root, "")
+            yield Artifact(root, "")
 
 
-def _the_model(run: str, models: list[Kept]) -> Kept:
-    """Returns the only model there is; `model.keras` before copies of it in other forms."""
-    named = [kept for kept in models if kept.path.rpartition("/")[2] == "model.keras"]
-    files = [kept for kept in models if kept.path.endswith(".keras")]
+def _only_model(run: str, models: list[Artifact]) -> Artifact:
+    """Returns the run's only model; `model.keras` is preferred to copies of it in other formats."""
+    named = [model for model in models if model.path.rpartition("/")[2] == "model.keras"]
+    files = [model for model in models if model.path.endswith(".keras")]
     chosen = named[:1] or files or models
     if len(chosen) == 1:
         return chosen[0]
@@ -265,59 +302,19 @@ def _the_model(run: str, models: list[Kept]) -> Kept:
             received=run,
             remedy="name its run directory",
         )
-    listed = ", ".join(f"{kept.uri}" for kept in chosen[:5])
+    listed = ", ".join(model.uri for model in chosen[:5])
     raise UsageError(f"has {len(chosen)} models", key="RUN", received=run, remedy=f"name one of them: {listed}")
 
 
-def _ask_mlflow(uri: str, call: Callable[[], Result]) -> Result:
-    """Calls MLflow; an error becomes one line, without credentials."""
+def _call_mlflow(uri: str, call: Callable[[], Result]) -> Result:
+    """Calls MLflow; its errors become one line, without credentials."""
     try:
         return call()
     except UsageError:
         raise
-    except Exception as error:  # of MLflow, of the database or of the network
-        first: BaseException = error  # what everything else came from: `[Errno 111] Connection refused`
+    except Exception as error:  # from MLflow, the database or the network
+        first: BaseException = error  # the root cause: `[Errno 111] Connection refused`
         while inner := first.__cause__ or first.__context__:
             first = inner
         reason = (without_credentials(str(first)).strip().splitlines() or [type(first).__name__])[0][:300]
-        raise UsageError(f"MLflow at {without_credentials(uri)} cannot be reached: {reason}") from error
-
-
-_RUN = re.compile(r"(?:runs:/)?([0-9a-f]{32})(?:/(.+))?")
-
-
-@contextlib.contextmanager
-def opened(name: str) -> Iterator[Found]:
-    """Yields what a name means.
-
-    Args:
-      name: As for `find`; or the id of a run that only MLflow knows: `<id>`, `runs:/<id>`, `runs:/<id>/<artifact>`.
-
-    Raises:
-      UsageError: There is no such thing, or it cannot be fetched.
-    """
-    run = _RUN.fullmatch(name.rstrip("/"))
-    if run is None or Path(name).exists():
-        yield find(name)
-        return
-    identity, artifact = run.groups()
-    here = None if artifact else _here(identity)
-    if here is not None:
-        yield here
-        return
-    with fetched(identity, artifact or "") as found:
-        yield found
-
-
-def _here(identity: str) -> Found | None:
-    """Returns a run whose directory is below the working directory or its project, if that has a model."""
-    for root in (Path(), _project()):
-        with contextlib.suppress(UsageError):
-            if root is not None:
-                return find(str(run_of(identity, root)))
-    return None
-
-
-def _project() -> Path | None:
-    here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / "pyproject.toml").is_file()), None)
+        raise UsageError(f"cannot be reached: {reason}", key="MLflow", received=without_credentials(uri)) from error

@@ -1,14 +1,16 @@
-"""Data to predict on, by file kind: arrays, images, TFRecords, tables; each checked against the model's inputs first.
+"""Data to predict on: arrays, `.npy` and `.npz` files, images, TFRecords and tables.
 
-Every source reads a batch at a time, and none unpickles anything.
+`open_input` picks the source by type or file name. Each source checks the data against the model's inputs before
+anything is computed, and reads one batch at a time. None of them unpickles anything.
 """
 
 import contextlib
 import dataclasses
 import math
+import os
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -20,10 +22,26 @@ from PIL import Image
 
 from everstep.checkpoint.remote import is_url, local_files
 from everstep.data.tf_data import load_tensorflow
-from everstep.errors import UsageError
+from everstep.errors import NOTHING, UsageError
+from everstep.evaluation.arrays import host_array
 
 _KEY = "--input"
-_NUMBERS = "biuf"
+
+Rows = tuple[Sequence[Any], list[np.ndarray]]
+"""A batch: the ids of its samples, and an array for each of the model's inputs."""
+
+
+class Source(Protocol):
+    """Data that fits a model; it is checked when it is opened.
+
+    Attributes:
+      count: The number of samples; None where it is known only at the end.
+    """
+
+    count: int | None
+
+    def batches(self, size: int) -> Iterator[Rows]:
+        """Yields all samples in order, at most `size` at a time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +49,9 @@ class Spec:
     """One input of a model.
 
     Attributes:
-      name: What the model calls it.
-      shape: The shape of a sample; None where any size goes.
-      dtype: The type of its numbers, or `string`.
+      name: The input's name in the model.
+      shape: The shape of one sample; None for an axis of any size.
+      dtype: The type of the values, or `string`.
     """
 
     name: str
@@ -45,57 +63,48 @@ class Spec:
 
     @property
     def size(self) -> int | None:
-        """How many values a sample has; None where that is open."""
+        """The number of values in one sample; None if an axis may have any size."""
         return None if None in self.shape else int(np.prod([size or 0 for size in self.shape]))
 
     def cast(self, array: np.ndarray) -> np.ndarray:
-        """Returns an array of a kind that was checked, in the type that the model takes.
+        """Returns an array that passed `check` in the type that the model takes.
 
         Raises:
-          UsageError: A number is none, or the type has no room for it: the model would be asked about another one.
+          UsageError: A value is NaN or infinite, or would overflow the model's type.
         """
         if self.dtype == "string":
             return array.astype(object)
-        if array.size:
-            self._require_numbers(array)
-            self._require_room(array)
-        return np.asarray(array, self._numpy)
+        import ml_dtypes
 
-    def _require_numbers(self, array: np.ndarray) -> None:
+        target = np.dtype(getattr(ml_dtypes, self.dtype, self.dtype))
+        if not array.size:
+            return np.asarray(array, target)
         if array.dtype.kind not in "biu" and not np.isfinite(np.asarray(array, np.float64)).all():
             raise UsageError(
                 f"a value for the model's input {self.name!r} is NaN or infinite", key=_KEY, remedy="remove the row"
             )
-
-    def _require_room(self, array: np.ndarray) -> None:
-        if array.dtype.kind not in "iu" or self._numpy.kind not in "iu":
-            return
-        low, high, room = array.min(), array.max(), np.iinfo(self._numpy)
-        if low < room.min or high > room.max:
-            raise UsageError(
-                f"has values from {low} to {high}, but the model's input {self.name!r} takes {self}, from {room.min} "
-                f"to {room.max}",
-                key=_KEY,
-                remedy="convert them",
-            )
-
-    @property
-    def _numpy(self) -> np.dtype:
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, self.dtype, self.dtype))
+        if array.dtype.kind in "iu" and target.kind in "iu":
+            low, high, limits = array.min(), array.max(), np.iinfo(target)
+            if low < limits.min or high > limits.max:
+                raise UsageError(
+                    f"has values from {low} to {high}, but the model's input {self.name!r} takes {self}, from "
+                    f"{limits.min} to {limits.max}",
+                    key=_KEY,
+                    remedy="convert them",
+                )
+        return np.asarray(array, target)
 
 
 def check(spec: Spec, shape: Sequence[int], dtype: np.dtype, where: str) -> None:
     """Checks that data has the shape and kind that an input takes.
 
-    Whole numbers go where floats are taken, but not the other way round.
+    Whole numbers are accepted where floats are expected, but not the other way round.
 
     Args:
-      spec: The input.
-      shape: The shape of a sample.
-      dtype: The type of the values.
-      where: What the data is, for the message.
+      spec: The model's input.
+      shape: The shape of one sample in the data.
+      dtype: The type of the values in the data.
+      where: A name for the data in the error message.
 
     Raises:
       UsageError: It does not fit.
@@ -117,40 +126,46 @@ def _is_kind(spec: Spec, dtype: np.dtype) -> bool:
         return dtype.kind in "SUTO"
     if spec.dtype.startswith(("int", "uint", "bool")):
         return dtype.kind in "biu"
-    return dtype.kind in _NUMBERS or dtype.name.startswith(("bfloat", "float"))
+    return dtype.kind in "biuf" or dtype.name.startswith(("bfloat", "float"))
 
 
 _IDS = ("id", "ids")
 _USUAL_ARRAYS = ("x", "inputs", "data", "x_test")
 
 
-class ArrayFile:
-    """Arrays in a file: one, or one for each input of the model by its name.
+class _NamedArrays:
+    """A source of named arrays: one, or one for each input of the model by its name.
 
     Args:
-      path: The file.
       specs: The model's inputs.
-      without: Arrays that are no inputs.
+      without: Names of arrays that are not inputs.
+      unnamed: A name for the only array of a source without names, for error messages.
+      received: The source as error messages show it.
 
     Raises:
-      UsageError: It cannot be read, or does not fit.
+      UsageError: The arrays cannot be read, or do not fit the model.
     """
 
-    def __init__(self, path: Path, specs: Sequence[Spec], without: Sequence[str] = ()) -> None:
-        self._path, self._specs = path, list(specs)
-        with self._opened() as arrays:
+    def __init__(self, specs: Sequence[Spec], without: Sequence[str], unnamed: str, received: Any) -> None:
+        self._specs = list(specs)
+        with self._open() as arrays:
             inputs = [spec.name for spec in specs]
-            left = [name for name in arrays if name in inputs or name not in (*without, *_IDS)]
-            self._names = _choose(left, specs, _USUAL_ARRAYS, path)
+            candidates = [name for name in arrays if name in inputs or name not in (*without, *_IDS)]
+            self._names = _choose(candidates, specs, _USUAL_ARRAYS, received)
             ids = [name for name in _IDS if name in arrays and name not in self._names]
             self._ids = ids[0] if ids else None
             for spec, name in zip(specs, self._names, strict=True):
-                check(spec, arrays[name].shape[1:], arrays[name].dtype, f"{name or path.name!r}")
-            self.count: int | None = _one_length({name: arrays[name].shape[0] for name in [*self._names, *ids]}, path)
+                check(spec, arrays[name].shape[1:], arrays[name].dtype, f"{name or unnamed!r}")
+            lengths = {name: arrays[name].shape[0] for name in [*self._names, *ids]}
+            if len(set(lengths.values())) > 1:
+                listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
+                reason = f"its arrays have different numbers of rows: {listed}"
+                raise UsageError(reason, key=_KEY, received=received)
+            self.count: int | None = next(iter(lengths.values()))
 
-    def batches(self, size: int) -> Iterator[tuple[Sequence[Any], list[np.ndarray]]]:
+    def batches(self, size: int) -> Iterator[Rows]:
         """Yields all rows in order, at most `size` at a time."""
-        with self._opened() as arrays:
+        with self._open() as arrays:
             count = self.count or 0
             for start in range(0, count, size):
                 many = min(size, count - start)
@@ -158,23 +173,87 @@ class ArrayFile:
                 ids = arrays[self._ids].take(many).tolist() if self._ids else range(start, start + many)
                 yield ids, rows
 
+    def _open(self) -> contextlib.AbstractContextManager[Mapping[str, "_FileRows | _MemoryRows"]]:
+        """Opens the arrays at their first rows, by name."""
+        raise NotImplementedError
+
+
+class ArrayFile(_NamedArrays):
+    """Arrays in a `.npy` or `.npz` file, read row by row.
+
+    Args:
+      path: The file.
+      specs: The model's inputs.
+      without: Names of arrays that are not inputs.
+
+    Raises:
+      UsageError: The file cannot be read, or does not fit the model.
+    """
+
+    def __init__(self, path: Path, specs: Sequence[Spec], without: Sequence[str] = ()) -> None:
+        self._path = path
+        super().__init__(specs, without, path.name, str(path))
+
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[dict[str, "_Reader"]]:
+    def _open(self) -> Iterator[dict[str, "_FileRows"]]:
         try:
             with contextlib.ExitStack() as stack:
                 if self._path.suffix.lower() == ".npy":
-                    yield {"": _Reader(stack.enter_context(open(self._path, "rb")))}
+                    yield {"": _FileRows(stack.enter_context(open(self._path, "rb")))}
                     return
                 archive = stack.enter_context(zipfile.ZipFile(self._path))
                 names = [name for name in archive.namelist() if name.endswith(".npy")]
-                yield {name[:-4]: _Reader(stack.enter_context(archive.open(name))) for name in names}
+                yield {name[:-4]: _FileRows(stack.enter_context(archive.open(name))) for name in names}
         except UsageError:
             raise
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise UsageError(f"cannot be read: {error}", key=_KEY, received=str(self._path)) from error
 
 
-class _Reader:
+class MemoryArrays(_NamedArrays):
+    """Arrays in memory, of NumPy or any backend.
+
+    Args:
+      data: An array; a list of arrays in the order of the model's inputs; or a mapping from names to arrays.
+      specs: The model's inputs.
+      without: Names of arrays that are not inputs.
+
+    Raises:
+      UsageError: The arrays do not fit the model.
+    """
+
+    def __init__(self, data: Any, specs: Sequence[Spec], without: Sequence[str] = ()) -> None:
+        if isinstance(data, list | tuple) and len(data) == len(specs) > 1:
+            data = {spec.name: array for spec, array in zip(specs, data, strict=True)}
+        named = data if isinstance(data, Mapping) else {"": data}
+        self._arrays = {str(name): host_array(array) for name, array in named.items()}
+        if scalars := [name for name, array in self._arrays.items() if not array.ndim]:
+            raise UsageError(
+                f"{scalars[0] or 'the array'!r} has no axis for samples",
+                key=_KEY,
+                remedy="pass a path, an array with samples along its first axis, or a dict of such arrays",
+            )
+        super().__init__(specs, without, "the array", NOTHING)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[dict[str, "_MemoryRows"]]:
+        yield {name: _MemoryRows(array) for name, array in self._arrays.items()}
+
+
+class _MemoryRows:
+    """An array in memory, row after row."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.shape, self.dtype = array.shape, array.dtype
+        self._array, self._next = array, 0
+
+    def take(self, rows: int) -> np.ndarray:
+        """Returns the next rows."""
+        self._next += rows
+        return self._array[self._next - rows : self._next]
+
+
+class _FileRows:
     """An array in a file, row after row."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -201,8 +280,8 @@ class _Reader:
         return np.frombuffer(data, self.dtype).reshape(shape)
 
 
-def _choose(names: Sequence[str], specs: Sequence[Spec], usual: Sequence[str], path: Path) -> list[str]:
-    """Returns the array or feature for each input: by its name, or the only one that can be meant."""
+def _choose(names: Sequence[str], specs: Sequence[Spec], usual: Sequence[str], received: Any) -> list[str]:
+    """Returns the array or feature for each input: the one with the input's name, or the only possible one."""
     if all(spec.name in names for spec in specs):
         return [spec.name for spec in specs]
     if len(specs) == 1 and (found := list(names) if len(names) == 1 else [name for name in usual if name in names]):
@@ -210,16 +289,9 @@ def _choose(names: Sequence[str], specs: Sequence[Spec], usual: Sequence[str], p
     raise UsageError(
         f"has {', '.join(names)}, but the model takes {', '.join(spec.name for spec in specs)}",
         key=_KEY,
-        received=str(path),
-        remedy="name them so, or skip others with --without NAME",
+        received=received,
+        remedy="rename them, or skip others with --without NAME",
     )
-
-
-def _one_length(lengths: dict[str, int], path: Path) -> int:
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise UsageError(f"its arrays have different numbers of rows: {listed}", key=_KEY, received=str(path))
-    return next(iter(lengths.values()))
 
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
@@ -227,15 +299,16 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 class ImageFolder:
-    """Images as numbers from 0 to 255; any other preprocessing is the exported model's.
+    """Images as numbers from 0 to 255; any other preprocessing belongs into the exported model.
 
     Args:
-      path: The folder, or an image.
+      path: A folder of images, or one image.
       specs: The model's inputs.
-      resize: Whether images of another size are resized, bilinear; they are an error otherwise.
+      resize: Whether to resize images of another size (bilinear); without it they are an error.
 
     Raises:
-      UsageError: The model takes no images, there are none, or one cannot be opened or has another size.
+      UsageError: The model does not take images, the folder has none, or an image cannot be opened or has another
+        size.
     """
 
     def __init__(self, path: Path, specs: Sequence[Spec], resize: bool = False) -> None:
@@ -244,25 +317,27 @@ class ImageFolder:
             raise UsageError(f"contains images, but the model takes {taken}", key=_KEY, received=str(path))
         self._folder = path if path.is_dir() else path.parent
         self._spec, self._resize = specs[0], resize
-        self._mode = self._mode_of(specs[0])
-        self._files = _images(path) if path.is_dir() else [path]
+        channels = self._spec.shape[2] if len(self._spec.shape) == 3 else 1
+        if channels not in (None, *_MODES):
+            reason = f"the model takes {self._spec}, but images have 1, 3 or 4 channels, on the last axis"
+            raise UsageError(reason, key=_KEY)
+        self._mode = _MODES[channels or 3]
+        self._files = [path]
+        if path.is_dir():
+            self._files = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGES and file.is_file())
+        if not self._files:
+            raise UsageError(f"contains no images ({', '.join(IMAGES)})", key=_KEY, received=str(path))
         self.count: int | None = len(self._files)
         for file in self._files:
             self._check(file)
 
-    def batches(self, size: int) -> Iterator[tuple[Sequence[Any], list[np.ndarray]]]:
-        """Yields all images in order of their paths, at most `size` at a time."""
-        open_size = None in self._spec.shape[:2] and not self._resize
-        for start in range(0, len(self._files), 1 if open_size else size):
-            some = self._files[start : start + (1 if open_size else size)]
+    def batches(self, size: int) -> Iterator[Rows]:
+        """Yields all images in order of their paths, at most `size` at a time; one at a time if sizes may differ."""
+        size = 1 if None in self._spec.shape[:2] and not self._resize else size
+        for start in range(0, len(self._files), size):
+            some = self._files[start : start + size]
             arrays = np.stack([self._pixels(path) for path in some])
             yield [path.relative_to(self._folder).as_posix() for path in some], [self._spec.cast(arrays)]
-
-    def _mode_of(self, spec: Spec) -> str:
-        channels = spec.shape[2] if len(spec.shape) == 3 else 1
-        if channels not in (None, *_MODES):
-            raise UsageError(f"the model takes {spec}, but images have 1, 3 or 4 channels, which come last", key=_KEY)
-        return _MODES[channels or 3]
 
     def _check(self, path: Path) -> None:
         try:
@@ -292,13 +367,6 @@ class ImageFolder:
         return array[..., None] if len(self._spec.shape) == 3 and array.ndim == 2 else array
 
 
-def _images(folder: Path) -> list[Path]:
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES and path.is_file())
-    if not found:
-        raise UsageError(f"contains no images ({', '.join(IMAGES)})", key=_KEY, received=str(folder))
-    return found
-
-
 RECORDS = (".tfrecord", ".tfrecords", ".tfrec")
 _USUAL_FEATURES = ("x", "inputs", "image", "image/encoded", "image_raw")
 _RECORD_ID = "id"
@@ -306,15 +374,15 @@ _KINDS = {"float_list": "float32", "int64_list": "int64", "bytes_list": "string"
 
 
 class RecordFiles:
-    """Examples in a file; the first one shows their features.
+    """Examples in a TFRecord file; their features are taken from the first one.
 
     Args:
       path: The file.
       specs: The model's inputs.
-      without: Features that are no inputs.
+      without: Names of features that are not inputs.
 
     Raises:
-      UsageError: It cannot be read, or does not fit.
+      UsageError: The file cannot be read, or does not fit the model.
     """
 
     def __init__(self, path: Path, specs: Sequence[Spec], without: Sequence[str] = ()) -> None:
@@ -323,15 +391,15 @@ class RecordFiles:
         self.count: int | None = None
         first = self._first()
         self._has_id = _RECORD_ID in first and _RECORD_ID not in [spec.name for spec in specs]
-        left = {name: value for name, value in first.items() if name not in (*without, _RECORD_ID)}
-        self._names = _choose(sorted(left), specs, _USUAL_FEATURES, path)
+        candidates = sorted(name for name in first if name not in (*without, _RECORD_ID))
+        self._names = _choose(candidates, specs, _USUAL_FEATURES, str(path))
         self._parsed = {
-            name: self._form(spec, name, *first[name]) for spec, name in zip(specs, self._names, strict=True)
+            name: self._feature(spec, name, *first[name]) for spec, name in zip(specs, self._names, strict=True)
         }
         if self._has_id:
             self._parsed[_RECORD_ID] = self._tf.io.FixedLenFeature([], _KINDS[first[_RECORD_ID][0]])
 
-    def batches(self, size: int) -> Iterator[tuple[Sequence[Any], list[np.ndarray]]]:
+    def batches(self, size: int) -> Iterator[Rows]:
         """Yields all examples in order, at most `size` at a time."""
         tf, done = self._tf, 0
         try:
@@ -356,15 +424,15 @@ class RecordFiles:
         try:
             record = next(iter(tf.data.TFRecordDataset(str(self._path)).take(1)), None)
             example = tf.train.Example.FromString(record.numpy()) if record is not None else None
-        except Exception as error:  # of TensorFlow, or of the parser, whatever it finds
+        except Exception as error:  # TensorFlow and the parser raise many kinds
             raise UsageError(f"contains no examples: {str(error)[:200]}", key=_KEY, received=str(self._path)) from error
         if example is None:
             raise UsageError("contains no records", key=_KEY, received=str(self._path))
         kinds = {name: (feature.WhichOneof("kind"), feature) for name, feature in example.features.feature.items()}
         return {name: (kind, len(getattr(f, kind).value)) for name, (kind, f) in kinds.items() if kind}
 
-    def _form(self, spec: Spec, name: str, kind: str, count: int) -> Any:
-        """Returns how a feature is read; refuses one that cannot become the input."""
+    def _feature(self, spec: Spec, name: str, kind: str, count: int) -> Any:
+        """Returns how to parse a feature; refuses one that does not fit the model's input."""
         if kind == "bytes_list" and (spec.dtype == "string" or len(spec.shape) == 3):
             return self._tf.io.FixedLenFeature([] if spec.dtype != "string" else list(spec.shape), "string")
         is_float = not spec.dtype.startswith(("int", "uint", "bool", "string"))
@@ -382,12 +450,12 @@ class RecordFiles:
         if spec.dtype == "string" or values.dtype != self._tf.string:
             return spec.cast(values.numpy())
         images = [self._tf.io.decode_image(one, channels=spec.shape[2] or 0, expand_animations=False) for one in values]
-        wanted = [
+        misfits = [
             image for image in images if any(w not in (None, s) for w, s in zip(spec.shape, image.shape, strict=True))
         ]
-        if wanted:
+        if misfits:
             raise UsageError(
-                f"contains an image of {list(wanted[0].shape)}, but the model takes {spec}",
+                f"contains an image of {list(misfits[0].shape)}, but the model takes {spec}",
                 key=_KEY,
                 received=str(self._path),
             )
@@ -402,12 +470,12 @@ class TableFile:
     """A table: a column for each input of the model by its name, or a column for each value of its only input.
 
     Args:
-      path: The file.
+      path: A `.csv`, `.tsv` or Parquet file.
       specs: The model's inputs.
-      without: Columns that are no inputs.
+      without: Names of columns that are not inputs.
 
     Raises:
-      UsageError: It cannot be read, or does not fit.
+      UsageError: The file cannot be read, or does not fit the model.
     """
 
     def __init__(self, path: Path, specs: Sequence[Spec], without: Sequence[str] = ()) -> None:
@@ -422,15 +490,15 @@ class TableFile:
                 f"{str(path)!r} has no such column, but {_brief(schema.names)}", key="--without", received=unknown[0]
             )
         names = [name for name in schema.names if name not in (*without, self._id)]
-        self._columns = [self._of(spec, names) for spec in specs]
+        self._columns = [self._columns_of(spec, names) for spec in specs]
         for spec, columns in zip(specs, self._columns, strict=True):
             self._check(spec, columns, schema)
-        used = [name for columns in self._columns for name in columns]
-        self._types = {name: _widest(schema.field(name).type, spec) for spec, name in self._pairs()}
+        pairs = [(spec, name) for spec, names in zip(specs, self._columns, strict=True) for name in names]
+        self._types = {name: _widest(schema.field(name).type, spec) for spec, name in pairs}
         self._types |= {self._id: pa.string()} if self._id and self._is_text else {}
-        self._used = list(dict.fromkeys([*([self._id] if self._id else []), *used]))
+        self._used = list(dict.fromkeys([*([self._id] if self._id else []), *(name for _, name in pairs)]))
 
-    def batches(self, size: int) -> Iterator[tuple[Sequence[Any], list[np.ndarray]]]:
+    def batches(self, size: int) -> Iterator[Rows]:
         """Yields all rows in order, at most `size` at a time."""
         done = 0
         with self._readable():
@@ -439,7 +507,11 @@ class TableFile:
                     batch = read.slice(start, size)
                     ids = range(done, done + batch.num_rows)
                     done += batch.num_rows
-                    yield (batch.column(self._id).to_pylist() if self._id else ids), self._arrays(batch, ids.start)
+                    arrays = [
+                        self._array(batch, spec, names, ids.start)
+                        for spec, names in zip(self._specs, self._columns, strict=True)
+                    ]
+                    yield (batch.column(self._id).to_pylist() if self._id else ids), arrays
 
     @property
     def _is_text(self) -> bool:
@@ -452,9 +524,9 @@ class TableFile:
             return reader.schema
 
     def _read(self, size: int) -> Iterator[pa.RecordBatch]:
-        """Yields the columns that are used, some rows at a time, however large the file is."""
+        """Yields the columns that are used, some rows at a time: memory does not grow with the file."""
         if not self._is_text:
-            # Arrow's own choice would hold the whole file, and without a buffer all of a row group.
+            # Arrow's defaults would hold the whole file, and without a buffer a whole row group.
             with pq.ParquetFile(self._path, pre_buffer=False, buffer_size=_BUFFER) as file:
                 yield from file.iter_batches(size, columns=self._used)
             return
@@ -462,17 +534,13 @@ class TableFile:
             yield from reader
 
     def _csv(self, options: pacsv.ConvertOptions) -> Any:
-        """Opens the file; Arrow would take a column's type from the first rows alone, so `options` has to say it."""
+        """Opens the file; Arrow would infer a column's type from the first rows, so `options` specifies it."""
         delimiter = "\t" if ".tsv" in self._path.name.lower() else ","
         parsing = pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         return pacsv.open_csv(self._path, parse_options=parsing, convert_options=options)
 
-    def _pairs(self) -> Iterator[tuple[Spec, str]]:
-        for spec, columns in zip(self._specs, self._columns, strict=True):
-            yield from ((spec, name) for name in columns)
-
-    def _of(self, spec: Spec, names: list[str]) -> list[str]:
-        """Returns the columns of an input."""
+    def _columns_of(self, spec: Spec, names: list[str]) -> list[str]:
+        """Returns the columns that make up an input."""
         if spec.name in names:
             return [spec.name]
         if len(self._specs) > 1:
@@ -495,9 +563,6 @@ class TableFile:
                 continue  # no value in the first rows: reported for the first row that is read
             inner = kind.value_type if _is_list(kind) else kind
             check(Spec(spec.name, (), spec.dtype), (), _numpy(inner), f"the column {name!r}")
-
-    def _arrays(self, batch: pa.RecordBatch, first: int) -> list[np.ndarray]:
-        return [self._array(batch, s, names, first) for s, names in zip(self._specs, self._columns, strict=True)]
 
     def _array(self, batch: pa.RecordBatch, spec: Spec, names: list[str], first: int) -> np.ndarray:
         for name in names:
@@ -529,7 +594,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _widest(kind: pa.DataType, spec: Spec) -> pa.DataType:
-    """Returns as what a column of a text file is read: its first rows may hold whole numbers only, or nothing."""
+    """Returns the type to read a text column as: its first rows may hold only whole numbers, or nothing."""
     if spec.dtype == "string":
         return pa.string()
     if pa.types.is_boolean(kind):
@@ -557,52 +622,23 @@ def _brief(names: Sequence[str]) -> str:
 
 _TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 
-Rows = tuple[Sequence[Any], list[np.ndarray]]
-"""Some samples: their ids, and an array for each of the model's inputs."""
 
-
-class Source(Protocol):
-    """Data that fits a model; it is checked when it is opened.
-
-    Attributes:
-      count: How many samples there are; None where that shows at the end only.
-    """
-
-    count: int | None
-
-    def batches(self, size: int) -> Iterator[Rows]:
-        """Yields all samples in order, at most `size` at a time."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """What of the data is to be used, where it holds more.
-
-    Attributes:
-      without: Columns, arrays or features that are no inputs, such as the label.
-      resize: Whether images of another size are resized.
-    """
-
-    without: tuple[str, ...] = ()
-    resize: bool = False
-
-
-EVERYTHING = Choice()
-"""All of it, as it is."""
-
-
-def open_input(path: str, specs: Sequence[Spec], choice: Choice = EVERYTHING) -> Source:
-    """Opens data of any kind there is.
+def open_input(data: Any, specs: Sequence[Spec], without: Sequence[str] = (), resize: bool = False) -> Source:
+    """Opens data of any supported kind.
 
     Args:
-      path: The path, or the URL, of an `.npy`, `.npz`, `.csv`, `.parquet` or `.tfrecord` file or an image; or a
-        folder of images.
+      data: The path or URL of an `.npy`, `.npz`, `.csv`, `.parquet` or `.tfrecord` file or an image; a folder of
+        images; or arrays in memory, see `MemoryArrays`.
       specs: The model's inputs.
-      choice: What of it to use.
+      without: Names of columns, arrays or features that are not inputs, such as the label.
+      resize: Whether to resize images of another size.
 
     Raises:
-      UsageError: There is no such data, or it does not fit the model.
+      UsageError: The data does not exist, cannot be read, or does not fit the model.
     """
+    if not isinstance(data, str | os.PathLike):
+        return MemoryArrays(data, specs, without)
+    path = os.fspath(data)
     if is_url(path):
         fetched = local_files(path, _KEY)
         if not fetched:
@@ -611,16 +647,16 @@ def open_input(path: str, specs: Sequence[Spec], choice: Choice = EVERYTHING) ->
     else:
         place = Path(path)
     if place.is_dir():
-        return ImageFolder(place, specs, choice.resize)
+        return ImageFolder(place, specs, resize)
     if not place.is_file():
         raise UsageError("does not exist", key=_KEY, received=path, remedy="name a file, or a folder of images")
     name = place.name.lower()
     if name.endswith((".npy", ".npz")):
-        return ArrayFile(place, specs, choice.without)
+        return ArrayFile(place, specs, without)
     if name.endswith(_TABLES):
-        return TableFile(place, specs, choice.without)
+        return TableFile(place, specs, without)
     if name.endswith(RECORDS):
-        return RecordFiles(place, specs, choice.without)
+        return RecordFiles(place, specs, without)
     if name.endswith(IMAGES):
-        return ImageFolder(place, specs, choice.resize)
+        return ImageFolder(place, specs, resize)
     raise UsageError("expected .npz, .npy, .csv, .parquet, .tfrecord or images", key=_KEY, received=path)

@@ -1,9 +1,9 @@
 """Loads `.keras` files and SavedModels that others may have written, without running any of their code.
 
-A `.keras` file names the classes of a model. Only Keras's own are used, and those that this process has registered;
-none that would run code or open files. The weights are read as `task.init_checkpoint` reads them. A SavedModel is a
-program: before TensorFlow loads it, every operation in it is checked by name, and one that would open files or run
-Python is refused.
+A `.keras` file names the classes of a model. Only Keras's own classes and those registered in this process are
+accepted, and none that would run code or open files. The weights are read as `task.init_checkpoint` reads them. A
+SavedModel is a program: before TensorFlow loads it, every operation in it is checked by name, and one that would open
+files or run Python is refused.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ from everstep.task.initial.keras_file import archive_member
 from everstep.task.initial.load import load
 
 _LARGEST_CONFIG = 64 << 20
-_ROOM = 4  # a model may be so much larger than its file: types, and what is not stored
-_SMALL = 64 << 20
+_MOST_GROWTH = 4  # in memory a model may be this much larger than its file: types, and what is not stored
+_SMALL = 64 << 20  # bytes that any model may have
 _HARMFUL = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "__lambda__"}
 _PLAIN = {"__tensor__", "__numpy__", "__tuple__", "__ellipsis__", "__slice__", "__bytes__", "__complex__"}
 _PLAIN |= {"__keras_tensor__", "__np_dtype__", "__typespec__"}
@@ -61,20 +61,28 @@ _MOVED = {
     "training": "frontends.training",
     "zoo": "recipes",
 }
-"""Packages of Everstep that files written earlier name, and where they are today."""
+"""Packages of Everstep as earlier files name them, and where they are today."""
 
 
 class KerasPredictor:
-    """A Keras model, called batch by batch."""
+    """A Keras model, called batch by batch.
+
+    Raises:
+      UsageError: The model does not declare its inputs.
+    """
 
     def __init__(self, model: keras.Model) -> None:
         self.model = model
-        self._structure = getattr(model, "_inputs_struct", None) or list(model.inputs or ())
-        if not model.inputs:
+        inputs = getattr(model, "inputs", None)  # a subclass of keras.Model has none
+        self._structure = getattr(model, "_inputs_struct", None) or list(inputs or ())
+        if not inputs:
             raise UsageError(
                 "declares no inputs", key="model", received=model.name, remedy="predict with its SavedModel"
             )
-        self.specs = [_keras_spec(each) for each in keras.tree.flatten(self._structure)]
+        self.specs = [
+            Spec(each.name, tuple(each.shape[1:]), keras.backend.standardize_dtype(each.dtype))
+            for each in keras.tree.flatten(self._structure)
+        ]
 
     def predict(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the model's outputs by name, for arrays in the order of `specs`."""
@@ -101,49 +109,47 @@ def load_keras(path: Path) -> keras.Model:
     """Returns the model in a `.keras` file, for predictions.
 
     Raises:
-      UsageError: It cannot be read, needs classes that are not there, or is refused because of what it would do.
+      UsageError: The file cannot be read, needs classes that are not registered, or is refused because of what it
+        would do.
     """
-    config = _config(path)
-    for part in _described(config):
+    config = _read_config(path)
+    for part in _described_parts(config):
         _require_harmless_part(part, path)
-    _require_modest(config, path)
-    model = _load(path, lambda: _made(config))
+    _require_modest_size(config, path)
+    model = _load(path, lambda: _from_config(config))
     if model.weights:
         load(model, str(path), key="the model", complete=True)
-    if _has_files(path):  # vocabularies; names and sizes in the archive, and the weights, were looked at
+    with zipfile.ZipFile(path) as file:
+        has_assets = any(name.startswith("assets/") and not name.endswith("/") for name in file.namelist())
+    if has_assets:  # vocabularies; the names and sizes in the archive and the weights have been checked above
         return _load(path, lambda: keras.saving.load_model(path, compile=False, safe_mode=True))
     return model
-
-
-def _has_files(path: Path) -> bool:
-    with zipfile.ZipFile(path) as file:
-        return any(name.startswith("assets/") and not name.endswith("/") for name in file.namelist())
 
 
 def _load(path: Path, make: Callable[[], keras.Model]) -> keras.Model:
     try:
         return make()
-    except Exception as error:  # of Keras whatever it finds in a configuration that somebody else wrote
+    except Exception as error:  # Keras raises many kinds for a configuration that somebody else wrote
         reason = str(error).rpartition("Exception encountered: ")[2].strip().partition("\n")[0][:300]
         raise UsageError(f"cannot be loaded: {reason}", key="model", received=str(path)) from error
 
 
-def _config(path: Path) -> dict[str, Any]:
+def _read_config(path: Path) -> dict[str, Any]:
     try:
         with archive_member(path, "config.json", _LARGEST_CONFIG) as file:
             config = json.load(file)
-        _refuse_bombs(path)
+        _require_modest_archive(path)
     except UsageError as error:
         raise UsageError([dataclasses.replace(problem, key="model") for problem in error.problems]) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"its config.json cannot be read: {error}", key="model", received=str(path)) from error
     if not isinstance(config, dict):
-        raise UsageError("its config.json describes nothing", key="model", received=str(path))
+        raise UsageError("its config.json describes no model", key="model", received=str(path))
     return {key: value for key, value in config.items() if key != "compile_config"}
 
 
-def _refuse_bombs(path: Path) -> None:
-    limit = max(_ROOM * path.stat().st_size, _SMALL)
+def _require_modest_archive(path: Path) -> None:
+    limit = max(_MOST_GROWTH * path.stat().st_size, _SMALL)
     with zipfile.ZipFile(path) as file:
         if (size := sum(info.file_size for info in file.infolist())) > limit:
             raise UsageError(
@@ -153,43 +159,43 @@ def _refuse_bombs(path: Path) -> None:
             )
 
 
-def _described(value: Any) -> Iterator[Mapping[str, Any]]:
+def _described_parts(value: Any) -> Iterator[Mapping[str, Any]]:
     """Yields every part of a configuration that names a class or has a vocabulary."""
-    waiting = [value]
-    while waiting:
-        each = waiting.pop()
+    pending = [value]
+    while pending:
+        each = pending.pop()
         if isinstance(each, Mapping):
             if "class_name" in each or "vocabulary" in each:
                 yield each
-            waiting.extend(each.values())
+            pending.extend(each.values())
         elif isinstance(each, list):
-            waiting.extend(each)
+            pending.extend(each)
 
 
 def _require_harmless_part(part: Mapping[str, Any], path: Path) -> None:
     if isinstance(part.get("vocabulary"), str):
-        raise _refused_file(path, f"a vocabulary in it is to be read from {part['vocabulary']!r}")
+        raise _refused_file(path, f"a vocabulary in it would be read from {part['vocabulary']!r}")
     name, module = part.get("class_name"), part.get("module")
     if name is None:
         return
     if not isinstance(name, str) or name in _HARMFUL:
         raise _refused_file(path, f"it holds {name!r}, which runs code")
-    if name in _PLAIN or _is_kerass(name, module, part):
+    if name in _PLAIN or _belongs_to_keras(name, module, part):
         return
     _import_own(module)
     known = keras.saving.get_custom_objects()
-    called = part.get("registered_name") if name != "function" else part.get("config")
-    if called not in known and name not in known:
+    registered = part.get("registered_name") if name != "function" else part.get("config")
+    if registered not in known and name not in known:
         raise UsageError(
-            f"needs {name if name != 'function' else called!r} of {module!r}, which is not registered",
+            f"needs {name if name != 'function' else registered!r} of {module!r}, which is not registered",
             key="model",
             received=str(path),
             remedy="import the module that registers it with --import MODULE",
         )
 
 
-def _is_kerass(name: str, module: Any, part: Mapping[str, Any]) -> bool:
-    """Returns whether a class or function is one of Keras's that models consist of."""
+def _belongs_to_keras(name: str, module: Any, part: Mapping[str, Any]) -> bool:
+    """Returns whether a class or function is one of Keras's own that models consist of."""
     if not isinstance(module, str):
         return False
     steps = module.split(".")
@@ -203,16 +209,16 @@ def _is_kerass(name: str, module: Any, part: Mapping[str, Any]) -> bool:
 
 
 def _import_own(module: Any) -> None:
-    """Registers Everstep's own classes; no other module is imported because a file names it."""
+    """Imports the module of one of Everstep's own classes, which registers it; a file can name no other module."""
     for name in _own_modules(module) if isinstance(module, str) else ():
         with contextlib.suppress(ImportError):  # then the class is missing, which is reported
             importlib.import_module(name)
 
 
 def _own_modules(module: str) -> list[str]:
-    """Returns where the classes of a module of Everstep's are today; nothing for a module of anybody else's.
+    """Returns the modules that hold the classes of a module of Everstep today; [] for any other module.
 
-    A module that no longer exists was merged with another one of its package: all of the package's are returned.
+    A module that no longer exists was merged into another one of its package: then all of the package are returned.
     """
     steps = module.split(".")
     if steps[0] != "everstep" or len(steps) < 2 or any(step.startswith("_") for step in steps):
@@ -231,16 +237,16 @@ def _refused_file(path: Path, why: str) -> UsageError:
     return UsageError(f"is refused: {why}", key="model", received=str(path), remedy="export it as a SavedModel instead")
 
 
-def _require_modest(config: Mapping[str, Any], path: Path) -> None:
-    """Refuses a model far larger than its file: it is built without memory for its variables first."""
-    limit = max(_ROOM * path.stat().st_size, _SMALL)
+def _require_modest_size(config: Mapping[str, Any], path: Path) -> None:
+    """Refuses a model that is far larger than its file: it is first built without memory for its variables."""
+    limit = max(_MOST_GROWTH * path.stat().st_size, _SMALL)
     pending = list(global_state.get_global_attribute("uninitialized_variables") or ())
     size = 0
     try:
         with keras.StatelessScope(initialize_variables=False):
-            size = sum(math.prod(v.shape) * 4 for v in _made(config).variables)
-    except Exception:  # an error of Keras comes again, and is reported, when the model is really built
-        size = max((n for n in _whole_numbers(config)), default=0)
+            size = sum(math.prod(v.shape) * 4 for v in _from_config(config).variables)
+    except Exception:  # building the model with its variables raises it again, where it is reported
+        size = max(_whole_numbers(config), default=0)
     finally:
         global_state.set_global_attribute("uninitialized_variables", pending)
     if size > limit:
@@ -255,15 +261,11 @@ def _whole_numbers(value: Any) -> Iterator[int]:
         yield abs(value)
 
 
-def _made(config: Mapping[str, Any]) -> keras.Model:
+def _from_config(config: Mapping[str, Any]) -> keras.Model:
     model = keras.saving.deserialize_keras_object(dict(config), safe_mode=True)
     if not isinstance(model, keras.Model):
-        raise ValueError(f"it describes a {type(model).__name__}, no model")
+        raise ValueError(f"it describes a {type(model).__name__}, not a model")
     return model
-
-
-def _keras_spec(tensor: Any) -> Spec:
-    return Spec(tensor.name, tuple(tensor.shape[1:]), keras.backend.standardize_dtype(tensor.dtype))
 
 
 _SIGNATURE = "serving_default"
@@ -294,7 +296,7 @@ class SavedModelPredictor:
         try:
             with saved_model.quiet():
                 self._loaded = self._tf.saved_model.load(str(path))
-        except Exception as error:  # of TensorFlow whatever it finds
+        except Exception as error:  # TensorFlow raises many kinds
             raise UsageError(f"cannot be loaded: {_line(error)}", key="SavedModel", received=str(path)) from error
         self._function = _signature(self._loaded.signatures, path)
         inputs = self._function.structured_input_signature[1]
@@ -310,7 +312,7 @@ class SavedModelPredictor:
         return {name: np.asarray(value) for name, value in self._function(**tensors).items()}
 
     def activation(self) -> str:
-        """Returns nothing: a SavedModel does not say what it applies last."""
+        """Returns an empty text: a SavedModel does not record its last activation."""
         return ""
 
 
@@ -318,7 +320,7 @@ def _require_harmless_saved_model(path: Path) -> None:
     """Refuses a SavedModel with operations that read or write files, or run Python.
 
     Raises:
-      UsageError: It has one, is broken, or a link or a name in it leads out of it.
+      UsageError: It has one, is damaged, or contains a link or a file name that leads out of it.
     """
     for entry in path.rglob("*"):
         if entry.is_symlink():
@@ -358,7 +360,7 @@ def _read(path: Path) -> Any:
         if file.stat().st_size > _LARGEST:
             raise ValueError("it is far too large")
         return protos.SavedModel.FromString(file.read_bytes())
-    except Exception as error:  # of the parser whatever it finds
+    except Exception as error:  # the parser raises many kinds
         raise UsageError(f"cannot be read: {_line(error)}", key="SavedModel", received=str(path)) from error
 
 
@@ -390,17 +392,17 @@ def _line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-def give_checkpoint(model: keras.Model, directory: Path | None, wanted: str | int = "last") -> Chosen:
-    """Gives a model the weights of a run's checkpoint; returns which.
+def load_run_checkpoint(model: keras.Model, directory: Path | None, wanted: str | int = "last") -> Chosen:
+    """Loads the weights of a run's checkpoint into a model; returns the checkpoint.
 
     Args:
       model: The model, built.
-      directory: The run directory; None for a model that was named alone.
-      wanted: What `--checkpoint` takes: a step, `best`, `last`, several steps for their average.
+      directory: The run directory; None for a model file, which has no checkpoints.
+      wanted: The value of `--checkpoint`: a step, `best`, `last`, or several steps for their average.
 
     Raises:
-      UsageError: There is none; lists those there are.
-      TrainingError: It is damaged.
+      UsageError: There is no such checkpoint; the message lists those that exist.
+      TrainingError: The checkpoint is damaged.
     """
     if directory is None:
         raise UsageError("a model alone has no checkpoints", key=FLAG, received=wanted, remedy="name the run directory")

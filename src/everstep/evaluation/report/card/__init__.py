@@ -1,10 +1,10 @@
-"""The model card: what a model is, for whom, how good it is, how it was trained, and how to load it.
+"""The model card: a model's purpose, users, metrics, training, and how to load it.
 
     write_card("runs/baseline", config)
 
 README.md                         for readers of the run's folder, with the histograms below
-model-card/histograms/*.svg       how the metrics are distributed
-model-card/model_card.html        the same as one file that needs nothing else
+model-card/histograms/*.svg       the distributions of the metrics
+model-card/model_card.html        the same as one self-contained file
 
 The same run gives the same bytes.
 """

@@ -1,6 +1,6 @@
-"""The content of a model card, before it is HTML or Markdown: every text in it is plain, nothing is markup.
+"""The content of a model card, before it becomes HTML or Markdown: all texts are plain, without markup.
 
-What people wrote comes from the config file, numbers from `reports/`, the rest from what training and export wrote.
+Descriptions come from the config file, numbers from `reports/`, the rest from the files of training and export.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ _TITLES = {"model_details": "Details", "model_parameters": "Model", "considerati
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One key.
+    """One key of a description.
 
     Attributes:
-      label: What it is called: `use cases`.
-      texts: What it says: paragraphs are separated by an empty line, everything else is in one line.
-      listed: Whether they are items of a list.
+      label: The key in words: `use cases`.
+      texts: Its texts; paragraphs are separated by an empty line, and each is one line.
+      listed: Whether the texts are items of a list.
     """
 
     label: str
@@ -50,8 +50,8 @@ class Section:
     """A part of the card.
 
     Attributes:
-      title: Its heading.
-      entries: What is in it.
+      title: The heading.
+      entries: The entries below it.
     """
 
     title: str
@@ -59,7 +59,7 @@ class Section:
 
 
 def sections(config: Mapping[str, Any]) -> list[Section]:
-    """Returns details, parameters and considerations; a section that is not there has no entries."""
+    """Returns details, parameters and considerations; a missing section has no entries."""
     return [Section(title, list(_entries(config.get(key), ""))) for key, title in _TITLES.items()]
 
 
@@ -72,7 +72,7 @@ def _entries(value: Any, label: str) -> Iterator[Entry]:
 
 
 def _texts(value: Any) -> list[str]:
-    """Returns what is said as texts; nothing for what is empty."""
+    """Returns a value as texts; empty ones are left out."""
     items = value if isinstance(value, list | tuple) else [value]
     return [text for item in items if (text := _text(item))]
 
@@ -81,17 +81,17 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, Mapping):
-        said = {_words(key): text for key, inside in value.items() if (text := _text(inside))}
-        if list(said) == ["description"]:  # which is what an item without a key is
-            return said["description"]
-        return "; ".join(f"{key}: {text}" for key, text in said.items())
+        texts = {_words(key): text for key, inside in value.items() if (text := _text(inside))}
+        if list(texts) == ["description"]:  # the same as an item without a key
+            return texts["description"]
+        return "; ".join(f"{key}: {text}" for key, text in texts.items())
     if isinstance(value, list | tuple):
         return ", ".join(filter(None, map(_text, value)))
     return "\n\n".join(filter(None, map(_line, plain(str(value)).split("\n\n"))))
 
 
 def plain(text: str) -> str:
-    """Returns a text without control characters; line ends are the same everywhere."""
+    """Returns a text without control characters, with uniform line ends."""
     lines = "\n".join(line.strip() for line in text.splitlines())
     return "".join(letter for letter in lines if letter.isspace() or unicodedata.category(letter) not in ("Cc", "Cs"))
 
@@ -109,16 +109,16 @@ SPLITS = ("validation", "test")
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """One metric over the samples of one set of data.
+    """One metric over the samples of one split.
 
     Attributes:
-      name: Its name.
+      name: The metric's name.
       description: One sentence, or "".
-      better: "higher", "lower", or None where that is not known.
-      mean: None where no sample has a number.
-      count: How many samples have one.
-      edges: Of the bins of its histogram.
-      counts: How many samples are in each bin.
+      better: "higher", "lower", or None if it is unknown.
+      mean: The mean; None if no sample has a value.
+      count: The number of samples that have a value.
+      edges: The edges of the histogram's bins.
+      counts: The number of samples in each bin.
     """
 
     name: str
@@ -132,13 +132,13 @@ class Metric:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What was found on one set of data.
+    """The metrics on one split.
 
     Attributes:
-      split: Which data.
-      rows: How many samples; None where they were not looked at one by one.
-      metrics: Of the evaluator's functions.
-      overall: What the model's own metrics say, by name.
+      split: The name of the split.
+      rows: The number of samples; None if they were not evaluated one by one.
+      metrics: The metrics of the evaluator's functions.
+      overall: The values of the model's own metrics, by name.
     """
 
     split: str
@@ -148,10 +148,10 @@ class Measured:
 
 
 def measured(reports: Path) -> list[Measured]:
-    """Returns what the files of an evaluation say.
+    """Returns the metrics in the files of an evaluation.
 
     Raises:
-      UsageError: One is damaged.
+      UsageError: A file is damaged.
     """
     means = read_object(reports / "metrics.json")
     pages = {split: read_object(reports / f"{split}.json") for split in SPLITS}
@@ -176,12 +176,12 @@ def _metric(metric: Mapping[str, Any]) -> Metric:
 
 @dataclasses.dataclass(frozen=True)
 class Loading:
-    """How a model is used.
+    """How to load and call a model.
 
     Attributes:
-      path: Where it is, from the project's folder.
-      code: Python that loads it and asks it.
-      note: What an input has to be.
+      path: The model's path, relative to the project's folder.
+      code: Python code that loads and calls it.
+      note: What its inputs must be.
     """
 
     path: str
@@ -190,11 +190,11 @@ class Loading:
 
 
 def loading(run_dir: Path, config: Mapping[str, Any]) -> Loading | None:
-    """Returns how what is exported is loaded; None where nothing is.
+    """Returns how to load the exported model; None if there is none.
 
     Args:
       run_dir: The run's folder, in the project's `runs/`.
-      config: The configuration that it was trained with.
+      config: The configuration that the model was trained with.
     """
     export = run_dir / "exported"
     if not (export / "export.json").is_file():
@@ -251,9 +251,9 @@ def _tensor(dtypes: list[str]) -> str:
 
 
 def trained(run_dir: Path, config: Mapping[str, Any]) -> list[Fact]:
-    """Returns the facts in the order in which they are shown.
+    """Returns the facts about training in the order of display.
 
-    How many attempts it took and how long is left out: a run that was killed and went on is the same run.
+    Attempts and time are left out, so that a run that was killed and resumed has the same card.
 
     Args:
       run_dir: The run's folder.
@@ -298,7 +298,7 @@ def _origin(run: Mapping[str, Any], export: Mapping[str, Any]) -> Iterator[Fact]
 
 
 def _data_digest(data: Mapping[str, Any]) -> str:
-    """Returns a digest of the data's digests; nothing where the data itself was not looked at."""
+    """Returns a digest of the data's digests; empty if the data itself has none."""
     text = json.dumps(data, sort_keys=True)
     return f"sha256 {hashlib.sha256(text.encode('utf-8')).hexdigest()[:16]}" if '"sha256"' in text else ""
 
@@ -319,15 +319,15 @@ class Card:
     Attributes:
       title: The model's name, or the run's.
       run: The run's name.
-      project: The project's, "" where it has none.
-      overview: What the model is, in paragraphs.
-      details: What else people wrote about the model: one section, or none.
-      sections: What they wrote about its parameters, and what is to be considered.
-      measured: The numbers by set of data.
-      notes: What of them is not as it was in training.
-      training: How it was trained.
-      loading: Where it is and how it is loaded; None where nothing is exported.
-      links: Files in the run's folder, with what they are.
+      project: The project's name, "" if it has none.
+      overview: A description of the model, in paragraphs.
+      details: The section with further details of the model, if there is one.
+      sections: The sections on its parameters and considerations.
+      measured: The metrics of each split.
+      notes: Differences between evaluation and training.
+      training: Facts about training.
+      loading: How to load the model; None if nothing is exported.
+      links: Files in the run's folder, each with a description.
     """
 
     title: str
@@ -348,7 +348,7 @@ def read_card(run_dir: Path, config: Mapping[str, Any]) -> Card:
 
     Args:
       run_dir: The run's folder.
-      config: The configuration, nested, without secrets; its descriptions may have been written after training.
+      config: The nested configuration without secrets; its descriptions may be newer than the training.
 
     Raises:
       UsageError: A file of the run cannot be read.
@@ -371,7 +371,7 @@ def read_card(run_dir: Path, config: Mapping[str, Any]) -> Card:
 
 
 def _trained_with(run_dir: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the configuration that the export was trained with: the run's may say something else by now."""
+    """Returns the configuration that the export was trained with: the run's may have been edited since."""
     path = run_dir / "exported" / "config.yaml"
     return load_file(path) if path.is_file() else config
 
@@ -387,7 +387,7 @@ def _taken(known: list[Section], label: str) -> str:
 
 
 def _take(known: list[Section], label: str) -> Entry | None:
-    """Takes an entry out of the details, which are the first section."""
+    """Removes an entry from the details, the first section, and returns it."""
     found = next((entry for entry in known[0].entries if entry.label == label), None)
     if found is not None:
         known[0].entries.remove(found)

@@ -1,13 +1,12 @@
 """The model card as Markdown and as one HTML page, with a histogram of each metric as SVG.
 
-What people wrote is only ever text: it is escaped in both, and the page has no script. Each file is written whole or
-not at all, and a README that is not ours stays.
+Descriptions are escaped in both, and the page has no script. Each file is written completely or not at all, and a
+README of the user's is never overwritten.
 """
 
 import codecs
 import dataclasses
 import html
-import html as markup
 import logging
 import math
 import re
@@ -28,7 +27,7 @@ _ADDRESS = re.compile(r"https?://[A-Za-z0-9][\w.:-]*(/[\w./~%?&=+,;:@!$*#-]*)?",
 
 
 def is_link(text: str) -> bool:
-    """Returns whether a text is the address of a page and nothing else; other schemes are no links."""
+    """Returns whether a text consists of one http(s) address; other schemes are not links."""
     return _ADDRESS.fullmatch(text) is not None
 
 
@@ -38,13 +37,13 @@ _FONT = 'font-family="system-ui, sans-serif" font-size="11"'
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], mean: float | None, label: str) -> str:
-    """Returns the drawing; attributes say how it looks where no style sheet does.
+    """Returns a histogram as SVG, with attributes for the style where there is no style sheet.
 
     Args:
-      edges: Of the bins: one more than there are counts.
-      counts: How many samples are in each.
-      mean: Where to draw a line; None for none.
-      label: What it shows, for those who do not see it.
+      edges: The edges of the bins, one more than `counts`.
+      counts: The number of samples in each bin.
+      mean: Where to draw a line; None for no line.
+      label: A description for screen readers.
     """
     low, high, most = edges[0], edges[-1], max(1, *counts)
     parts = [*_grid(most), *_names(low, high), *_bars(counts, most)]
@@ -115,7 +114,7 @@ def _text(x: float, y: float, anchor: str, text: str) -> str:
 
 
 def _share(value: float, low: float, high: float) -> float:
-    span = high / 2 - low / 2  # by halves: the distance of two floats may be none
+    span = high / 2 - low / 2  # halved: the difference of two floats may overflow
     return (value / 2 - low / 2) / span if span else 0.5
 
 
@@ -128,11 +127,11 @@ class Drawing:
     """One histogram.
 
     Attributes:
-      name: The metric's.
-      split: On which data.
+      name: The name of the metric.
+      split: The name of the split.
       file: The name of its file.
       svg: The drawing.
-      reading: What it shows, in words.
+      reading: A description in words.
     """
 
     name: str
@@ -143,7 +142,7 @@ class Drawing:
 
 
 def drawings(card: Card) -> list[Drawing]:
-    """Returns the histograms, metric by metric; those of one metric stand side by side."""
+    """Returns the histograms, metric by metric, with those of one metric side by side."""
     longest = max((len(one.metrics) for one in card.measured), default=0)
     places = [(place, one) for place in range(longest) for one in card.measured if place < len(one.metrics)]
     return [_drawing(one.metrics[place], one.split, place + 1) for place, one in places]
@@ -153,7 +152,7 @@ def _drawing(metric: Metric, split: str, number: int) -> Drawing:
     low, high = shown(metric.edges[0], 3), shown(metric.edges[-1], 3)
     reading = f"{low} to {high}, mean {shown(metric.mean)}" if metric.count else "no sample has a number"
     if metric.count and max(metric.counts) == metric.count and metric.mean == (metric.edges[0] + metric.edges[-1]) / 2:
-        reading = f"always {shown(metric.mean)}"  # the borders are room around the one value
+        reading = f"always {shown(metric.mean)}"  # the edges are a margin around the one value
     svg = histogram(metric.edges, metric.counts, metric.mean, f"Distribution of {metric.name}, {split}: {reading}")
     name = re.sub(r"[^a-z0-9]+", "-", metric.name.lower()).strip("-")[:40]
     return Drawing(metric.name, split, f"{split}-{number}{f'-{name}' if name else ''}.svg", svg, reading)
@@ -161,12 +160,12 @@ def _drawing(metric: Metric, split: str, number: int) -> Drawing:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One row.
+    """One row of the table of metrics.
 
     Attributes:
-      name: The metric, or the heading of those that follow.
-      note: What there is to say about it.
-      cells: For each set of data the number, and how many samples it is the mean of ("" for the model's own).
+      name: The metric, or the heading of the following rows.
+      note: A remark on the metric.
+      cells: For each split the value, and the number of samples it is the mean of ("" for the model's own metrics).
       is_group: Whether it is a heading.
     """
 
@@ -177,7 +176,7 @@ class Row:
 
 
 def table_rows(card: Card) -> list[Row]:
-    """Returns the table_rows: the evaluator's functions first, then what the model's own metrics say."""
+    """Returns the rows of the table of metrics: the evaluator's functions first, then the model's own metrics."""
     names = dict.fromkeys(metric.name for one in card.measured for metric in one.metrics)
     functions = [_of_functions(name, card.measured) for name in names]
     own = list(_own(card.measured))
@@ -202,7 +201,7 @@ def _own(found: list[Measured]) -> Iterator[Row]:
 
 
 def page_html(card: Card, drawings: Sequence[Drawing]) -> str:
-    """Returns the page; links in it lead from `model-card/` into the run's folder."""
+    """Returns the page; its links are relative to `model-card/`."""
     style = page_file("page.css") + page_file("card.css")
     return string.Template(page_file("card.html")).substitute(
         title=_safe(card.title),
@@ -214,7 +213,7 @@ def page_html(card: Card, drawings: Sequence[Drawing]) -> str:
 
 
 def subtitle(card: Card) -> str:
-    """Returns the line below the title: which run of which project it is."""
+    """Returns the line below the title: the run and its project."""
     return f"Run {card.run}{f' of {card.project}' if card.project else ''}"
 
 
@@ -301,23 +300,23 @@ def _paragraph(text: str) -> str:
 
 
 def _linked(text: str) -> str:
-    """Returns a text; one that is nothing but an address is a link to it."""
+    """Returns a text as HTML; one that consists of an address becomes a link."""
     if not is_link(text):
         return _safe(text)
     return f'<a href="{_safe(text)}" rel="noopener noreferrer">{_safe(text)}</a>'
 
 
 def _spaced(name: str) -> str:
-    """Returns a name as the report shows it; it can be broken where a line ends."""
+    """Returns a name as the report shows it, with spaces at which lines can break."""
     return name.replace("_", " ")
 
 
 def _safe(text: str) -> str:
-    return markup.escape(text, quote=True)
+    return html.escape(text, quote=True)
 
 
 MARKER = "<!-- everstep: model card"
-"""How a file begins that may be written again."""
+"""The beginning of a file that may be overwritten."""
 
 _HEAD = f"{MARKER}, written again by every evaluation. To keep changes of yours, remove this line. -->"
 _MARKUP = re.compile(r"([\\`*_\[\]|~$#])")
@@ -326,12 +325,12 @@ _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def markdown(card: Card, drawings: Sequence[Drawing]) -> str:
-    """Returns the file; links in it lead from the run's folder."""
+    """Returns the Markdown file; its links are relative to the run's folder."""
     return "\n\n".join([_HEAD, *_blocks(card, drawings)]) + "\n"
 
 
 def escaped(text: str) -> str:
-    """Returns a text that Markdown shows as it is, in one line."""
+    """Returns a text escaped for Markdown, in one line."""
     line = " ".join(text.split())
     line = "".join(_ENTITIES.get(letter, letter) for letter in _MARKUP.sub(r"\\\1", line))
     found = _BEGINNING.match(line)
@@ -422,20 +421,20 @@ NAMES = ("README.md", "MODEL_CARD.md")
 
 
 def write_card(run_dir: storage.PathLike, config: Mapping[str, Any]) -> list[Path]:
-    """Writes the model card of a run: `README.md`, `model-card/model_card.html` and the pictures of the former.
+    """Writes the model card of a run: `README.md` with its pictures, and `model-card/model_card.html`.
 
-    A `README.md` that somebody else wrote stays as it is; the card is `MODEL_CARD.md` then, and that is said.
+    A `README.md` of the user's is kept; the card is then written to `MODEL_CARD.md`, with a warning.
 
     Args:
-      run_dir: The run's folder, with `reports/` and `exported/` as far as they are there.
+      run_dir: The run's folder; its `reports/` and `exported/` are used if they exist.
       config: The configuration with the sections `model_details`, `model_parameters` and `considerations`.
 
     Returns:
-      The page and, if it could be named, the Markdown file.
+      The paths of the page and, unless both names are taken, of the Markdown file.
 
     Raises:
       UsageError: A file of the run is damaged, or the folder cannot be written to.
-      OSError: The disk does not take it.
+      OSError: Writing to disk fails.
     """
     folder = Path(run_dir)
     card = read_card(folder, redaction.tree(dict(config)))
@@ -450,7 +449,7 @@ def write_card(run_dir: storage.PathLike, config: Mapping[str, Any]) -> list[Pat
 
 
 def _write_pictures(folder: Path, pictures: Sequence[Drawing]) -> None:
-    """Replaces the pictures all at once; what a killed process left half written goes."""
+    """Replaces all pictures at once, and removes temporary files of a killed process."""
     storage.prepare_directory(folder)
     for entry in folder.iterdir():
         if storage.is_temporary(entry):
@@ -462,20 +461,20 @@ def _write_pictures(folder: Path, pictures: Sequence[Drawing]) -> None:
 
 
 def _markdown_name(folder: Path) -> str | None:
-    """Returns the name that the Markdown file may have; an older card of ours under the other one is removed."""
+    """Returns the name for the Markdown file; an older card under the other name is removed."""
     name = next((name for name in NAMES if _is_ours(folder / name)), None)
     if name is None:
-        logger.warning("%s and %s in %s are not everstep's: only the page is written", *NAMES, folder)
+        logger.warning("%s and %s in %s were not written by everstep: only the page is written", *NAMES, folder)
     elif name == NAMES[0]:
         if (folder / NAMES[1]).exists() and _is_ours(folder / NAMES[1]):
             (folder / NAMES[1]).unlink()
     else:
-        logger.warning("%s is yours and stays: the model card is %s", folder / NAMES[0], name)
+        logger.warning("%s was not written by everstep and is kept: the model card is %s", folder / NAMES[0], name)
     return name
 
 
 def _is_ours(path: Path) -> bool:
-    """Tells whether a file may be written: it is not there, or begins as those that are written here do."""
+    """Returns whether a file may be written: it does not exist, or begins with the marker of a model card."""
     if not path.exists() and not path.is_symlink():
         return True
     if not path.is_file():

@@ -1,4 +1,4 @@
-// What all charts share: they are drawn for the width they have, and again when it changes.
+// Shared by all charts: they are drawn for their current width, and redrawn when it changes.
 
 function chart(height, draw, attributes) {
   const frame = element("div", { class: "chart", ...attributes });
@@ -17,7 +17,7 @@ function canvas(width, height, label, ...children) {
   return drawn("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label, tabindex: "0" }, children);
 }
 
-// Round numbers from low to high, about as many as asked for.
+// Round numbers from low to high, about as many as requested.
 function ticks(low, high, wanted) {
   const rough = high / Math.max(1, wanted) - low / Math.max(1, wanted); // each alone: their distance may be no number
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -75,7 +75,7 @@ function leftMargin(y) {
   return 14 + 6.6 * Math.max(2, ...y.ticks.map((value) => shortNumber(value).length));
 }
 
-// Moves a mark over a chart's places, by pointer, by touch and by the arrow keys; Enter or a click picks.
+// Moves a marker over a chart's points by pointer, touch or arrow keys; Enter or a click selects.
 function cursor(svg, size, nearest, show, pick) {
   let place = null;
   const go = (next) => {

@@ -33,7 +33,7 @@ function sortMark(order, place) {
   return element("span", { class: "sort-mark", "aria-hidden": "true" }, order.column === place ? (order.descending ? "▼" : "▲") : "");
 }
 
-// What is missing comes last in either direction.
+// Missing values come last in either direction.
 function compared(a, b, descending) {
   if (a === null || a === undefined) return b === null || b === undefined ? 0 : 1;
   if (b === null || b === undefined) return -1;

@@ -1,4 +1,4 @@
-// What changed between two runs, sample by sample.
+// The changes between two runs, sample by sample.
 
 const MOST_CHANGES = 24;
 

@@ -1,4 +1,4 @@
-// What the runs were given; of several, where they differ.
+// The configuration of a run, or the differences between several.
 
 function configurationSection() {
   const texts = data.runs.filter((run) => run.config);
@@ -8,7 +8,7 @@ function configurationSection() {
       element("pre", { tabindex: "0" }, run.config))));
 }
 
-// A text that is not YAML has no settings: nothing is said about how it differs.
+// A text that is not YAML has no keys to compare.
 function leftOut() {
   const names = data.incomparable.map((place) => data.runs[place].name);
   return names.length ? element("p", { class: "note" }, `Not compared, because it cannot be read as settings in YAML: ${names.join(", ")}.`) : null;

@@ -1,4 +1,4 @@
-// Which classes are taken for which; a cell leads to its samples.
+// The confusion matrix; a click on a cell filters its samples.
 
 const MOST_SHOWN = 24;
 

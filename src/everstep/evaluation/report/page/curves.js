@@ -1,4 +1,4 @@
-// Learning curves over all attempts; of several runs on top of each other.
+// Learning curves over all attempts; several runs share a chart.
 
 function curvesSection() {
   const names = [...new Map(data.runs.flatMap((run) => run.curves.map((curve) => [curve.name, curve.side]))).entries()];

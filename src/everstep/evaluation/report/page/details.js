@@ -1,4 +1,4 @@
-// Everything that is known of one sample, in a dialog.
+// All values of one sample, in a dialog.
 
 const dialog = element("dialog", { class: "details", "aria-labelledby": "details-title", onclick: (event) => { if (event.target === dialog) dialog.close(); } });
 

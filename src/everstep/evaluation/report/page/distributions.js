@@ -1,4 +1,4 @@
-// How each metric is distributed over the samples; a bar leads to its samples.
+// The distribution of each metric; a click on a bar filters its samples.
 
 function distributionsSection(split) {
   if (!split.metrics.length) return null;

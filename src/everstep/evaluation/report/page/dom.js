@@ -1,4 +1,4 @@
-// Elements. Whatever comes from the data goes in as text or as an attribute's value: nothing here parses HTML.
+// Elements. Data is only inserted as text or as attribute values: nothing here parses HTML.
 
 function element(tag, attributes, ...children) {
   return filled(document.createElement(tag), attributes || {}, children);
@@ -53,7 +53,7 @@ function section(id, title, ...children) {
     element("h2", { id: `${id}-title`, tabindex: "-1" }, title), children);
 }
 
-// A line of controls that is drawn again by itself: `draw(box)` fills the box, at first and whenever it is called.
+// A row of controls that can redraw itself: `draw(box)` fills the box, initially and on every call.
 function redrawn(draw, attributes) {
   const box = element("div", attributes);
   const again = () => box.replaceChildren(...[draw(again)].flat().filter(Boolean));

@@ -29,7 +29,7 @@ function described(split, filter) {
   return "not" in filter ? `${name} is not ${filter.not}` : `${name} ${column.type === "text" ? "has" : "is"} ${filter.contains}`;
 }
 
-// Returns a function from a place in the table to whether the row passes.
+// Returns a function that tells for an index in the table whether the row passes.
 function tableTest(split) {
   const tests = view.filters.map((filter) => {
     const column = columnsOf(split).get(filter.column);
@@ -45,7 +45,7 @@ function tableTest(split) {
   return (place) => tests.every((test) => test(place));
 }
 
-// The same for a sample with a picture, which may stand in no table.
+// The same for a sample with a picture, which may be missing in the table.
 function sampleTest(split) {
   if (split.table) {
     const test = tableTest(split);
@@ -62,7 +62,7 @@ function isFiltered() {
   return view.filters.length > 0 || view.search.trim() !== "";
 }
 
-// Replaces all filters, and shows what passes them: the section with this id.
+// Replaces all filters, and scrolls to the section with this id.
 function setFilters(filters, id) {
   view.filters = filters;
   view.search = "";
@@ -82,7 +82,7 @@ function visit(id) {
   document.getElementById(`${target.id}-title`).focus({ preventScroll: true });
 }
 
-// The strip that says what is filtered, and takes it back.
+// The strip that lists the active filters, and removes them.
 function filterStrip() {
   const strip = element("div", { class: "strip", role: "status", hidden: true });
   const show = () => {

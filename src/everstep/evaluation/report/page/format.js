@@ -1,4 +1,4 @@
-// Numbers and names as people read them.
+// Numbers and names formatted for readers.
 
 const MISSING = "–";
 const grouped = new Intl.NumberFormat("en");

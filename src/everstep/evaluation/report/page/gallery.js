@@ -1,4 +1,4 @@
-// The samples worth looking at: the worst by a metric, or those that pass the filter.
+// The worst samples by a metric, or those that pass the filter.
 
 const PER_PAGE = 24;
 

@@ -1,4 +1,4 @@
-// The numbers at the top, and how the run went.
+// The headline figures and the facts about the run.
 
 function headlineSection() {
   const several = data.runs.length > 1;
@@ -6,7 +6,7 @@ function headlineSection() {
   return section("summary", several ? "Side by side" : "Summary", notes, several ? figuresCompared() : figures(data.runs[0]), several ? factsCompared() : facts(data.runs[0]));
 }
 
-// One card for each metric: the first set of data large, the others below it.
+// One card for each metric: the first split large, the others below it.
 function figures(run) {
   if (!run.headline.length) return element("p", { class: "note" }, "Nothing was measured yet.");
   const names = [...new Set(run.headline.map((figure) => figure.name))];

@@ -1,4 +1,4 @@
-// How many samples have which value.
+// The number of samples in each bin.
 //   { title, note, edges, counts, mean, logarithmic }; `pick(low, high, last)` is called for a bar.
 
 function histogram(options, pick) {

@@ -1,4 +1,4 @@
-// The page: what is about the runs is made once, what is about one evaluation whenever another is looked at.
+// The page: sections on runs are drawn once, those on an evaluation whenever another one is selected.
 
 const ABOUT_RUNS = [headlineSection, curvesSection, comparisonSection];
 const ABOUT_A_SPLIT = [confusionSection, classesSection, regressionSection, distributionsSection, gallerySection, slicesSection, tableSection];
@@ -10,7 +10,7 @@ function pageHead() {
     data.runs.length > 1 ? element("p", { class: "muted" }, "Differences are against ", ...runName(0), ".") : null);
 }
 
-// Which run and which data the sections below are about, where there is a choice.
+// Selects the run and the split of the sections below, if there are several.
 function chooser() {
   const box = element("div", { class: "chooser" });
   const show = () => {

@@ -1,4 +1,4 @@
-// What a reader sees of a sample: a picture, a text, or some numbers; for masks input, target and output.
+// Shows a sample as a picture, a text, or some numbers; for masks as input, target and output.
 
 function pictures(sample) {
   const parts = [["input", sample.input], ["target", sample.target], ["output", sample.output]].filter(([, part]) => part && Object.keys(part).length);

@@ -1,4 +1,4 @@
-// Regression: predictions against labels, and how far apart they are.
+// Regression: predictions against labels, and residuals.
 
 const MOST_DRAWN = 2000;
 

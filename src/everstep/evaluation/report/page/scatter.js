@@ -1,4 +1,4 @@
-// Points with a line that they should lie on.
+// A scatter plot with a reference line.
 //   { title, xName, yName, points: [[x, y, row]], line: "diagonal" or "zero", describe(row) }; `pick(row)` opens one.
 
 function scatter(options, pick) {

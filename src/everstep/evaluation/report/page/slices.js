@@ -1,4 +1,4 @@
-// Means of the metrics for each value of a column; a value leads to its samples.
+// Means of the metrics for each value of a column; a click on a value filters its samples.
 
 function slicesSection(split) {
   if (!split.slices.length) return null;

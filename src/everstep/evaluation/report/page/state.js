@@ -1,4 +1,4 @@
-// What is looked at: a run, a set of data, and the filters on its samples.
+// The current selection: a run, a split, and the filters on its samples.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const view = { run: 0, split: null, filters: [], search: "" };
@@ -29,13 +29,13 @@ function look(run, split) {
   announce("view");
 }
 
-// The columns of a split's table by name; without a table, what the shown samples have themselves.
+// The columns of a split's table by name; without a table, those of the shown samples.
 function columnsOf(split) {
   if (!split.byName) split.byName = new Map((split.table ? split.table.columns : []).map((c) => [c.name, c]));
   return split.byName;
 }
 
-// The place of a row of the data in the table, which may hold some of the rows only; -1 if it is not there.
+// The index of a row of the data in the table, which may hold only some of the rows; -1 if it is missing.
 function placeOf(split, row) {
   if (!split.table) return -1;
   if (!split.table.rows) return row;

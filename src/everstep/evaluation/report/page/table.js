@@ -1,4 +1,4 @@
-// All samples in a table of which only the rows in sight exist: it scrolls through 20,000 as through 20.
+// A virtual table of all samples: only the visible rows are rendered.
 
 const ROW_HEIGHT = 34;
 const SPARE_ROWS = 12;

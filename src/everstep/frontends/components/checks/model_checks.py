@@ -9,8 +9,8 @@ import numpy as np
 from everstep.data.wrappers import class_weighted
 from everstep.errors import Problem, UsageError, kind_of, nearest, problems_under
 from everstep.evaluation import sample_metrics
-from everstep.evaluation.metric import scores
 from everstep.evaluation.outcome import outcome_of
+from everstep.evaluation.sample_metric import scores
 from everstep.frontends.components import first_batch
 from everstep.frontends.components.checks.runner import TRAINED, Skip, Subject, Warn
 from everstep.frontends.components.config import origin_of

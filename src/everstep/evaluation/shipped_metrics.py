@@ -1,14 +1,14 @@
-"""The metrics that ship: NumPy alone, a batch at a time, defined for empty masks, too.
+"""The shipped metrics: computed with NumPy, a batch at a time, and also defined for empty masks.
 
-A prediction with NaN or an infinity has no value (NaN). Batches come in as `(n, …)`; the first functions flatten them
+A prediction with NaN or infinity has no value (NaN). Batches have the shape `(n, …)`; the first functions flatten them
 to one row per sample, so that a metric is a few lines of NumPy.
 
-Overlaps of masks: `threshold` makes a mask of a prediction; the soft ones count every pixel by its probability.
-`epsilon` is added to numerator and denominator, so that two empty masks give 1: nothing was there, nothing was found.
+Overlaps of masks: `threshold` turns a prediction into a mask; the soft scores weight every pixel by its probability.
+`epsilon` is added to numerator and denominator, so that two empty masks score 1.
 
-Rates of pixels are in [0, 1], not in percent. A share of nothing has no value of its own: the true positive rate of a
-mask without positives, the precision of a prediction without positives. It is 1 if prediction and mask agree that
-there is nothing, else 0; `empty` gives it another value, and `empty=math.nan` leaves such samples out of means.
+Rates of pixels are in [0, 1], not in percent. A rate with an empty denominator is undefined: the true positive rate of
+a mask without positives, the precision of a prediction without positives. It is then 1 if prediction and mask agree,
+else 0; `empty` sets another value, and `empty=math.nan` leaves such samples out of means.
 """
 
 from abc import abstractmethod
@@ -18,16 +18,16 @@ import numpy as np
 
 from everstep.data import check_labels
 from everstep.errors import UsageError
-from everstep.evaluation.metric import Better, SampleMetric
+from everstep.evaluation.sample_metric import Better, SampleMetric
 
 ROUNDING = 1e-3
-"""How far a probability may be off: half-precision models, interpolated masks."""
+"""The tolerance for probabilities outside 0 to 1: half-precision models, interpolated masks."""
 
 
 def same(true: np.ndarray, pred: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns labels and predictions of one shape as `(n, values)`.
 
-    A last axis of length one counts for nothing: masks `(n, h, w)` fit predictions `(n, h, w, 1)`.
+    A last axis of length one is ignored: masks `(n, h, w)` fit predictions `(n, h, w, 1)`.
 
     Raises:
       UsageError: The shapes do not fit.
@@ -41,7 +41,7 @@ def masks(y_true: np.ndarray, y_pred: np.ndarray) -> tuple[np.ndarray, np.ndarra
     """Returns two masks as `(n, pixels)`, the true one with values from 0 to 1.
 
     Raises:
-      UsageError: The shapes do not fit, or the true mask has other values: it is scaled, or holds class numbers.
+      UsageError: The shapes do not fit, or the true mask has other values, such as 255 or class numbers.
     """
     true, pred = same(y_true, y_pred)
     check_fractions(true, "y_true", "a mask is 0 and 1; divide by 255, or encode classes one-hot")
@@ -49,10 +49,15 @@ def masks(y_true: np.ndarray, y_pred: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def check_fractions(values: np.ndarray, what: str, remedy: str) -> None:
-    """Checks that values are from 0 to 1, but for rounding; NaN is let through.
+    """Checks that values are from 0 to 1, apart from rounding; NaN is accepted.
+
+    Args:
+      values: The values.
+      what: A name for them in the error message.
+      remedy: The remedy in the error message.
 
     Raises:
-      UsageError: One is not; shows it.
+      UsageError: A value is outside; the message shows it.
     """
     if not values.size or values.dtype == bool:
         return
@@ -66,7 +71,7 @@ def classes(true: np.ndarray, pred: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     """Returns labels for predictions over classes, `(n, positions)` and `(n, positions, classes)`.
 
     The last axis of predictions is the classes. Labels are class numbers, with or without a last axis of length
-    one, or one-hot; then they stay as they are, `(n, positions, classes)`.
+    one; or one-hot, which are returned as `(n, positions, classes)`.
 
     Raises:
       UsageError: The shapes do not fit, or a class number is out of range.
@@ -86,7 +91,7 @@ def classes(true: np.ndarray, pred: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def is_binary(y_pred: np.ndarray) -> bool:
-    """Returns whether predictions are one number per label: of two classes, the second's."""
+    """Returns whether predictions are one number per label: that of the second of two classes."""
     return y_pred.ndim == 1 or y_pred.shape[-1] == 1
 
 
@@ -100,13 +105,13 @@ def _without_last_one(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class BatchMetric(SampleMetric):
-    """A vectorised metric in NumPy. Subclasses say how it is computed, in `_values`."""
+    """A vectorised metric in NumPy. Subclasses compute it in `_values`."""
 
     def __init__(self, name: str, description: str, better: Better):
         super().__init__(name, self._over_a_batch, True, description, better)
 
     def _over_a_batch(self, y_true: Any, y_pred: Any) -> np.ndarray:
-        """Returns `_values`, NaN where the prediction holds NaN or an infinity: a comparison would hide it."""
+        """Returns `_values`, with NaN for predictions that contain NaN or infinity, which a comparison would hide."""
         with np.errstate(invalid="ignore", over="ignore"):
             values = self._values(np.asarray(y_true), np.asarray(y_pred))
         finite = np.isfinite(flat(np.asarray(y_pred))).all(axis=1)
@@ -118,7 +123,7 @@ class BatchMetric(SampleMetric):
 
 
 SMALLEST = 1e-7
-"""Probabilities are kept this far from 0 and 1, as Keras keeps them, so that a logarithm stays finite."""
+"""Probabilities are clipped this far from 0 and 1, as in Keras, so that logarithms stay finite."""
 
 NO_PROBABILITY = "probabilities are from 0 to 1; pass from_logits=True for logits"
 
@@ -126,12 +131,12 @@ NO_PROBABILITY = "probabilities are from 0 to 1; pass from_logits=True for logit
 class CrossEntropy(BatchMetric):
     """Cross-entropy of label and prediction, 0 or more; lower is better.
 
-    Labels are class numbers or one-hot (also soft) vectors; a prediction of one number is the second class's of
-    two. Where a sample has several positions, as in segmentation, it is their mean.
+    Labels are class numbers or one-hot (also soft) vectors; a prediction of one number is that of the second of two
+    classes. For samples with several positions, as in segmentation, it is their mean.
 
     Args:
-      from_logits: Whether predictions are logits; else they are probabilities.
-      name: The column.
+      from_logits: Whether predictions are logits instead of probabilities.
+      name: The name of the column.
     """
 
     def __init__(self, from_logits: bool = False, name: str = "cross_entropy"):
@@ -161,11 +166,11 @@ class CrossEntropy(BatchMetric):
 
 
 class Accuracy(BatchMetric):
-    """Share of a sample's labels that are predicted, in [0, 1]: 0 or 1 where there is one label.
+    """Share of a sample's labels that are predicted correctly, in [0, 1]: 0 or 1 for a single label.
 
     Args:
       threshold: For predictions of one number: above it, the second of two classes is predicted.
-      name: The column.
+      name: The name of the column.
     """
 
     def __init__(self, threshold: float = 0.5, name: str = "accuracy"):
@@ -185,11 +190,11 @@ class Accuracy(BatchMetric):
 class TopK(BatchMetric):
     """Share of a sample's labels that are among the k most likely classes, in [0, 1].
 
-    Of classes that are equally likely, the ones with smaller numbers come first, so that k=1 is `Accuracy`.
+    Equally likely classes are ranked by number, so that k=1 is `Accuracy`.
 
     Args:
-      k: How many classes count.
-      name: The column; `top_5` by default.
+      k: The number of classes.
+      name: The name of the column; `top_5` by default.
     """
 
     def __init__(self, k: int = 5, name: str | None = None):
@@ -235,7 +240,7 @@ def _check_one_hot(labels: np.ndarray) -> None:
 
 
 class _Overlap(BatchMetric):
-    """The base of overlaps: the sums that they are computed from."""
+    """The base of overlap scores, which are computed from three sums."""
 
     def __init__(self, name: str, description: str, threshold: float | None, epsilon: float):
         if not epsilon >= 0:
@@ -255,11 +260,11 @@ class _Overlap(BatchMetric):
         return self._score(common, found.sum(axis=1), real.sum(axis=1))
 
     def _score(self, common: np.ndarray, found: np.ndarray, real: np.ndarray) -> np.ndarray:
-        """Returns the score from three sums per sample: of what both have, of the prediction, of the mask."""
+        """Returns the score from three sums per sample: of the intersection, the prediction, and the mask."""
         raise NotImplementedError
 
     def _ratio(self, part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-        """Returns part of whole, smoothed; 1 where there is nothing on either side."""
+        """Returns the smoothed ratio; 1 where both are zero."""
         above, below = part + self.epsilon, whole + self.epsilon
         return np.clip(np.divide(above, below, out=np.ones_like(above), where=below != 0), 0.0, 1.0)
 
@@ -314,13 +319,13 @@ class _Rate(BatchMetric):
 
     def _values(self, y_true: np.ndarray, y_pred: np.ndarray) -> np.ndarray:
         true, pred = masks(y_true, y_pred)
-        asked, other = self._sides(true > 0.5, pred > self.threshold)
-        whole = asked.sum(axis=1)
-        nothing = np.where(other.any(axis=1), 0.0, 1.0) if self.empty is None else np.full(len(whole), self.empty)
-        return np.divide((asked & other).sum(axis=1), whole, out=nothing, where=whole != 0)
+        counted, right = self._sides(true > 0.5, pred > self.threshold)
+        whole = counted.sum(axis=1)
+        undefined = np.where(right.any(axis=1), 0.0, 1.0) if self.empty is None else np.full(len(whole), self.empty)
+        return np.divide((counted & right).sum(axis=1), whole, out=undefined, where=whole != 0)
 
     def _sides(self, real: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the pixels whose share is asked for, and those that are right among them (and elsewhere)."""
+        """Returns the pixels that the rate is over, and those that count as right among them (and elsewhere)."""
         raise NotImplementedError
 
 
@@ -335,7 +340,7 @@ class TPR(_Rate):
 
 
 class TNR(_Rate):
-    """True negative rate (specificity): of the pixels that are negative, the share that was left alone."""
+    """True negative rate (specificity): of the pixels that are negative, the share that was predicted negative."""
 
     def __init__(self, threshold: float = 0.5, empty: float | None = None, name: str = "tnr"):
         super().__init__(name, "share of the negatives that was left alone", threshold, empty)
@@ -345,7 +350,7 @@ class TNR(_Rate):
 
 
 class Precision(_Rate):
-    """Precision: of the pixels that were claimed, the share that is positive."""
+    """Precision: of the pixels that were predicted positive, the share that is positive."""
 
     def __init__(self, threshold: float = 0.5, empty: float | None = None, name: str = "precision"):
         super().__init__(name, "share of what was claimed that is right", threshold, empty)
@@ -378,8 +383,8 @@ class RelativeError(BatchMetric):
     """`|y_true - y_pred| / |y_true|`, the mean over a sample's numbers; 0 or more, 0.1 is ten percent off.
 
     Args:
-      epsilon: The smallest size of a label that is divided by, for labels that are zero.
-      name: The column.
+      epsilon: The smallest denominator, for labels that are zero.
+      name: The name of the column.
     """
 
     def __init__(self, epsilon: float = 1e-7, name: str = "relative_error"):

@@ -1,4 +1,4 @@
-"""Two runs, sample by sample: rows are joined by id, and what changed most is shown."""
+"""Compares two runs sample by sample: rows are joined by id, and the largest changes are shown."""
 
 import dataclasses
 from collections import Counter
@@ -13,7 +13,7 @@ from everstep.evaluation.report.run_data import Run
 from everstep.evaluation.report.split_data import Split, class_numbers, floats, plain
 
 SHOWN = 60
-"""Samples of each side, of those that got worse and those that got better: some of them have no picture."""
+"""The number of samples shown of those that got worse, and of those that got better."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Joined:
 
     Attributes:
       before: The table of the first run.
-      after: The table of the other.
-      old: The rows of the first.
-      new: As many of the other, of the same samples.
+      after: The table of the other run.
+      old: Row numbers in `before`.
+      new: Row numbers in `after`, of the same samples.
     """
 
     before: pa.Table
@@ -34,17 +34,17 @@ class Joined:
 
 
 def compare(base: Run, other: Run, number: int) -> list[dict[str, Any]]:
-    """Returns what changed from `base` to `other`, for each set of data that both were evaluated on.
+    """Returns the changes from `base` to `other`, for each split that both were evaluated on.
 
-    The table of `other` gets a column with the change of each metric.
+    It adds a column with the change of each metric to the table of `other`.
 
     Args:
-      base: What is compared with.
-      other: What is compared.
-      number: Its place among the page's runs.
+      base: The run to compare with.
+      other: The run to compare.
+      number: The position of `other` among the page's runs.
     """
     pairs = [(before, after) for after in other.splits if (before := base.split(after.name)) is not None]
-    with np.errstate(over="ignore", invalid="ignore"):  # the distance of two floats may be none
+    with np.errstate(over="ignore", invalid="ignore"):  # the difference of two floats may overflow
         return [
             {"run": number, "split": after.name, **_changes(before, after, before.table, after.table)}
             for before, after in pairs
@@ -53,7 +53,7 @@ def compare(base: Run, other: Run, number: int) -> list[dict[str, Any]]:
 
 
 def join(before: Sequence[str], after: Sequence[str]) -> tuple[np.ndarray, np.ndarray, int]:
-    """Returns the rows of ids that are in both, and how many ids could not be joined because they repeat."""
+    """Returns the row numbers of ids that are in both, and the number of ids left out because they repeat."""
     counts = Counter(before), Counter(after)
     twice = {name for names in counts for name, count in names.items() if count > 1}
     places = {name: row for row, name in enumerate(before) if name not in twice}
@@ -79,7 +79,9 @@ def _changes(before: Split, after: Split, past: pa.Table, present: pa.Table) -> 
 def _of_metric(name: str, joined: Joined, split: Split) -> dict[str, Any]:
     better = next(metric["better"] for metric in split.page["metrics"] if metric["name"] == name)
     old, new = floats(joined.before[name])[joined.old], floats(joined.after[name])[joined.new]
-    split.changes[f"change of {name}"] = _spread(new - old, joined.new, joined.after.num_rows)
+    changes = np.full(joined.after.num_rows, np.nan)
+    changes[joined.new] = new - old
+    split.changes[f"change of {name}"] = changes
     gain = np.nan_to_num(new - old if better == "higher" else old - new)
     best, worst = (np.argsort(sign * gain, kind="stable")[:SHOWN] for sign in (-1, 1))
     return {
@@ -94,7 +96,7 @@ def _of_metric(name: str, joined: Joined, split: Split) -> dict[str, Any]:
 
 
 def _samples(joined: Joined, places: np.ndarray, old: np.ndarray, new: np.ndarray) -> list[dict[str, Any]]:
-    """Returns the samples at some places of the join, with what both runs say of them."""
+    """Returns samples by their positions in the join, with the predictions and values of both runs."""
     past = joined.before.take(pa.array(joined.old[places]))
     present = joined.after.take(pa.array(joined.new[places]))
     columns = {
@@ -110,7 +112,7 @@ def _samples(joined: Joined, places: np.ndarray, old: np.ndarray, new: np.ndarra
 
 
 def _corrected(joined: Joined) -> dict[str, int]:
-    """Returns how many wrong answers became right, and how many right ones wrong."""
+    """Returns how many wrong predictions became right, and how many right ones wrong."""
     was, is_ = _right(joined.before)[joined.old], _right(joined.after)[joined.new]
     return {"corrected": int((~was & is_).sum()), "broken": int((was & ~is_).sum())}
 
@@ -121,12 +123,6 @@ def _right(table: pa.Table) -> np.ndarray:
 
 def _optional(table: pa.Table, name: str) -> list[Any]:
     return plain(table[name]) if name in table.column_names else [None] * table.num_rows
-
-
-def _spread(values: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
-    every = np.full(count, np.nan)
-    every[rows] = values
-    return every
 
 
 def _mean(values: np.ndarray) -> float | None:

@@ -1,7 +1,7 @@
 """Metrics of single samples: a name, and a function of a label and a prediction.
 
 `scores` is the only place that calls users' functions. It checks every number, and its errors name the metric, the
-sample and the line that failed.
+sample and the failing line.
 """
 
 import functools
@@ -19,7 +19,7 @@ from everstep.evaluation import arrays
 Better = Literal["higher", "lower"]
 
 RESERVED = ("id", "label", "prediction", "confidence")
-"""Columns of the table that are not the user's to name."""
+"""Columns of the table whose names users cannot choose."""
 
 
 def vectorized(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,11 +50,11 @@ class SampleMetric:
       SampleMetric("margin", lambda y_true, y_pred: np.ptp(y_pred), description="first minus last", better="higher")
 
     Attributes:
-      name: The column that the numbers go to.
-      function: As given.
+      name: The name of the metric's column.
+      function: The function of labels and predictions.
       vectorized: Whether the function takes a batch.
-      description: One sentence for the reader of the page.
-      better: "higher", "lower", or None where neither is; then high values count as the worst.
+      description: One sentence for the readers of a report.
+      better: "higher", "lower", or None if neither is; then high values count as the worst.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class SampleMetric:
         better: Better | None = None,
     ):
         if not isinstance(name, str) or not name.strip():
-            raise UsageError("a metric needs a name, a text that is not empty", key="name", received=name)
+            raise UsageError("the name of a metric must be a non-empty text", key="name", received=name)
         if name in RESERVED:
-            raise UsageError("is a column of its own", key="name", received=name, remedy="choose another name")
+            raise UsageError("is a reserved column", key="name", received=name, remedy="choose another name")
         if not callable(function):
             raise UsageError("needs a function f(y_true, y_pred)", key=f"metrics.{name}", received=function)
         if better not in ("higher", "lower", None):
@@ -81,13 +81,13 @@ class SampleMetric:
 
     def get_func(self) -> Callable[[Any, Any], Any]:
         """Returns the metric as a function of one data point, without a batch axis."""
-        return self._of_one_point if self.vectorized else self.function
+        return self._call_for_one_sample if self.vectorized else self.function
 
     def renamed(self, name: str) -> "SampleMetric":
         """Returns the same metric under another name."""
         return SampleMetric(name, self.function, self.vectorized, self.description, self.better)
 
-    def _of_one_point(self, y_true: Any, y_pred: Any) -> Any:
+    def _call_for_one_sample(self, y_true: Any, y_pred: Any) -> Any:
         return self.function(np.asarray(y_true)[None], np.asarray(y_pred)[None])[0]
 
     def __repr__(self) -> str:
@@ -104,7 +104,12 @@ def sample_metrics(metrics: Mapping[str, Any] | Iterable[Any]) -> list[SampleMet
     Raises:
       UsageError: A name is empty or used twice, or something is not a metric.
     """
-    found = _of_dict(metrics) if isinstance(metrics, Mapping) else [_of_object(m) for m in _listed(metrics)]
+    if isinstance(metrics, Mapping):
+        found = [_named(name, metric) for name, metric in metrics.items()]
+    elif isinstance(metrics, str | bytes) or not isinstance(metrics, Iterable):
+        raise UsageError("expected a dict from name to function, or a list of metrics", key="metrics", received=metrics)
+    else:
+        found = [_from_object(metric) for metric in metrics]
     names = [metric.name for metric in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -114,17 +119,13 @@ def sample_metrics(metrics: Mapping[str, Any] | Iterable[Any]) -> list[SampleMet
     return found
 
 
-def _of_dict(metrics: Mapping[str, Any]) -> list[SampleMetric]:
-    return [m.renamed(name) if isinstance(m, SampleMetric) else _named(name, m) for name, m in metrics.items()]
-
-
 def _named(name: str, value: Any) -> SampleMetric:
     if hasattr(value, "get_func"):
-        return _of_object(value).renamed(name)
+        return _from_object(value).renamed(name)
     return SampleMetric(name, value)
 
 
-def _of_object(value: Any) -> SampleMetric:
+def _from_object(value: Any) -> SampleMetric:
     if isinstance(value, SampleMetric):
         return value
     if not (hasattr(value, "name") and hasattr(value, "get_func")):
@@ -143,24 +144,14 @@ def _of_object(value: Any) -> SampleMetric:
     )
 
 
-def _listed(metrics: Any) -> list[Any]:
-    if isinstance(metrics, str | bytes) or not isinstance(metrics, Iterable):
-        raise UsageError("expected a dict from name to function, or a list of metrics", key="metrics", received=metrics)
-    return list(metrics)
-
-
 def scores(metric: SampleMetric, ids: Sequence[str], y_true: Any, y_pred: Any) -> np.ndarray:
     """Returns the metric's number for each sample, as float64.
 
     Raises:
-      UsageError: The function fails, or what it returns is not one number per sample; names metric and sample.
+      UsageError: The function fails, or does not return one number per sample; the error names metric and sample.
     """
     if metric.vectorized:
-        return _of_a_batch(metric, ids, y_true, y_pred)
-    return _of_each_point(metric, ids, y_true, y_pred)
-
-
-def _of_each_point(metric: SampleMetric, ids: Sequence[str], y_true: Any, y_pred: Any) -> np.ndarray:
+        return _batch_scores(metric, ids, y_true, y_pred)
     found = np.empty(len(ids))
     for i, name in enumerate(ids):
         try:
@@ -172,8 +163,13 @@ def _of_each_point(metric: SampleMetric, ids: Sequence[str], y_true: Any, y_pred
 
 
 def _checked_number(metric: SampleMetric, name: str, value: Any) -> float:
-    """Returns what the function gave as a float; the common types come first, for speed."""
-    number = float(value) if isinstance(value, float | int | np.floating) else _from_tensor(value)
+    """Returns the function's result as a float; common types are handled first, for speed."""
+    number: float | None
+    if isinstance(value, float | int | np.floating):
+        number = float(value)
+    else:
+        array = _numeric(value)
+        number = None if array is None or array.size != 1 else float(array.reshape(())[()])
     if number is None or math.isinf(number):
         raise UsageError(
             f"returned {_shown(value)} for sample {name!r}",
@@ -183,12 +179,7 @@ def _checked_number(metric: SampleMetric, name: str, value: Any) -> float:
     return number
 
 
-def _from_tensor(value: Any) -> float | None:
-    array = _numeric(value)
-    return None if array is None or array.size != 1 else float(array.reshape(())[()])
-
-
-def _of_a_batch(metric: SampleMetric, ids: Sequence[str], y_true: Any, y_pred: Any) -> np.ndarray:
+def _batch_scores(metric: SampleMetric, ids: Sequence[str], y_true: Any, y_pred: Any) -> np.ndarray:
     try:
         value = metric.function(y_true, y_pred)
     except Exception as error:
@@ -200,19 +191,14 @@ def _of_a_batch(metric: SampleMetric, ids: Sequence[str], y_true: Any, y_pred: A
             key=f"metrics.{metric.name}",
             remedy="return one number per sample from a vectorised function",
         )
-    return _finite_or_nan(metric, ids, array.reshape(-1).astype(np.float64))
-
-
-def _finite_or_nan(metric: SampleMetric, ids: Sequence[str], values: np.ndarray) -> np.ndarray:
-    infinite = np.isinf(values)
-    if infinite.any():
-        first = int(np.argmax(infinite))
-        _checked_number(metric, ids[first], float(values[first]))
+    values = array.reshape(-1).astype(np.float64)
+    for first in np.flatnonzero(np.isinf(values))[:1].tolist():
+        _checked_number(metric, ids[first], float(values[first]))  # raises
     return values
 
 
 def _numeric(value: Any) -> np.ndarray | None:
-    """Returns a real array, or None for what is none: texts, None, complex numbers, lists of unequal lengths."""
+    """Returns an array of real numbers; None for texts, None, complex numbers and ragged lists."""
     try:
         array = arrays.host_array(value)
         return None if array.dtype.kind in "OSUcmM" else array.astype(np.float64)
@@ -233,7 +219,7 @@ def _failed(metric: SampleMetric, where: str, error: Exception) -> UsageError:
 
 
 def _line(error: Exception) -> str:
-    """Returns the line of the user's function that failed, not the one deep inside a library."""
+    """Returns the failing line of the user's function, instead of one deep inside a library."""
     own = Path(__file__).parent
     frames = [f for f in traceback.extract_tb(error.__traceback__) if own not in Path(f.filename).parents]
     return "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in frames[:1])
