@@ -224,7 +224,7 @@ def test_summaries_in_a_step_are_refused():
             tf.summary.scalar("loss", logs[self.loss])
             return logs
 
-    message = "tf.summary is called in a step, where nothing records it: return the scalar"
+    message = "tf.summary is called in a step, where no writer records it: return the scalar"
     with pytest.raises(UsageError, match=message), running(create_engine, Summarizing(), models.mlp()):
         pass
 

@@ -33,7 +33,7 @@ class Plain(MultiTask):
 def quick(trainer):
     """Lets many steps go in one call from the start."""
     while trainer.engine.pace.measuring:
-        trainer.engine.pace.took(1e-4)
+        trainer.engine.pace.record(1e-4)
     return trainer
 
 
