@@ -26,7 +26,7 @@ from everstep.task.multitask.streams import (
     RoundsStream,
     TaskSampler,
 )
-from everstep.task.task import Task, labels_explained
+from everstep.task.task import Task, explain_missing_labels
 from everstep.types import Batch
 
 
@@ -439,7 +439,7 @@ def train_jointly(
             features, labels, _ = parts[name]
             outputs[name] = models[name](features, training=True)
             own = models[name].losses
-            with labels_explained(features, labels):
+            with explain_missing_labels(features, labels):
                 losses[name] = task.build_losses(labels, outputs[name], aux_losses=own, **weighted[name])
         total = sum(ops.cast(loss, "float32") * weights[name] for name, loss in losses.items())
         return total, (losses, outputs)
@@ -448,7 +448,7 @@ def train_jointly(
     (total, (losses, outputs)), grads = value_and_grad(loss_fn, variables, optimizer=optimizer)
     optimizer.apply(grads, variables)
     for name, task in tasks.items():
-        with labels_explained(*parts[name][:2]):
+        with explain_missing_labels(*parts[name][:2]):
             task.process_metrics(metrics.own[name], parts[name][1], outputs[name], **weighted[name])
         metrics.add(name, {task.loss: losses[name]}, task.loss, size(batches[name]))
     return total
