@@ -86,7 +86,7 @@ def _validate(config: OptimizationConfig, path: str) -> None:
 
 def _create(table: Mapping[str, Callable[..., Any]], config: OneOfConfig, path: str, **arguments: Any) -> Any:
     """Creates the object that the selected branch of `config` describes."""
-    if config.type not in table:
+    if config.type is None or config.type not in table:
         reason = "nothing is selected" if config.type is None else "cannot be built"
         received = NOTHING if config.type is None else config.type
         remedy = f"choose one of {', '.join(sorted(table))}"
