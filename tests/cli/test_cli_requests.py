@@ -127,7 +127,7 @@ def test_a_backend_that_is_not_installed(everstep: Any, monkeypatch: Any) -> Non
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     outcome = everstep("train", "mnist/mlp", "--backend=tensorflow")
     assert outcome.code == 2
-    assert "runtime.backend: 'tensorflow' needs the package 'tensorflow'" in outcome.err
+    assert "runtime.backend: received 'tensorflow', the package 'tensorflow' is not installed" in outcome.err
     assert "pip install 'everstep[tensorflow]'" in outcome.err
 
 

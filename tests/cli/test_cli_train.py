@@ -71,7 +71,7 @@ BAD = {
     "no_loss": (bad("no loss"), 2, "has no loss: write build_losses"),
     "no_loss_key": (bad("no loss key"), 2, "BadTask.train_step: returned no 'loss'"),
     "unseeded": (bad("unseeded"), 2, "keras.random"),
-    "variable": (bad("variable"), 2, "variable 'late' is created inside a step"),
+    "variable": (bad("variable"), 2, "variable 'late': is created inside a step"),
     "validation": (
         [
             *bad(""),

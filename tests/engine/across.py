@@ -1,7 +1,7 @@
-"""Trains small models in a process of its own: `across.py OUT [IN]`, KERAS_BACKEND set by `test_across.py`.
+"""Trains small models on one backend: `across.py OUT [IN]`, run by `test_across.py`, which sets KERAS_BACKEND.
 
-Writes to OUT, for each model, the state before, the losses of 100 steps and the state after. With IN, which another
-backend wrote, training starts from the states there.
+For each model, writes to OUT the state before training, the losses of 100 steps and the state after them. With IN, the
+output of another backend, training starts from the states in it.
 """
 
 import sys

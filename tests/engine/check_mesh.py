@@ -1,4 +1,4 @@
-"""Two devices under JAX, in a process of their own, for devices are laid out before JAX starts.
+"""Checks two JAX devices in a subprocess, since the number of devices is set before JAX starts.
 
 `check_mesh.py warning` or `check_mesh.py training` prints `ok`, or fails.
 """
@@ -42,7 +42,7 @@ class Regression(everstep.Task):
 
 def run(directory, strategy, steps=50):
     config = everstep.ExperimentConfig()
-    # two devices share 16 and 82 samples evenly; the one that an evaluation leaves over they do not
+    # two devices share 16 and 82 samples evenly, but not the single last sample of an evaluation
     data = {"train_data": {"global_batch_size": 16}, "validation_data": {"global_batch_size": 82}}
     config.override({"task": data, "runtime": {"distribution_strategy": strategy}})
     config.override({"trainer": {"train_steps": steps, "steps_per_loop": 25, "validation_interval": 50}})
@@ -52,20 +52,20 @@ def run(directory, strategy, steps=50):
 
 
 def warning():
-    """An uneven batch size is warned of once, the rest of an epoch not at all."""
-    said = []
+    """An uneven batch size logs one warning, the rest of an epoch none."""
+    messages = []
     handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())
+    handler.emit = lambda record: messages.append(record.getMessage())
     logging.getLogger("everstep.engine.jax").addHandler(handler)
     devices = DeviceMesh(jax.devices())
     for count, samples in [(3, 16), (1, 5), (2, 16), (1, 5), (1, 16)]:
         devices.share((np.zeros((count, samples, 8)), np.zeros((count, samples))))
-    assert not said, said
+    assert not messages, messages
     for _ in range(3):
         devices.share(np.zeros((1, 5, 8)))
-    assert len(said) == 1, said
-    assert "batches of 5 samples cannot be shared evenly by 2 devices" in said[0]
-    assert "task.train_data.global_batch_size" in said[0]
+    assert len(messages) == 1, messages
+    assert "batches of 5 samples cannot be shared evenly by 2 devices" in messages[0]
+    assert "task.train_data.global_batch_size" in messages[0]
 
 
 def training():

@@ -1,6 +1,6 @@
-"""Two logical devices against one: run in a process of its own, for devices are laid out before TensorFlow starts.
+"""Compares two logical devices with one, in a subprocess, since devices are configured before TensorFlow starts.
 
-`check_replicas.py` goes through all cases and prints `ok NAME` for each that holds, else what it found instead.
+`check_replicas.py [NAME …]` runs all cases, or those named, and prints `ok NAME` for each that passes, else its error.
 """
 
 import contextlib
@@ -38,11 +38,11 @@ def case(check):
 
 
 def trained(strategy, task, optimizer, steps=5, batch_size=4, build=models.plain_mlp):
-    """Returns the state after some steps, and the logs of an evaluation whose last batch has one sample."""
+    """Returns the state after some steps, and all logs; the last batch of the evaluation has one sample."""
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = seeded(build)
         used = model.optimizer if model.compiled else optimizer()
-        data = [20 * array for array in models.samples(model, 40)]  # far enough off that clipping clips
+        data = [20 * array for array in models.samples(model, 40)]  # large enough errors that gradients are clipped
         with running(create_engine, task(), model, used, tuple(data), batch_size) as rig:
             rig.run(steps)
             logs = rig.evaluate(tuple(array[:10] for array in data), batch_size=3)
@@ -50,7 +50,7 @@ def trained(strategy, task, optimizer, steps=5, batch_size=4, build=models.plain
 
 
 def same(task, optimizer, *, tolerance=1e-5, prefix=("model/", "optimizer/"), **settings):
-    """Asserts that two replicas end where one device does."""
+    """Asserts that two replicas end in the same state as one device."""
     one, expected = trained(None, task, optimizer, **settings)
     two, logs = trained(TWO, task, optimizer, **settings)
     for key in [key for key in one if key.startswith(prefix)]:
@@ -63,7 +63,7 @@ def steep(**settings):
     return lambda: keras.optimizers.SGD(0.1, **settings)
 
 
-# -- gradients are those of the whole batch before anyone looks at them ----------------------------------------------
+# -- gradients are summed over the whole batch before they are clipped or applied -------------------------------------
 
 
 @case
@@ -91,7 +91,7 @@ def clipped_in_the_step():
 
 
 @case
-def a_tape_of_its_own():
+def a_custom_tape():
     def step(task, inputs, model, optimizer, metrics):
         x, y = inputs
         with tf.GradientTape() as tape:
@@ -121,7 +121,7 @@ def tape_and_function_in_one_step():
 
 @case
 def replicas_stay_alike():
-    """What is drawn on each replica is not what sets them apart."""
+    """Random numbers that each replica draws do not make their weights differ."""
 
     def step(task, inputs, model, optimizer, metrics):
         x, y = inputs
@@ -156,7 +156,7 @@ def an_overflow_on_one_replica_skips_the_step():
         return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=8.0)
 
     data = np.ones((4, 4), "float32"), np.ones((4, 1), "float32")
-    data[0][3] = 99.0  # of the second half of each batch
+    data[0][3] = 99.0  # in the second half of each batch
     with TWO.scope():
         model = seeded(models.plain_mlp)
         before = model.get_weights()
@@ -201,7 +201,7 @@ class OwnStep(keras.Model):
 
 
 @case
-def a_step_by_kerass_rules():
+def a_step_that_follows_the_rules_of_keras():
     def build():
         inputs = keras.Input((4,))
         hidden = keras.layers.Dense(4, "relu", kernel_regularizer="l2")(inputs)
@@ -224,7 +224,7 @@ def fewer_samples_than_replicas():
 
 @case
 def arrays_of_different_lengths():
-    """Tasks in one batch: cut in the same parts they come out right, else it is said that they do not."""
+    """Arrays of several tasks in one batch: right gradients if all are cut in the same parts, else an error."""
     with TWO.scope():
         weight, replicas = keras.Variable(2.0), Replicas()
 
@@ -246,7 +246,7 @@ def arrays_of_different_lengths():
 
 
 class Experiment(Regression):
-    """The loss as a Keras loss object, which would divide by the replicas; 10 samples are evaluated by threes."""
+    """The loss is a Keras loss object, which would divide by the replicas; evaluates 10 samples in batches of 3."""
 
     def build_model(self):
         return seeded(models.plain_mlp)
@@ -285,7 +285,7 @@ def a_run():
 
 
 class Convolutional(Regression):
-    """BatchNormalization and Dropout: variables that no gradient changes."""
+    """A model with BatchNormalization and Dropout: variables that no gradient changes."""
 
     def build_model(self):
         return seeded(models.cnn)
@@ -296,7 +296,7 @@ class Convolutional(Regression):
 
 @case
 def exported_under_a_strategy():
-    """At the end of a run, and by an action in the middle of it; with the averages, where there are such."""
+    """Exports at the end of a run, with the averaged weights, and by an action in the middle of it."""
     one = everstep.get_distribution_strategy("one_device")
     for name, given in {"mirrored": None, "a given strategy": one}.items():
         config = everstep.ExperimentConfig()

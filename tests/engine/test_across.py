@@ -1,4 +1,4 @@
-"""One task on several backends: the same keys, a state that goes from one to the other, and the same learning."""
+"""One task on several backends: the same state keys, states that move between backends, and the same losses."""
 
 import os
 import subprocess
@@ -17,16 +17,16 @@ SCRIPT = Path(__file__).with_name("across.py")
 
 
 def trained(backend, out, *given):
-    """Trains here on the backend of this process, and on another one in a process of its own."""
+    """Trains on a backend, in a subprocess if it is not the backend of this process; returns the arrays."""
     if backend == keras.backend.backend():
         across.main(out, *given)
     else:
-        train_elsewhere(backend, out, *given)
+        train_in_subprocess(backend, out, *given)
     with np.load(out) as arrays:
         return dict(arrays)
 
 
-def train_elsewhere(backend, out, *given):
+def train_in_subprocess(backend, out, *given):
     environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     result = subprocess.run(
         [sys.executable, SCRIPT, out, *given], capture_output=True, text=True, env=environment, check=False
@@ -42,7 +42,7 @@ def tensorflow(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["jax", pytest.param("torch", marks=pytest.mark.full)])
 def both(request, tensorflow):
-    """What TensorFlow trained, and what another backend made of the same states."""
+    """The arrays of TensorFlow, and those of another backend that started from the same states."""
     if request.param not in installed():
         pytest.skip(f"{request.param} is not installed")
     out, arrays = tensorflow
@@ -55,7 +55,7 @@ def test_same_keys_shapes_and_types(both):
     assert len([key for key in both[0] if key.startswith("held|")]) > 30
 
 
-def test_a_state_goes_from_one_to_the_other(both):
+def test_state_moves_between_backends(both):
     starts = [key for key in both[0] if "|before|" in key]
     for key in starts:
         np.testing.assert_array_equal(both[0][key], both[1][key], err_msg=key)

@@ -1,3 +1,5 @@
+"""The engine contract of `everstep.testing`, on the configured backend."""
+
 import pytest
 
 from everstep.engine.backend import create_engine

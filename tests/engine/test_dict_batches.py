@@ -1,4 +1,4 @@
-"""Batches that are dicts: a step finds under each key what the data has there, in whatever order they come."""
+"""Batches that are dicts: a step finds the right array under each key, in any order of the keys."""
 
 import keras
 import numpy as np

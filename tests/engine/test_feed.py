@@ -1,3 +1,5 @@
+"""Prefetching: what is taken, in which order, and what happens when a source is slow or does not return."""
+
 import random
 import threading
 import time
@@ -11,6 +13,8 @@ from everstep.data.iterables import IterableStream
 from everstep.engine.feed import GRACE_SECONDS, Feed, FeedInterrupted, on_host
 from everstep.errors import UsageError
 
+HANGING_SECONDS = 300
+
 
 def numbers(count=20, repeat=False):
     return ArrayStream(np.arange(count), 1, repeat=repeat)
@@ -19,6 +23,14 @@ def numbers(count=20, repeat=False):
 def taken(feed, *lengths):
     pieces = [feed.take(n) for n in lengths]
     return [piece.placed.ravel().tolist() for piece in pieces]
+
+
+def wait_until(condition):
+    """Waits for a background thread; the limit only guards against hanging."""
+    limit = time.monotonic() + HANGING_SECONDS
+    while not condition():
+        assert time.monotonic() < limit, "timed out"
+        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -34,16 +46,16 @@ def opened():
         feed.close()
 
 
-def test_position_is_of_what_was_taken(opened):
+def test_position_is_that_of_the_last_piece_taken(opened):
     feed = opened(numbers())
     assert feed.state() == {"epoch": 0, "batch": 0}
     feed.expect(3)
     assert taken(feed, 3) == [[0, 1, 2]]
-    time.sleep(0.05)  # for the thread to read ahead
+    wait_until(lambda: not feed._queue.empty())  # the thread has read ahead
     assert feed.state() == {"epoch": 0, "batch": 3}
 
 
-def test_a_piece_is_never_longer_than_asked(opened):
+def test_a_piece_is_never_longer_than_requested(opened):
     feed = opened(numbers())
     feed.expect(10)
     assert taken(feed, 4, 2, 4) == [[0, 1, 2, 3], [4, 5], [6, 7, 8, 9]]
@@ -61,17 +73,17 @@ def test_samples_and_waiting_are_counted(opened):
     while feed.take(1) is not None:
         pass
     assert feed.samples == 10
-    assert 0.1 < feed.waited < 5
+    assert 0.1 < feed.waited < HANGING_SECONDS
     ready = opened(numbers())
     ready.expect(4)
     taken(ready, 4)
-    time.sleep(0.1)  # for the thread to read ahead
+    wait_until(lambda: not ready._queue.empty())  # the thread has read ahead
     before = ready.waited
     taken(ready, 4)
-    assert (ready.samples, ready.waited) == (8, before), "what is there already is not waited for"
+    assert (ready.samples, ready.waited) == (8, before), "a prefetched piece is taken without waiting"
 
 
-def test_restoring_drops_what_was_read_ahead(opened):
+def test_restoring_drops_prefetched_pieces(opened):
     feed = opened(numbers())
     feed.expect(5)
     taken(feed, 5, 2)
@@ -142,109 +154,116 @@ def test_closing_ends_the_thread():
         feed.take(1)
 
 
-# -- sources that are slow, or do not come back ------------------------------------------------------------------------
+# -- sources that are slow, or do not return --------------------------------------------------------------------------
 
 
 class Source:
-    """Numbers; the fourth one comes when `goes_on` is set."""
+    """Yields numbers; blocks before the fourth one until `released` is set."""
 
     def __init__(self):
-        self.goes_on = threading.Event()
-        self.asked = threading.Event()
+        self.released = threading.Event()
+        self.blocked = threading.Event()
 
     def __call__(self):
         for number in range(6):
             if number == 3:
-                self.asked.set()
-                self.goes_on.wait()
+                self.blocked.set()
+                self.released.wait()
             yield np.array([number])
-
-    def stuck(self):
-        self.asked.wait()
-        time.sleep(0.05)
 
 
 @pytest.fixture
 def source():
     source = Source()
     yield source
-    source.goes_on.set()
+    source.released.set()
 
 
-class Guard:
-    """Says that the run is to end when it was asked `patience` times."""
+class Stop:
+    """A stop that a test requests."""
 
-    def __init__(self, patience=1):
-        self.patience = patience
+    def __init__(self):
+        self.requested = False
 
     def may_wait(self):
-        self.patience -= 1
-        return self.patience > 0
+        return not self.requested
 
 
 def singles(window, left):
     return 1
 
 
-def test_nobody_waits_for_a_batch_when_the_run_is_to_end(opened, source):
-    feed = opened(IterableStream(source), singles, may_wait=Guard(3).may_wait)
+def test_a_requested_stop_interrupts_waiting_for_a_batch(opened, source):
+    stop = Stop()
+    feed = opened(IterableStream(source), singles, may_wait=stop.may_wait)
     assert taken(feed, 1, 1, 1) == [[0], [1], [2]]
+    stop.requested = True
     for _ in range(2):
         with pytest.raises(FeedInterrupted, match="a stop was requested"):
             feed.take(1)
     assert feed.state() == {"epoch": 0, "batch": 3}
-    source.goes_on.set()
+    stop.requested = False
+    source.released.set()
     assert taken(feed, 1) == [[3]]
 
 
-def test_a_batch_that_is_there_is_given_to_whoever_is_about_to_end(opened, source):
-    feed = opened(IterableStream(source), singles, may_wait=lambda: False)
+def test_prefetched_batches_are_taken_after_a_requested_stop(opened, source):
+    stop = Stop()
+    feed = opened(IterableStream(source), singles, may_wait=stop.may_wait)
+    taken(feed, 1)
+    wait_until(lambda: feed._queue.qsize() == 2)
+    stop.requested = True
+    assert taken(feed, 1, 1) == [[1], [2]]
     with pytest.raises(FeedInterrupted):
-        taken(feed, 1, 1, 1, 1)
+        feed.take(1)
     assert feed.state() == {"epoch": 0, "batch": 3}
 
 
 def test_a_pause_waits_for_a_slow_source(opened, source, caplog):
     feed = opened(IterableStream(source), singles)
     taken(feed, 1)
-    source.stuck()
-    threading.Timer(GRACE_SECONDS + 0.3, source.goes_on.set).start()
+    source.blocked.wait()
+    threading.Timer(GRACE_SECONDS + 0.3, source.released.set).start()
     with feed.paused():
-        assert source.goes_on.is_set()
+        assert source.released.is_set()
     assert not caplog.records
 
 
-def test_a_pause_does_not_wait_for_ever_when_the_run_is_to_end(opened, source, caplog):
-    feed = opened(IterableStream(source), singles, may_wait=Guard().may_wait)
+def test_a_pause_abandons_the_source_after_a_requested_stop(opened, source, caplog):
+    stop = Stop()
+    feed = opened(IterableStream(source), singles, may_wait=stop.may_wait)
     taken(feed, 1)
-    source.stuck()
+    source.blocked.wait()
+    stop.requested = True
     begin = time.monotonic()
-    for _ in range(3):  # it is waited for once, and said once
+    for _ in range(3):  # only the first one waits for the grace period, and warns
         with feed.paused(), feed.paused():
             assert feed.state() == {"epoch": 0, "batch": 1}
     feed.close()
-    assert GRACE_SECONDS <= time.monotonic() - begin < GRACE_SECONDS + 2
+    assert GRACE_SECONDS <= time.monotonic() - begin < GRACE_SECONDS + HANGING_SECONDS
     [record] = caplog.records
-    assert "has not answered for 2 s" in record.getMessage()
+    assert "has not responded for 2 s" in record.getMessage()
 
 
-def test_a_source_that_does_not_come_back_gives_back_the_random_numbers(opened, source):
-    feed = opened(IterableStream(source, seed=1), singles, may_wait=Guard().may_wait)
+def test_an_abandoned_source_does_not_change_the_global_random_generators(opened, source):
+    stop = Stop()
+    feed = opened(IterableStream(source, seed=1), singles, may_wait=stop.may_wait)
     np.random.seed(7)
     random.seed(7)
     expected = np.random.RandomState(7).random(3).tolist(), random.Random(7).random()
     taken(feed, 1)
-    source.stuck()
+    source.blocked.wait()
+    stop.requested = True
     with feed.paused():
-        source.goes_on.set()
-        time.sleep(0.1)  # it comes back too late
+        source.released.set()
+        time.sleep(0.1)  # it returns too late
         assert (np.random.random(3).tolist(), random.random()) == expected
     with pytest.raises(FeedInterrupted):
         taken(feed, 1, 1, 1)
 
 
 def test_inside_a_pause_nothing_is_read(opened):
-    """Also where the thread comes for the next block at once."""
+    """Also if the thread is about to read the next block."""
     read = []
 
     def source():
@@ -263,25 +282,27 @@ def test_inside_a_pause_nothing_is_read(opened):
         taken(feed, 1)
 
 
-def test_closing_leaves_a_source_behind_that_does_not_come_back(source, caplog):
+def test_closing_abandons_a_source_that_does_not_return(source, caplog):
     feed = Feed(IterableStream(source), lambda data: data, singles)
     taken(feed, 1)
-    source.stuck()
+    source.blocked.wait()
     begin = time.monotonic()
     feed.close()
     feed.close()
-    assert GRACE_SECONDS <= time.monotonic() - begin < GRACE_SECONDS + 1
+    assert GRACE_SECONDS <= time.monotonic() - begin < GRACE_SECONDS + HANGING_SECONDS
     assert len(caplog.records) == 1
-    threading.Timer(0.3, source.goes_on.set).start()
-    feed.restore({"epoch": 0, "batch": 2})  # waits till the stream is free
+    threading.Timer(0.3, source.released.set).start()
+    feed.restore({"epoch": 0, "batch": 2})  # waits until the thread has ended
     assert taken(feed, 1, 1) == [[2], [3]]
     feed.close()
 
 
-def test_restoring_a_source_that_does_not_come_back(opened, source):
-    feed = opened(IterableStream(source), singles, may_wait=Guard().may_wait)
+def test_restoring_a_source_that_does_not_return(opened, source):
+    stop = Stop()
+    feed = opened(IterableStream(source), singles, may_wait=stop.may_wait)
     assert taken(feed, 1, 1) == [[0], [1]]
-    source.stuck()
+    source.blocked.wait()
+    stop.requested = True
     with pytest.raises(FeedInterrupted, match="cannot move to another position"):
         feed.restore({"epoch": 0, "batch": 1})
     assert feed.state() == {"epoch": 0, "batch": 1}
@@ -291,17 +312,18 @@ def test_restoring_a_source_that_does_not_come_back(opened, source):
     ("given", "placed"),
     [("float64", "float32"), ("float16", "float16"), ("int64", "int64"), ("uint8", "uint8"), ("bool", "bool")],
 )
-def test_types_on_the_way_to_the_device(given, placed):
+def test_dtypes_on_the_device(given, placed):
     assert on_host(np.zeros(3, given)).dtype == placed
 
 
 @pytest.mark.parametrize("array", [np.array([None]), np.array(["2026-01-01"], "datetime64[D]")])
-def test_types_no_device_takes(array):
-    with pytest.raises(UsageError, match="dtype"):
+def test_dtypes_that_no_device_computes_with(array):
+    with pytest.raises(UsageError) as caught:
         on_host(array)
+    assert (caught.value.key, caught.value.received) == ("dtype of a batch", str(array.dtype))
 
 
-def test_only_tensorflow_takes_text():
+def test_only_tensorflow_accepts_text():
     text = np.array(["a"])
     if keras.backend.backend() == "tensorflow":
         assert on_host(text) is text

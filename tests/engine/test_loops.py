@@ -1,4 +1,4 @@
-"""How each backend runs its steps, as the run's record says it."""
+"""How each backend runs its steps, as recorded by `Engine.describe`."""
 
 import keras
 import pytest
@@ -17,7 +17,7 @@ LOOPS = {
 
 
 @pytest.mark.parametrize("kind", models.MODELS)
-def test_the_loop_is_a_rule(kind):
+def test_loop_of_each_model(kind):
     engine = create_engine(Regression(), seeded(models.MODELS[kind]), keras.optimizers.SGD())
     x, y = models.samples(engine.model, 4)
     engine.build((x, y), (x, y))
@@ -26,7 +26,7 @@ def test_the_loop_is_a_rule(kind):
     assert described["device"] in ("cpu", "gpu")
 
 
-def test_single_calls_are_kept_to():
+def test_a_cnn_on_jax_runs_in_single_calls():
     with running(create_engine, Regression(), seeded(models.cnn), long_calls=True) as rig:
         calls = []
         rig.engine.run(rig.feed, 7, lambda done: calls.append(done) or True)

@@ -1,4 +1,4 @@
-"""Norms of gradients and weights: right numbers, for every kind of step, and not a bit of the weights changed."""
+"""Norms of gradients and weights: right numbers for every kind of step, without changing a bit of the weights."""
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ def logged(rig):
 
 
 def expected_gradient(data, weights, batch_size=4):
-    """The norm of the gradient of each batch of a linear model whose weights stay what they are."""
+    """Returns the gradient norm of each batch, for a linear model whose weights do not change."""
     x, y = data
     errors = x @ weights - y
     whole = [
@@ -41,11 +41,11 @@ def linear_data(samples):
     return rng.normal(size=(samples, 4)).astype("float32"), rng.normal(size=(samples, 1)).astype("float32")
 
 
-def standing_still():
+def frozen_sgd():
     return keras.optimizers.SGD(0.0)
 
 
-def test_the_mean_over_a_window_of_steps_before_gradients_are_clipped():
+def test_mean_over_a_window_before_clipping():
     data, model = linear_data(28), models.linear(0.5)
     data[1][24:] = np.inf
     with running(measuring, Regression(), model, keras.optimizers.SGD(0.0, global_clipnorm=1e-3), data) as rig:
@@ -56,7 +56,7 @@ def test_the_mean_over_a_window_of_steps_before_gradients_are_clipped():
         rig.run(2)
         assert logged(rig)[0] == pytest.approx(np.mean(norms[4:]), rel=1e-5)
         rig.run(1)
-        assert not np.isfinite(logged(rig)[0])  # news, not an error
+        assert not np.isfinite(logged(rig)[0])  # reported, not an error
 
 
 @pytest.mark.parametrize(
@@ -71,17 +71,17 @@ def test_weights_keep_their_bits(kind):
     assert digests[0] == digests[1]
 
 
-def test_a_scaled_loss_does_not_scale_the_norm_and_a_step_that_is_left_out_does_not_count():
+def test_loss_scaling_does_not_scale_the_norm_and_skipped_steps_do_not_count():
     x, y = linear_data(8)
     y[4:] = np.inf
     norms = expected_gradient((x[:4], y[:4]), np.full((4, 1), 0.5, "float32"))
-    with running(measuring, Regression(), models.linear(0.5), scaling_loss(standing_still(), 64.0), (x, y)) as rig:
+    with running(measuring, Regression(), models.linear(0.5), scaling_loss(frozen_sgd(), 64.0), (x, y)) as rig:
         rig.run(2)
         assert logged(rig)[0] == pytest.approx(norms[0], rel=1e-5)
 
 
-def test_a_step_of_its_own_with_two_optimizers_in_branches():
-    """What only one branch of `cond` applies is measured there, and nothing leaks out of it."""
+def test_a_custom_step_with_two_optimizers_in_branches():
+    """Gradients that only one branch of `cond` applies are measured, without leaking tensors out of it."""
 
     def step(task, inputs, model, optimizer, metrics):
         x, y = inputs
@@ -100,19 +100,19 @@ def test_a_step_of_its_own_with_two_optimizers_in_branches():
         return {"loss": everstep.cond(even, lambda: learn(task.other), lambda: learn(optimizer))}
 
     data, model = linear_data(16), models.linear(0.5)
-    other = standing_still()
+    other = frozen_sgd()
     other.build(model.trainable_variables)
     count = keras.Variable(0, dtype="int32", trainable=False, name="count")
     task = Scripted(step, other=other, count=count)
-    with running(measuring, task, model, standing_still(), data) as rig:
+    with running(measuring, task, model, frozen_sgd(), data) as rig:
         rig.run(4)
         norms = expected_gradient(data, np.full((4, 1), 0.5, "float32"))
         assert logged(rig)[0] == pytest.approx(np.mean(norms), rel=1e-5)
 
 
-def test_a_step_that_hands_its_gradients_to_nobody(caplog):
+def test_a_step_that_applies_no_gradients(caplog):
     task = Scripted(lambda task, inputs, model, optimizer, metrics: {"loss": ops.mean(model(inputs[0]))})
-    with running(measuring, task, models.linear(0.5), standing_still(), linear_data(8)) as rig:
+    with running(measuring, task, models.linear(0.5), frozen_sgd(), linear_data(8)) as rig:
         rig.run(1)
         logs = rig.engine.read("train")
     assert "norm/gradient" not in logs
@@ -120,14 +120,14 @@ def test_a_step_that_hands_its_gradients_to_nobody(caplog):
     assert sum("norm/gradient is not logged" in message for message in caplog.messages) == 1
 
 
-def test_a_run_goes_on_with_its_norms_and_may_begin_and_cease_to_measure():
+def test_norms_are_restored_and_measuring_may_be_switched_on_and_off():
     optimizer, model = keras.optimizers.Adam(1e-2), seeded(models.plain_mlp)
     with running(measuring, Regression(), model, optimizer) as rig:
         rig.run(2)
         state, position = rig.engine.state(), rig.feed.state()
         rig.run(2)
         whole = rig.engine.read("train")
-    with running(create_engine, Regression(), model, optimizer) as rig:  # the same optimizer, not measured any more
+    with running(create_engine, Regression(), model, optimizer) as rig:  # the same optimizer, no longer measured
         rig.engine.load(state)
         rig.run(1)
         unmeasured = rig.engine.state()

@@ -1,3 +1,5 @@
+"""How many steps one compiled call holds."""
+
 import pytest
 
 from everstep.engine.pace import BYTES_PER_CALL, LENGTHS, Pace
@@ -6,7 +8,7 @@ from everstep.engine.pace import BYTES_PER_CALL, LENGTHS, Pace
 def quick(lengths=LENGTHS, seconds=1e-4):
     pace = Pace(lengths)
     while pace.measuring:
-        pace.took(seconds)
+        pace.record(seconds)
     return pace
 
 
@@ -18,12 +20,12 @@ def plan(pace, window):
     return calls
 
 
-def test_single_steps_until_one_was_timed():
+def test_single_steps_until_one_is_timed():
     pace = Pace()
     assert plan(pace, 5) == [1] * 5
-    pace.took(5.0)  # the first one compiles
+    pace.record(5.0)  # the first one compiles
     assert pace.measuring
-    pace.took(1e-3)
+    pace.record(1e-3)
     assert not pace.measuring
     assert plan(pace, 120) == [100, 10, 10]
 
@@ -35,23 +37,23 @@ def test_fixed_lengths(window, calls):
     assert plan(quick(), window) == calls
 
 
-def test_a_length_that_serves_no_whole_window_is_left_out():
+def test_no_fixed_length_for_a_remainder():
     assert quick().length(300, 10) == 1
 
 
-def test_any_length_where_length_is_data():
+def test_any_length_if_it_is_not_compiled():
     assert plan(quick(None), 123) == [100, 23]
 
 
-def test_a_call_holds_a_second_at_most():
+def test_a_call_takes_at_most_a_second():
     assert max(plan(quick(seconds=0.05), 100)) == 10
     assert max(plan(quick(seconds=2.0), 100)) == 1
     assert max(plan(quick(None, seconds=0.05), 100)) == 20
 
 
-def test_a_call_holds_what_fits_in_memory():
+def test_a_call_fits_in_memory():
     pace = quick()
-    pace.batch_of(BYTES_PER_CALL // 50)
+    pace.set_batch_bytes(BYTES_PER_CALL // 50)
     assert max(plan(pace, 100)) == 10
-    pace.batch_of(BYTES_PER_CALL * 2)
+    pace.set_batch_bytes(BYTES_PER_CALL * 2)
     assert max(plan(pace, 100)) == 1

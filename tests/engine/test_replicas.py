@@ -1,4 +1,4 @@
-"""Several devices train as one does: logical ones under a strategy of TensorFlow, host devices in a mesh of JAX."""
+"""Several devices train as one does: logical devices under a TensorFlow strategy, host devices in a JAX mesh."""
 
 import os
 import pathlib
@@ -12,12 +12,12 @@ EVERYDAY.append("exported_under_a_strategy")
 HEAVIER = [
     "clipped_one_by_one",
     "clipped_in_the_step",
-    "a_tape_of_its_own",
+    "a_custom_tape",
     "tape_and_function_in_one_step",
     "replicas_stay_alike",
     "scaled_clipped_and_averaged",
     "accumulated",
-    "a_step_by_kerass_rules",
+    "a_step_that_follows_the_rules_of_keras",
     "fewer_samples_than_replicas",
     "a_run",
 ]

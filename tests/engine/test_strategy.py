@@ -1,4 +1,4 @@
-"""Strategies by name: what this machine can serve, and a clear answer for the rest."""
+"""Distribution strategies by name, and the errors for those that this machine does not support."""
 
 import keras
 import pytest
@@ -18,7 +18,7 @@ def test_off_is_one_device(name):
 
 
 @pytest.mark.parametrize("name", ["mirrored", "Mirrored"])
-def test_mirrored_uses_what_is_there(name):
+def test_mirrored_uses_the_devices_of_the_machine(name):
     strategy = get_distribution_strategy(name)
     assert strategy.num_replicas_in_sync >= 1
     with strategy.scope():
@@ -26,7 +26,7 @@ def test_mirrored_uses_what_is_there(name):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "key", "received", "said"),
+    ("arguments", "key", "received", "text"),
     [
         ({"distribution_strategy": "mirored"}, "distribution_strategy", "mirored", "did you mean 'mirrored'"),
         ({"distribution_strategy": "parameter_server"}, "distribution_strategy", "parameter_server", "one of off"),
@@ -38,22 +38,22 @@ def test_mirrored_uses_what_is_there(name):
         ({"all_reduce_alg": "ring"}, "all_reduce_alg", "ring", ""),
     ],
 )
-def test_what_cannot_be_served(arguments, key, received, said):
+def test_unsupported_strategies(arguments, key, received, text):
     with pytest.raises(UsageError) as caught:
         get_distribution_strategy(**arguments)
     assert (caught.value.key, caught.value.received) == (f"runtime.{key}", received)
-    assert said in caught.value.reason + caught.value.remedy
+    assert text in caught.value.reason + caught.value.remedy
 
 
-def test_a_single_worker_of_several_uses_what_mirrored_does(monkeypatch, caplog):
+def test_multi_worker_with_a_single_worker_is_mirrored(monkeypatch, caplog):
     assert type(get_distribution_strategy("multi_worker_mirrored")) is type(get_distribution_strategy("mirrored"))
-    assert "multi_worker_mirrored has one worker here" in caplog.text
+    assert "multi_worker_mirrored has one worker, this machine" in caplog.text
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1", "c:1"]}}')
-    with pytest.raises(UsageError, match="is for several machines and is not offered, but TF_CONFIG names 3 workers"):
+    with pytest.raises(UsageError, match="several machines are not supported, but TF_CONFIG names 3 workers"):
         get_distribution_strategy("multi_worker_mirrored")
 
 
-def test_a_tpu_that_nobody_answers_for():
+def test_a_tpu_that_cannot_be_reached():
     here = keras.backend.backend() != "tensorflow"
     message = "no TPU on this machine" if here else "runtime.tpu: received 'mytpu', the TPU cannot be reached"
     with pytest.raises(UsageError, match=message) as caught:
@@ -61,7 +61,7 @@ def test_a_tpu_that_nobody_answers_for():
     assert "\n" not in str(caught.value)
 
 
-def test_one_of_several_devices_is_chosen_in_so_many_words(monkeypatch):
+def test_torch_requires_an_explicit_choice_of_one_device(monkeypatch):
     if keras.backend.backend() != "torch":
         pytest.skip("the others share a batch among devices")
     monkeypatch.setattr("everstep.engine.devices.devices", lambda: ["gpu:0", "gpu:1"])
@@ -72,7 +72,7 @@ def test_one_of_several_devices_is_chosen_in_so_many_words(monkeypatch):
     assert isinstance(get_distribution_strategy("one_device"), OneDevice)
 
 
-def test_runs_of_a_process_share_a_strategy():
+def test_runs_of_a_process_share_a_mirrored_strategy():
     if keras.backend.backend() != "tensorflow":
-        pytest.skip("a mesh has nothing to count")
+        pytest.skip("only TensorFlow numbers its collective operations")
     assert get_distribution_strategy("mirrored") is get_distribution_strategy("Mirrored", num_gpus=0)

@@ -1,4 +1,4 @@
-"""Modules of PyTorch inside a Keras model: what a checkpoint would not have is refused."""
+"""PyTorch modules inside a Keras model: buffers, which a checkpoint does not contain, are refused."""
 
 import keras
 import numpy as np
@@ -32,6 +32,6 @@ def test_weights_are_trained_and_saved(tmp_path):
 def test_buffers_are_refused(tmp_path):
     import torch
 
-    with pytest.raises(UsageError, match="keeps 1.running_mean, .* which no checkpoint would have: use Keras's layers"):
+    with pytest.raises(UsageError, match="keeps 1.running_mean, .* no checkpoint would contain: use Keras's layers"):
         es.fit(wrapped(torch.nn.BatchNorm1d(4)), X, X, verbose=0, model_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()

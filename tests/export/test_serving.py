@@ -254,7 +254,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
         export(other, ["serve"], tmp_path / "out", tmp_path / "nowhere")
     layers = [keras.layers.Flatten(), keras.layers.Dense(4), keras.layers.Dense(2)]
     larger = keras.Sequential([keras.Input((6, 6, 1)), *layers])
-    with pytest.raises(UsageError, match="checkpoint_path: not every weight of model"):
+    with pytest.raises(UsageError, match="checkpoint_path: .*lacks weights of the model"):
         export(ExportModule(None, larger), ["serve"], tmp_path / "out", tmp_path / "run")
     assert not (tmp_path / "out").exists()
 

@@ -392,8 +392,8 @@ def test_a_reduced_loss_is_logged_beside_the_validation_loss(tmp_path, caplog):
     assert record(tmp_path / "run")["metrics"]["validation"]["loss"] == 7.0
     told = [line for line in caplog.messages if "reduce_aggregated_logs" in line]
     assert told == [
-        "reduce_aggregated_logs returned a ndarray of shape (13, 1) under 'labels', which is not one number: "
-        "it is not logged"
+        "reduce_aggregated_logs returned a ndarray of shape (13, 1) for 'labels', which is not a single number "
+        "and is not logged"
     ]
 
 

@@ -144,7 +144,7 @@ def test_training_data_that_stops(tmp_path, uninterrupted):
     assert 0 < step <= LAST
     [attempt] = json.loads((tmp_path / "run" / "run.json").read_text())["attempts"]
     assert attempt["reason"] == "SIGTERM"
-    assert "has not answered for 2 s" in errors
+    assert "has not responded for 2 s" in errors
     assert finished(tmp_path / "run") == uninterrupted
 
 

@@ -1,4 +1,4 @@
-"""Hostile files with weights: each is real, and would do harm to a reader that trusts it."""
+"""Hostile files with weights: each would do harm to a reader that trusts it."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def model() -> keras.Model:
 
 
 class Maker:
-    """Writes payloads below a folder; `canary` must not appear, `secret` and what is beside it not be read."""
+    """Writes payloads into a folder; `canary` must never be created, `secret` and files beside it never read."""
 
     def __init__(self, root: Path, canary: Path, secret: Path) -> None:
         self.root, self.canary, self.secret = root, canary, secret
@@ -103,7 +103,7 @@ class Maker:
         return path
 
     def keras_bomb_that_lies(self, path: Path) -> Path:
-        """Says that it unpacks to little."""
+        """Declares that it unpacks to few bytes."""
         data = bytearray(self.keras_bomb(path).read_bytes())
         size = BOMB.to_bytes(4, "little")
         while (at := data.find(size)) >= 0:
@@ -136,7 +136,7 @@ class Maker:
         return path
 
     def _elsewhere(self) -> str:
-        """Another HDF5 file, with a weight of the right shape."""
+        """Writes another HDF5 file with a weight of the right shape; returns its path."""
         path = self.secret.with_name("other.h5")
         with h5py.File(path, "w") as file:
             file["kernel"] = np.full(SHAPE, 7.0, "float32")
@@ -185,7 +185,7 @@ class Maker:
         return self._h5(path, change)
 
     def h5_wide_bomb(self, path: Path) -> Path:
-        """The right shape, of texts of a gigabyte each."""
+        """An array of the right shape, of texts of a gigabyte each."""
 
         def change(group: h5py.Group) -> None:
             del group["0"]
@@ -211,7 +211,7 @@ class Maker:
         return path
 
     def h5_very_deep(self, path: Path) -> Path:
-        """A path that grows with every group in it: to write all of them takes time, and memory, by its square."""
+        """Deeply nested groups: all their paths together take quadratic time and memory."""
 
         def change(group: h5py.Group) -> None:
             for _ in range(5_000):
@@ -249,7 +249,7 @@ class Maker:
         return path / "ckpt-1"
 
     def tf_graph_that_reads(self, path: Path) -> Path:
-        """A SavedModel with the right variables whose graph reads the secret, and is run by whoever loads it."""
+        """A SavedModel with the right variables whose graph reads the secret when it is loaded."""
         module = tf.Module()
         names = {"kernel": SHAPE, "bias": SHAPE[1:]}
         module.held = [tf.Variable(tf.zeros(shape), name=f"dense/{name}") for name, shape in names.items()]
@@ -298,7 +298,7 @@ class Maker:
         return self._checkpoint(path / "1", lambda step: _declare(step, [*SHAPE], [1 << 20, 1 << 20]))
 
     def own_packed_bomb(self, path: Path) -> Path:
-        """A piece that unpacks to far more than the array has."""
+        """A chunk that unpacks to far more than the array has."""
 
         def change(step: Path) -> None:
             store = ts.KvStore.open({"driver": "ocdbt", "base": f"file://{step}/state/"}).result()
@@ -350,7 +350,7 @@ def payloads() -> list[str]:
 
 
 def path_of(root: Path, name: str) -> Path:
-    """The name under which a payload is written: what it is has to show in its ending."""
+    """Returns the path of a payload, with the extension of its format."""
     ending = {"keras": ".keras", "h5": ".weights.h5"}.get(name.partition("_")[0], "")
     return root / f"{name}{ending}"
 
@@ -361,7 +361,7 @@ def _replace(group: h5py.Group, link: Any) -> None:
 
 
 def _packed_zeros() -> bytes:
-    """One piece of an array, as blosc packs it."""
+    """Returns one chunk of an array, compressed by blosc."""
     size = BOMB // 4
     said = {"shape": [size], "chunks": [size], "dtype": "<f4", "compressor": PACKED}
     spec = {"driver": "zarr", "kvstore": {"driver": "memory"}, "metadata": said | {"fill_value": None}}
@@ -371,7 +371,7 @@ def _packed_zeros() -> bytes:
 
 
 def _declare(step: Path, shape: list[int], chunks: list[int]) -> None:
-    """Replaces what a checkpoint says of an array; nothing is stored of it."""
+    """Replaces the declaration of an array in a checkpoint, without storing values."""
     ts.open(
         {
             "driver": "zarr",

@@ -1,8 +1,8 @@
 """Loads hostile files under an audit hook; prints JSON.
 
-Run as `python hostile_artefacts_child.py FOLDER CANARY SECRET`. After honest files of each kind, which load whatever is
-loaded late, every event that Python reports counts, unless it is known to be harmless. What libraries written in C do
-is not reported: the time of the last access tells whether the secret, or a file beside it, was read.
+Run as `python hostile_artefacts_child.py FOLDER CANARY SECRET`. First loads an honest file of each kind, so that all
+modules are imported. After that, every audit event of Python counts unless it is known to be harmless. Libraries in C
+report no events: the access times show whether the secret, or a file beside it, was read.
 """
 
 import codecs
@@ -27,7 +27,7 @@ ROOT, CANARY, SECRET = map(Path, sys.argv[1:4])
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 HARMLESS = {"builtins.id", "object.__getattr__", "os.listdir", "os.scandir", "os.walk", "os.fwalk", "sys._getframe"}
 HARMLESS |= {"glob.glob", "pathlib.Path.glob", "pathlib.Path.rglob", "array.__new__", "mmap.__new__"}
-# A loop of asyncio, in which Orbax reads, wakes itself up by a pair of sockets; it connects to nobody.
+# The asyncio loop in which Orbax reads uses a pair of sockets to wake itself; it opens no connection.
 HARMLESS |= {
     "socket.__new__",
     "_thread.start_new_thread",
@@ -48,9 +48,9 @@ def hook(event: str, args: tuple[Any, ...]) -> None:
 
 
 def suspicious(event: str, args: tuple[Any, ...]) -> str | None:
-    """What an event means, if it means harm."""
+    """Returns a description of a harmful event; None for a harmless one."""
     if event == "open":
-        nameless = os.path.isdir(args[0])  # a file without a name, in that folder
+        nameless = os.path.isdir(args[0])  # an anonymous file in that folder
         writes = (set(str(args[1])) & set("wax+") or (args[2] or 0) & WRITING) and not isinstance(args[0], int)
         return f"open {args[0]} {args[1]}" if (writes and not nameless) or str(args[0]) == str(SECRET) else None
     if event == "exec":
@@ -59,7 +59,7 @@ def suspicious(event: str, args: tuple[Any, ...]) -> str | None:
 
 
 def watched(act: Callable[[], Any]) -> tuple[str, list[str]]:
-    """Runs one payload; returns what became of it, and what Python had to report."""
+    """Runs one payload; returns the outcome and the suspicious events."""
     global armed
     seen.clear()
     armed = True
@@ -76,7 +76,7 @@ def watched(act: Callable[[], Any]) -> tuple[str, list[str]]:
 def loading(path: Path) -> str:
     model = hostile_artefacts.model()
     report = load(model, str(path))
-    taken = any(np.any(np.asarray(weight.value) == 7.0) for weight in model.weights)  # what stands in the secret
+    taken = any(np.any(np.asarray(weight.value) == 7.0) for weight in model.weights)  # the values in the secret
     return "took the secret" if taken else f"loaded {len(report.matched)} of 2"
 
 
@@ -102,7 +102,7 @@ def main() -> None:
         loading(maker.honest / honest)
     codecs.lookup("ascii")
     sys.addaudithook(hook)
-    Path("/proc/self/clear_refs").write_text("5")  # from here on, the most that is used counts anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak memory
     before = memory("VmRSS")
     found = {name: was_read(lambda path=path: watched(lambda: loading(path))) for name, path in paths.items()}
     grown = memory("VmHWM") - before

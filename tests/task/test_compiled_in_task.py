@@ -1,4 +1,4 @@
-"""A compiled model in a task that writes losses and metrics of its own: both count, where Model Garden says so."""
+"""A compiled model in a task with its own losses and metrics: both are used, as in Model Garden."""
 
 import keras
 import numpy as np
@@ -22,14 +22,14 @@ class Bare(everstep.Task):
 
 
 class Adding(Bare):
-    """Adds three times the mean output to the loss, and remembers how it was asked."""
+    """Adds three times the mean output to the loss, and records the `aux_losses` of each call."""
 
     def __init__(self):
         super().__init__()
-        self.asked = []
+        self.aux_losses = []
 
     def build_losses(self, labels, model_outputs, aux_losses=None, sample_weight=None):
-        self.asked.append(aux_losses)
+        self.aux_losses.append(aux_losses)
         return OWN * ops.mean(model_outputs)
 
 
@@ -54,7 +54,7 @@ def linear(loss="mse", **options):
 
 
 def ran(task, model, data):
-    """Returns the logs of one training step, of an evaluation before it, and the weights after it."""
+    """Returns the logs of a training step and of an evaluation before it, and the weights after it."""
     with running(create_engine, task, model, model.optimizer, data, len(data[0])) as rig:
         evaluated = rig.evaluate(data)
         rig.run(1)
@@ -67,14 +67,14 @@ def data():
 
 
 def expected(data):
-    """Returns outputs, the compiled loss with the regularizer, and its gradient, by hand."""
+    """Returns the expected outputs, the compiled loss with the regularizer, and its gradient."""
     x, y = data
     outputs = x @ np.full((4, 1), WEIGHT)
     compiled = np.mean((outputs - y) ** 2) + DECAY * 4 * WEIGHT**2
     return outputs, compiled, 2 * x.T @ (outputs - y) / len(x) + 2 * DECAY * WEIGHT
 
 
-def test_training_adds_the_tasks_loss_to_the_compiled_one_and_evaluation_takes_it_alone(data):
+def test_training_adds_the_loss_of_the_task_and_evaluation_uses_only_that(data):
     outputs, compiled, gradient = expected(data)
     task = Adding()
     logs, evaluated, weights = ran(task, linear(), data)
@@ -83,26 +83,26 @@ def test_training_adds_the_tasks_loss_to_the_compiled_one_and_evaluation_takes_i
     assert evaluated["loss"] == pytest.approx(own, rel=1e-5)
     whole = gradient + OWN * data[0].mean(0)[:, None]
     np.testing.assert_allclose(weights, WEIGHT - 0.1 * whole, rtol=1e-5, atol=1e-7)
-    assert any(aux is None for aux in task.asked)
-    assert any(aux is not None and len(aux) == 1 for aux in task.asked)
+    assert any(aux is None for aux in task.aux_losses)
+    assert any(aux is not None and len(aux) == 1 for aux in task.aux_losses)
 
 
-def test_without_a_loss_of_the_task_the_compiled_one_is_all(data):
+def test_without_a_loss_of_the_task_the_compiled_loss_is_used(data):
     _, compiled, gradient = expected(data)
     logs, evaluated, weights = ran(Bare(), linear(), data)
     assert (logs["loss"], evaluated["loss"]) == pytest.approx((compiled, compiled), rel=1e-5)
     np.testing.assert_allclose(weights, WEIGHT - 0.1 * gradient, rtol=1e-5, atol=1e-7)
 
 
-def test_a_model_compiled_without_a_loss_has_that_of_the_task(data):
+def test_a_model_compiled_without_a_loss_uses_that_of_the_task(data):
     task = Adding()
     logs, evaluated, _ = ran(task, linear(loss=None), data)
     own = OWN * expected(data)[0].mean()
     assert (logs["loss"], evaluated["loss"]) == pytest.approx((own, own), rel=1e-5)
-    assert all(aux is not None for aux in task.asked)  # the model's own losses are its to add
+    assert all(aux is not None for aux in task.aux_losses)  # the task adds the losses of the model itself
 
 
-def test_metrics_of_both_are_updated_each_by_its_method(data):
+def test_metrics_of_task_and_model_are_updated_by_their_methods(data):
     outputs, y = expected(data)[0], data[1]
     logs, evaluated, _ = ran(Counting(), linear(metrics=["mae"]), data)
     for found in (logs, evaluated):
@@ -110,7 +110,7 @@ def test_metrics_of_both_are_updated_each_by_its_method(data):
         assert found["mae"] == pytest.approx(np.abs(y).mean(), rel=1e-5)
 
 
-def test_inference_step_is_the_tasks(data):
+def test_evaluation_uses_the_inference_step_of_the_task(data):
     class Silent(Bare):
         def inference_step(self, inputs, model):
             return 0 * model(inputs, training=False)
@@ -119,14 +119,15 @@ def test_inference_step_is_the_tasks(data):
     assert evaluated["mae"] == pytest.approx(np.abs(data[1]).mean(), rel=1e-5)
 
 
-def test_sample_weights_that_a_method_does_not_know_are_refused(data):
+def test_sample_weights_that_a_method_does_not_accept_are_refused(data):
     weighted = (*data, np.ones(8, "float32"))
-    with pytest.raises(UsageError, match=r"Counting.process_compiled_metrics: \(.*takes no sample weights"):
+    with pytest.raises(UsageError, match="takes no sample weights") as caught:
         ran(Counting(), linear(metrics=["mae"]), weighted)
+    assert caught.value.key == "Counting.process_compiled_metrics"
 
 
 class Ported(Bare):
-    """Asks the model for its metrics, as Model Garden's steps do."""
+    """Reads `model.compiled_metrics`, as Model Garden's steps do."""
 
     def build_metrics(self, training=True):
         return [keras.metrics.MeanAbsoluteError(name="own")]
@@ -141,8 +142,8 @@ class Ported(Bare):
         return {"loss": ops.mean(outputs)}
 
 
-def test_a_step_may_ask_for_compiled_metrics(data):
-    """They are there where the model was compiled with some, on every backend; else the task's own are used."""
+def test_a_step_may_read_compiled_metrics(data):
+    """They exist on every backend if the model was compiled with metrics; otherwise those of the task are used."""
     outputs = data[0] @ np.full((4, 1), WEIGHT)
     error = np.abs(outputs - data[1]).mean()
     compiled = ran(Ported(), linear(metrics=["mae"]), data)[0]

@@ -1,4 +1,4 @@
-"""Compiled Keras models: the same numbers as `fit`, and steps that a model brings itself."""
+"""Compiled Keras models: the same numbers as `fit`, and models with their own steps."""
 
 import keras
 import numpy as np
@@ -40,13 +40,17 @@ def two_outputs():
     return keras.Model(x, {"a": layers.Dense(1, name="a")(hidden), "b": layers.Dense(1, name="b")(hidden)})
 
 
-def test_needs_a_compiled_model():
-    with pytest.raises(UsageError, match="is not compiled"):
+def test_requires_a_compiled_model():
+    with pytest.raises(UsageError) as caught:
         CompiledTask(models.mlp())
+    assert (caught.value.key, caught.value.reason) == ("model", "is not compiled")
     model = models.mlp()
     model.compile(optimizer=None, loss="mse")
-    with pytest.raises(UsageError, match="has no optimizer"):
+    with pytest.raises(UsageError) as caught:
         CompiledTask(model)
+    assert (caught.value.received, caught.value.reason) == (model.name, "has no optimizer")
+    with pytest.raises(UsageError, match="^model: is None, expected a keras.Model$"):
+        CompiledTask(None)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -220,7 +224,7 @@ def functional(cls):
 OWN = {"tensorflow": TapeStep, "jax": StatelessStep, "torch": BackwardStep}[BACKEND]
 
 
-def test_own_steps_are_kept_and_log_what_fit_logs():
+def test_own_steps_log_the_same_as_fit():
     fitted, ours = (compiled(functional(OWN), metrics=["mae"]) for _ in range(2))
     data = models.samples(models.linear(), 40)
     history = fitted.fit(*data, 4, epochs=2, shuffle=False, verbose=0).history
@@ -241,7 +245,7 @@ def test_own_steps_are_kept_and_log_what_fit_logs():
 
 
 @only_tensorflow
-def test_one_own_step_leaves_the_other_as_it_was():
+def test_overriding_one_step_does_not_change_the_other():
     fitted, ours = (compiled(functional(TapeTrainOnly), metrics=["mae"]) for _ in range(2))
     data = models.samples(models.linear(), 42)
     history = fitted.fit(*data, 4, shuffle=False, verbose=0).history
@@ -259,7 +263,7 @@ def test_steps_for_another_backend_are_refused():
 
 
 @only_jax
-def test_stateless_steps_get_keras_lists():
+def test_stateless_steps_get_the_lists_of_keras():
     seen = []
 
     class Looking(StatelessStep):
@@ -275,7 +279,7 @@ def test_stateless_steps_get_keras_lists():
 
 @only_tensorflow
 @pytest.mark.parametrize("late", [False, True])
-def test_a_model_without_call_lives_by_its_own_step(late):
+def test_a_model_with_its_own_step_needs_no_call(late):
     class Autoencoder(keras.Model):
         def __init__(self):
             super().__init__()
@@ -308,7 +312,7 @@ def test_a_model_without_call_lives_by_its_own_step(late):
         assert rig.evaluate(x)["loss"] < before / 2
 
 
-def test_a_model_that_knows_no_training_word():
+def test_a_model_whose_call_takes_no_training_argument():
     class Plain(keras.Model):
         def __init__(self):
             super().__init__()
@@ -321,7 +325,7 @@ def test_a_model_that_knows_no_training_word():
         rig.run(2)
 
 
-def test_compiled_default_task_uses_the_compiled_loss():
+def test_the_default_task_uses_the_compiled_loss():
     class Bare(everstep.Task):
         def build_inputs(self, params, input_context=None):
             return None

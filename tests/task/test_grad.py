@@ -1,4 +1,4 @@
-"""`value_and_grad` and `cond` outside an engine, as in a notebook; inside one they are in the engine contract."""
+"""`value_and_grad` and `cond` outside an engine, as in a notebook; the engine contract tests them inside one."""
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ def test_value_and_gradient(weight):
     assert (number(loss), number(gradient), number(weight)) == (9, 6, 3)
 
 
-def test_further_values_come_back_as_they_were_returned(weight):
+def test_further_values_are_returned_unchanged(weight):
     (loss, extra), _ = everstep.value_and_grad(lambda: (weight * 2, {"a": [weight + 1, None]}), [weight])
     assert number(loss) == 6
     assert number(extra["a"][0]) == 4
@@ -38,7 +38,7 @@ def test_unused_variables_get_zeros(weight):
     np.testing.assert_array_equal(ops.convert_to_numpy(gradients[0]), np.zeros((2, 3)))
 
 
-def test_assignments_stay(weight):
+def test_assignments_are_kept(weight):
     count = keras.Variable(0.0)
 
     def loss_fn():
@@ -50,7 +50,7 @@ def test_assignments_stay(weight):
     assert (number(loss), number(gradient), number(count)) == (6, 2, 2)
 
 
-def test_a_model_learns_in_a_cell():
+def test_a_model_trains_in_a_notebook_cell():
     keras.utils.set_random_seed(0)
     model, optimizer = models.cnn(), keras.optimizers.Adam(1e-2)
     x, y = models.samples(model, 32)
@@ -66,11 +66,11 @@ def test_a_model_learns_in_a_cell():
         losses.append(number(loss))
     assert losses[-1] < losses[0]
     assert np.any(ops.convert_to_numpy(moving_mean))
-    drawn = 0 if keras.backend.backend() == "torch" else 8  # there Keras's Dropout does not ask it, but in an engine
+    drawn = 0 if keras.backend.backend() == "torch" else 8  # Keras's Dropout uses it on PyTorch only in an engine
     assert ops.convert_to_numpy(model.layers[3].seed_generator.state)[1] == drawn
 
 
-def test_the_models_own_losses_are_there():
+def test_losses_of_the_model_are_available():
     dense = layers.Dense(1, use_bias=False, kernel_initializer="ones", kernel_regularizer=keras.regularizers.L2(0.5))
     model = keras.Sequential([keras.Input((2,)), dense, layers.ActivityRegularization(l1=1.0)])
     loss, _ = everstep.value_and_grad(
@@ -79,7 +79,7 @@ def test_the_models_own_losses_are_there():
     assert number(loss) == 0.5 * 2 + 2.0
 
 
-def test_a_scaled_loss_scales_the_gradients_alone(weight):
+def test_loss_scaling_scales_only_the_gradients(weight):
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=8.0)
     optimizer.build([weight])
     loss, (gradient,) = everstep.value_and_grad(lambda: weight**2, [weight], optimizer=optimizer)

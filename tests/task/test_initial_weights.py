@@ -1,4 +1,4 @@
-"""`task.init_checkpoint`: every form it may have, what fits and what does not."""
+"""`task.init_checkpoint`: every supported format, weights that match, and those that do not."""
 
 import os
 import shutil
@@ -63,14 +63,14 @@ def saved(model: keras.Model, directory, step: int, run: str = "them") -> None:
 @pytest.fixture(scope="module")
 def source() -> keras.Model:
     model = seeded(net, 5)
-    for weight in model.weights:  # moving averages too, so that nothing is as it begins
+    for weight in model.weights:  # moving averages, too, so that no weight has its initial value
         weight.assign(np.random.default_rng(len(weight.path)).normal(size=weight.shape))
     return model
 
 
 @pytest.fixture(scope="module")
 def forms(source, tmp_path_factory):
-    """One model in every form that Keras and Everstep write."""
+    """One model in every format that Keras and Everstep write."""
     root = tmp_path_factory.mktemp("forms")
     source.save_weights(root / "a.weights.h5")
     (root / "run").mkdir()
@@ -85,14 +85,14 @@ def forms(source, tmp_path_factory):
     return root
 
 
-# PyTorch cannot write a SavedModel; one that is there is read on every backend, as TensorFlow's checkpoints are.
+# PyTorch cannot write a SavedModel; but every backend reads SavedModels and TensorFlow checkpoints.
 SAVED_MODELS = [] if keras.backend.backend() == "torch" else ["run/export/saved_model"]
 RUN_FORMS = ["run", "run/checkpoints", "run/checkpoints/3", "run/export", *SAVED_MODELS]
 FORMS = ["a.weights.h5", "a.keras", *RUN_FORMS, "one", "tf", "tf/ckpt-1", "tf/ckpt-1.index"]
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_form_gives_all_weights(forms, source, name):
+def test_every_format_gives_all_weights(forms, source, name):
     if name.startswith("tf") and keras.backend.backend() != "tensorflow":
         pytest.skip("Keras saves TensorFlow checkpoints on TensorFlow alone")
     model = seeded(net, 6)
@@ -108,7 +108,7 @@ def test_every_form_gives_all_weights(forms, source, name):
 
 @pytest.mark.parametrize("build", [*models.MODELS.values(), models.linear, late])
 def test_names_are_the_keys_of_checkpoints(build):
-    build()  # so that Keras numbers the next one otherwise
+    build()  # so that Keras gives other numbers to the next one
     model = build()
     keyed = state.collect({"model": model})
     weights = {id(weight) for weight in model.weights}
@@ -131,7 +131,7 @@ def test_a_new_head_keeps_its_own_weights(forms, source, caplog):
         assert "new_head/kernel" in caplog.text
 
 
-def test_a_head_of_another_shape_is_named_with_both_shapes(forms):
+def test_a_head_of_another_shape_is_reported_with_both_shapes(forms):
     report = load(net("head", 3), str(forms / "run"))
     assert [str(one) for one in report.mismatched] == [
         "head/kernel (here (4, 3), there (4, 1))",
@@ -140,7 +140,7 @@ def test_a_head_of_another_shape_is_named_with_both_shapes(forms):
     assert report.as_dict()["mismatched"][0] == {"name": "head/kernel", "here": [4, 3], "there": [4, 1]}
 
 
-def test_layers_are_found_by_name_where_another_was_put_between(forms, source):
+def test_layers_match_by_name_if_another_is_inserted(forms, source):
     model = net(extra=True)
     report = load(model, str(forms / "a.weights.h5"))
     assert report.missing == ("inserted/kernel", "inserted/bias")
@@ -148,7 +148,7 @@ def test_layers_are_found_by_name_where_another_was_put_between(forms, source):
     np.testing.assert_array_equal(values(model)["dense/kernel"], values(source)["dense/kernel"])
 
 
-def test_keras_2_checkpoints_fit_by_object_or_by_name(tmp_path):
+def test_keras_2_checkpoints_match_by_object_or_by_name(tmp_path):
     source = seeded(late, 5)
     inner = {name: tf.Module(name) for name in ("hidden", "out")}
     for layer in (source.hidden, source.out):
@@ -184,7 +184,7 @@ def test_keras_2_checkpoints_fit_by_object_or_by_name(tmp_path):
 
 
 @pytest.mark.skipif(not SAVED_MODELS, reason="PyTorch cannot write a SavedModel")
-def test_exported_subclassed_models_fit_by_order(tmp_path):
+def test_exported_subclassed_models_match_by_order(tmp_path):
     source = seeded(late, 5)
     export_saved_model(source, tmp_path / "exported", np.zeros((2, 4), "float32"))
     model = seeded(late, 6)
@@ -209,8 +209,8 @@ def test_a_compiled_models_optimizer_starts_at_zero(tmp_path):
     assert not any(np.any(keras.ops.convert_to_numpy(v)) for v in model.optimizer._momentums)
 
 
-def test_layers_load_as_they_want_to(tmp_path):
-    """A Normalization layer computes what it uses from what it loads."""
+def test_layers_load_with_their_own_code(tmp_path):
+    """A Normalization layer recomputes its constants from the loaded statistics."""
 
     def normalized():
         return keras.Sequential([keras.Input((3,)), layers.Normalization(), layers.Dense(1)])
@@ -243,8 +243,8 @@ def test_the_newest_good_checkpoint_of_a_run(tmp_path, caplog):
     assert load(model, str(tmp_path)).path.endswith("5")
     assert same(model, old)
     assert "10 is damaged" in caplog.text
-    assert (tmp_path / "checkpoints" / "10").is_dir()  # it is another run's: nothing is set aside
-    with pytest.raises(UsageError, match="task.init_checkpoint: no checkpoint.*can be used: 10"):
+    assert (tmp_path / "checkpoints" / "10").is_dir()  # a checkpoint of another run is never moved
+    with pytest.raises(UsageError, match="task.init_checkpoint: .*contains no usable checkpoint: 10"):
         load(model, str(tmp_path / "checkpoints" / "10"))
 
 
@@ -253,8 +253,8 @@ WRONG = {
     "nowhere.keras": "no such file or directory",
     "text.txt": "expected a .keras or .weights.h5 file",
     "empty": "holds no weights",
-    "two": r"holds several things with weights \(x.keras, y.keras\): name one",
-    "note": "names 'ckpt-9', which is not there",
+    "two": r"holds several files with weights \(x.keras, y.keras\): specify one of them",
+    "note": "names 'ckpt-9', which does not exist",
     "broken.keras": "cannot be read",
     "broken.weights.h5": "cannot be read",
     "broken": "cannot be read",
@@ -262,7 +262,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_loaded(forms, tmp_path, name):
+def test_paths_that_cannot_be_loaded(forms, tmp_path, name):
     for folder in ("empty", "note"):
         (tmp_path / folder).mkdir()
     (tmp_path / "note" / "checkpoint").write_text('model_checkpoint_path: "ckpt-9"\n')
@@ -277,7 +277,7 @@ def test_what_cannot_be_loaded(forms, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["a.keras", "a.weights.h5", "run", *SAVED_MODELS])
-def test_weights_of_which_none_fits(forms, name):
+def test_files_without_a_matching_weight(forms, name):
     model = keras.Sequential([keras.Input((9,)), layers.Dense(11, name="other")])
     before = values(model)
     with pytest.raises(UsageError, match="task.init_checkpoint: .*does not fit the model.*other/kernel"):
@@ -314,11 +314,11 @@ def test_a_run_starts_from_another_and_counts_from_zero(tmp_path):
     assert all(np.array_equal(first[name], second[name]) for name in first)
     assert OrbaxCheckpointer(tmp_path / "second" / "checkpoints").restore()[1]["step"] == 2
     shutil.rmtree(tmp_path / "first")
-    third = run("second", 4, init_checkpoint=str(tmp_path / "first"), rate=0.0)  # not asked for any more
+    third = run("second", 4, init_checkpoint=str(tmp_path / "first"), rate=0.0)  # not read: the run has a checkpoint
     assert all(np.array_equal(first[name], third[name]) for name in first)
 
 
-def test_without_tensorflow_its_checkpoints_name_what_to_install(tmp_path):
+def test_without_tensorflow_its_checkpoints_name_the_extra(tmp_path):
     code = """
         import importlib.machinery, sys
 

@@ -1,4 +1,4 @@
-"""A step ported as it is, with TensorFlow's tape: it runs on TensorFlow, and is refused elsewhere by its lines."""
+"""A ported step with TensorFlow's tape: it runs on TensorFlow; on other backends the error lists its lines."""
 
 import functools
 import inspect
@@ -44,7 +44,7 @@ class TapeLine(Line):
 
 
 class BothWays(TapeLine):
-    """Has a tape in a branch that is not taken."""
+    """Has a tape in a branch that other backends do not take."""
 
     def train_step(self, inputs, model, optimizer, metrics):
         if keras.backend.backend() == "tensorflow":
@@ -72,7 +72,7 @@ wrapped_gradients = by_way_of(gradients)
 
 
 class TapeInHelper(Line):
-    """Opens its tape in a function beside it."""
+    """Opens its tape in a function of the module."""
 
     def train_step(self, inputs, model, optimizer, metrics):
         loss, grads = wrapped_gradients(self, *inputs, model)
@@ -81,7 +81,7 @@ class TapeInHelper(Line):
 
 
 class TapeInStaticMethod(TapeInHelper):
-    """Opens it in a method that is not one of an object."""
+    """Opens its tape in a static method."""
 
     @staticmethod
     def gradients(task, features, labels, model):
@@ -97,13 +97,15 @@ class TapeInStaticMethod(TapeInHelper):
         return {self.loss: loss}
 
 
-class WrongElsewhere(Line):
+class FailingLine(Line):
+    """Fails for another reason."""
+
     def train_step(self, inputs, model, optimizer, metrics):
         raise RuntimeError("something else")
 
 
 class ScalingTape(Line):
-    """Scales the loss, and the gradients back, by the methods that Keras 2 had for it."""
+    """Scales the loss and unscales the gradients with the methods of Keras 2."""
 
     def train_step(self, inputs, model, optimizer, metrics):
         import tensorflow as tf
@@ -151,11 +153,11 @@ def test_a_tape_runs_on_tensorflow(tmp_path):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a tape is TensorFlow's")
-def test_a_tape_whose_gradients_are_scaled_back_by_the_step_learns_in_float16(tmp_path):
+def test_a_tape_with_gradients_unscaled_by_the_step_trains_in_float16(tmp_path):
     task = ScalingTape()
     task.largest = keras.Variable(0.0, name="largest")
     losses = train(task, tmp_path / "tape", "sgd", mixed_precision_dtype="float16")
-    assert 0 < float(task.largest.numpy()) < 100  # of a loss that is not scaled
+    assert 0 < float(task.largest.numpy()) < 100  # gradients of the unscaled loss
     plain = train(ScalingLine(), tmp_path / "plain", "sgd", mixed_precision_dtype="float16")
     assert losses == pytest.approx(plain, rel=1e-3)
     assert losses[-1] < losses[0] / 5
@@ -163,7 +165,7 @@ def test_a_tape_whose_gradients_are_scaled_back_by_the_step_learns_in_float16(tm
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="a tape is TensorFlow's")
 @pytest.mark.parametrize(
-    ("task", "function", "asked"),
+    ("task", "function", "gradient"),
     [
         (TapeLine, TapeLine.train_step, "grads = tape.gradient(loss, tvars)"),
         (TapeInHelper, gradients, "return loss, tape.gradient(loss, model.trainable_variables)"),
@@ -174,23 +176,23 @@ def test_a_tape_whose_gradients_are_scaled_back_by_the_step_learns_in_float16(tm
         ),
     ],
 )
-def test_a_tape_is_refused_elsewhere_by_its_lines(task, function, asked, tmp_path):
+def test_a_tape_on_another_backend_is_refused_with_its_lines(task, function, gradient, tmp_path):
     with pytest.raises(UsageError) as refused:
         train(task(), tmp_path / "run")
     source, first = inspect.getsourcelines(function)
     text = str(refused.value)
     assert "everstep.value_and_grad(loss_fn, variables, optimizer=optimizer)" in text
-    for code in ("with tf.GradientTape() as tape:", asked):
+    for code in ("with tf.GradientTape() as tape:", gradient):
         (offset,) = [number for number, line in enumerate(source) if line.strip() == code]
         assert f"  {__file__}:{first + offset}: {code}" in text.splitlines()
     assert not (tmp_path / "run").exists()
 
 
-def test_a_tape_in_a_branch_that_is_not_taken_is_no_matter(tmp_path):
+def test_a_tape_in_an_unused_branch_is_accepted(tmp_path):
     losses = train(BothWays(), tmp_path / "run")
     assert losses[-1] < losses[0] / 5
 
 
-def test_other_errors_stay_what_they_are(tmp_path):
+def test_other_errors_are_unchanged(tmp_path):
     with pytest.raises(RuntimeError, match="something else"):
-        train(WrongElsewhere(), tmp_path / "run")
+        train(FailingLine(), tmp_path / "run")

@@ -1,3 +1,5 @@
+"""`Task`: its default methods, and tasks written as in Model Garden."""
+
 import keras
 import numpy as np
 import pytest
@@ -30,15 +32,17 @@ class Initialized(Regression):
         self._task_config = TaskConfig(init_checkpoint=str(path))
 
 
-def test_build_inputs_alone_must_be_written():
+def test_only_build_inputs_must_be_written():
     with pytest.raises(TypeError, match="build_inputs"):
         everstep.Task()
     assert Minimal().build_metrics() == []
-    with pytest.raises(UsageError, match="write build_model"):
+    with pytest.raises(UsageError) as caught:
         Minimal().build_model()
+    assert (caught.value.key, caught.value.reason) == ("Minimal", "has no model")
+    assert str(caught.value) == "Minimal: has no model: write build_model()"
 
 
-def test_what_a_task_was_made_from():
+def test_config_directory_and_name_of_a_task():
     config = TaskConfig()
     task = Minimal(config, logging_dir="logs", name="mine")
     assert (task.task_config, task.logging_dir, task.name) == (config, "logs", "mine")
@@ -47,15 +51,15 @@ def test_what_a_task_was_made_from():
         task.task_config = None
 
 
-def test_losses_of_the_model_are_the_default_loss():
+def test_the_default_loss_is_that_of_the_model():
     assert float(Minimal().build_losses(None, None, aux_losses=[np.array(1.0), np.array([2.0, 3.0])])) == 6
     for nothing in (None, []):
-        with pytest.raises(UsageError, match="has no loss"):
+        with pytest.raises(UsageError, match="^Minimal: has no loss: write build_losses"):
             Minimal().build_losses(None, None, aux_losses=nothing)
 
 
 def test_unpack():
-    """Labels that a batch does not have are None; a task that finds them in a dict says so."""
+    """Missing labels are None; a dict is not used as its own labels."""
     assert unpack({"a": 1}) == ({"a": 1}, None, None)
     assert unpack(("x",)) == ("x", None, None)
     assert unpack(("x", "y")) == ("x", "y", None)
@@ -76,7 +80,7 @@ def test_initial_weights_come_from_a_file(tmp_path):
     np.testing.assert_array_equal(model.get_weights()[0], untouched[0])
 
 
-def test_initial_weights_that_cannot_be_had(tmp_path):
+def test_initial_weights_that_cannot_be_loaded(tmp_path):
     (tmp_path / "a.txt").write_text("")
     models.cnn().save_weights(tmp_path / "other.weights.h5")
     for name, message in [("none.keras", "no such file"), ("a.txt", "expected"), ("other.weights.h5", "does not fit")]:
@@ -84,7 +88,7 @@ def test_initial_weights_that_cannot_be_had(tmp_path):
             Initialized(tmp_path / name).initialize(models.mlp())
 
 
-def test_initialized_weights_are_where_training_starts(tmp_path):
+def test_training_starts_from_initialized_weights(tmp_path):
     source = seeded(models.linear)
     source.set_weights([np.full((4, 1), 3.0)])
     source.save_weights(tmp_path / "a.weights.h5")
@@ -112,7 +116,7 @@ def test_float16_brings_loss_scaling(dtype, scale, expected):
 
 
 @pytest.mark.parametrize("scale", ["dynamic", 128.0])
-def test_float16_learns_with_the_optimizer_of_the_task(scale):
+def test_float16_trains_with_the_optimizer_of_the_task(scale):
     runtime = RuntimeConfig(mixed_precision_dtype="float16", loss_scale=scale)
     optimizer = everstep.Task.create_optimizer(OptimizationConfig(SGD), runtime)
     layers = [keras.layers.Dense(8, "tanh", dtype="mixed_float16"), keras.layers.Dense(1, dtype="mixed_float16")]
@@ -145,11 +149,11 @@ def test_classification_is_cross_entropy_and_accuracy():
         assert rig.evaluate((x, x[:, :3].argmax(1)))["accuracy"] > 0.5
 
 
-# -- as Model Garden's tasks are written -------------------------------------------------------------------------------
+# -- tasks written as in Model Garden ----------------------------------------------------------------------------------
 
 
 class Sparing(Regression):
-    """Methods without the arguments that they do not use."""
+    """Methods without the arguments that they do not need."""
 
     def build_inputs(self, params):
         return params
@@ -198,7 +202,7 @@ def test_metrics_that_a_validation_step_cannot_update_are_refused():
         pass
 
 
-def test_a_step_may_return_what_its_metrics_have_come_to():
+def test_a_step_may_return_the_results_of_its_metrics():
     class Reporting(Regression):
         def train_step(self, inputs, model, optimizer, metrics):
             logs = super().train_step(inputs, model, optimizer, metrics)
@@ -224,12 +228,12 @@ def test_summaries_in_a_step_are_refused():
             tf.summary.scalar("loss", logs[self.loss])
             return logs
 
-    message = "tf.summary is called in a step, where nothing records it: return the scalar"
+    message = "tf.summary is called in a step, where no writer records it: return the scalar"
     with pytest.raises(UsageError, match=message), running(create_engine, Summarizing(), models.mlp()):
         pass
 
 
-def test_summaries_in_a_step_go_to_a_writer_of_ones_own(tmp_path):
+def test_summaries_in_a_step_go_to_a_default_writer(tmp_path):
     if keras.backend.backend() != "tensorflow":
         pytest.skip("they are TensorFlow's")
     import tensorflow as tf

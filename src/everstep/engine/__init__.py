@@ -1,1 +1,1 @@
-"""Engines: how steps run on one backend. `engine.py` is what they share; a backend is one file."""
+"""Engines: how steps run on one backend. `engine.py` holds what all backends share; each backend is one file."""

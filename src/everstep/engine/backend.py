@@ -1,4 +1,4 @@
-"""Which backend computes: chosen before Keras is imported, once per process."""
+"""The backend of this process: selected once, before Keras is imported."""
 
 import contextlib
 import importlib
@@ -6,10 +6,10 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from everstep.errors import UsageError, missing_extra, nearest
+from everstep.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from everstep.engine.engine import Engine
@@ -24,67 +24,69 @@ _DETERMINISTIC = "xla_gpu_deterministic_ops"
 
 
 def installed() -> list[str]:
-    """Returns the backends that can be used here, the default one first."""
+    """Returns the backends that are installed, the default one first."""
     return [name for name in _ENGINES if importlib.util.find_spec(name) is not None]
 
 
 def set_default_backend() -> None:
-    """Makes Keras use JAX where TensorFlow, its own choice, is not installed; a choice of the user's stands."""
+    """Makes JAX the default of Keras where TensorFlow, its own default, is not installed; a `KERAS_BACKEND` is kept."""
     if "keras" not in sys.modules and "tensorflow" not in installed():
         os.environ.setdefault("KERAS_BACKEND", "jax")
 
 
-def select(name: str | None, said: str = "runtime.backend") -> str:
-    """Decides on the backend of this process and sets it for Keras; call it before anything imports Keras.
+def select(name: str | None, key: str = "runtime.backend") -> str:
+    """Selects the backend of this process and sets it for Keras; call it before anything imports Keras.
 
     Args:
-      name: The requested backend. None: what `KERAS_BACKEND` says, else TensorFlow if installed, else JAX.
-      said: The option or key that requested it, for messages.
+      name: The requested backend. None: `KERAS_BACKEND` if set, else TensorFlow if installed, else JAX.
+      key: The option or config key that requested it, for error messages.
 
     Returns:
-      Its name.
+      The name of the selected backend.
 
     Raises:
-      UsageError: It is unknown or not installed, or Keras is loaded already with another one.
+      UsageError: The backend is unknown or not installed, or Keras is already loaded with another one.
     """
     loaded = sys.modules.get("keras")
     current = loaded.backend.backend() if loaded is not None else os.environ.get("KERAS_BACKEND")
-    where = said if name else "KERAS_BACKEND"
+    key = key if name else "KERAS_BACKEND"
     name = name or current or next(iter(installed()), "jax")
     if name not in _ENGINES:
-        raise UsageError("unknown backend", key=where, received=name, remedy=nearest(name, _ENGINES))
+        raise UsageError("unknown backend", key=key, received=name, remedy=nearest(name, _ENGINES))
     if name not in installed():
-        raise missing_extra(name, name, f"{where}: {name!r}")
+        raise UsageError(
+            f"the package {name!r} is not installed", key=key, received=name, remedy=f"pip install 'everstep[{name}]'"
+        )
     if loaded is not None and current != name:
         raise UsageError(
             f"but Keras is loaded with {current!r}",
-            key=where,
+            key=key,
             received=name,
             remedy=f"set KERAS_BACKEND={name} before importing keras",
         )
     os.environ["KERAS_BACKEND"] = name
-    _share_devices(name)
+    _set_environment(name)
     return name
 
 
-def _share_devices(name: str) -> None:
-    """Leaves the accelerators to the one backend that computes, and asks it for the same bits every time."""
+def _set_environment(name: str) -> None:
+    """Reserves the accelerators for the selected backend, and requests deterministic operations from it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if name == "torch":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it some products depend on chance
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # its threads wait busily for each other: ten times slower
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else some products are not deterministic
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # busy-waiting threads make it ten times slower
     if name != "jax":
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
         return
     flags = os.environ.get("XLA_FLAGS", "")
-    if _DETERMINISTIC not in flags:  # on a GPU the gradient of an embedding depends on chance otherwise
+    if _DETERMINISTIC not in flags:  # else the gradient of an embedding is not deterministic on a GPU
         os.environ["XLA_FLAGS"] = f"{flags} --{_DETERMINISTIC}=true".strip()
 
 
 def prepare(seed: int) -> None:
-    """Seeds everything and asks for deterministic operations; call it before any object of a run is built.
+    """Seeds all random generators and enables deterministic operations; call it before any object of a run is built.
 
-    It is for the rest of the process; `prepared` is for a call in somebody else's program.
+    The settings stay for the rest of the process. `prepared` is for a call inside the user's own program.
     """
     import keras
 
@@ -99,30 +101,30 @@ def prepare(seed: int) -> None:
 
 @contextlib.contextmanager
 def prepared(seed: int) -> Iterator[None]:
-    """Inside the block operations are deterministic; after it, all settings of the process are what they were.
+    """Makes operations deterministic inside the block, and restores all settings of the process after it.
 
-    No random generator of the program is seeded, except TensorFlow's where it has no seed: deterministic operations
-    need one.
+    No random generator of the program is seeded, except TensorFlow's if it has no seed: deterministic operations need
+    one.
     """
     import keras
 
     scopes = {"tensorflow": _deterministic_tensorflow, "torch": _deterministic_torch}
     tensorflow = sys.modules.get("tensorflow")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_same_environment())
+        stack.enter_context(_restored_environment())
         if keras.backend.backend() in scopes:
             stack.enter_context(scopes[keras.backend.backend()](seed))
         if keras.backend.backend() != "tensorflow" and tensorflow is not None:
             visible = tensorflow.config.get_visible_devices("GPU")
-            with contextlib.suppress(RuntimeError):  # its devices are in use: they cannot be hidden any more
+            with contextlib.suppress(RuntimeError):  # its devices are in use already and cannot be hidden
                 _hide_gpus(tensorflow)
                 stack.callback(_show_gpus, tensorflow, visible)
         yield
 
 
 @contextlib.contextmanager
-def _same_environment() -> Iterator[None]:
-    """Keeps the environment variables that `select` sets away from the processes of the program."""
+def _restored_environment() -> Iterator[None]:
+    """Restores the environment variables that `select` sets, so that subprocesses do not inherit them."""
     names = ("CUBLAS_WORKSPACE_CONFIG", "JAX_PLATFORMS", "KERAS_BACKEND", "OMP_WAIT_POLICY", "TF_CPP_MIN_LOG_LEVEL")
     before = {name: os.environ.get(name) for name in (*names, "XLA_FLAGS")}
     try:
@@ -167,7 +169,7 @@ def _deterministic_torch(seed: int) -> Iterator[None]:
 def _make_torch_deterministic() -> None:
     torch = importlib.import_module("torch")
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # a check for those who read it, and it takes time
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid that takes time
 
 
 def _hide_gpus(tensorflow: Any) -> None:
@@ -184,9 +186,9 @@ def _show_gpus(tensorflow: Any, devices: list[Any]) -> None:
 
 @contextlib.contextmanager
 def keep_compiled(directory: str) -> Iterator[None]:
-    """Keeps what is compiled inside the block in a directory, so that the next attempt need not compile it.
+    """Caches programs that JAX compiles inside the block in a directory, so that the next attempt loads them.
 
-    A directory that the user has chosen stands. Only JAX can: elsewhere it does nothing.
+    A cache directory that the user has configured is kept. On other backends this does nothing.
     """
     import keras
 
@@ -203,21 +205,18 @@ def keep_compiled(directory: str) -> Iterator[None]:
     }
     former = {name: getattr(jax.config, name) for name in settings}
     try:
-        _update(jax.config, settings)
-        compilation_cache.reset_cache()  # it may have been opened elsewhere
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()  # another directory may be open
         yield
     finally:
-        _update(jax.config, former)
+        for name, value in former.items():
+            jax.config.update(name, value)
         compilation_cache.reset_cache()
 
 
-def _update(config: Any, settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        config.update(name, value)
-
-
 def create_engine(task: Any, model: Any, optimizer: Any = None, **options: Any) -> "Engine":
-    """Returns the engine of the backend Keras is loaded with."""
+    """Returns the engine for the backend that Keras is loaded with."""
     import keras
 
     name = keras.backend.backend()

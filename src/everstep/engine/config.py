@@ -1,4 +1,4 @@
-"""How and where a run computes."""
+"""`RuntimeConfig`: backend, devices, seed and precision of a run."""
 
 import dataclasses
 import math
@@ -10,10 +10,10 @@ from everstep.config.base import Declined
 from everstep.engine.strategy import strategy_name
 from everstep.errors import Problem, UsageError
 
-_NOBODY = "nothing reads it, in Model Garden neither"
-_THREADS = f"threads are the backend's to share out, and {_NOBODY}"
-_MACHINES = "a run is on one machine"
-_CORES = "a replica is one core, and the batch is what is split"
+_UNUSED = "it has no effect, in Model Garden neither"
+_THREADS = f"the backend manages its threads, and {_UNUSED}"
+_MACHINES = "a run uses one machine"
+_CORES = "each replica is one core, and the batch is split between them"
 
 _DECLINED = {
     "gpu_thread_mode": Declined(_THREADS),
@@ -21,20 +21,20 @@ _DECLINED = {
     "per_gpu_thread_count": Declined(_THREADS, 0),
     "worker_hosts": Declined(_MACHINES),
     "task_index": Declined(_MACHINES, -1),
-    "num_packs": Declined("the backend decides in how many pieces gradients are summed", 1),
+    "num_packs": Declined("the backend decides how gradients are packed for the sum", 1),
     "run_eagerly": Declined("steps are always compiled", False),
-    "batchnorm_spatial_persistent": Declined(_NOBODY, False),
-    "tpu_enable_xla_dynamic_padder": Declined("batches of another shape are compiled for themselves, unpadded", False),
+    "batchnorm_spatial_persistent": Declined(_UNUSED, False),
+    "tpu_enable_xla_dynamic_padder": Declined("batches of another shape are compiled separately, unpadded", False),
     "num_cores_per_replica": Declined(_CORES, 1),
     "default_shard_dim": Declined(_CORES, -1),
     "use_tpu_mp_strategy": Declined(_CORES, False),
 }
-"""Keys of Model Garden's runtime section that are not offered: the reason, and the values that request nothing."""
+"""Keys of Model Garden's runtime section that are not supported: the reason, and the value that is accepted."""
 
 
 @dataclasses.dataclass
 class RuntimeConfig(Config):
-    """Backend, seed and precision; and what makes a run end early."""
+    """Backend, devices, seed and precision, and the signals that end a run early."""
 
     _may_change: ClassVar[frozenset[str]] = frozenset({"stop_signals", "requeue_exit_code", "preemption_notice"})
     _declined: ClassVar[Mapping[str, Declined]] = _DECLINED
@@ -42,33 +42,33 @@ class RuntimeConfig(Config):
     backend: str | None = None
     """The Keras backend: tensorflow, jax or torch. None: TensorFlow if installed, else JAX. Set before Keras loads."""
     seed: int = 0
-    """Seeds Python, NumPy and Keras before any object of the user's is built, and the order of the data."""
+    """Seeds Python, NumPy and Keras before any object of the user is built, and the order of the data."""
     mixed_precision_dtype: Literal["float32", "float16", "bfloat16"] | None = None
     """Compute in this type, keep variables in float32. float16 brings loss scaling."""
     loss_scale: float | Literal["dynamic"] | None = None
-    """For float16: a fixed scale, or dynamic, which is also what None means."""
+    """For float16: a fixed scale, or dynamic; None means dynamic."""
     distribution_strategy: str = "one_device"
-    """off or one_device; or several devices of this machine that share each batch (mirrored); or its TPU (tpu)."""
+    """off or one_device; mirrored: several devices of this machine share each batch; tpu: its TPU."""
     num_gpus: int = 0
-    """For mirrored: how many devices; 0 for all there are."""
+    """For mirrored: the number of devices; 0 for all."""
     all_reduce_alg: Literal["nccl", "hierarchical_copy"] | None = None
-    """For mirrored on TensorFlow: how gradients are summed. None: it chooses."""
+    """For mirrored on TensorFlow: how gradients are summed. None: TensorFlow chooses."""
     tpu: str | None = None
-    """For tpu on TensorFlow: its name or address; None for this machine's."""
+    """For tpu on TensorFlow: the name or address of the TPU; None for the TPU of this machine."""
     enable_xla: bool = False
     """Compile with XLA on a GPU (TensorFlow; JAX always does)."""
     stop_signals: list[Literal["USR1", "USR2", "HUP", "QUIT", "ALRM", "XCPU", "PWR", "TERM"]] = []
-    """Signals that, like SIGTERM and SIGINT, save the state and end the run: what Slurm sends before time is up."""
+    """Signals that save the state and end the run, as SIGTERM and SIGINT do; Slurm sends one before its time limit."""
     requeue_exit_code: int | None = None
-    """What the run exits with after one of `stop_signals` or a preemption notice, so that it is started again."""
+    """The exit code after one of `stop_signals` or a preemption notice, so that the scheduler starts the run again."""
     preemption_notice: Literal["gce", "aws"] | None = None
-    """Whose announcement that the machine will go away to watch for, and save in time."""
+    """The cloud whose preemption notices are watched for, to save before the machine is taken away."""
 
     def validate(self) -> None:
-        """Checks the numbers, and that nothing is set that is not read.
+        """Checks the numbers, and that no key is set that would have no effect.
 
         Raises:
-          UsageError: One of them cannot be used, or would not be; names the key.
+          UsageError: A value is invalid or has no effect; names the key.
         """
         super().validate()
         problems = [*self._wrong_numbers(), *self._wrong_devices()]
@@ -85,8 +85,8 @@ class RuntimeConfig(Config):
         if isinstance(scale, float | int) and not 0 < scale < math.inf:
             yield Problem("loss_scale", "must be more than 0, or dynamic", received=scale)
         elif isinstance(scale, float | int) and self.mixed_precision_dtype != "float16":
-            text = "but losses are scaled with mixed_precision_dtype=float16 alone"
-            yield Problem("loss_scale", text, received=scale, remedy="set that, or remove this")
+            text = "but losses are scaled only with mixed_precision_dtype=float16"
+            yield Problem("loss_scale", text, received=scale, remedy="set mixed_precision_dtype, or remove loss_scale")
 
     def _wrong_devices(self) -> Iterator[Problem]:
         try:
@@ -95,7 +95,7 @@ class RuntimeConfig(Config):
             yield from error.problems
             return
         if self.num_gpus < 0:
-            yield Problem("num_gpus", "must be at least 0 (0: all there are)", received=self.num_gpus)
+            yield Problem("num_gpus", "must be at least 0 (0: all devices)", received=self.num_gpus)
         unread = {
             "num_gpus": (self.num_gpus > 1, "mirrored"),
             "all_reduce_alg": (self.all_reduce_alg is not None, "mirrored"),
@@ -103,6 +103,6 @@ class RuntimeConfig(Config):
         }
         for key, (is_set, reader) in unread.items():
             if is_set and name != reader:
-                remedy = f"set that to {reader}, or remove this"
+                remedy = f"set distribution_strategy to {reader}, or remove {key}"
                 text = f"but distribution_strategy is {name}"
                 yield Problem(key, text, received=getattr(self, key), remedy=remedy)

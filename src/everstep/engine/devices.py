@@ -1,6 +1,6 @@
-"""The devices that the backend computes on: which they are, and how much memory was in use.
+"""The devices that the backend computes on: their names, kinds and peak memory.
 
-Listing them initializes them.
+Listing the devices initializes them.
 """
 
 import logging
@@ -26,15 +26,15 @@ def devices() -> list[str]:
 
 
 def has_accelerator() -> bool:
-    """Returns whether this machine computes on a GPU, a TPU or the like."""
+    """Returns whether the backend computes on a GPU, a TPU or another accelerator."""
     return any(not device.startswith("cpu") for device in devices())
 
 
 def device_kind() -> str:
-    """Returns the device's own name, such as `NVIDIA H100 80GB HBM3`, or `cpu`; empty if it is unknown."""
+    """Returns the name of the device, such as `NVIDIA H100 80GB HBM3`, or `cpu`; empty if it is unknown."""
     try:
         return _KINDS[keras.backend.backend()]()
-    except Exception as error:  # a figure to read at the end is no reason to fail
+    except Exception as error:  # it is only reported: never a reason to fail
         logger.debug("device unknown: %s: %s", type(error).__name__, error)
         return ""
 
@@ -58,13 +58,13 @@ _KINDS: dict[str, Callable[[], str]] = {
 
 
 def peak_bytes() -> int:
-    """Returns the most memory in use so far: that of the device, or, where there is only a CPU, of this process."""
+    """Returns the peak memory of the device so far; on a CPU, that of this process."""
     on_device = {"tensorflow": _tensorflow_peak, "jax": _jax_peak, "torch": _torch_peak}[keras.backend.backend()]()
     return on_device or host_peak_bytes()
 
 
 def host_peak_bytes() -> int:
-    """Returns the most memory that this process has had in use so far."""
+    """Returns the peak memory of this process so far."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -1,7 +1,7 @@
 """`Engine`: how steps run on one backend.
 
-What all backends share is here: building what is created late, capturing the state, running the pieces of a feed.
-A backend is one file that compiles the two steps, calls them, and moves the state:
+This file holds what all backends share: building what is created lazily, capturing the state, running the pieces of a
+feed. A backend is one file that compiles the two steps, calls them, and moves the state:
 
     engine.build(batch, validation_batch)     # once: builds everything, captures the state
     feed = engine.feed(stream)
@@ -9,9 +9,9 @@ A backend is one file that compiles the two steps, calls them, and moves the sta
     logs = engine.read("train")
     engine.reset("train")
 
-State moves only by name: `push` shows it to the Keras objects, `pull` takes it from them, `state` copies it to the
-host, `load` replaces it. On TensorFlow the Keras variables are the state; on JAX they are stale between `run` and
-`push`.
+The state moves only by these calls: `push` writes it to the Keras objects, `pull` reads it from them, `state` copies it
+to the host, `load` replaces it. On TensorFlow the Keras variables are the state; on JAX they are stale between `run`
+and `push`.
 """
 
 import abc
@@ -27,13 +27,13 @@ from everstep.data import nest
 from everstep.data.sparse import RaggedArray, SparseArray
 from everstep.data.stream import Stream
 from everstep.engine import state as states
-from everstep.engine.explain import explain, misfits_explained
+from everstep.engine.explain import explain, explain_shapes
 from everstep.engine.feed import Feed, FeedInterrupted, Piece, check_leaves
 from everstep.engine.logs import (
+    check_unique,
     checked_logs,
     host_outputs,
     reduced_logs,
-    refuse_duplicates,
     train_logs,
     validation_logs,
     watched_log,
@@ -55,55 +55,56 @@ class Engine(abc.ABC):
     """Runs a task's steps.
 
     Args:
-      task: The task.
-      model: Its model.
-      optimizer: The optimizer handed to `train_step`; None for evaluation alone.
-      enable_xla: Whether to compile with XLA where that is a choice.
+      task: The task whose steps are run.
+      model: The model of the task.
+      optimizer: The optimizer that is passed to `train_step`; None for evaluation only.
+      enable_xla: Whether to compile with XLA where the backend leaves the choice.
     """
 
     is_eager = False
-    """Whether the Python code of a step runs at every step, not only when it is compiled."""
+    """Whether the Python code of a step runs at every step, instead of only when it is compiled."""
 
     def __init__(
         self, task: Task, model: keras.Model, optimizer: keras.Optimizer | None = None, enable_xla: bool = False
     ) -> None:
         self.task, self.model, self.optimizer = task, model, optimizer
         self.enable_xla = enable_xla
-        self.measures_norms = False  # of gradients and weights; to be said before `build`
+        self.measures_norms = False  # of gradients and weights; set it before `build`
         self.variables: dict[str, keras.Variable] = {}
         self.windows: dict[str, Window] = {}
-        self._used: list[keras.Variable] = []  # the variables that steps use; known when it is built
-        self.watched_log = ""  # what training returns that must stay finite; known when it is built
+        self._used: list[keras.Variable] = []  # the variables that steps use; set by `build`
+        self.watched_log = ""  # the name of the training log that must stay finite; set by `build`
         self.compilations = 0
-        self.warmup = (0, 0.0)  # training steps in calls that compiled or were the first, and the seconds of those
+        self.warmup = (0, 0.0)  # training steps in calls that compiled or were the first, and their seconds
         self._label_classes: set[int] = set()
-        self._not_numbers: set[str] = set()  # what `reduce_aggregated_logs` returned and cannot be logged
+        self._not_numbers: set[str] = set()  # names of results of `reduce_aggregated_logs` that cannot be logged
         self.pace = Pace()
 
     # -- before the first step ---------------------------------------------------------------------------------
 
     def build(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
-        """Builds what is created late, on the shapes of one batch, and captures the state.
+        """Builds what is created lazily, on the shapes of one batch, and captures the state.
 
         Raises:
-          UsageError: A step has no loss, creates variables, uses some that no object holds, or draws unseeded numbers.
+          UsageError: A step has no loss, creates variables, uses variables that no object holds, or draws unseeded
+            random numbers.
         """
         batch = validation_batch if train_batch is None else train_batch
         own = {kind: self.task.build_metrics(training=kind == "train") for kind in ("train", "validation")}
         for given in (train_batch, validation_batch):
             check_leaves(given)
-        explained = misfits_explained(self.model, (train_batch, validation_batch))
-        with explained, explain(self.task), watch_variables() as watched:
+        shapes_explained = explain_shapes(self.model, (train_batch, validation_batch))
+        with shapes_explained, explain(self.task), watch_variables() as watched:
             self._build_model(batch)
             self._build_optimizers()
             norms = {"train": measure(self.task, self.model, self.optimizer, self.measures_norms)}
             built = len(watched.created)
             shapes = self._probe_steps(train_batch, validation_batch, own)
-            if any(variable.trainable for variable in watched.created[built:]):  # an optimizer may wait for them
+            if any(variable.trainable for variable in watched.created[built:]):  # an optimizer may need them
                 shapes = self._probe_steps(train_batch, validation_batch, own)
         self.task.label_classes = min(self._label_classes, default=None)
         for kind, logged in shapes.items():
-            refuse_duplicates([metric.name for metric in own[kind]])
+            check_unique([metric.name for metric in own[kind]])
             self.windows[kind] = Window(logged, self._metrics(kind, own), self.task.window(kind), norms.get(kind))
             self.windows[kind].reset()
         self.watched_log = watched_log(list(shapes.get("train", {})), self.task)
@@ -112,19 +113,19 @@ class Engine(abc.ABC):
         self._used = list(watched.all)
         self.variables = states.collect(self._owners(self._used), self._used)
         states.check_held(self.variables, watched.all)
-        self.pace.batch_of(sum(leaf.nbytes for leaf in nest.flatten(batch)))
+        self.pace.set_batch_bytes(sum(leaf.nbytes for leaf in nest.flatten(batch)))
         self._compile()
         self.pull()
 
     def release(self) -> None:
-        """Lets go of the task, with its data, and of copies of the state; what was compiled stays."""
+        """Drops the references to the task and its data, and copies of the state; compiled programs stay."""
         vars(self).pop("task", None)
 
     def reuse(self, task: Task) -> bool:
-        """Takes another task for the same model, whose batches have the shapes that it was built on.
+        """Replaces the task by another one for the same model, whose batches have the same shapes.
 
         Returns:
-          Whether it can: its variables are still all that the model, the optimizer and the task have.
+          Whether that is possible: the variables of the model, the optimizer and the task are still the same ones.
         """
         self.task = task
         task.label_classes = min(self._label_classes, default=None)
@@ -137,7 +138,7 @@ class Engine(abc.ABC):
         return True
 
     def _metrics(self, kind: str, own: Mapping[str, list[keras.Metric]]) -> list[keras.Metric]:
-        """Returns the task's metrics and the model's, some of which are only there when a step has been traced."""
+        """Returns the metrics of the task and of the model, some of which exist only after a step was traced."""
         own_steps = self.task.window(kind) == "last"
         return [*own[kind], *(compiled_metrics(self.model, own_steps) if self.model.compiled else [])]
 
@@ -146,7 +147,7 @@ class Engine(abc.ABC):
 
             def call(features: Any) -> dict[str, Any]:
                 self.task.inference_step(self.composed(features), self.model)
-                return {}  # what a model returns may be nested in any way, and is not needed
+                return {}  # the outputs may be nested in any way, and are not needed
 
             self._trace(call, unpack(batch)[0])
 
@@ -159,7 +160,7 @@ class Engine(abc.ABC):
     def _probe_steps(
         self, train_batch: Batch | None, validation_batch: Batch | None, own: Mapping[str, list]
     ) -> dict[str, dict[str, tuple]]:
-        """Traces both steps once, to learn what they return, by shape; what they build lazily now exists."""
+        """Traces both steps once; returns the shapes of their logs. What they build lazily exists afterwards."""
         logged: dict[str, dict[str, tuple]] = {}
         if train_batch is not None:
             shapes = self._trace(lambda b: self._user_step(b, self._metrics("train", own)), train_batch)
@@ -191,13 +192,13 @@ class Engine(abc.ABC):
         return checked_logs(self.task.call_validation_step(batch, self.model, metrics), self.task, "validation_step")
 
     def _train_step(self, batch: Batch) -> None:
-        """One training step, from batch to sums."""
+        """Runs one training step and adds its logs to the window."""
         window = self.windows["train"]
         with explain(self.task), no_new_variables():
             self._on_devices(lambda part: window.add(self._user_step(part, window.metrics), size_of(part)), batch)
 
     def _validation_step(self, batch: Batch) -> dict[str, Any]:
-        """One validation step; returns its outputs, of which most tasks need only the sums."""
+        """Runs one validation step and adds its logs to the window; returns its outputs."""
         window = self.windows["validation"]
 
         def step(part: Batch) -> dict[str, Any]:
@@ -209,11 +210,11 @@ class Engine(abc.ABC):
             return self._on_devices(step, batch)
 
     def _on_devices(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
-        """Runs a step on the devices of this process: on the one there is, unless the backend has several."""
+        """Runs a step on the devices of this process: on one, unless the backend overrides it."""
         return step(batch)
 
     def _read(self, kind: str) -> dict[str, Any]:
-        """What a window has to say."""
+        """Returns the logs of a window as tensors; runs compiled."""
         logs, optimizer = self.windows[kind].read(), self.optimizer
         if kind == "train" and optimizer is not None:
             logs.update(learning_rate=logs.get("learning_rate", optimizer.learning_rate), **updates(optimizer))
@@ -228,19 +229,27 @@ class Engine(abc.ABC):
         single: bool = False,
         may_wait: Callable[[], bool] = lambda: True,
     ) -> Feed:
-        """Opens a feed from a stream; `single` gives one batch a call, `may_wait` is polled while waiting for data."""
+        """Opens a feed from a stream.
+
+        Args:
+          stream: The stream to read.
+          check: Called with each block on the host; may raise.
+          single: Whether each call holds a single batch.
+          may_wait: Polled while waiting for data; returns False once a stop is requested.
+        """
         return Feed(stream, self.place, (lambda window, left: 1) if single else self.pace.length, check, may_wait)
 
     def run(self, feed: Feed, n: int, after_call: Callable[[int], bool] | None = None) -> int:
         """Trains on the next `n` batches.
 
         Args:
-          feed: Where they come from.
-          n: How many.
-          after_call: Called between two compiled calls with the steps done; False ends the run early.
+          feed: The feed that the batches are taken from.
+          n: The number of steps.
+          after_call: Called between two compiled calls with the number of steps done; returns False to end early.
 
         Returns:
-          The steps done: less than `n` if the data ended, `after_call` returned False, or a stop was requested.
+          The number of steps done: less than `n` if the data ended, `after_call` returned False, or a stop was
+          requested.
         """
         done = 0
         feed.expect(n)
@@ -256,7 +265,7 @@ class Engine(abc.ABC):
                 self._timed(piece)
             except BaseException:
                 with contextlib.suppress(FeedInterrupted):
-                    feed.restore(position)  # batches that were not learned from are still to come
+                    feed.restore(position)  # the batches of a failed call will be taken again
                 raise
             done += piece.count
             if after_call is not None and not after_call(done):
@@ -273,7 +282,7 @@ class Engine(abc.ABC):
             steps, seconds = self.warmup
             self.warmup = steps + piece.count, seconds + time.perf_counter() - begin
         if measuring:
-            self.pace.took(time.perf_counter() - begin)
+            self.pace.record(time.perf_counter() - begin)
 
     def evaluate(
         self,
@@ -284,29 +293,29 @@ class Engine(abc.ABC):
         after_call: Callable[[int], bool] | None = None,
         loss_name: str | None = None,
     ) -> tuple[Logs, int]:
-        """Evaluates the next `n` batches, or all of them; training's own sums stay as they are.
+        """Evaluates the next `n` batches, or all of them; the sums of the training window are left unchanged.
 
         Args:
-          feed: Where they come from.
-          n: How many; -1 for all.
+          feed: The feed that the batches are taken from.
+          n: The number of batches; -1 for all.
           global_step: Steps trained so far, for `reduce_aggregated_logs`.
-          before_call: Called before each compiled call with the batches done.
-          after_call: Called after each; False ends the evaluation early.
-          loss_name: What the loss of the steps is called in the logs, where it is first; by default as the steps call
-            it. Another one that `reduce_aggregated_logs` returns is logged beside it.
+          before_call: Called before each compiled call with the number of batches done.
+          after_call: Called after each; returns False to end the evaluation early.
+          loss_name: The name of the loss in the logs, where it comes first; by default the name that the steps use.
+            A loss that `reduce_aggregated_logs` returns is logged in addition.
 
         Returns:
-          The logs, and the batches evaluated.
+          The logs, and the number of batches evaluated.
 
         Raises:
           FeedInterrupted: The next batch is not ready, and a stop was requested.
         """
         done, gathered = 0, None
         feed.expect(n if n > 0 else WHOLE)
-        with self._untouched_training_window(), self._nothing_drawn_unless_done():
+        with self._preserved_training_window(), self._seeds_restored_on_error():
             self.reset("validation")
             while n < 0 or done < n:
-                # outputs come back to the host from single steps only
+                # outputs are returned to the host only by single steps
                 piece = feed.take(1 if self.task.aggregates else n - done if n >= 0 else WHOLE)
                 if piece is None:
                     break
@@ -327,8 +336,8 @@ class Engine(abc.ABC):
         return logs, done
 
     @contextlib.contextmanager
-    def _untouched_training_window(self) -> Iterator[None]:
-        """A compiled model has one set of metrics for both: evaluation borrows them."""
+    def _preserved_training_window(self) -> Iterator[None]:
+        """Restores the metrics that training and evaluation share: a compiled model has one set for both."""
         validation = {id(v) for v in self.windows["validation"].variables}
         train = self.windows["train"].variables if "train" in self.windows else []
         shared = [key for key, v in self.variables.items() if id(v) in validation and any(v is t for t in train)]
@@ -339,8 +348,8 @@ class Engine(abc.ABC):
             self._set(shared, before)
 
     @contextlib.contextmanager
-    def _nothing_drawn_unless_done(self) -> Iterator[None]:
-        """An evaluation that is broken off has not happened: the next one draws the same random numbers."""
+    def _seeds_restored_on_error(self) -> Iterator[None]:
+        """Restores the seeds after an interrupted evaluation, so that the next one draws the same random numbers."""
         seeds = [key for key, variable in self.variables.items() if variable.name == "seed_generator_state"]
         before = self._copies(seeds)
         try:
@@ -357,13 +366,13 @@ class Engine(abc.ABC):
         The sums of evaluations are not part of it: each evaluation starts from zero.
 
         Args:
-          into: What an earlier call returned and is no longer needed; its memory is reused.
+          into: The result of an earlier call that is no longer needed; its memory is reused.
         """
         former = into or {}
-        return {key: states.canonical(value, former.get(key)) for key, value in self._get(self._lasting()).items()}
+        return {key: states.canonical(value, former.get(key)) for key, value in self._get(self._saved_keys()).items()}
 
     def exchange(self, pairs: Sequence[tuple[keras.Variable, keras.Variable]]) -> None:
-        """Gives each variable of a pair the other's value, bit by bit; doing it twice changes nothing."""
+        """Swaps the values of the two variables of each pair, bit by bit; a second call swaps them back."""
         names = {id(variable): key for key, variable in self.variables.items()}
         self._exchange([(names[id(one)], names[id(other)]) for one, other in pairs])
 
@@ -377,19 +386,19 @@ class Engine(abc.ABC):
         return {key: value.copy() for key, value in self._get(keys).items()}
 
     def load(self, state: State, only: tuple[str, ...] | None = None) -> None:
-        """Replaces the state; strict both ways, or, to evaluate, for the variables of some roles alone.
+        """Replaces the state. Its keys must be exactly those of this engine, or, to evaluate, those of some roles.
 
         Args:
-          state: What `state` returned, here or in another process.
-          only: Beginnings of keys, such as `("model/", "task.")`; what else `state` holds is left aside.
+          state: A result of `state`, from this process or another one.
+          only: Prefixes of keys, such as `("model/", "task.")`; other keys of `state` are ignored.
 
         Raises:
           UsageError: Keys, shapes or dtypes differ; nothing was changed.
         """
-        expected = {key: self.variables[key] for key in self._lasting()}
+        expected = {key: self.variables[key] for key in self._saved_keys()}
         if only is not None:
             expected = {key: variable for key, variable in expected.items() if key.startswith(only)}
-            # What the task keeps may exist in training alone; the model is the same in both.
+            # Attributes of a task may exist only in training; the model is the same in both.
             state = {key: value for key, value in state.items() if key in expected or key.startswith("model/")}
         state = states.checked(expected, state)
         self.push()
@@ -401,9 +410,9 @@ class Engine(abc.ABC):
 
     @contextlib.contextmanager
     def model_view(self) -> Iterator[keras.Model]:
-        """Yields the model with the current state, to be called between two steps; what the calls change is undone.
+        """Yields the model with the current state, to call it between two steps.
 
-        A call may change random generators and variables that are not trained.
+        Changes that the calls make to random generators and to non-trainable variables are undone.
         """
         roles = ("model/", "task.")
         keys = [key for key, variable in self.variables.items() if key.startswith(roles) and not variable.trainable]
@@ -420,19 +429,20 @@ class Engine(abc.ABC):
         keys = [key for key, variable in self.variables.items() if key.startswith("model/") and variable.trainable]
         return {key.removeprefix("model/"): value for key, value in self._copies(keys).items()}
 
-    def _lasting(self) -> list[str]:
-        passing = ("metrics.validation/", "window.validation/", f"window.train/{FINITE_STEPS}")
-        return [key for key in self.variables if not key.startswith(passing)]
+    def _saved_keys(self) -> list[str]:
+        """Returns the keys of the variables that belong to the saved state."""
+        temporary = ("metrics.validation/", "window.validation/", f"window.train/{FINITE_STEPS}")
+        return [key for key in self.variables if not key.startswith(temporary)]
 
     @property
     def _sees_whole_loss(self) -> bool:
-        """Whether the loss that a step returns is that of the whole batch, not of a replica's part."""
+        """Whether the loss that a step returns is of the whole batch, not of the part of one replica."""
         return True
 
-    # -- one backend's part ----------------------------------------------------------------------------------------
+    # -- implemented by each backend ----------------------------------------------------------------------------------
 
     def strategy(self) -> Any:
-        """Returns how devices share the work of engines that are built now; None for one device."""
+        """Returns the current distribution strategy; None for one device."""
         return None
 
     @abc.abstractmethod
@@ -441,14 +451,14 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
-        """Runs a step on shapes alone, changing nothing; returns the shapes of its named outputs."""
+        """Traces a step on the shapes of a batch, without changing any variable; returns the shapes of its outputs."""
 
     @abc.abstractmethod
     def _compile(self) -> None:
         """Prepares the compiled calls for the captured state."""
 
     def composed(self, batch: Batch) -> Batch:
-        """Returns a batch on the device with sparse and ragged tensors put together of their parts."""
+        """Returns a batch on the device with sparse and ragged tensors assembled from their parts."""
         if isinstance(batch, SparseArray):
             return self._sparse(batch)
         if isinstance(batch, RaggedArray):
@@ -462,44 +472,44 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def _sparse(self, parts: SparseArray) -> Any:
-        """Returns a sparse tensor; where the backend has none, a dense one."""
+        """Returns a sparse tensor; a dense one if the backend has none."""
 
     def _ragged(self, parts: RaggedArray) -> Any:
         """Returns a ragged tensor."""
         raise UsageError(
-            f"a batch holds a ragged tensor, which the backend {keras.backend.backend()!r} does not have",
+            f"a batch holds a ragged tensor, which the backend {keras.backend.backend()!r} does not support",
             remedy="pad it to one shape, as x.to_tensor() does, or train on TensorFlow",
         )
 
     @abc.abstractmethod
     def place(self, data: Any) -> Any:
-        """Puts a block's data on the device; called by the feed's thread."""
+        """Places the data of a block on the device; called by the thread of the feed."""
 
     @abc.abstractmethod
     def _train(self, piece: Piece) -> None:
-        """Runs a piece's training steps; may return before they are done."""
+        """Runs the training steps of a piece; may return before the device has finished."""
 
     @abc.abstractmethod
     def _validate(self, piece: Piece) -> dict[str, Any]:
-        """Runs a piece's validation steps; returns the host outputs of a single one."""
+        """Runs the validation steps of a piece; returns the outputs of a single step on the host."""
 
     @abc.abstractmethod
     def wait(self) -> None:
-        """Waits until the steps handed to the device are done."""
+        """Waits until the device has finished all steps."""
 
     @abc.abstractmethod
     def read(self, kind: str) -> Logs:
         """Returns the logs of the open window `train` or `validation`."""
 
     def read_later(self, kind: str) -> Callable[[], Logs]:
-        """Returns a function that returns the logs as they are now, whatever is run meanwhile."""
+        """Returns a function that returns the logs as of this call, also after later steps."""
         logs = self.read(kind)
         return lambda: logs
 
     def read_bad_step_later(self) -> Callable[[], int | None]:
-        """Returns a function that returns which step since the last `reset` or `load` had a loss that was not finite.
+        """Returns a function that returns the first step since the last `reset` or `load` whose loss was not finite.
 
-        It is the number of the first one, from 1 on; None where there was none, or it is unknown.
+        Steps are counted from 1. The function returns None if there was no such step, or it is unknown.
         """
         watched = self.windows["train"].finite_steps
         count = 0.0 if watched is None else float(keras.ops.convert_to_numpy(watched.count.value))
@@ -510,7 +520,7 @@ class Engine(abc.ABC):
         """Opens the next window."""
 
     def train_step_flops(self, batch: Batch) -> float | None:
-        """Returns the floating-point operations of a training step that has run; None if they cannot be known."""
+        """Returns the floating-point operations of a training step that has run; None if they are unknown."""
         return None
 
     def inference_step_flops(self, batch: Batch) -> float | None:
@@ -519,16 +529,16 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def push(self) -> None:
-        """Shows the state to the Keras objects, before user code looks at them."""
+        """Writes the state to the Keras objects, before user code reads them."""
 
     @abc.abstractmethod
     def pull(self) -> None:
-        """Takes the state from the Keras objects, after user code may have changed them."""
+        """Reads the state from the Keras objects, after user code may have changed them."""
 
     @abc.abstractmethod
     def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
-        """Returns some variables as they are now; copy them before the next step, they may be views."""
+        """Returns the current values of some variables; they may be views, so copy them before the next step."""
 
     @abc.abstractmethod
     def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
-        """Replaces some variables."""
+        """Replaces the values of some variables."""

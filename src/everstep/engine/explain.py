@@ -1,7 +1,7 @@
-"""Errors of Keras and the backends in the words of the user's own model, data and task.
+"""Explains errors of Keras and the backends in terms of the user's model, data and task.
 
-They say what failed deep inside, with shapes in colours and forty frames. Reasons are searched only once something has
-failed: what works is never checked.
+The original errors describe what failed deep inside, with coloured shapes and forty frames. Nothing is checked in
+advance: a cause is searched for only after something has failed.
 """
 
 import ast
@@ -26,41 +26,42 @@ _AROUND = re.compile(r"^Exception encountered when calling \S+\. |Arguments rece
 _SHAPES = re.compile("shape|rank|dimension|broadcast|size of tensor|size mismatch", re.IGNORECASE)
 
 _SPARSE_LOSS = ("`target.ndim - 1`", "same shape up until the last dimension")
-"""How Keras's sparse cross-entropies begin to complain about labels of another shape, by backend."""
+"""Parts of the messages of Keras's sparse cross-entropies about labels of the wrong shape, by backend."""
 
 _DENSE_LOSS = ("must have the same rank", "must have the same shape.")
-"""The same of those that want a number for each class."""
+"""The same for the cross-entropies that expect a number for each class."""
 
 
 @contextlib.contextmanager
-def misfits_explained(model: keras.Model, batches: Sequence[Batch | None]) -> Iterator[None]:
-    """Inside the block, where a model meets its first batches, errors say what does not go together.
+def explain_shapes(model: keras.Model, batches: Sequence[Batch | None]) -> Iterator[None]:
+    """Explains errors of the first call of a model by the shapes of its inputs and labels.
 
-    An error of which the shapes show no reason is left as it is, where code of the user's own took part in it.
+    An error that the shapes do not explain is raised unchanged if code of the user took part in it.
 
     Raises:
-      UsageError: Model and data do not go together.
+      UsageError: The shapes of the model and of the data do not match.
     """
     try:
         yield
     except (UsageError, TrainingError, NotImplementedError):
         raise
     except Exception as error:
-        text, given = _AROUND.sub("", plain_text(error)).strip().rstrip("."), [b for b in batches if b is not None]
+        text = _AROUND.sub("", plain_text(error)).strip().rstrip(".")
+        given = [batch for batch in batches if batch is not None]
         problems = [found for batch in given if (found := _wrong_inputs(model, batch) or _wrong_labels(batch, text))]
         if not problems and not own_frames(error, below=__file__) and _SHAPES.search(text):
-            problems = [_misfit(error, text, model, given[0])]
+            problems = [_shape_problem(error, text, model, given[0])]
         if not problems:
             raise
         raise UsageError(problems[0]) from (error if wants_traceback() else None)
 
 
 def _wrong_inputs(model: keras.Model, batch: Batch) -> Problem | None:
-    """Returns which input of the model gets arrays of another shape than it has."""
+    """Returns the input of the model whose arrays have the wrong shape."""
     expected = getattr(model, "inputs", None) or []
     features, names = unpack(batch)[0], [getattr(tensor, "name", "") for tensor in expected]
     if isinstance(features, dict):
-        if not set(names) <= set(features):  # Keras finds them in an order of its own
+        if not set(names) <= set(features):  # Keras matches them in its own order
             return None
         features = [features[name] for name in names]
     given = _parts(features)
@@ -79,7 +80,7 @@ def _wrong_inputs(model: keras.Model, batch: Batch) -> Problem | None:
 
 
 def _fits(wanted: tuple, shape: tuple) -> bool:
-    """Whether a sample fits an input, but for an axis of length 1 that Keras adds or takes away."""
+    """Whether a sample fits an input, except for an axis of length 1 that Keras adds or removes."""
     if len(wanted) == len(shape):
         return all(one is None or one == other for one, other in zip(wanted, shape, strict=True))
     longer, shorter = (wanted, shape) if len(wanted) > len(shape) else (shape, wanted)
@@ -87,14 +88,14 @@ def _fits(wanted: tuple, shape: tuple) -> bool:
 
 
 def _parts(tree: Any) -> list[Any]:
-    """Returns the tensors of a nesting; a sparse or ragged one in parts has no shape to compare."""
+    """Returns the tensors of a nesting; none if one is sparse or ragged, which has no single shape."""
     if any(isinstance(part, SparseArray | RaggedArray) for part in (tree if type(tree) in (tuple, list) else (tree,))):
         return []
     return nest.flatten(tree)
 
 
 def _wrong_labels(batch: Batch, error: str) -> Problem | None:
-    """Returns whether labels are one-hot where class numbers are wanted, or the other way round."""
+    """Returns a problem if labels are one-hot and the loss expects class numbers, or the other way round."""
     labels = unpack(batch)[1]
     shape = getattr(labels, "shape", None)
     if shape is None:
@@ -115,17 +116,19 @@ def _wrong_labels(batch: Batch, error: str) -> Problem | None:
     return None
 
 
-def _misfit(error: Exception, text: str, model: keras.Model, batch: Batch) -> Problem:
+def _shape_problem(error: Exception, text: str, model: keras.Model, batch: Batch) -> Problem:
+    """Returns the original error with all shapes, where neither inputs nor labels alone explain it."""
     parts = zip(("x", "y", "sample_weight"), unpack(batch), strict=True)
-    listed = "; ".join(f"{name} {_shapes(part)}" for name, part in parts if part is not None)
+    shapes = {
+        name: ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in nest.flatten(part))
+        for name, part in parts
+        if part is not None
+    }
+    listed = "; ".join(f"{name} {shape}" for name, shape in shapes.items())
     outputs = getattr(model, "output_shape", None)
     given = f"a batch of {listed}" + (f", outputs {outputs}" if outputs else "")
     reason = f"model and data do not fit together: {type(error).__name__}: {text} ({given})"
     return Problem("", reason, remedy="change one of them")
-
-
-def _shapes(part: Any) -> str:
-    return ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in nest.flatten(part))
 
 
 # -- errors in a step -------------------------------------------------------------------------------------------------
@@ -133,19 +136,19 @@ def _shapes(part: Any) -> str:
 
 @contextlib.contextmanager
 def explain(task: Any) -> Iterator[None]:
-    """Turns errors for what cannot be compiled into ones that say what to do in a task."""
+    """Explains errors of steps that cannot be compiled by what to change in the task."""
     with _explained_tape(task), _explained_keras(task), _compiled_metrics():
         yield
 
 
 @contextlib.contextmanager
 def _compiled_metrics() -> Iterator[None]:
-    """Inside the block `model.compiled_metrics` is what the model was compiled with, as it was in Keras 2; else None.
+    """Makes `model.compiled_metrics` the metrics that the model was compiled with, or None, as in Keras 2.
 
-    In Keras 3 it is always there on TensorFlow, and never elsewhere: `if model.compiled_metrics:` would mean nothing.
+    Keras 3 always has the attribute on TensorFlow and never elsewhere, so `if model.compiled_metrics:` would not work.
     """
     name = "compiled_metrics"
-    if name in vars(keras.Model):  # around another one
+    if name in vars(keras.Model):  # nested blocks
         yield
         return
     setattr(keras.Model, name, property(lambda model: model._compile_metrics))
@@ -157,7 +160,7 @@ def _compiled_metrics() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _explained_tape(task: Any) -> Iterator[None]:
-    """A step that opens a `tf.GradientTape` fails in some way or other on another backend: shows where it does."""
+    """Explains errors of a step that opens a `tf.GradientTape` on another backend by the lines that use it."""
     try:
         yield
     except UsageError:
@@ -167,11 +170,11 @@ def _explained_tape(task: Any) -> Iterator[None]:
         if not lines:
             raise
         raise UsageError(
-            "records gradients with tf.GradientTape, which knows TensorFlow alone, but the backend is "
+            "records gradients with tf.GradientTape, which works only on TensorFlow, but the backend is "
             f"{keras.backend.backend()!r}",
             key=type(task).__name__,
-            remedy="use everstep.value_and_grad(loss_fn, variables, optimizer=optimizer), which works on all, instead "
-            "of\n" + "\n".join(f"  {line}" for line in lines),
+            remedy="use everstep.value_and_grad(loss_fn, variables, optimizer=optimizer), which works on every "
+            "backend, instead of\n" + "\n".join(f"  {line}" for line in lines),
         ) from error
 
 
@@ -222,48 +225,39 @@ _LIBRARIES = {
 
 
 def tape_lines(task: Any) -> list[str]:
-    """Returns the lines that open or ask a `GradientTape`, each as `file:line: code`.
+    """Returns the lines that open or use a `GradientTape`, each as `file:line: code`.
 
-    Looked through are the methods of the task's own classes, and the functions that those name, wherever they are
-    written, libraries apart. What is called by way of an object, such as the method of a helper, is not found.
+    Searches the methods of the task's own classes and, recursively, the functions that they name, except those of
+    libraries. Functions that are called through an object, such as a method of a helper, are not found.
     """
     return [line for function in _functions(task) for line in _lines(function)]
 
 
 def _functions(task: Any) -> list[types.FunctionType]:
-    """Returns the functions of the task's classes, and those they name, and so on."""
-    waiting, found = list(_methods(task)), {}
+    """Returns the methods of the task's classes, the functions that they name, and so on."""
+    classes = [cls for cls in type(task).__mro__ if not _is_library(cls.__module__)]
+    waiting = [found for cls in classes for value in vars(cls).values() if (found := _unwrapped(value))]
+    functions: dict[int, types.FunctionType] = {}
     while waiting:
         function = waiting.pop(0)
-        if id(function.__code__) not in found:
-            found[id(function.__code__)] = function
+        if id(function.__code__) not in functions:
+            functions[id(function.__code__)] = function
             waiting += _named_in(function)
-    return list(found.values())
+    return list(functions.values())
 
 
-def _methods(task: Any) -> Iterator[types.FunctionType]:
-    for cls in type(task).__mro__:
-        if not _is_library(cls.__module__):
-            yield from filter(None, map(_plain, vars(cls).values()))
-
-
-def _named_in(function: types.FunctionType) -> Iterator[types.FunctionType]:
-    """Yields the functions that a function names, by themselves or as `module.function`."""
+def _named_in(function: types.FunctionType) -> list[types.FunctionType]:
+    """Returns the functions that a function refers to, as `function` or as `module.function`."""
     names = _names(function.__code__)
-    values = [value for name, value in _scope(function) if name in names]
+    enclosing = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}
+    values = [value for name, value in [*function.__globals__.items(), *enclosing.items()] if name in names]
     modules = [value for value in values if inspect.ismodule(value) and not _is_library(value.__name__)]
     values += [vars(module)[name] for module in modules for name in names & vars(module).keys()]
-    yield from (found for found in filter(None, map(_plain, values)) if not _is_library(found.__module__))
+    return [found for value in values if (found := _unwrapped(value)) and not _is_library(found.__module__)]
 
 
-def _scope(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """Returns what the names in a function may stand for: of its module, and of the function it is written in."""
-    around = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}
-    return [*function.__globals__.items(), *around.items()]
-
-
-def _plain(value: Any) -> types.FunctionType | None:
-    """Returns the function in a static or class method, a property, or what a decorator made of one; None if none."""
+def _unwrapped(value: Any) -> types.FunctionType | None:
+    """Returns the function inside a static or class method, a property or a decorator; None if there is none."""
     if isinstance(value, staticmethod | classmethod):
         value = value.__func__
     elif isinstance(value, property):
@@ -274,7 +268,7 @@ def _plain(value: Any) -> types.FunctionType | None:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Returns the names that a piece of code uses, and those in the functions defined in it."""
+    """Returns the names that a piece of code uses, including those in functions that it defines."""
     inner = [_names(constant) for constant in code.co_consts if inspect.iscode(constant)]
     return {*code.co_names, *code.co_freevars}.union(*inner)
 
@@ -284,23 +278,18 @@ def _is_library(module: str | None) -> bool:
 
 
 def _lines(function: types.FunctionType) -> Iterator[str]:
+    """Yields the lines of a function that name `GradientTape`, and then those that call `gradient`."""
     if _TAPE not in _names(function.__code__):
         return
     try:
         source, first = inspect.getsourcelines(function)
         tree = ast.parse(textwrap.dedent("".join(source)))
-    except (OSError, SyntaxError, TypeError):  # typed into a prompt, or made by another program
+    except (OSError, SyntaxError, TypeError):  # typed into a prompt, or generated
         return
-    for number in sorted(_tape_numbers(tree)):
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Name)]
+    named = [(node.attr if isinstance(node, ast.Attribute) else node.id, node.lineno) for node in nodes]
+    numbers = {line for name, line in named if name == _TAPE}
+    if numbers:
+        numbers |= {line for name, line in named if name == "gradient"}
+    for number in sorted(numbers):
         yield f"{inspect.getsourcefile(function)}:{first + number - 1}: {source[number - 1].strip()}"
-
-
-def _tape_numbers(tree: ast.AST) -> set[int]:
-    """Returns the numbers of the lines that name `GradientTape`, or take a gradient from what was opened as one."""
-    named = [(_name(node), node.lineno) for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Name)]
-    opened = {line for name, line in named if name == _TAPE}
-    return opened | {line for name, line in named if name == "gradient" and opened}
-
-
-def _name(node: ast.Attribute | ast.Name) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id

@@ -1,7 +1,7 @@
-"""Batches on their way to the device: read, checked, stacked and placed by one background thread.
+"""`Feed`: prefetches batches in one background thread, which reads, checks, stacks and places them on the device.
 
-The position of a feed is that of the last piece taken, whatever the thread has read ahead. The thread may be inside a
-source that is slow, or never returns: while waiting for it, the feed polls whether to keep waiting.
+The position of a feed is that of the last piece taken, however far the thread has read ahead. A source may be slow, or
+never return: while waiting for it, the feed polls whether a stop was requested.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from everstep.errors import TrainingError, UsageError
 from everstep.task.task import unpack
 from everstep.types import StreamState
 
-AHEAD = 3  # pieces read ahead of the device
-ASK_SECONDS = 0.1  # between two questions whether to wait on
-GRACE_SECONDS = 2.0  # how long a source may still take to return once a stop is requested
+AHEAD = 3  # pieces that are prefetched
+POLL_SECONDS = 0.1  # between two checks whether a stop was requested
+GRACE_SECONDS = 2.0  # how long to wait for a source after a stop was requested
 
 logger = logging.getLogger(__name__)
 
@@ -40,29 +40,38 @@ class Piece:
 
     block: Block
     placed: Any
-    samples: int = 0  # in all of its batches
+    samples: int = 0  # in all batches of the piece
 
     @property
     def count(self) -> int:
-        """How many batches it holds."""
+        """The number of batches in the piece."""
         return self.block.count
 
 
 def on_host(leaf: Any) -> np.ndarray:
-    """Returns an array in the form in which it goes to a device: float64 becomes Keras's float type."""
+    """Returns an array as it is placed on the device: float64 becomes Keras's float type.
+
+    Raises:
+      UsageError: No device computes with arrays of this dtype.
+    """
     array = np.asarray(leaf)
     if array.dtype.kind not in "fiub" and "float" not in array.dtype.name:
         if is_text(array) and keras.backend.backend() == "tensorflow":
             return array
-        raise UsageError(f"a batch holds an array of dtype {array.dtype}, which cannot go to the device")
+        raise UsageError(
+            "no device computes with arrays of this dtype",
+            key="dtype of a batch",
+            received=str(array.dtype),
+            remedy="convert them to numbers",
+        )
     return array.astype(keras.config.floatx()) if array.dtype == np.float64 else array
 
 
 def check_leaves(batch: Any) -> None:
-    """Refuses text and Python objects that no device computes with; TensorFlow may have text as features.
+    """Refuses text and Python objects, with which no device computes; TensorFlow accepts text as features.
 
     Raises:
-      UsageError: There are such; says where, and what to do.
+      UsageError: The batch holds some; the key says where.
     """
     if batch is None:
         return
@@ -70,7 +79,7 @@ def check_leaves(batch: Any) -> None:
         for path, leaf in nest.walk(part):
             array = np.asarray(leaf)
             if is_text(array):
-                _refuse_text(f"{name}{path}", array, name)
+                _check_text(f"{name}{path}", array, name)
             elif array.dtype == object:
                 raise UsageError(
                     f"holds Python objects, such as {_example(array)}",
@@ -79,20 +88,20 @@ def check_leaves(batch: Any) -> None:
                 )
 
 
-def _refuse_text(where: str, array: np.ndarray, name: str) -> None:
+def _check_text(key: str, array: np.ndarray, name: str) -> None:
     text = f"holds text, such as {_example(array)}"
     if name != "x":
         raise UsageError(
             text,
-            key=where,
-            remedy="labels have to be numbers; number the classes first, names, y = np.unique(y, return_inverse=True)",
+            key=key,
+            remedy="labels must be numbers; number the classes first: names, y = np.unique(y, return_inverse=True)",
         )
     if keras.backend.backend() != "tensorflow":
         raise UsageError(
             f"{text}, which the backend {keras.backend.backend()!r} cannot compute with",
-            key=where,
-            remedy="turn it into numbers before it reaches the model, with keras.layers.TextVectorization or "
-            "StringLookup called on the data, as in dataset.map; inside the model they work on TensorFlow alone",
+            key=key,
+            remedy="convert it to numbers before it reaches the model, with keras.layers.TextVectorization or "
+            "StringLookup called on the data, as in dataset.map; inside the model they work only on TensorFlow",
         )
 
 
@@ -105,10 +114,10 @@ class Feed:
     """Feeds an engine from a stream.
 
     Args:
-      stream: Where batches come from; not to be touched by anyone else while the feed is open.
-      place: Puts a block's data on the device (the engine's).
-      length: Says how many of the `left` steps of a `window` the next call holds (the engine's).
-      check: Looks at each block on the host, and may raise.
+      stream: The stream to read; nothing else may use it while the feed is open.
+      place: Places the data of a block on the device; a method of the engine.
+      length: Returns how many of the `left` steps of a `window` the next call holds; a method of the engine.
+      check: Called with each block on the host; may raise.
       may_wait: Polled while waiting for the source; returns False once a stop is requested.
     """
 
@@ -124,49 +133,49 @@ class Feed:
         self._may_wait = may_wait
         self._thread: threading.Thread | None = None
         self._state = stream.state()
-        self.samples = 0  # taken so far
+        self.samples = 0  # in the pieces taken so far
         self.waited = 0.0  # seconds spent waiting for the source
         self._open()
 
     def _open(self) -> None:
         self._window, self._left, self._ahead = 1, 0, 0
-        self._rest: Block | None = None  # of a block that was longer than wanted
+        self._rest: Block | None = None  # of a block that was longer than requested
         self._ended = False
-        self._resting = False  # whether the thread leaves the stream alone, because a stop was requested
+        self._stopping = False  # whether the thread pauses, because a stop was requested
         self._lock = threading.Lock()
-        self._gate = threading.RLock()  # passed on the way to the stream: a caller that pauses the thread holds it
-        self._reading = threading.RLock()  # held by the thread while the stream is being read
+        self._gate = threading.RLock()  # acquired before each read: a caller that pauses the thread holds it
+        self._reading = threading.RLock()  # held by the thread while it reads the stream
         self._grace = GRACE_SECONDS
         self._queue: queue.Queue[Piece | BaseException | None] = queue.Queue(maxsize=AHEAD)
         self._closed = threading.Event()
 
     def state(self) -> StreamState:
-        """Returns the position after the last batch taken."""
+        """Returns the position after the last batch that was taken."""
         return self._state
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be taken any more."""
+        """Whether the feed was closed, so that nothing can be taken."""
         return self._closed.is_set()
 
     def restore(self, state: StreamState) -> None:
-        """Moves to a position; what was read ahead is dropped.
+        """Moves to a position; prefetched pieces are dropped.
 
         Raises:
           FeedInterrupted: The stream is still being read, and a stop was requested.
         """
         self._stop()
         if not self._wait_for(self._has_ended):
-            self._state = state  # what is saved now begins there
+            self._state = state  # a checkpoint saved now resumes there
             raise FeedInterrupted("the data source is still being read and cannot move to another position")
         self._stream.restore(state)
         self._state = self._stream.state()
         self._open()
 
     def expect(self, window: int) -> None:
-        """Announces that `window` batches will be taken now, and, until the next call, as many again after them.
+        """Announces that `window` batches will be taken next, and the same number again until the next call of this.
 
-        What is read ahead is cut to fit, so that the calls of a window are as long as they can be.
+        Prefetched pieces are cut to fit, so that the calls of a window are as long as possible.
         """
         with self._lock:
             self._window = window
@@ -177,14 +186,14 @@ class Feed:
 
         Raises:
           UsageError: The feed is closed.
-          FeedInterrupted: It is not ready, and a stop was requested.
-          Exception: What reading or checking the next batch raised; it can be tried again.
+          FeedInterrupted: The next piece is not ready, and a stop was requested.
+          Exception: The error of reading or checking the next batch; a later call retries.
         """
         if self._closed.is_set():
             raise UsageError("the feed is closed", remedy="open another one, or restore a position")
         if not self._grace:
-            raise FeedInterrupted("the data source did not answer and was given up")
-        self._resting = False
+            raise FeedInterrupted("the data source did not respond and was abandoned")
+        self._stopping = False
         self._start()
         piece = self._next() if self._rest is None else self._cut(self._rest, n)
         if piece is None:
@@ -197,9 +206,9 @@ class Feed:
         return piece
 
     def at_end(self) -> bool:
-        """Whether there is nothing more to take; waits for the source, and moves nowhere."""
+        """Whether there are no more batches; waits for the source, without moving the position."""
         if self._rest is None and not self._closed.is_set() and self._grace:
-            self._resting = False
+            self._stopping = False
             self._start()
             with contextlib.suppress(FeedInterrupted):
                 piece = self._next()
@@ -208,14 +217,14 @@ class Feed:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Inside the block nothing is read: a source may use the global random generators, and so may the caller.
+        """Pauses prefetching inside the block: the caller may use the global random generators, as sources do.
 
-        Once a stop is requested, a source that does not return is given up; nothing more can be taken then.
+        Once a stop is requested, a source that does not return is abandoned; nothing can be taken after that.
         """
         with self._gate:
             paused = self._wait_for(lambda seconds: self._reading.acquire(timeout=seconds))
             if not paused:
-                self._leave_behind()
+                self._abandon()
                 randomness.take_back()
             try:
                 yield
@@ -224,12 +233,12 @@ class Feed:
                     self._reading.release()
 
     def close(self) -> None:
-        """Stops the thread; one that the source keeps is left behind, and only ends with the process."""
+        """Stops the thread; a thread that is stuck in the source is abandoned and ends with the process."""
         if self._closed.is_set():
             return
         self._stop()
         if not self._has_ended(self._grace):
-            self._leave_behind()
+            self._abandon()
 
     def _stop(self) -> None:
         self._closed.set()
@@ -238,7 +247,7 @@ class Feed:
                 self._queue.get_nowait()
 
     def _has_ended(self, seconds: float) -> bool:
-        """Whether the thread ends within some seconds."""
+        """Waits some seconds for the thread to end; returns whether it has."""
         if self._thread is not None:
             self._thread.join(seconds)
             if self._thread.is_alive():
@@ -247,22 +256,22 @@ class Feed:
         return True
 
     def _wait_for(self, succeeds: Callable[[float], bool]) -> bool:
-        """Retries until it succeeds, or until a grace period after a requested stop; returns whether it did."""
-        while not succeeds(ASK_SECONDS):
-            if self._rests():
+        """Retries until `succeeds` returns True; after a requested stop only for the grace period. Returns whether."""
+        while not succeeds(POLL_SECONDS):
+            if self._stop_requested():
                 return succeeds(self._grace)
         return True
 
-    def _rests(self) -> bool:
-        self._resting = not self._may_wait()
-        return self._resting
+    def _stop_requested(self) -> bool:
+        self._stopping = not self._may_wait()
+        return self._stopping
 
-    def _leave_behind(self) -> None:
-        """Says, once, that a source is not waited for any longer."""
+    def _abandon(self) -> None:
+        """Ends the grace period of a source that does not return; logs a warning the first time."""
         if self._grace:
             logger.warning(
-                "the data source has not answered for %g s, and is left to a thread that ends with the process: no "
-                "step is lost by that, the position is the one after the last batch used",
+                "the data source has not responded for %g s and is abandoned in a thread that ends with the process; "
+                "no step is lost, since the position is that of the last batch used",
                 self._grace,
             )
         self._grace = 0.0
@@ -292,12 +301,12 @@ class Feed:
     def _wait_for_piece(self) -> Piece | BaseException | None:
         while True:
             with contextlib.suppress(queue.Empty):
-                return self._queue.get(timeout=ASK_SECONDS)
-            if self._rests():
+                return self._queue.get(timeout=POLL_SECONDS)
+            if self._stop_requested():
                 raise FeedInterrupted("the next batch is not ready, and a stop was requested")
 
     def _cut(self, block: Block, n: int) -> Piece:
-        """Takes a call of at most `n` batches off a block; the rest waits for the next one."""
+        """Cuts a call of at most `n` batches off a block; the rest is kept for the next one."""
         length = self._length(self._window, min(n, block.count))
         head, self._rest = block.split(length) if length < block.count else (block, None)
         return self._piece(head)
@@ -333,10 +342,10 @@ class Feed:
 
     def _may_read(self) -> bool:
         while not self._closed.is_set():
-            if self._resting:
-                self._closed.wait(ASK_SECONDS)
-            elif self._gate.acquire(timeout=ASK_SECONDS):
-                self._reading.acquire()  # free: a caller that pauses holds the gate, too
+            if self._stopping:
+                self._closed.wait(POLL_SECONDS)
+            elif self._gate.acquire(timeout=POLL_SECONDS):
+                self._reading.acquire()  # free, since a caller that pauses also holds the gate
                 self._gate.release()
                 return True
         return False
@@ -357,7 +366,7 @@ class Feed:
     def _put(self, piece: Piece | BaseException | None) -> bool:
         while not self._closed.is_set():
             with contextlib.suppress(queue.Full):
-                self._queue.put(piece, timeout=ASK_SECONDS)
+                self._queue.put(piece, timeout=POLL_SECONDS)
                 return True
         return False
 

@@ -1,8 +1,8 @@
-"""What a step costs: floating-point operations, from the program that was compiled; None where they cannot be known.
+"""Floating-point operations of a step, counted from the compiled program; None if they are unknown.
 
-Nothing is compiled to count them. On JAX and TensorFlow the compiler's cost analysis reads the program before it is
-optimized, which exists already; where the compiler refuses a TensorFlow step, its graph is counted. On PyTorch a step
-is run once more under PyTorch's own counter, and undone (`TorchEngine`).
+Nothing is compiled to count them. On JAX and TensorFlow the compiler's cost analysis reads the existing program before
+optimization; if the compiler rejects a TensorFlow step, its graph is counted. On PyTorch one more step runs under
+PyTorch's own counter and is undone (`TorchEngine`).
 """
 
 import logging
@@ -19,39 +19,39 @@ logger = logging.getLogger(__name__)
 
 
 def of_train_step(engine: Engine, batch: Batch | None) -> float | None:
-    """Returns the operations of one training step; None if they cannot be known.
+    """Returns the operations of one training step; None if they are unknown.
 
     Args:
-      engine: An engine that has trained.
-      batch: A batch as it was trained on; None where none is available.
+      engine: An engine that has run training steps.
+      batch: A batch of the training data; None if there is none.
     """
     return None if batch is None else _or_none("the training step", lambda: engine.train_step_flops(batch))
 
 
 def of_inference_step(engine: Engine, batch: Batch) -> float | None:
-    """Returns the operations of `task.inference_step` on a batch, which is traced; None if they cannot be known."""
+    """Returns the operations of `task.inference_step`, which is traced on a batch; None if they are unknown."""
     return _or_none("the inference step", lambda: engine.inference_step_flops(batch))
 
 
 def _or_none(what: str, count: Callable[[], float | None]) -> float | None:
     try:
         return count()
-    except Exception as error:  # a figure to read at the end is no reason to fail
+    except Exception as error:  # it is only reported: never a reason to fail
         logger.debug("%s: cost unknown: %s: %s", what, type(error).__name__, error)
         return None
 
 
 # -- JAX --------------------------------------------------------------------------------------------------------------
 
-# XLA counts the body of a loop once, so a scan of known length is counted again from its body. A loop of unknown length
-# and a call of something that is not XLA's (a hand-written kernel) make the number unknown.
+# XLA counts the body of a loop once, so a scan of known length is counted from its body. A loop of unknown length, or a
+# custom call (a hand-written kernel), makes the number unknown.
 
 _FREE_JAX_CALLS = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"}
-_RANDOM = "threefry"  # random numbers cost next to nothing, as placement does
+_RANDOM = "threefry"  # random numbers cost almost nothing, as placement does
 
 
 def of_jax_program(traced: Any) -> float | None:
-    """Returns the operations of a traced function of JAX, every scan as often as it runs."""
+    """Returns the operations of a traced JAX function, with every iteration of its scans."""
     import jax
     import jax.extend
 
@@ -60,15 +60,15 @@ def of_jax_program(traced: Any) -> float | None:
         if scan.primitive.name != "scan" or not certain:
             return None
         body = jax.jit(jax.extend.core.jaxpr_as_fun(scan.params["jaxpr"])).trace(*_arguments(scan.params["jaxpr"]))
-        once, all_of_it = _counted_once(body), of_jax_program(body)
-        if total is None or once is None or all_of_it is None:
+        once, complete = _counted_once(body), of_jax_program(body)
+        if total is None or once is None or complete is None:
             return None
-        total += scan.params["length"] * all_of_it - once
+        total += scan.params["length"] * complete - once
     return total
 
 
 def _counted_once(traced: Any) -> float | None:
-    """Returns the operations of a program as the host would run it: other devices' compilers do not say the cost."""
+    """Returns the operations of a program compiled for the CPU: compilers of other devices do not report them."""
     import jax
     import jax.extend
 
@@ -91,7 +91,7 @@ def _arguments(closed: Any) -> list[Any]:
 
 
 def _loops(jaxpr: Any, certain: bool = True) -> Iterator[tuple[Any, bool]]:
-    """Yields the loops of a program, not those inside them, and whether each is certain to run."""
+    """Yields the outermost loops of a program, and whether each is certain to run."""
     for equation in jaxpr.eqns:
         if equation.primitive.name in ("scan", "while"):
             yield equation, certain
@@ -105,19 +105,19 @@ def _loops(jaxpr: Any, certain: bool = True) -> Iterator[tuple[Any, bool]]:
 
 # -- TensorFlow -------------------------------------------------------------------------------------------------------
 
-# By XLA's cost analysis, and where XLA cannot take the step, from its graph. Both read the function that ran. The graph
-# gives a little less, a tenth for a transformer: XLA also counts what an activation or a softmax consists of.
+# Counted by XLA's cost analysis or, if XLA does not support the step, from its graph. Both read the function that ran.
+# The graph gives slightly less, by a tenth for a transformer: XLA also counts the parts of an activation or a softmax.
 
 _FREE_CALLS = {"Sharding"}
 
 
 def of_tensorflow_loop(loop: Any) -> float | None:
-    """Returns the operations of one pass of the loop that a concrete function of TensorFlow consists of."""
+    """Returns the operations of one iteration of the loop that a concrete TensorFlow function consists of."""
     return _of_tensorflow(loop, _loop_body(loop.graph), loops=1)
 
 
 def of_tensorflow_function(function: Any) -> float | None:
-    """Returns the operations of a concrete function of TensorFlow."""
+    """Returns the operations of a concrete TensorFlow function."""
     return _of_tensorflow(function, function.graph, loops=0)
 
 
@@ -127,15 +127,14 @@ def _of_tensorflow(function: Any, graph: Any, loops: int) -> float | None:
 
 
 def _by_xla(function: Any, loops: int) -> float | None:
-    """Returns the operations of a function by XLA's cost analysis; None if they cannot be known.
+    """Returns the operations of a function by XLA's cost analysis; None if they are unknown.
 
-    TensorFlow hands a function that it has traced to XLA, and jaxlib, which is part of every installation, has the
-    analysis. Neither way in is public: where one is missing or refused, the number is unknown.
+    TensorFlow passes a traced function to XLA, and jaxlib, which is part of every installation, has the analysis.
+    Neither API is public: if one is missing or fails, the number is unknown.
 
     Args:
-      function: A concrete function. Where the first dimension of an input is left open it counts as 1.
-      loops: How many loops the program has whose bodies are to be counted once. With more of them, XLA counts too
-        little.
+      function: A concrete function. An unknown first dimension of an input counts as 1.
+      loops: The number of loops whose bodies are to be counted once. With more loops, XLA counts too little.
     """
     try:
         import tensorflow as tf
@@ -144,7 +143,7 @@ def _by_xla(function: Any, loops: int) -> float | None:
 
         given = tf.nest.flatten(function.structured_input_signature)
         specs = [tf.TensorSpec([size or 1 for size in spec.shape], spec.dtype) for spec in given if spec is not None]
-        device = tf.constant(0.0).device  # where functions run; asked for it, TensorFlow would draw a random number
+        device = tf.constant(0.0).device  # where functions run; TensorFlow's own way to find it draws a random number
         with warnings.catch_warnings(action="ignore"):
             serialized = compiler_ir.from_concrete_function(function, specs)(stage="hlo_serialized", device_name=device)
         module = xla_client.hlo.HloModule.from_serialized_hlo_module_proto(serialized)
@@ -155,15 +154,15 @@ def _by_xla(function: Any, loops: int) -> float | None:
         flops = _jax.hlo_module_cost_analysis(xla_client.make_cpu_client(), module).get("flops")
         return None if flops is None else float(flops)
     except Exception as error:
-        logger.debug("no analysis by XLA: %s: %s", type(error).__name__, error)
+        logger.debug("XLA's cost analysis failed: %s: %s", type(error).__name__, error)
         return None
 
 
 # -- a TensorFlow graph -----------------------------------------------------------------------------------------------
 
-# Matrix products and convolutions count as they are defined, element-wise arithmetic as one operation for each element,
-# and of branches the most expensive one, as the compiler does it. A loop, and any operation whose work the graph does
-# not show, make the number unknown.
+# As in XLA, matrix products and convolutions count by their definition, element-wise arithmetic as one operation per
+# element, and of several branches the most expensive one counts. A loop, or an operation whose work the graph does not
+# show, makes the number unknown.
 
 # fmt: off
 _BY_OUTPUT = {
@@ -178,7 +177,7 @@ _BY_INPUT = {
 # fmt: on
 _ELSEWHERE = ("Cudnn", "XlaCall", "XlaLaunch", "PyFunc", "EagerPyFunc")
 _OPAQUE = (*_ELSEWHERE, "FFT", "Cholesky", "Matrix", "Svd", "Qr", "Lu")
-_NOT_DETERMINISTIC = ("MaxPoolGrad", "MaxPool3DGrad", "ResizeBilinearGrad")  # in XLA, which therefore refuses them
+_NOT_DETERMINISTIC = ("MaxPoolGrad", "MaxPool3DGrad", "ResizeBilinearGrad")  # in XLA, which therefore rejects them
 _CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative")
 _PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -199,13 +198,13 @@ def _of_graph(graph: Any) -> float | None:
 
 
 def _loop_body(graph: Any) -> Any:
-    """Returns the graph of what the first loop of a graph repeats."""
+    """Returns the graph of the body of the first loop."""
     loop = next(op for op in graph.get_operations() if op.type in _WHILE)
     return _function(graph, loop.get_attr("body").name)
 
 
 def is_for_xla(graph: Any) -> bool:
-    """Returns whether XLA can count a graph: it refuses some operations, loudly, and a loop it would count once."""
+    """Returns whether XLA can count a graph: it rejects some operations, and counts the body of a loop once."""
     return not any(op.type in _WHILE or op.type.startswith((*_ELSEWHERE, *_NOT_DETERMINISTIC)) for op in _walk(graph))
 
 
@@ -218,7 +217,7 @@ def _walk(graph: Any) -> Iterator[Any]:
 
 
 def _total(graph: Any) -> float:
-    """Returns what all operations of a graph come to that are carried out."""
+    """Returns the sum of all operations of a graph that are executed."""
     total = 0.0
     for op in _needed(graph):
         inner = [_total(called) for called in _called(graph, op)]
@@ -239,7 +238,7 @@ def _called(graph: Any, op: Any) -> list[Any]:
 
 
 def _needed(graph: Any) -> list[Any]:
-    """Returns the operations that an output or a change of a variable depends on; TensorFlow leaves out the others."""
+    """Returns the operations that an output or a variable update depends on; TensorFlow prunes the others."""
     waiting = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
     found: dict[int, Any] = {}
     while waiting:
@@ -283,12 +282,12 @@ def _size(tensor: Any) -> float:
 def _size_if_known(tensor: Any) -> float:
     try:
         return _size(tensor)
-    except _UnknownError:  # of element-wise work it is the gradient of an embedding, which is small
+    except _UnknownError:  # for element-wise operations: the gradient of an embedding, which is small
         return 0.0
 
 
 def _inner_size(op: Any) -> float:
-    """Returns how long the rows of the first factor are."""
+    """Returns the length of the rows of the first factor."""
     transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
     size = op.inputs[0].shape[-2 if transposed else -1]
     if size is None:
@@ -297,7 +296,7 @@ def _inner_size(op: Any) -> float:
 
 
 def _einsum(op: Any) -> float:
-    """Returns two operations for each combination of indices, as of a matrix product."""
+    """Returns two operations for each combination of indices, as for a matrix product."""
     equation = op.get_attr("equation").decode()
     sizes: dict[str, float] = {}
     for letters, tensor in zip(equation.split("->")[0].split(","), op.inputs, strict=True):
@@ -308,9 +307,9 @@ def _einsum(op: Any) -> float:
 
 
 def _convolution(op: Any) -> float:
-    """Returns two operations for each output of the convolution and each weight that it sees.
+    """Returns two operations for each output of the convolution and each weight that contributes to it.
 
-    The gradients of a convolution take as many as the convolution itself.
+    The gradients of a convolution need as many operations as the convolution itself.
     """
     if "BackpropFilter" in op.type:
         weights, outputs = op.outputs[0], op.inputs[2]

@@ -1,12 +1,12 @@
 """The JAX engine: the state is a list of arrays that goes in and out of one compiled function.
 
-The whole step runs inside a `StatelessScope` over all variables; n steps are a `lax.scan` over n stacked batches.
-On a CPU a step with a convolution runs in single calls instead: inside a scan it is several times slower and has
-other bits. That choice is a rule, not a timing, and is recorded with the run (`describe`).
+The whole step runs inside a `StatelessScope` over all variables; n steps are a `lax.scan` over n stacked batches. On a
+CPU a step with a convolution runs in single calls instead: inside a scan it is several times slower and gives other
+bits. That choice follows from the model, not from a timing, and is recorded with the run (`describe`).
 
-Several devices of a machine (`DeviceMesh`) share the batch; everything else is on each of them. The compiled step stays
-the same program over the whole batch: XLA partitions it and adds the communication. So nothing is scaled by the number
-of devices, and BatchNorm sees the whole batch.
+Several devices of a machine (`DeviceMesh`) share the batch; everything else is replicated. The compiled step stays the
+same program over the whole batch: XLA partitions it and adds the communication. So nothing is scaled by the number of
+devices, and BatchNorm sees the whole batch.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from everstep.types import Batch, Logs
 
 logger = logging.getLogger(__name__)
 
-IN_FLIGHT = 2  # calls handed to the device and not yet awaited
+IN_FLIGHT = 2  # calls that were dispatched to the device and not yet awaited
 
 
 class DeviceMesh:
@@ -46,7 +46,7 @@ class DeviceMesh:
             ...  # engines built here use all of them
 
     Args:
-      devices: The devices.
+      devices: The devices that share each batch.
     """
 
     def __init__(self, devices: Sequence[Any]) -> None:
@@ -54,17 +54,17 @@ class DeviceMesh:
         self._mesh = Mesh(self.devices, ("batch",))
         self.everywhere = NamedSharding(self._mesh, PartitionSpec())
         self._in_parts = NamedSharding(self._mesh, PartitionSpec(None, "batch"))
-        self._whole_in_a_row = 0  # batches; one alone is the rest of an epoch
+        self._uneven_in_a_row = 0  # batches; a single one is the rest of an epoch
         self._has_warned = False
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """How many devices share a batch."""
+        """The number of devices that share a batch."""
         return len(self.devices)
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Engines that are built inside the block use the devices."""
+        """Makes engines that are built inside the block use the devices."""
         _active.append(self)
         try:
             yield
@@ -72,40 +72,40 @@ class DeviceMesh:
             _active.pop()
 
     def share(self, block: Any) -> Any:
-        """Puts stacked batches on the devices, a part of each batch on every one.
+        """Places stacked batches on the devices, an equal part of each batch on every device.
 
-        A batch that cannot be cut into equal parts, as the last one of an evaluation, goes to all of them whole. Where
-        that is the rule, nothing is gained by several devices, and a warning says so, once.
+        A batch that cannot be divided evenly, such as the last one of an evaluation, is replicated on all of them. If
+        several batches in a row cannot, more devices bring no speed-up, and a warning is logged once.
         """
         leaves = [leaf for leaf in jax.tree.leaves(block) if leaf.ndim > 1]
-        self._count_whole([leaf for leaf in leaves if not self._is_even(leaf)])
+        self._count_uneven([leaf for leaf in leaves if not self._is_even(leaf)])
         return jax.tree.map(self._share_leaf, block)
 
     def _is_even(self, leaf: Any) -> bool:
         return bool(leaf.shape[1] % len(self.devices) == 0)
 
     def _share_leaf(self, leaf: Any) -> jax.Array:
-        parted = leaf.ndim > 1 and self._is_even(leaf)
-        return jax.device_put(leaf, self._in_parts if parted else self.everywhere)
+        is_divided = leaf.ndim > 1 and self._is_even(leaf)
+        return jax.device_put(leaf, self._in_parts if is_divided else self.everywhere)
 
-    def _count_whole(self, uneven: list[Any]) -> None:
-        self._whole_in_a_row = self._whole_in_a_row + uneven[0].shape[0] if uneven else 0
-        if self._whole_in_a_row > 1 and not self._has_warned:
+    def _count_uneven(self, uneven: list[Any]) -> None:
+        self._uneven_in_a_row = self._uneven_in_a_row + uneven[0].shape[0] if uneven else 0
+        if self._uneven_in_a_row > 1 and not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "batches of %d samples cannot be shared evenly by %d devices, and each of them computes the whole: "
-                "choose task.train_data.global_batch_size, and that of task.validation_data, so that %d divides it",
+                "batches of %d samples cannot be shared evenly by %d devices, so each device computes the whole batch: "
+                "set task.train_data.global_batch_size, and that of task.validation_data, to a multiple of %d",
                 uneven[0].shape[1],
                 len(self.devices),
                 len(self.devices),
             )
 
     def copy_to_all(self, value: Any) -> jax.Array:
-        """Returns an array that is on every device."""
+        """Returns a copy of an array that is replicated on every device."""
         return jax.device_put(value, self.everywhere)
 
     def copy_to_first(self, value: Any) -> jax.Array:
-        """Returns an array as code that knows of no mesh expects it."""
+        """Returns a copy of an array on the first device, for code that is not aware of the mesh."""
         return jax.device_put(value, self.devices[0])
 
 
@@ -113,7 +113,7 @@ _active: list[DeviceMesh] = []
 
 
 def current_mesh() -> DeviceMesh | None:
-    """Returns the mesh in whose scope this is called; None for one device."""
+    """Returns the mesh whose scope is active; None for one device."""
     return _active[-1] if _active else None
 
 
@@ -129,7 +129,7 @@ class JaxEngine(Engine):
         return {"device": jax.default_backend(), "loop": "single" if self._single else "scan", "replicas": devices}
 
     def strategy(self) -> Any:
-        """Returns the mesh of devices in whose scope this is called."""
+        """Returns the mesh of devices whose scope is active."""
         return current_mesh()
 
     @property
@@ -162,7 +162,7 @@ class JaxEngine(Engine):
         self._pending: deque[Any] = deque()
         self._names: dict[str, list[str]] = {}
         self._zeros: dict[str, dict[int, np.ndarray]] = {}
-        self._logs: dict[str, list[Any]] = {}  # of the last call, as long as nothing else has changed the state
+        self._logs: dict[str, list[Any]] = {}  # of the last call, until something else changes the state
         self._mesh = current_mesh()
         options: dict[str, Any] = {"donate_argnums": 0}
         if self._mesh is not None:
@@ -172,14 +172,14 @@ class JaxEngine(Engine):
         self._read_all = jax.jit(self._pure(self._read_values), static_argnums=1)
 
     def release(self) -> None:
-        """Lets go of the task and of its copies of the state, which the Keras objects have."""
+        """Drops the references to the task and to copies of the state, which the Keras objects hold."""
         super().release()
         self._values, self._shown = [None] * len(self._held), [None] * len(self._held)
         self._logs = {}
         self._pending.clear()
 
     def _pure(self, fn: Callable[..., Any]) -> Callable[..., tuple[list, Any]]:
-        """Makes stateful Keras code a function of the state."""
+        """Turns stateful Keras code into a function of the state."""
 
         def pure(values: list, *args: Any) -> tuple[list, Any]:
             with ChainedScope(list(zip(self._held, values, strict=True))) as scope:
@@ -189,9 +189,9 @@ class JaxEngine(Engine):
         return pure
 
     def _loop(self, kind: str, step: Callable[[Batch], Any]) -> Callable[[list, Any], tuple[list, Any, Any]]:
-        """Returns a function that runs a step on every batch of a block, and then reads the window's logs.
+        """Returns a function that runs a step on every batch of a block, and then reads the logs of the window.
 
-        The outputs of a step come back where it is a single one.
+        It also returns the outputs of a single step.
         """
         one, read = self._pure(step), self._pure(self._read_values)
 
@@ -209,7 +209,7 @@ class JaxEngine(Engine):
     # -- running ---------------------------------------------------------------------------------------------------
 
     def place(self, data: Any) -> Any:
-        """Puts a block's data on the device."""
+        """Places the data of a block on the device."""
         on_hosts = nest.map_leaves(on_host, data)
         return jax.device_put(on_hosts) if self._mesh is None else self._mesh.share(on_hosts)
 
@@ -231,7 +231,7 @@ class JaxEngine(Engine):
         return {name: (np.asarray(value),) for name, value in (outputs or {}).items()}
 
     def wait(self) -> None:
-        """Waits until the steps handed to the device are done."""
+        """Waits until the device has finished all steps."""
         while self._pending:
             jax.block_until_ready(self._pending.popleft())
 
@@ -240,7 +240,7 @@ class JaxEngine(Engine):
         return self.read_later(kind)()
 
     def read_later(self, kind: str) -> Callable[[], Logs]:
-        """Returns a function that waits for the steps handed over so far, and returns their logs."""
+        """Returns a function that waits for the steps dispatched so far, and returns their logs."""
         if kind not in self._logs:
             self._logs[kind] = self._read_all(self._values, kind)[1]
         names, values = self._names[kind], self._logs[kind]
@@ -249,7 +249,7 @@ class JaxEngine(Engine):
     def read_bad_step_later(self) -> Callable[[], int | None]:
         """Returns a function that waits for the steps so far, and returns the first whose loss is not finite."""
         self.read_later("train")
-        values = self._logs["train"]  # the count comes last, and out of the compiled call as the logs do
+        values = self._logs["train"]  # the count is the last value of the compiled call
 
         def read() -> int | None:
             count = float(jax.device_get(values[-1]))
@@ -258,7 +258,7 @@ class JaxEngine(Engine):
         return read
 
     def _read_values(self, kind: str) -> list[Any]:
-        """The values of `_read` alone: names in a compiled function's result would come back sorted."""
+        """Returns the values of `_read` without their names, which a compiled function would return sorted."""
         logs = self._read(kind)
         self._names[kind] = list(logs)
         watched = self.windows[kind].finite_steps
@@ -276,7 +276,7 @@ class JaxEngine(Engine):
         self._logs = {}
 
     def train_step_flops(self, batch: Batch) -> float | None:
-        """Returns the operations of a training step; reads the program that was traced for single steps."""
+        """Returns the operations of a training step, from the program that was traced for single steps."""
         block = nest.map_leaves(lambda leaf: _abstract(leaf, (1,)), batch)
         before = self.compilations
         try:
@@ -292,18 +292,18 @@ class JaxEngine(Engine):
 
     # -- state -----------------------------------------------------------------------------------------------------
 
-    # Arrays never belong to both sides: the next call donates the engine's, while user code may hold on to what it
-    # got from the Keras objects.
+    # The engine and the Keras objects never share an array: the next call donates the engine's arrays, while user code
+    # may keep those of the Keras objects.
 
     def push(self) -> None:
-        """Shows the state to the Keras objects."""
+        """Writes the state to the Keras objects."""
         for position, variable in enumerate(self._held):
             value = jax.numpy.array(self._values[position], copy=True)
             variable.assign(value if self._mesh is None else self._mesh.copy_to_first(value))
             self._shown[position] = variable.value
 
     def pull(self) -> None:
-        """Takes what has changed from the Keras objects."""
+        """Reads the variables that have changed from the Keras objects."""
         for position, variable in enumerate(self._held):
             if variable.value is not self._shown[position]:
                 self._shown[position] = variable.value
@@ -316,7 +316,7 @@ class JaxEngine(Engine):
         return {key: np.asarray(value) for key, value in zip(keys, values, strict=True)}
 
     def _exchange(self, pairs: Sequence[tuple[str, str]]) -> None:
-        for first, second in pairs:  # arrays change places, nothing is copied
+        for first, second in pairs:  # the references are swapped, nothing is copied
             one, other = self._positions[first], self._positions[second]
             self._values[one], self._values[other] = self._values[other], self._values[one]
         self._logs = {}
@@ -329,7 +329,7 @@ class JaxEngine(Engine):
 
 @contextlib.contextmanager
 def _explained_lowering() -> Iterator[None]:
-    """Says what to do where JAX cannot compile a step for this device."""
+    """Explains errors of steps that JAX cannot compile for this device."""
     try:
         yield
     except ValueError as error:
@@ -343,7 +343,7 @@ def _explained_lowering() -> Iterator[None]:
 
 
 def _labels(jaxpr: Any, batch: Batch) -> Any:
-    """Returns the input that a batch's labels are, None where they are not one array."""
+    """Returns the input of the program that holds the labels of a batch; None if they are not one array."""
     features, labels, _ = unpack(batch)
     if not isinstance(labels, np.ndarray):
         return None
@@ -351,7 +351,7 @@ def _labels(jaxpr: Any, batch: Batch) -> Any:
 
 
 def _source(jaxpr: Any, variable: Any) -> Any:
-    """Returns the variable that this one is, but for type and shape."""
+    """Returns the variable that this one was made from by changes of type and shape only."""
     producers = {id(out): equation for equation in jaxpr.eqns for out in equation.outvars}
     unchanging = {"convert_element_type", "copy", "reshape", "squeeze", "_squeeze", "_reshape"}
     while id(variable) in producers:
@@ -363,6 +363,6 @@ def _source(jaxpr: Any, variable: Any) -> Any:
 
 
 def _abstract(leaf: Any, before: tuple[int, ...] = ()) -> jax.ShapeDtypeStruct:
-    """Returns shape and type of an array, with further axes before its own."""
+    """Returns the shape and type of an array, with further axes in front."""
     array = on_host(leaf)
     return jax.ShapeDtypeStruct((*before, *array.shape), jax.dtypes.canonicalize_dtype(array.dtype))

@@ -1,4 +1,4 @@
-"""What steps return, checked before the first one and brought to the host after them."""
+"""The logs that steps return: checked when a step is traced, and converted to numbers on the host."""
 
 import logging
 import re
@@ -17,31 +17,33 @@ logger = logging.getLogger(__name__)
 
 
 class HostArray(np.ndarray):
-    """A NumPy array that also answers `numpy()`, as TensorFlow's tensors do: code written for those works with it."""
+    """A NumPy array that also has `numpy()`, so that code written for TensorFlow's tensors works with it."""
 
     def numpy(self) -> np.ndarray:
-        """Returns it as a plain array."""
+        """Returns a plain array."""
         return np.asarray(self)
 
 
 def host_outputs(outputs: Mapping[str, Any]) -> dict[str, tuple[HostArray, ...]]:
-    """Returns the outputs of one step as `aggregate_logs` gets them: of each, a tuple with one array per replica."""
+    """Returns the outputs of one step as `aggregate_logs` receives them: for each name, one array per replica."""
     return {name: tuple(np.asarray(part).view(HostArray) for part in parts) for name, parts in outputs.items()}
 
 
 def reduced_logs(results: Any, skipped: set[str], above: str = "") -> dict[str, Any]:
-    """Returns what `reduce_aggregated_logs` returned, as numbers, nested as they are; None is nothing.
+    """Returns the result of `reduce_aggregated_logs` as numbers, with its nesting.
 
     Args:
-      results: What it returned.
-      skipped: Names of what is not a number: each is skipped, with a warning the first time.
-      above: The names that `results` is inside of.
+      results: The result; None is an empty one.
+      skipped: Names of values that are not numbers; new ones are added, with a warning.
+      above: The names of the dicts around `results`, joined by `|`.
 
     Raises:
-      UsageError: It returned no dict.
+      UsageError: The result is not a dict.
     """
     if results is not None and not isinstance(results, Mapping):
-        raise UsageError(f"returned {kind_of(results)}, not a dict of names and numbers", key="reduce_aggregated_logs")
+        raise UsageError(
+            f"returned {kind_of(results)}, must return a dict of names and numbers", key="reduce_aggregated_logs"
+        )
     numbers: dict[str, Any] = {}
     for name, value in (results or {}).items():
         if isinstance(value, Mapping):
@@ -50,9 +52,10 @@ def reduced_logs(results: Any, skipped: set[str], above: str = "") -> dict[str, 
             numbers[name] = number
         elif f"{above}{name}" not in skipped:
             skipped.add(f"{above}{name}")
+            shape = getattr(value, "shape", None)
             logger.warning(
-                "reduce_aggregated_logs returned a %s under %r, which is not one number: it is not logged",
-                _brief(value),
+                "reduce_aggregated_logs returned a %s for %r, which is not a single number and is not logged",
+                type(value).__name__ if shape is None else f"{type(value).__name__} of shape {tuple(shape)}",
                 f"{above}{name}",
             )
     return numbers
@@ -68,13 +71,8 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _brief(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    return type(value).__name__ if shape is None else f"{type(value).__name__} of shape {tuple(shape)}"
-
-
 def floats(logs: Mapping[str, Any]) -> Logs:
-    """Returns host numbers; a metric with several results gives `name/0`, `name/1`, …; a table `name/0/0`, …"""
+    """Returns logs as plain numbers; a vector becomes `name/0`, `name/1`, …, a matrix `name/0/0`, …"""
     flat: Logs = {}
     for name, value in logs.items():
         array = np.asarray(value, dtype=np.float64)
@@ -83,8 +81,8 @@ def floats(logs: Mapping[str, Any]) -> Logs:
     return flat
 
 
-def whole(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what `floats` took apart in one piece again, as Keras hands it to callbacks: arrays under their names."""
+def with_arrays(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns logs with the arrays that `floats` has split, as Keras passes them to callbacks."""
     parts: dict[str, dict[tuple[int, ...], float]] = {}
     for name, value in logs.items():
         match = _PART.fullmatch(name)
@@ -104,16 +102,16 @@ def _array(parts: Mapping[tuple[int, ...], float]) -> np.ndarray:
 
 
 def checked_logs(logs: Any, task: Task, step: str) -> dict[str, Any]:
-    """Returns what a step returned as a flat dict, a loss of shape `[1]` as a scalar.
+    """Returns the logs of a step as a flat dict, with a loss of shape `[1]` as a scalar.
 
-    It may be nested: `{m.name: m.result() for m in model.metrics}` has a dict inside.
+    Logs may be nested: `{m.name: m.result() for m in model.metrics}` has a dict inside.
 
     Raises:
-      UsageError: It is something else.
+      UsageError: The step returned something else.
     """
     if logs is not None and not isinstance(logs, Mapping):
         raise UsageError(
-            f"returned {kind_of(logs)}, not a dict",
+            f"returned {kind_of(logs)}, must return a dict",
             key=f"{type(task).__name__}.{step}",
             remedy="return {self.loss: loss}",
         )
@@ -124,10 +122,10 @@ def checked_logs(logs: Any, task: Task, step: str) -> dict[str, Any]:
 
 
 def train_logs(shapes: Mapping[str, tuple], task: Task) -> dict[str, tuple]:
-    """Returns what a train step returns, by name and shape.
+    """Returns the shapes of the logs of a train step, checked; a model's own step may return any logs.
 
     Raises:
-      UsageError: The loss is not among them, or one is no scalar. A model's own step may return what it likes.
+      UsageError: The loss is missing, or a value is not a scalar.
     """
     if task.window("train") == "last":
         return dict(shapes)
@@ -148,16 +146,16 @@ def train_logs(shapes: Mapping[str, tuple], task: Task) -> dict[str, tuple]:
 
 
 def validation_logs(shapes: Mapping[str, tuple], task: Task) -> dict[str, tuple]:
-    """Returns what of a validation step is logged: the numbers; of a model's own step, which logs results, all."""
+    """Returns the shapes of the validation outputs that are logged: the scalars; all for a model's own step."""
     every = task.window("validation") == "last"
     return {name: shape for name, shape in shapes.items() if every or shape == ()}
 
 
 def watched_log(names: Sequence[str], task: Task) -> str:
-    """Returns the name of what must stay finite in training: the loss; where there is none, what the task says.
+    """Returns the name of the log that must stay finite in training: `task.watch`, else the loss, else the first one.
 
     Raises:
-      UsageError: The task names something that its steps do not return.
+      UsageError: `task.watch` is not among the logs.
     """
     named = task.watch or (task.loss if task.loss in names else next(iter(names), ""))
     if task.watch and names and task.watch not in names:
@@ -167,12 +165,14 @@ def watched_log(names: Sequence[str], task: Task) -> str:
     return named
 
 
-def refuse_duplicates(names: Sequence[str]) -> None:
-    """Refuses a task whose metrics use a name twice.
+def check_unique(names: Sequence[str]) -> None:
+    """Checks that no two metrics of a task have the same name.
 
     Raises:
-      UsageError: There is such a name.
+      UsageError: Two metrics have the same name.
     """
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UsageError(f"two metrics are named {', '.join(map(repr, twice))}", remedy="give them other names")
+        raise UsageError(
+            f"two metrics are named {', '.join(map(repr, twice))}", key="build_metrics", remedy="give them other names"
+        )

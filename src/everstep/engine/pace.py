@@ -1,8 +1,8 @@
-"""How many steps one call holds.
+"""`Pace`: how many steps one compiled call holds.
 
-A call holds about a second of work at most, so that a signal is answered in time, and its batches fit in memory.
-Where a length has to be compiled, lengths come from a small fixed set: an odd remainder compiles nothing new. The
-choice never shows in logs or in the state: a step gives the same bits in a call of any length.
+A call holds about a second of work at most, so that signals are handled in time, and its batches fit in memory. Where
+each length is compiled separately, lengths come from a small fixed set, so that a remainder compiles nothing new. The
+choice has no effect on logs or state: a step gives the same bits in a call of any length.
 """
 
 LENGTHS = (100, 10, 1)
@@ -11,10 +11,10 @@ BYTES_PER_CALL = 64 * 2**20
 
 
 class Pace:
-    """Plans calls; starts with single steps, until it has seen how long one takes.
+    """Plans the lengths of calls; starts with single steps, until one of them was timed.
 
     Args:
-      lengths: The lengths there may be, long ones first; None for any up to the longest.
+      lengths: The allowed lengths, long ones first; None for any length up to the longest.
     """
 
     def __init__(self, lengths: tuple[int, ...] | None = LENGTHS) -> None:
@@ -25,29 +25,29 @@ class Pace:
 
     @property
     def measuring(self) -> bool:
-        """Whether the next call should be timed: the second one, for the first one compiles."""
+        """Whether the next call should be timed: the second one counts, since the first one compiles."""
         return self._calls < 2
 
     @property
     def is_first(self) -> bool:
-        """Whether no call has been timed yet."""
+        """Whether no call was timed yet."""
         return self._calls == 0
 
-    def batch_of(self, size: int) -> None:
-        """Sets how many bytes a batch has."""
+    def set_batch_bytes(self, size: int) -> None:
+        """Sets the size of a batch in bytes."""
         self._batch_bytes = max(size, 1)
 
-    def took(self, seconds: float) -> None:
-        """Records how long a single step took while `measuring`."""
+    def record(self, seconds: float) -> None:
+        """Records the duration of a single step while `measuring`."""
         self._calls += 1
         if not self.measuring:
             self._longest = int(SECONDS_PER_CALL / max(seconds, 1e-9))
 
     def length(self, window: int, left: int) -> int:
-        """Returns how many steps the next call holds, of the `left` ones of a window.
+        """Returns how many of the `left` steps of a window the next call holds.
 
-        A fixed length serves only where it serves the whole window: compiling one for a remainder would cost more
-        than running the remainder step by step.
+        A fixed length is used only if the window itself is at least that long: compiling a length for a remainder
+        would cost more than running the remainder step by step.
         """
         fits = max(1, min(self._longest, BYTES_PER_CALL // self._batch_bytes))
         if self._lengths is None:

@@ -1,4 +1,4 @@
-"""The type in which a run computes."""
+"""Mixed precision: the dtype in which a run computes."""
 
 import contextlib
 import logging
@@ -16,15 +16,15 @@ _POLICIES = {"float32": "float32", "float16": "mixed_float16", "bfloat16": "mixe
 
 @contextlib.contextmanager
 def precision(dtype: str | None) -> Iterator[None]:
-    """Sets the global dtype policy while the model is built and used, and puts the old one back.
+    """Sets the global dtype policy while the model is built and used, and restores the previous one.
 
-    One inside of another says nothing twice.
+    Nested blocks warn only once.
     """
     before = keras.config.dtype_policy()
-    policy = f"mixed_{dtype}" if dtype in ("float16", "bfloat16") else dtype
+    policy = None if dtype is None else _POLICIES.get(dtype, dtype)
     if dtype == "float16" and policy != before.name and not has_accelerator():
         logger.warning(
-            "runtime.mixed_precision_dtype=float16 on a CPU: slower than float32, and without attention on JAX"
+            "runtime.mixed_precision_dtype=float16 on a CPU is slower than float32, and attention does not run on JAX"
         )
     if policy is not None:
         keras.config.set_dtype_policy(policy)
@@ -35,16 +35,16 @@ def precision(dtype: str | None) -> Iterator[None]:
 
 
 def set_mixed_precision_policy(dtype: str) -> None:
-    """Makes layers that are built from now on compute in a type, and keep their variables in float32.
+    """Makes layers that are built after this call compute in a dtype, with variables in float32.
 
-    `run_experiment` does so by itself while it runs, where `runtime.mixed_precision_dtype` is set; this is for
-    models that are built before.
+    `run_experiment` does this by itself if `runtime.mixed_precision_dtype` is set; this function is for models that are
+    built before it is called.
 
     Args:
       dtype: `float32`, `float16` or `bfloat16`.
 
     Raises:
-      UsageError: It is none of them.
+      UsageError: The dtype is another one.
     """
     if dtype not in _POLICIES:
         raise UsageError(key="runtime.mixed_precision_dtype", received=dtype, remedy=nearest(str(dtype), _POLICIES))

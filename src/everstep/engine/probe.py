@@ -1,4 +1,4 @@
-"""What is watched while a step is traced: variables that it creates or uses, and the class labels that it is given."""
+"""Records what a step does while it is traced: variables that it creates or uses, and its sparse class labels."""
 
 import contextlib
 import dataclasses
@@ -13,20 +13,20 @@ from everstep.errors import UsageError
 
 @dataclasses.dataclass
 class Watched:
-    """The variables that were created, read or assigned meanwhile."""
+    """The variables that were created, read or assigned inside a block."""
 
     created: list[keras.Variable] = dataclasses.field(default_factory=list)
     touched: dict[int, keras.Variable] = dataclasses.field(default_factory=dict)
 
     @property
     def all(self) -> list[keras.Variable]:
-        """All of them."""
+        """All recorded variables."""
         return [*self.created, *self.touched.values()]
 
 
 @contextlib.contextmanager
 def watch_variables() -> Iterator[Watched]:
-    """Yields a record of the variables that are created, read and assigned meanwhile."""
+    """Yields a record of the variables that are created, read or assigned inside the block."""
     watched = Watched()
     init, value, assign = _explained_init(), keras.Variable.value, keras.Variable.assign
 
@@ -52,10 +52,10 @@ def watch_variables() -> Iterator[Watched]:
 
 @contextlib.contextmanager
 def no_new_variables() -> Iterator[None]:
-    """Refuses variables created meanwhile.
+    """Refuses variables that are created inside the block.
 
-    In a compiled step a new variable would leak: created while tracing, held by no
-    object, and created again by the next trace.
+    In a compiled step a new variable would leak: created while tracing, held by no object, and created again by the
+    next trace.
     """
     init = _explained_init()
 
@@ -68,7 +68,7 @@ def no_new_variables() -> Iterator[None]:
 
 
 def _explained_init() -> Callable[..., None]:
-    """Returns the constructor of variables with better words where a backend refuses one while it traces."""
+    """Returns the constructor of variables, with an explained error if the backend cannot create one while tracing."""
     init = keras.Variable.__init__
 
     def explained(self: keras.Variable, *args: Any, **kwargs: Any) -> None:
@@ -84,14 +84,15 @@ def _explained_init() -> Callable[..., None]:
 
 def _created_inside(name: str) -> UsageError:
     return UsageError(
-        f"variable {name!r} is created inside a step",
+        "is created inside a step",
+        key=f"variable {name!r}",
         remedy="create it in __init__ or build_model and keep it in an attribute",
     )
 
 
 @contextlib.contextmanager
 def replaced(name: str, replacement: Any) -> Iterator[None]:
-    """Replaces an attribute of `keras.Variable` for a while."""
+    """Replaces an attribute of `keras.Variable` inside the block."""
     own = vars(keras.Variable).get(name)
     setattr(keras.Variable, name, replacement)
     try:
@@ -105,7 +106,7 @@ def replaced(name: str, replacement: Any) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class SparseLabels:
-    """What a sparse cross-entropy was called with."""
+    """The labels that a sparse cross-entropy was called with, and the number of classes."""
 
     target: Any
     classes: int
@@ -113,10 +114,10 @@ class SparseLabels:
 
 @contextlib.contextmanager
 def watch_sparse_labels(clip: bool = False) -> Iterator[list[SparseLabels]]:
-    """Yields the list of labels that sparse cross-entropies are called with meanwhile.
+    """Yields the list of labels that sparse cross-entropies are called with inside the block.
 
     Args:
-      clip: Whether labels out of range are brought into it, where they would fail: the result is not wanted.
+      clip: Whether to clip labels that are out of range, which would fail; for calls whose result is not used.
     """
     seen: list[SparseLabels] = []
     original = keras_backend.nn.sparse_categorical_crossentropy

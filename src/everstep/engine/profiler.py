@@ -1,6 +1,6 @@
-"""A trace of some steps, by the profiler of the backend, in files that TensorBoard or Perfetto opens.
+"""Traces of training steps, taken by the profiler of the backend, for TensorBoard or Perfetto.
 
-Tracing changes nothing: the same programs run on the same numbers.
+Tracing does not change results: the same programs run on the same numbers.
 """
 
 import contextlib
@@ -14,16 +14,16 @@ import keras
 from everstep.engine.engine import Engine
 
 NAME = "train"
-"""What the events of our steps are called in a trace."""
+"""The name of the events of training steps in a trace."""
 
 
 class Trace:
     """A trace that is being taken.
 
     Args:
-      engine: Whose calls become events, each with the number of its first step, counted from 0.
-      directory: Where the files go.
-      step: Returns the steps done so far.
+      engine: The engine whose calls become events, each with the number of its first step, counted from 0.
+      directory: Where the files are written.
+      step: Returns the number of steps done so far.
     """
 
     def __init__(self, engine: Engine, directory: Path, step: Callable[[], int]) -> None:
@@ -33,7 +33,7 @@ class Trace:
         self._mark(step)
 
     def stop(self) -> str:
-        """Ends the trace when the device is idle; returns how to open its files."""
+        """Waits for the device and ends the trace; returns how to open its files."""
         for name in ("_train", "_train_step"):
             vars(self._engine).pop(name, None)
         self._engine.wait()
@@ -41,9 +41,9 @@ class Trace:
         return self._profiler.how_to_open
 
     def _mark(self, step: Callable[[], int]) -> None:
-        """Makes an event of every compiled call, or of every step where they are run one by one.
+        """Records an event for every compiled call, or, on an eager backend, for every step.
 
-        The engine's own methods are hidden behind others while the trace is taken: without one, nothing is checked.
+        Methods of the engine are replaced while the trace is taken, so that training without a trace costs nothing.
         """
         engine, event = self._engine, self._profiler.event
         if not engine.is_eager:
@@ -86,7 +86,7 @@ class _JaxProfiler:
 
         self._profiler = jax.profiler
         options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0  # every call of a Python function would hide what matters
+        options.python_tracer_level = 0  # events of all Python calls would hide the rest
         jax.profiler.start_trace(str(directory), profiler_options=options)
 
     def stop(self) -> None:

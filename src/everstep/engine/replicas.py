@@ -1,9 +1,8 @@
 """One step on several devices of a machine, under a `tf.distribute` strategy.
 
-Every replica takes its slice of the global batch. The one place where a loss is scaled for that is
-`everstep.value_and_grad`, which weighs it by the slice's share of the batch, so that the sum of the gradients is the
-gradient of the mean; it returns that sum. What Keras would do for several replicas is switched off meanwhile
-(`as_on_one_device`).
+Every replica takes its slice of the global batch. `everstep.value_and_grad` is the only place that scales a loss for
+this: it weights the loss by the slice's share of the batch, so that the sum of the gradients is the gradient of the
+mean, and returns that sum. Keras's own handling of replicas is disabled meanwhile (`as_on_one_device`).
 """
 
 import contextlib
@@ -27,17 +26,17 @@ logger = logging.getLogger(__name__)
 
 
 class Replicas:
-    """The replicas of the strategy in whose scope it is made; one, where there is none."""
+    """The replicas of the strategy whose scope is active; one replica without a strategy."""
 
     def __init__(self) -> None:
         self.strategy = tf.distribute.get_strategy()
         self.count = self.strategy.num_replicas_in_sync
         self._is_alone = not tf.distribute.has_strategy()
-        self._is_first = True  # later batches may be the rest of an epoch
+        self._is_first = True  # only the first batch is checked: later ones may be the rest of an epoch
 
     def run(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
-        """Runs a step on every replica; returns what it returned, per replica where there are several."""
-        if self._is_alone:  # a strategy of one device wants its own context all the same
+        """Runs a step on every replica; returns its outputs, one per replica if there are several."""
+        if self._is_alone:  # unlike a strategy of one device, which needs its context
             return step(batch)
         if self.count == 1:
             return self.strategy.run(step, args=(batch,))
@@ -49,11 +48,11 @@ class Replicas:
         return {name: self.parts(value)[:1] for name, value in outputs.items()}
 
     def results(self, outputs: Any) -> dict[str, tuple]:
-        """Returns the outputs on the host, a tuple with one entry per replica that had samples."""
+        """Returns the outputs on the host, as tuples with one entry per replica that had samples."""
         return {name: tuple(part.numpy() for part in self.parts(value)) for name, value in outputs.items()}
 
     def parts(self, value: Any) -> tuple:
-        """Returns what each replica returned."""
+        """Returns the value of each replica."""
         return value if isinstance(value, tuple) else self.strategy.experimental_local_results(value)
 
     def _on_one(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
@@ -67,21 +66,21 @@ class Replicas:
             return step(own)
 
     def _can_share(self, batch: Batch) -> bool:
-        """Whether every replica gets samples; else all take the whole batch, and the first one's sums count."""
+        """Whether every replica gets samples; if not, all compute the whole batch, and the first one's sums count."""
         return min(_sizes(batch)) >= self.count
 
     def _warn_if_idle(self, batch: Batch) -> None:
         if self._is_first and not self._can_share(batch):
             logger.warning(
-                "a batch of %d is too small for %d replicas, and each of them computes the whole: choose a larger "
-                "task.train_data.global_batch_size, or that of task.validation_data, or fewer devices",
+                "a batch of %d is too small for %d replicas, so each of them computes the whole batch: set a larger "
+                "task.train_data.global_batch_size, or that of task.validation_data, or use fewer devices",
                 min(_sizes(batch)),
                 self.count,
             )
         self._is_first = False
 
     def _slice(self, size: int, replica: int) -> slice:
-        """Returns a replica's part of an array; the arrays of several tasks may differ in length."""
+        """Returns the part of one replica of an array; the arrays of several tasks may differ in length."""
         return slice(size * replica // self.count, size * (replica + 1) // self.count)
 
 
@@ -90,15 +89,15 @@ def _sizes(batch: Batch) -> list[int]:
 
 
 class Share:
-    """What one replica does of one step.
+    """The share of one replica in one step.
 
-    Gradients are summed over the replicas once: those that `everstep.value_and_grad` takes when it takes them, those
-    of another tape when they are applied. Which is which is told by the tensor, and, where somebody has clipped it, by
-    the variable.
+    Gradients are summed over the replicas once: those of `everstep.value_and_grad` when they are computed, those of
+    another tape when they are applied. A gradient that was summed already is recognized by its tensor or, if the step
+    has clipped it, by its variable.
 
     Args:
-      parts: How many it has of how many samples; of each task, where a batch is of several.
-      counts: Whether its metrics and sums count; False where another replica has the same samples.
+      parts: Pairs of the samples of this replica and those of the whole batch; one pair for each task of the batch.
+      counts: Whether its metrics and sums count; False if another replica has the same samples.
     """
 
     def __init__(self, parts: set[tuple[int, int]], counts: bool = True) -> None:
@@ -113,7 +112,7 @@ class Share:
         """The part of the global batch that this replica works on.
 
         Raises:
-          UsageError: It is another for each task.
+          UsageError: The part differs between the tasks of the batch.
         """
         weights = {Fraction(own, whole) for own, whole in self._parts}
         if len(weights) > 1:
@@ -121,19 +120,19 @@ class Share:
             raise UsageError(
                 f"replicas cannot take the same part of batches of {sizes} samples",
                 key="task_routines",
-                remedy="choose for each task_config.train_data.global_batch_size a multiple of the number of replicas",
+                remedy="set each task_config.train_data.global_batch_size to a multiple of the number of replicas",
             )
         return float(weights.pop())
 
     def sum(self, gradients: list[Any], variables: list[keras.Variable]) -> list[Any]:
-        """Returns the gradients of all replicas, added up, and remembers them."""
+        """Returns the gradients summed over all replicas, and remembers them as summed."""
         summed = _reduced(tf.distribute.ReduceOp.SUM, gradients)
         self._summed.update({id(gradient): gradient for gradient in summed})
         self._waiting.update(map(_key, variables))
         return summed
 
     def ready(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Returns gradients as an optimizer is to see them: of the whole batch, and the same on every replica."""
+        """Returns gradients for an optimizer: of the whole batch, and the same on every replica."""
         new: dict[int, Any] = {}
         changed: dict[int, Any] = {}
         for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
@@ -141,7 +140,7 @@ class Share:
                 (changed if _key(variable) in self._waiting else new)[index] = gradient
         self._waiting.difference_update(map(_key, variables))
         result = dict(enumerate(gradients))
-        # What was made of a sum is a sum, but may differ between replicas where chance had a hand in it.
+        # What a step computes from a sum is a sum, but may differ between replicas if it draws random numbers.
         for how, chosen in ((tf.distribute.ReduceOp.SUM, new), (tf.distribute.ReduceOp.MEAN, changed)):
             result |= dict(zip(chosen, _reduced(how, list(chosen.values())), strict=True))
         return list(result.values())
@@ -157,19 +156,19 @@ def _key(variable: Any) -> int:
 
 # -- Keras on several replicas ----------------------------------------------------------------------------------------
 
-# While a step is traced (`as_on_one_device`), and on the threads of replicas alone, Keras computes as on one device:
+# While a step is traced (`as_on_one_device`), and only on the threads of replicas, Keras computes as on one device:
 #
-# - Its loss objects divide by the number of replicas; plain functions do not. Here neither does, unless a step is
-#   written by Keras's rules (`everstep.task.grad.losses_divided_by_keras`).
-# - Its optimizers clip what a replica has of a gradient, and look for overflows in what the first replica has of it,
-#   before they sum. Here they get the sum.
-# - They accumulate gradients inside a `cond` on every replica, which `tf.distribute` refuses. Here the `cond` is around
-#   the replicas.
+# - Keras's loss objects divide by the number of replicas; plain functions do not. Here neither does, unless a step
+#   follows Keras's rules (`everstep.task.grad.losses_divided_by_keras`).
+# - Keras's optimizers clip the gradients of each replica, and check those of the first replica for overflows, before
+#   they sum. Here they get the sum.
+# - They accumulate gradients inside a `cond` on every replica, which `tf.distribute` does not support. Here the `cond`
+#   is around the replicas.
 
 
 @contextlib.contextmanager
 def as_on_one_device() -> Iterator[None]:
-    """Changes Keras for the time of the block."""
+    """Replaces the functions of Keras that handle replicas inside the block."""
     with contextlib.ExitStack() as stack:
         for owner, name, make in _CHANGES:
             original = getattr(owner, name)
@@ -187,7 +186,7 @@ def _unscaled(original: Any) -> Callable[[Any], Any]:
 
 
 def _of_sums(original: Any) -> Callable[..., None]:
-    """Makes `apply` sum the gradients first; optimizers inside this one get them as they are."""
+    """Makes `apply` sum the gradients first; wrapped optimizers get the sum."""
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         share = _share()
@@ -218,7 +217,7 @@ def _accumulating(original: Any) -> Callable[..., None]:
 
 
 def _accumulate(optimizer: Any, strategy: Any, new: list[Any], held: list[Any], variables: Sequence[Any]) -> None:
-    """Adds gradients to those held, or updates with the mean of both; called once for all replicas."""
+    """Adds gradients to the accumulated ones, or updates with their mean; called once for all replicas."""
 
     def update(gradients: list[Any]) -> None:
         count = optimizer.gradient_accumulation_steps
@@ -240,7 +239,7 @@ def _accumulate(optimizer: Any, strategy: Any, new: list[Any], held: list[Any], 
 
 
 def _counting(original: Any) -> Callable[..., None]:
-    """Keeps a replica that has the samples of another from adding to the sums of both."""
+    """Keeps a replica that has the samples of another one from adding to the sums twice."""
 
     def assign(self: Any, value: Any) -> None:
         share = _share()

@@ -1,10 +1,10 @@
-"""Every variable of a run under a key that does not depend on chance.
+"""Stable keys for every variable of a run.
 
-Keras paths are not such keys: a second model in one process is `sequential_1/dense_3`, seed generators do not say
-whose they are, and two optimizers or metrics may share a name. A key here is a role (`model`, `optimizer`,
-`metrics.train`, `task.<attribute>`, `model.<attribute>`, …) and the path below it, with the numbers Keras added counted
-anew per role. What still has the key of another variable, such as the same metric on two outputs, gets a number after
-it, in the order in which the owner holds them. The same program gives the same keys in every process and on every
+Keras paths are not stable: a second model in one process is `sequential_1/dense_3`, the path of a seed generator does
+not name its owner, and two optimizers or metrics may share a name. A key here is a role (`model`, `optimizer`,
+`metrics.train`, `task.<attribute>`, `model.<attribute>`, …) and the path below it, with the numbers that Keras added
+counted again per role. A variable whose key is taken, such as that of the same metric on two outputs, gets a number
+appended, in the order in which the owner holds them. The same program gives the same keys in every process and on every
 backend.
 """
 
@@ -25,7 +25,7 @@ from everstep.types import State
 _NORMS = "window.train/norms/"
 
 Owners = Mapping[str, Any]
-"""Role to what holds variables: a Keras object, a Variable, or lists and dicts of them."""
+"""The holders of variables by role: Keras objects, Variables, or lists and dicts of them."""
 
 
 def collect(owners: Owners, used: Iterable[keras.Variable] = ()) -> dict[str, keras.Variable]:
@@ -35,9 +35,9 @@ def collect(owners: Owners, used: Iterable[keras.Variable] = ()) -> dict[str, ke
     under `model`.
 
     Args:
-      owners: What holds variables, by role.
-      used: Variables that steps use. Those that a layer of the model keeps without counting them among its weights,
-        such as what a stateful RNN remembers, join the model's.
+      owners: The holders of variables, by role.
+      used: Variables that steps use. Those that a layer of the model keeps outside its weights, such as the state of
+        a stateful RNN, are added to the model's.
     """
     keyed: dict[str, keras.Variable] = {}
     names: dict[int, str] = {}
@@ -52,25 +52,25 @@ def collect(owners: Owners, used: Iterable[keras.Variable] = ()) -> dict[str, ke
 
 
 def task_owners(task: Any) -> dict[str, Any]:
-    """Returns what a task keeps in its attributes and belongs to the state, by role `task.<attribute>`."""
+    """Returns the attributes of a task that hold variables, by role `task.<attribute>`."""
     found = {f"task.{name}": value for name, value in sorted(vars(task).items())}
     return {role: value for role, value in found.items() if holds_variables(value)}
 
 
 def model_owners(model: keras.Model, used: Iterable[keras.Variable] = ()) -> dict[str, Any]:
-    """Returns what a model keeps in its attributes beside its layers, by role `model.<attribute>`.
+    """Returns the attributes of a model that hold variables beside its layers, by role `model.<attribute>`.
 
-    Optimizers above all, which Keras does not count among what a model consists of. Attributes with a leading
-    underscore, and `optimizer`, are Keras's own: they belong to the state where steps use what they hold.
+    These are mainly optimizers, which Keras does not track as parts of a model. `optimizer` and attributes with a
+    leading underscore belong to Keras: they are part of the state only if steps use what they hold.
 
     Args:
-      model: The model.
+      model: The model whose attributes are searched.
       used: The variables that steps use.
     """
     ids = {id(variable) for variable in used}
 
     def counts(name: str, value: Any) -> bool:
-        if name.startswith("_self_"):  # where TensorFlow notes once more what the other attributes hold
+        if name.startswith("_self_"):  # TensorFlow's bookkeeping of the other attributes
             return False
         if name.startswith("_") or name == "optimizer":
             return any(id(variable) in ids for variable in _all_variables(value))
@@ -84,8 +84,8 @@ def canonical(value: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
 
     Args:
       value: The array; it may be a view of the device's memory.
-      into: An array that is no longer needed. Its memory is used again if it fits: that of a new one is given by the
-        system page by page, which takes longer than to copy.
+      into: An array that is no longer needed. Its memory is reused if it fits: the system provides new memory page by
+        page, which takes longer than the copy.
     """
     dtype = np.dtype(np.int64) if value.dtype.kind in "iu" else value.dtype
     if into is None or (into.shape, into.dtype) != (value.shape, dtype):
@@ -95,10 +95,10 @@ def canonical(value: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
 
 
 def checked(expected: Mapping[str, keras.Variable], given: State) -> State:
-    """Returns a state that fits; whether norms are measured may change from one attempt to the next.
+    """Returns a state that fits the expected variables; attempts of a run may differ in whether they measure norms.
 
     Raises:
-      UsageError: Keys are missing or unexpected, or shapes or dtypes differ; names everything that is wrong.
+      UsageError: Keys are missing or unexpected, or shapes or dtypes differ; lists all differences.
     """
     given = {key: value for key, value in given.items() if key in expected or not key.startswith(_NORMS)}
     given |= {key: np.zeros((), "float32") for key in expected if key.startswith(_NORMS) and key not in given}
@@ -125,7 +125,7 @@ def checked(expected: Mapping[str, keras.Variable], given: State) -> State:
 
 
 def _changed_metrics(expected: Iterable[str], given: Iterable[str]) -> str:
-    """Returns which metrics are new and which are gone, where nothing but metrics and their means has changed."""
+    """Returns the metrics that were added and removed; empty if other parts of the state have changed, too."""
     new, gone = sorted(set(expected) - set(given)), sorted(set(given) - set(expected))
     if not new + gone or not all(key.startswith(("metrics.", "window.")) for key in new + gone):
         return ""
@@ -137,10 +137,10 @@ def _changed_metrics(expected: Iterable[str], given: Iterable[str]) -> str:
 
 
 def check_held(keyed: Mapping[str, keras.Variable], used: Iterable[keras.Variable]) -> None:
-    """Refuses variables that a step uses and no object holds: they would neither learn nor be saved.
+    """Refuses variables that a step uses and no object holds: they would neither be trained nor saved.
 
     Raises:
-      UsageError: There is one; the message says where to keep it.
+      UsageError: There is one; the remedy says where to keep it.
     """
     held = {id(variable) for variable in keyed.values()}
     strays = sorted({variable.path for variable in used if id(variable) not in held})
@@ -183,10 +183,10 @@ def _all_variables(value: Any) -> list[keras.Variable]:
 
 
 def name_variables(task: Any, model: keras.Model, optimizer: Any) -> None:
-    """Gives the optimizer, and those that the task and the model keep, the names by which they choose variables.
+    """Passes stable names of variables to all optimizers of a run, which may select variables by name.
 
-    Those of the model have their keys in a checkpoint without `model/`, such as `encoder/layer_norm/bias`; those that
-    the task keeps in an attribute have them as they are: `task.critic/dense/kernel`.
+    The name of a variable of the model is its key in a checkpoint without `model/`, such as `encoder/layer_norm/bias`;
+    that of a variable in an attribute of the task is the whole key: `task.critic/dense/kernel`.
     """
 
     def names() -> dict[int, str]:
@@ -226,7 +226,7 @@ class _Role:
                 self._add_variable(variable, f"{self.role}/{below}{self._path(owner, variable)}")
 
     def add_kept(self, model: keras.Layer, wanted: Mapping[int, keras.Variable]) -> None:
-        """Adds, of some variables, those that a layer of the model keeps in an attribute."""
+        """Adds those of the wanted variables that a layer of the model keeps in an attribute."""
         for layer in model._flatten_layers():
             for _, value in sorted(vars(layer).items()):
                 for leaf in nest.flatten([value]):
@@ -234,7 +234,7 @@ class _Role:
                         self._add_variable(leaf, f"{self.role}/{self._path(model, leaf)}")
 
     def _add_variable(self, variable: keras.Variable, key: str) -> None:
-        """Adds a variable; one whose key is taken gets a number: slots of Adafactor, one metric on two outputs."""
+        """Adds a variable, numbered if its key is taken: slots of Adafactor, the same metric on two outputs."""
         key = key.rstrip("/")
         names = itertools.chain([key], (f"{key}_{number}" for number in itertools.count(1)))
         key = next(name for name in names if name not in self.keyed)
@@ -254,7 +254,7 @@ class _Role:
         return self._renumber(parts, _automatic_names(owner))
 
     def _slot_path(self, optimizer: keras.Optimizer, variable: keras.Variable) -> str:
-        """Names a slot after the variable it serves: `adam/sequential_1_dense_3_kernel_momentum` says too much."""
+        """Names a slot after its variable; Keras's name, `adam/sequential_1_dense_3_kernel_momentum`, is not stable."""
         inner = getattr(optimizer, "inner_optimizer", None)
         if inner is not None and any(variable is v for v in inner.variables):
             return f"inner/{self._slot_path(inner, variable)}"
@@ -290,7 +290,7 @@ def _targets(optimizer: Any) -> list[keras.Variable]:
 
 
 def _automatic_names(owner: Any) -> set[str]:
-    """Returns the names Keras would give, unnumbered, to the parts of an owner."""
+    """Returns the names, without numbers, that Keras gives to the parts of an owner by default."""
     parts: Iterable[Any] = [owner]
     if isinstance(owner, keras.Layer):
         parts = owner._flatten_layers(include_self=True, recursive=True)

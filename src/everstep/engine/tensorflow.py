@@ -31,7 +31,7 @@ class TensorFlowEngine(Engine):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # The number of steps is data here: any length runs in the one compiled loop.
+        # The number of steps is an input of the compiled loop, so a call may have any length.
         self.pace = Pace(lengths=None)
         self._replicas = Replicas()
         self._random = StepRandom()
@@ -42,7 +42,7 @@ class TensorFlowEngine(Engine):
         return {"device": device, "loop": "while", "xla": bool(self._xla), "replicas": self._replicas.count}
 
     def strategy(self) -> Any:
-        """Returns the `tf.distribute` strategy in whose scope this is called."""
+        """Returns the `tf.distribute` strategy whose scope is active."""
         return tf.distribute.get_strategy()
 
     @property
@@ -52,7 +52,7 @@ class TensorFlowEngine(Engine):
     # -- compiling -------------------------------------------------------------------------------------------------
 
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
-        # A bare graph: a tf.function would trace twice, and refuse what only the second pass creates.
+        # A bare graph: a tf.function would trace twice, and reject variables that only the second pass creates.
         graph = tf.__internal__.FuncGraph("trace")
         with summaries_refused(), graph.as_default(), watch_sparse_labels() as seen, self._random.drawing():
             placed = nest.map_leaves(_placeholder, batch)
@@ -66,7 +66,7 @@ class TensorFlowEngine(Engine):
         self._readers = {kind: _function(functools.partial(self._read, kind)) for kind in self.windows}
 
     def _loop(self, kind: str, data: Any) -> Any:
-        """Returns the compiled loop for batches of these shapes; the number of batches is left open."""
+        """Returns the compiled loop for batches of these shapes, for any number of batches."""
         spec = _spec(data)
         key = (kind, *((tuple(s.shape[1:]), s.dtype) for s in nest.flatten(spec)))
         if key not in self._loops:
@@ -100,7 +100,7 @@ class TensorFlowEngine(Engine):
     # -- running ---------------------------------------------------------------------------------------------------
 
     def place(self, data: Any) -> Any:
-        """Puts a block's data on the device."""
+        """Places the data of a block on the device."""
         return nest.map_leaves(lambda leaf: tf.convert_to_tensor(on_host(leaf)), data)
 
     def _sparse(self, parts: SparseArray) -> Any:
@@ -120,18 +120,18 @@ class TensorFlowEngine(Engine):
         return self._replicas.results(self._single_validation(batch))
 
     def _call(self, kind: str, piece: Piece) -> None:
-        # In TensorFlow's order, which sorts the keys of dicts: that of the batch may be another.
+        # In the order of TensorFlow, which sorts the keys of dicts; the order of the batch may differ.
         leaves = [leaf for leaf in tf.nest.flatten(piece.placed) if leaf is not None]
         self._loop(kind, piece.placed)(*leaves)
 
     def _single_validation(self, batch: Batch) -> dict[str, Any]:
         if "single" not in self._loops:
             self._loops["single"] = _function(self._validation_step)
-        with self._random.drawing():  # a batch of another shape is traced when it comes
+        with self._random.drawing():  # a batch of a new shape is traced now
             return self._loops["single"](batch)
 
     def wait(self) -> None:
-        """Waits until the steps handed to the device are done."""
+        """Waits until the device has finished all steps."""
         self.windows["train"].samples.numpy()
 
     def read(self, kind: str) -> Logs:
@@ -144,7 +144,7 @@ class TensorFlowEngine(Engine):
         self.windows[kind].reset()
 
     def train_step_flops(self, batch: Batch) -> float | None:
-        """Returns the operations of a training step; reads the loop that ran batches of this one's shape."""
+        """Returns the operations of a training step, from the compiled loop for batches of this shape."""
         shapes = tuple(tuple(leaf.shape) for leaf in nest.flatten(batch))
         ran = {tuple(shape for shape, _ in key[1:]): loop for key, loop in self._loops.items() if key[0] == "train"}
         return flops.of_tensorflow_loop(ran[shapes]) if shapes in ran else None
@@ -158,10 +158,10 @@ class TensorFlowEngine(Engine):
     # -- state: the Keras objects hold it ------------------------------------------------------------------------------
 
     def push(self) -> None:
-        """Shows the state to the Keras objects; they are it."""
+        """Does nothing: the Keras variables are the state."""
 
     def pull(self) -> None:
-        """Takes the state from the Keras objects; they are it."""
+        """Does nothing: the Keras variables are the state."""
 
     def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
         return {key: _view(self.variables[key].value.read_value()) for key in keys}
@@ -172,7 +172,7 @@ class TensorFlowEngine(Engine):
 
 
 def _view(tensor: tf.Tensor) -> np.ndarray:
-    """Returns a tensor's memory, not copied; a single bfloat16 is the one that NumPy cannot look at in this way."""
+    """Returns a view of the memory of a tensor; a copy of a scalar, since NumPy cannot view one in bfloat16."""
     return np.asarray(tensor if tensor.shape.rank else tensor.numpy())
 
 
@@ -181,12 +181,12 @@ def _has_gpu() -> bool:
 
 
 def _function(fn: Callable[..., Any], **options: Any) -> Any:
-    """Compiles without autograph, as Keras does: `if tensor:` is the error it is on every backend."""
+    """Compiles without autograph, as Keras does: `if tensor:` is an error, as on every backend."""
     return tf.function(fn, autograph=False, **options)
 
 
 def _source(tensor: Any) -> Any:
-    """Returns the tensor that this one is, but for type and shape."""
+    """Returns the tensor that this one was made from by changes of type and shape only."""
     unchanging = {"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze"}
     while isinstance(tensor, tf.Tensor) and tensor.op.type in unchanging:
         tensor = tensor.op.inputs[0]
@@ -194,7 +194,7 @@ def _source(tensor: Any) -> Any:
 
 
 def _spec(data: Any) -> Any:
-    """Returns the spec of blocks like this one, of any number of batches, and any number of sparse or ragged values."""
+    """Returns the spec of blocks like this one, for any number of batches and of sparse or ragged values."""
     if isinstance(data, SparseArray):
         rank = data.indices.shape[-1]
         open_ended = {"indices": [None, None, rank], "values": [None, None]}
@@ -223,15 +223,15 @@ def _shape(value: Any) -> tuple:
 
 # -- random numbers ---------------------------------------------------------------------------------------------------
 
-# `tf.random` keeps its position inside its operations, where no checkpoint reaches it: a resumed run would draw other
+# `tf.random` keeps its state inside its operations, and no checkpoint contains that: a resumed run would draw other
 # numbers. While steps are traced, its functions draw from a seed generator instead, which is saved with the state.
 
 
 class StepRandom:
-    """Where the steps of an engine draw what they ask `tf.random` for.
+    """Replaces the generator of `tf.random` in the steps of an engine by one that is saved.
 
     Attributes:
-      generator: What is saved of it; None as long as no step has drawn anything.
+      generator: The generator, part of the saved state; None until a step draws a number.
     """
 
     def __init__(self) -> None:
@@ -239,7 +239,7 @@ class StepRandom:
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Inside the block `tf.random` draws from the generator, in this thread and in those of its replicas."""
+        """Makes `tf.random` draw from the generator inside the block, in this thread and in those of its replicas."""
         thread = threading.get_ident()
         with contextlib.ExitStack() as stack:
             for name, draw in _DRAWS.items():
@@ -250,7 +250,7 @@ class StepRandom:
 
     def _replaced(self, thread: int, original: Callable[..., Any], draw: Callable[..., Any]) -> Callable[..., Any]:
         def drawn(*args: Any, seed: int = 0, seed2: int = 0, **kwargs: Any) -> Any:
-            if threading.get_ident() != thread and current_share() is None:  # data that is read meanwhile
+            if threading.get_ident() != thread and current_share() is None:  # the thread that reads data
                 return original(*args, seed=seed, seed2=seed2, **kwargs)
             kwargs.pop("name", None)
             return draw(self._next(), *args, **kwargs)
@@ -276,30 +276,30 @@ _DRAWS: dict[str, Callable[..., Any]] = {
         logits, num_samples, seed, dtype=output_dtype
     ),
 }
-"""Each function of `tf.random` that keeps a position, and the one without that stands in for it."""
+"""Each stateful function of `tf.random`, and its stateless replacement."""
 
 
 # -- tf.summary inside a step -----------------------------------------------------------------------------------------
 
 
 class _RefusedSummaries(tf.summary.SummaryWriter):
-    """Takes the place of the writer that there is not; what is written to it is an error."""
+    """A default writer that raises an error when a step writes to it."""
 
     @property
-    def _resource(self) -> None:  # asked for by every function of tf.summary that writes
+    def _resource(self) -> None:  # read by every function of tf.summary that writes
         raise UsageError(
-            "tf.summary is called in a step, where nothing records it",
+            "tf.summary is called in a step, where no writer records it",
             remedy="return the scalar from train_step or validation_step, {self.loss: loss, 'name': value}, and it is "
             "logged; or set a writer of your own as the default, with "
             "tf.summary.create_file_writer(folder).as_default(): …",
         )
 
     def flush(self) -> None:
-        """Has nothing to write."""
+        """Does nothing: there is never anything to write."""
 
 
 def summaries_refused() -> contextlib.AbstractContextManager[None]:
-    """Inside the block `tf.summary` raises UsageError, unless somebody has set a writer to write to."""
+    """Makes `tf.summary` raise UsageError inside the block, unless the user has set a default writer."""
     if bool(tf.summary.should_record_summaries()):
         return contextlib.nullcontext()
     refusing: contextlib.AbstractContextManager[None] = _RefusedSummaries().as_default(step=0)

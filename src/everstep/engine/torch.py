@@ -33,7 +33,7 @@ class TorchEngine(Engine):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.pace = Pace(lengths=None)  # nothing is compiled, so a piece may have any length
+        self.pace = Pace(lengths=None)  # nothing is compiled, so a call may have any length
 
     def describe(self) -> dict[str, Any]:
         """Returns how steps are run, for the run's record."""
@@ -44,8 +44,8 @@ class TorchEngine(Engine):
 
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
         _refuse_buffers(self.model)
-        # There are no shapes without values here: the step is run, and what it did is undone.
-        with nothing_drawn(self.task), undone(), watch_sparse_labels(clip=True) as seen:
+        # PyTorch has no tracing on shapes: the step runs on values, and its changes are undone.
+        with no_global_draws(self.task), undone(), watch_sparse_labels(clip=True) as seen:
             placed = self.place(batch)
             with _NoDecisions(self.task):
                 outputs = step(placed)
@@ -54,12 +54,12 @@ class TorchEngine(Engine):
         return {name: tuple(getattr(value, "shape", ())) for name, value in outputs.items()}
 
     def _compile(self) -> None:
-        """Nothing is compiled: a step costs the same the first time."""
+        """Does nothing: steps run eagerly."""
 
     # -- running ---------------------------------------------------------------------------------------------------
 
     def place(self, data: Any) -> Any:
-        """Puts a block's data on the device."""
+        """Places the data of a block on the device."""
         return nest.map_leaves(lambda leaf: keras.ops.convert_to_tensor(on_host(leaf)), data)
 
     def _sparse(self, parts: SparseArray) -> Any:
@@ -79,7 +79,7 @@ class TorchEngine(Engine):
         return {name: (_view(keras.ops.convert_to_tensor(value)),) for name, value in outputs.items()}
 
     def wait(self) -> None:
-        """Waits until the steps handed to the device are done."""
+        """Waits until the device has finished all steps."""
         if _device().type == "cuda":
             torch.cuda.synchronize()
 
@@ -103,10 +103,10 @@ class TorchEngine(Engine):
     # -- state: the Keras objects hold it ------------------------------------------------------------------------------
 
     def push(self) -> None:
-        """Shows the state to the Keras objects; they are it."""
+        """Does nothing: the Keras variables are the state."""
 
     def pull(self) -> None:
-        """Takes the state from the Keras objects; they are it."""
+        """Does nothing: the Keras variables are the state."""
 
     def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
         return {key: _view(self.variables[key].value) for key in keys}
@@ -117,20 +117,20 @@ class TorchEngine(Engine):
 
 
 def _refuse_buffers(model: keras.Model) -> None:
-    """Refuses what PyTorch's own modules keep beside their weights: no checkpoint has it, so a run could not resume.
+    """Refuses PyTorch modules with buffers, which no checkpoint contains: a run could not resume.
 
     Raises:
-      UsageError: There is such a module in the model; names what it keeps.
+      UsageError: The model has such a module; names its buffers.
     """
     for layer in model._flatten_layers():
         module = getattr(layer, "module", None)
         held = [name for name, _ in module.named_buffers()] if isinstance(module, torch.nn.Module) else []
         if held:
             raise UsageError(
-                f"wraps a module of PyTorch that keeps {', '.join(held[:3])} beside its weights, which no checkpoint "
-                "would have",
+                f"wraps a PyTorch module that keeps {', '.join(held[:3])} beside its weights, which no checkpoint "
+                "would contain",
                 key=f"layer {layer.name!r}",
-                remedy="use Keras's layers for it, such as keras.layers.BatchNormalization",
+                remedy="use Keras's layers instead, such as keras.layers.BatchNormalization",
             )
 
 
@@ -140,7 +140,7 @@ def _batches(piece: Piece) -> Iterator[Batch]:
 
 
 def _view(tensor: torch.Tensor) -> np.ndarray:
-    """Returns a tensor's memory, not copied where it is on the host and NumPy knows its type."""
+    """Returns a view of the memory of a tensor on the host; a copy of one on a device or in bfloat16."""
     return keras.ops.convert_to_numpy(tensor) if tensor.dtype == torch.bfloat16 else tensor.detach().cpu().numpy()
 
 
@@ -149,34 +149,32 @@ def _device() -> torch.device:
 
 
 def _are_same(target: Any, labels: Any) -> bool:
-    """Returns whether a loss was given a batch's labels, unchanged but for type and shape."""
+    """Returns whether the labels that a loss received are those of the batch, except for type and shape."""
     if not isinstance(target, torch.Tensor) or not isinstance(labels, torch.Tensor) or target.numel() != labels.numel():
         return False
     return bool((target.detach().reshape(-1) == labels.reshape(-1)).all())
 
 
 class _NoDecisions(TorchFunctionMode):
-    """Refuses `if tensor:` in a task: here it would work, but on no other backend. Keras and PyTorch may."""
+    """Refuses `if tensor:` in the code of a task: it works on no other backend. Keras and PyTorch may use it."""
 
     def __init__(self, task: Any) -> None:
         super().__init__()
         self._task = task
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.__bool__ and _package(sys._getframe(1)) not in ("keras", "torch"):
-            raise decided_in_python(self._task)
+        if func is torch.Tensor.__bool__:
+            caller = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
+            if caller not in ("keras", "torch"):
+                raise decided_in_python(self._task)
         return func(*args, **(kwargs or {}))
-
-
-def _package(frame: Any) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 # -- a step that is undone --------------------------------------------------------------------------------------------
 
 
 def _counted(step: Callable[[], Any]) -> float | None:
-    """Returns the operations of products and convolutions in a step, which are nearly all; the step is undone."""
+    """Returns the operations of the products and convolutions of a step, which are nearly all; undoes the step."""
     with undone(), FlopCounterMode(display=False) as counter:
         step()
     return float(counter.get_total_flops()) or None
@@ -184,7 +182,7 @@ def _counted(step: Callable[[], Any]) -> float | None:
 
 @contextlib.contextmanager
 def undone() -> Iterator[None]:
-    """After the block each variable has the value it had before it, or was made with."""
+    """Restores the value that each variable had before the block, or was created with in it."""
     before: dict[int, tuple[keras.Variable, torch.Tensor]] = {}
     init, value = keras.Variable.__init__, keras.Variable.value
 
@@ -197,7 +195,7 @@ def undone() -> Iterator[None]:
         keep(self)
 
     def keeping_value(self: keras.Variable) -> Any:
-        keep(self)  # every change of a variable reads its value first, in Keras's optimizers too
+        keep(self)  # every assignment reads the value first, also in Keras's optimizers
         return value.fget(self)
 
     with seeded_dropout(), replaced("__init__", keeping_init), replaced("value", property(keeping_value)):
@@ -210,14 +208,14 @@ def undone() -> Iterator[None]:
 
 # -- random numbers ---------------------------------------------------------------------------------------------------
 
-# Keras draws from seed generators, which are part of the state, as on the other backends, but for `Dropout`: its layers
-# use PyTorch's global generator, which no checkpoint holds. Here they are seeded from the layer's own generator, and
-# the global one is left as it was.
+# As on the other backends, Keras draws from seed generators, which are part of the state. The exception is `Dropout`,
+# which uses PyTorch's global generator, and no checkpoint contains that. Here that generator is seeded from the one of
+# the layer for each call, and restored after it.
 
 
 @contextlib.contextmanager
 def seeded_dropout() -> Iterator[None]:
-    """Inside the block `Dropout` draws from the layer's seed generator."""
+    """Makes `Dropout` draw from the seed generator of its layer inside the block."""
     original = keras_random.dropout
 
     def dropout(inputs: Any, rate: float, noise_shape: Any = None, seed: Any = None) -> Any:
@@ -234,11 +232,11 @@ def seeded_dropout() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def nothing_drawn(task: Any) -> Iterator[None]:
-    """Refuses a step that draws from PyTorch's global generator; after the block that one is as it was.
+def no_global_draws(task: Any) -> Iterator[None]:
+    """Refuses a step that draws from PyTorch's global generator, and restores the generator after the block.
 
     Raises:
-      UsageError: It does: a resumed run would draw other numbers.
+      UsageError: The step draws from it: a resumed run would draw other numbers.
     """
     generator = _generator()
     before = generator.get_state()
@@ -249,7 +247,7 @@ def nothing_drawn(task: Any) -> Iterator[None]:
         generator.set_state(before)
     if drawn:
         raise UsageError(
-            "draws numbers from PyTorch's global generator inside a step",
+            "draws random numbers from PyTorch's global generator inside a step",
             key=type(task).__name__,
             remedy="keep `self.seed = keras.random.SeedGenerator(1)` in the task and use keras.random with "
             "`seed=self.seed`",

@@ -1,7 +1,7 @@
-"""What a stretch of steps adds up to: the means of the scalars its steps returned, and the metrics.
+"""`Window`: the means of the scalars that a range of steps returned, and the results of the metrics.
 
-The sums are Keras variables like any other, so that they live on the device, travel with the state and continue
-exactly after a resume in the middle of a window.
+The sums are Keras variables: they live on the device, are saved with the state, and continue exactly after a resume in
+the middle of a window.
 """
 
 import logging
@@ -21,18 +21,18 @@ from everstep.types import Batch
 logger = logging.getLogger(__name__)
 
 FINITE_STEPS = "finite_steps"
-"""The key, among those of a window, of what is no part of the state."""
+"""The key of the one variable of a window that is not part of the saved state."""
 
 
 class Window:
-    """Sums over samples of what steps return, and metrics, read and reset together.
+    """Sums of the scalars that steps return, weighted by samples, and metrics; read and reset together.
 
     Args:
-      logged: What a step returns, by name and shape; numbers, unless the reduction is `last`. A name that a metric has
-        as well is that metric's result so far, which steps may return as Keras's do: the metric has it at the end.
-      metrics: What the step updates.
-      reduction: `mean`, or `last` for steps that return results of the metrics so far.
-      norms: What else is kept of each step.
+      logged: The shapes of the logs of a step, by name; scalars, unless the reduction is `last`. A log with the name of
+        a metric is the result of that metric so far, as Keras's own steps return it, and is read from the metric.
+      metrics: The metrics that the step updates.
+      reduction: `mean`, or `last` for steps that return results of their metrics so far.
+      norms: The norms to measure in each step; None for none.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Window:
         self.finite_steps: FiniteSteps | None = None
 
     def watch(self, name: str) -> None:
-        """Finds out from now on in which step a scalar is not finite for the first time."""
+        """Starts to watch in which step a scalar is not finite for the first time."""
         self.finite_steps = FiniteSteps(name)
 
     @property
@@ -69,9 +69,9 @@ class Window:
         return [*self.totals.values(), self.samples, *norms, *watched, *(v for m in self.metrics for v in m.variables)]
 
     def add(self, logs: Mapping[str, Any], size: int) -> None:
-        """Adds what one step returned, computed over `size` samples; runs inside the compiled step."""
+        """Adds the logs of one step over `size` samples; runs inside the compiled step."""
         last = self.reduction == "last"
-        weight = 1.0 if last and current_share() is None else float(size)  # one device's results stay as they are
+        weight = 1.0 if last and current_share() is None else float(size)  # results on one device are not averaged
         for name, total in self.totals.items():
             value = ops.cast(logs[name], "float32") * weight
             total.assign(value if last else total + value)
@@ -82,7 +82,7 @@ class Window:
             self.finite_steps.add(logs)
 
     def read(self) -> dict[str, Any]:
-        """Returns the means and the metrics' results; may run compiled."""
+        """Returns the means and the results of the metrics; may run compiled."""
         logs = {name: total / ops.maximum(self.samples, 1.0) for name, total in self.totals.items()}
         for metric in self.metrics if self.reduction == "mean" else ():
             result = metric.result()
@@ -90,7 +90,7 @@ class Window:
         return logs if self.norms is None else {**logs, **self.norms.read()}
 
     def reset(self) -> None:
-        """Starts the next stretch."""
+        """Starts the next window: all sums and metrics are zero."""
         for variable in (*self.totals.values(), self.samples):
             variable.assign(ops.zeros(variable.shape))
         for metric in self.metrics:
@@ -102,13 +102,13 @@ class Window:
 
 
 class FiniteSteps:
-    """Counts steps until a scalar is not finite; the count then stays as it is, with a minus.
+    """Counts steps until a scalar is not finite; from then on the count is constant and negative.
 
-    It is no part of the state: a state with a loss that is not finite is never saved, so that a resumed run starts
-    to count from zero.
+    The count is not part of the saved state: a state with a non-finite loss is never saved, so a resumed run starts at
+    zero.
 
     Args:
-      name: Of the scalar.
+      name: The name of the scalar in the logs.
     """
 
     def __init__(self, name: str) -> None:
@@ -116,34 +116,34 @@ class FiniteSteps:
         self.count = keras.Variable(0.0, dtype="float32", trainable=False, name="finite_steps")
 
     def add(self, logs: Mapping[str, Any]) -> None:
-        """Looks at one step's scalars; runs inside the compiled step."""
+        """Checks the scalar of one step; runs inside the compiled step."""
         count, loss = ops.convert_to_tensor(self.count), ops.cast(logs[self._name], "float32")
         self.count.assign(ops.where(count < 0.0, count, ops.where(ops.isfinite(loss), count + 1.0, -(count + 1.0))))
 
 
 def size_of(batch: Batch) -> int:
-    """Returns how many samples a batch has."""
+    """Returns the number of samples in a batch."""
     return int(nest.flatten(batch)[0].shape[0])
 
 
 GRADIENT, WEIGHTS = "norm/gradient", "norm/weights"
-"""What the norms are called in the logs."""
+"""The names of the norms in the logs."""
 
 
 class Norms:
-    """The norm of all gradients of a step, as a mean over a window, and that of the weights at its end.
+    """The norm of all gradients of a step, averaged over a window, and the norm of the weights at its end.
 
-    Gradients are measured before they are clipped. A step that an optimizer leaves out, because its scaled gradients
-    are not finite, does not count.
+    Gradients are measured before they are clipped. A step that an optimizer skips, because its scaled gradients are not
+    finite, does not count.
 
     Args:
-      model: Whose weights are measured.
+      model: The model whose weights are measured.
     """
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._squares, self._total, self._samples = zero("squares"), zero("total"), zero("samples")
-        self._inside = False  # an optimizer around another one: only the outer one's gradients count
+        self._inside = False  # a wrapped optimizer: only the gradients of the outer one count
         self._seen, self._warned = False, False
 
     @property
@@ -152,13 +152,13 @@ class Norms:
         return {"squares": self._squares, "total": self._total, "samples": self._samples}
 
     def watch(self, optimizer: Any) -> None:
-        """Measures what is handed to an optimizer from now on."""
+        """Measures the gradients that an optimizer applies from now on."""
         apply = optimizer.apply
 
         def measured(grads: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
             outer, self._inside = self._inside, True
             try:
-                if not outer and _is_kept():
+                if not outer and _assignments_are_kept():
                     self._measure([grad for grad in grads if grad is not None], find_scaling(optimizer))
                 return apply(grads, *args, **kwargs)
             finally:
@@ -172,24 +172,24 @@ class Norms:
         squares = _sum_of_squares(grads)
         if scaling is not None:
             squares = squares / ops.square(ops.cast(scaling.dynamic_scale, "float32"))
-            # Less than nothing marks a step that is left out.
+            # A negative value marks a step that is skipped.
             squares = ops.where(ops.isfinite(squares), squares, ops.full((), -1.0))
         self._squares.assign(self._squares + squares)
 
     def add(self, weight: float) -> None:
-        """Adds one step's norm, over so many samples; runs inside the compiled step."""
+        """Adds the norm of one step, weighted by its samples; runs inside the compiled step."""
         counts = ops.cast(self._squares >= 0.0, "float32") * weight
         self._total.assign(self._total + ops.sqrt(ops.maximum(self._squares, 0.0)) * counts)
         self._samples.assign(self._samples + counts)
         self._squares.assign(0.0)
 
     def read(self) -> dict[str, Any]:
-        """Returns the norms; that of the gradients where any were seen."""
+        """Returns the norms; that of the gradients only if an optimizer has applied some."""
         weights = {WEIGHTS: ops.sqrt(_sum_of_squares(self._model.trainable_variables))}
         if self._seen:
             return {GRADIENT: self._total / ops.maximum(self._samples, 1.0), **weights}
         if not self._warned:
-            logger.warning("%s is not logged: the step hands its gradients to no optimizer's apply", GRADIENT)
+            logger.warning("%s is not logged: the step passes its gradients to no optimizer's apply", GRADIENT)
         self._warned = True
         return weights
 
@@ -200,9 +200,9 @@ class Norms:
 
 
 def measure(task: Any, model: keras.Model, optimizer: Any, wanted: bool) -> Norms | None:
-    """Measures the gradients that all optimizers of a run are given; None where it is not wanted.
+    """Measures the gradients that all optimizers of a run apply; returns None if that is not wanted.
 
-    What an engine did that had the same optimizers before is undone.
+    Measuring that an earlier engine has set up on the same optimizers is removed.
     """
     held = held_optimizers(optimizer, task, model)
     for one in held:
@@ -217,7 +217,7 @@ def measure(task: Any, model: keras.Model, optimizer: Any, wanted: bool) -> Norm
 
 
 def zero(name: str, shape: tuple = ()) -> keras.Variable:
-    """Returns a sum that is 0 so far; each replica adds to its own, and the sum is read."""
+    """Returns a new sum of 0; each replica adds to its own copy, and a read returns their sum."""
     sums = {"aggregation": "sum", "synchronization": "on_read"}
     return keras.Variable(np.zeros(shape, "float32"), dtype="float32", trainable=False, name=name, **sums)
 
@@ -227,7 +227,7 @@ def _sum_of_squares(arrays: Sequence[Any]) -> Any:
     return sum(squares, ops.zeros((), "float32"))
 
 
-def _is_kept() -> bool:
-    """Whether what is assigned now lasts: not so in a stateless call of a model's own step."""
+def _assignments_are_kept() -> bool:
+    """Whether assignments are kept: not in a stateless call of a model's own step."""
     scope = keras.src.backend.common.global_state.get_global_attribute("stateless_scope")
     return scope is None or isinstance(scope, ChainedScope)

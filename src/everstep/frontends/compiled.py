@@ -56,7 +56,7 @@ from everstep.run.record import Run
 from everstep.run.signals import as_python_interrupts
 from everstep.task.compiled import CompiledTask
 from everstep.task.config import TaskConfig
-from everstep.task.description import describe, restore_model, settings
+from everstep.task.description import describe, remember_description, settings
 from everstep.tracking.tracker import plain
 from everstep.types import Batch, Logs
 
@@ -234,7 +234,7 @@ def train_compiled(
 
     with contextlib.ExitStack() as stack:
         stack.push(functools.partial(_attach_history, callback_list))
-        stack.callback(restore_model, model, spec)
+        stack.callback(remember_description, model, spec)
         stack.enter_context(as_python_interrupts())
         stack.enter_context(renamed_keys(names))
         stack.enter_context(log_output(verbose))

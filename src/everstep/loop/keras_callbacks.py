@@ -19,7 +19,7 @@ from typing import Any
 
 import keras
 
-from everstep.engine.logs import floats, whole
+from everstep.engine.logs import floats, with_arrays
 from everstep.errors import UsageError, nearest, own_frames, wants_traceback
 from everstep.loop.callback_state import CallbackState
 from everstep.loop.controller import warn_of_data_end
@@ -131,7 +131,7 @@ class KerasCallbacks(Hook):
         """Continues from what `state` returned."""
         self._state.restore(arrays, meta["each"])
         self.phase, self._epoch = meta["phase"], meta["epoch"]
-        self._logs = whole(decode(meta["logs"], {}))
+        self._logs = with_arrays(decode(meta["logs"], {}))
         self.model.stop_training = meta["stop"]
 
     def setup(self, controller: Any) -> None:
@@ -354,7 +354,8 @@ class KerasCallbacks(Hook):
         own_step = getattr(type(self.model), step) is not getattr(keras.Model, step)
         if not own_step and all(metric.name != "loss" for metric in self.model.metrics):
             dropped.add(loss)
-        return whole({"loss" if name == loss else name: value for name, value in logs.items() if name not in dropped})
+        kept = {"loss" if name == loss else name: value for name, value in logs.items() if name not in dropped}
+        return with_arrays(kept)
 
     def _call(self, hook: str, index: int, logs: Logs, own: bool) -> None:
         hooks = _TEST_HOOKS if hook in _TEST_HOOKS else _TRAIN_HOOKS

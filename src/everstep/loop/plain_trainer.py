@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from everstep.engine import state as states
-from everstep.engine.own_loops import tensorflow_variables
+from everstep.engine.custom_loops import tensorflow_variables
 from everstep.errors import UsageError
 from everstep.types import Logs, State
 

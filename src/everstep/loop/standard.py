@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from everstep.data import nest
-from everstep.engine import own_loops
+from everstep.engine import custom_loops
 from everstep.errors import UsageError
 
 
@@ -81,10 +81,10 @@ class StandardTrainer(abc.ABC):
         return self.train_loop_end()
 
     def _make_loop(self) -> Callable[[Any, int], None]:
-        compiled = self._train_options.use_tf_function and own_loops.can_compile(self.train_dataset)
+        compiled = self._train_options.use_tf_function and custom_loops.can_compile(self.train_dataset)
         if compiled and self._train_options.use_tf_while_loop:
-            return own_loops.compiled_loop(self.train_step)
-        step = own_loops.compiled(self.train_step) if compiled else self.train_step
+            return custom_loops.compiled_loop(self.train_step)
+        step = custom_loops.compiled(self.train_step) if compiled else self.train_step
 
         def loop(iterator: Any, num_steps: int) -> None:
             for _ in range(num_steps):
@@ -136,13 +136,13 @@ class StandardEvaluator(abc.ABC):
         if self._eval_iter is None or self._eval_options.recreate_iterator_for_each_eval:
             self._eval_iter = nest.map_leaves(iter, self.eval_dataset)
         if self._eval_step is None:
-            compiled = self._eval_options.use_tf_function and own_loops.can_compile(self.eval_dataset)
-            self._eval_step = own_loops.compiled(self.eval_step) if compiled else self.eval_step
+            compiled = self._eval_options.use_tf_function and custom_loops.can_compile(self.eval_dataset)
+            self._eval_step = custom_loops.compiled(self.eval_step) if compiled else self.eval_step
         done = 0
         while done != num_steps:
             try:
                 outputs = self._eval_step(self._eval_iter)
-            except own_loops.ends():
+            except custom_loops.ends():
                 break
             state, done = self.eval_reduce(state, outputs), done + 1
         if done < num_steps:

@@ -1,1 +1,1 @@
-"""Tasks: what is learned. `Task` is the base; `CompiledTask` and `ClassificationTask` are ready-made."""
+"""Tasks: what is learned. `Task` is the base class; `CompiledTask` and `ClassificationTask` are ready-made."""

@@ -1,4 +1,4 @@
-"""Classification: of samples, of images, of every token of a sequence, and of the next token."""
+"""Ready-made tasks: classification of samples, images and tokens, and language models."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ IGNORED = -1
 """The label of a token to ignore: it counts neither in the loss nor in metrics."""
 
 PADDING = 0
-"""The token that pads a sequence; it is never predicted."""
+"""The token that pads a sequence; it is never a label."""
 
 
 class ClassificationTask(Task):
@@ -39,9 +39,9 @@ class ClassificationTask(Task):
 class ImageClassificationTask(ClassificationTask):
     """Classifies images. Write `build_classifier` and `build_inputs`.
 
-    The config's `augmentation`, if there is one, becomes the model's first layers. They are active in training alone:
-    an evaluation, a prediction and the exported model leave images as they are. Their random numbers are part of the
-    run's state, so a resumed run continues with the variations that come next.
+    The `augmentation` of the config, if there is one, becomes the first layers of the model. They are active only in
+    training: evaluations, predictions and the exported model do not change images. Their random numbers are part of the
+    state of the run, so a resumed run continues with the same sequence of variations.
     """
 
     @abc.abstractmethod
@@ -58,7 +58,7 @@ class ImageClassificationTask(ClassificationTask):
 
 
 def augmentation_layers(config: AugmentationConfig | None) -> list[keras.Layer]:
-    """Returns the layers that a config asks for; empty space is filled with zeros."""
+    """Returns the layers for an augmentation config; empty space is filled with zeros."""
     if config is None:
         return []
     shared: dict[str, Any] = {"fill_mode": "constant"}
@@ -86,7 +86,7 @@ class TokenClassificationTask(Task):
         """Returns the mean cross-entropy of the tokens that count, plus the model's own losses."""
         self._classes = model_outputs.shape[-1]
         known, weight = _known(labels, sample_weight)
-        logits = ops.cast(model_outputs, "float32")  # in half precision the sum over many tokens would lose digits
+        logits = ops.cast(model_outputs, "float32")  # a sum over many tokens in half precision loses digits
         losses = keras.losses.sparse_categorical_crossentropy(known, logits, from_logits=True)
         mean = ops.sum(losses * weight) / ops.maximum(ops.sum(weight), 1e-9)
         return mean + sum(ops.sum(loss) for loss in aux_losses or [])
@@ -101,14 +101,14 @@ class TokenClassificationTask(Task):
         super().process_metrics(metrics, known, model_outputs, sample_weight=weight, **kwargs)
 
     def check_batch(self, inputs: Batch) -> None:
-        """Refuses labels that are no class of the model's; `IGNORED` ones are none of its business."""
+        """Refuses labels that are not a class of the model, except `IGNORED`."""
         labels = unpack(inputs)[1]
         if self._classes is not None and isinstance(labels, np.ndarray):
             check_labels(np.where(labels == IGNORED, 0, labels), self._classes, "the labels")
 
 
 def _known(labels: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Returns labels that are classes everywhere, and how much each of them counts."""
+    """Returns labels with `IGNORED` replaced by a class, and the weight of each label, 0 for those."""
     counts = ops.not_equal(labels, IGNORED)
     weight = ops.cast(counts, "float32")
     if sample_weight is not None:
@@ -121,8 +121,8 @@ class LanguageModelTask(TokenClassificationTask):
     """Predicts each token from those before it. Write `build_model` and `build_inputs`.
 
     Batches are tokens (batch, length) alone, as `tokens` or `(tokens,)`, or `(tokens, labels)`, where labels are the
-    next tokens and `IGNORED` where no prediction is wanted, as in a prompt. The model returns a logit per token of the
-    vocabulary; that it does not look ahead is its own business (`everstep.recipes.transformer` with `causal=True`).
+    next tokens, and `IGNORED` where no prediction is wanted, such as in a prompt. The model returns a logit per token
+    of the vocabulary, and must not use later tokens (`everstep.recipes.transformer` with `causal=True`).
     """
 
     def build_metrics(self, training: bool = True) -> list[keras.Metric]:
@@ -132,7 +132,7 @@ class LanguageModelTask(TokenClassificationTask):
     def train_step(
         self, inputs: Batch, model: keras.Model, optimizer: keras.Optimizer, metrics: Sequence[keras.Metric]
     ) -> Mapping[str, Any]:
-        """Learns from one batch."""
+        """Trains on one batch."""
         return super().train_step(with_next_tokens(inputs), model, optimizer, metrics)
 
     def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]) -> Mapping[str, Any]:
@@ -148,7 +148,7 @@ class LanguageModelTask(TokenClassificationTask):
 
 
 class Perplexity(keras.metrics.Mean):
-    """How many tokens the model hesitates between, on average: e to the mean cross-entropy."""
+    """Perplexity: e to the power of the mean cross-entropy."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds the cross-entropies of logits."""
@@ -163,9 +163,9 @@ class Perplexity(keras.metrics.Mean):
 
 
 def with_next_tokens(inputs: Batch) -> Batch:
-    """Returns `(tokens, next tokens)` where a batch is tokens alone; the last one has none, and so has padding.
+    """Returns `(tokens, next tokens)` for a batch of tokens only; others are returned unchanged.
 
-    Tokens alone may also come as `(tokens,)`.
+    The label of the last token, and of each token before padding, is `IGNORED`. Tokens may also come as `(tokens,)`.
     """
     if isinstance(inputs, tuple | list) and len(inputs) > 1:
         return inputs

@@ -1,4 +1,4 @@
-"""What every task's configuration has."""
+"""`TaskConfig`: the configuration that all tasks share, and that of image augmentation."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -14,18 +14,18 @@ from everstep.errors import Problem, UsageError
 class TaskConfig(Config):
     """Base of task configurations; subclass it, add fields, and register a task for the subclass.
 
-    A resumed run may not change the fields you add, for they may alter what it computes, except those that the
-    subclass names in a `_may_change` of its own.
+    A resumed run must not change the fields you add, since they may change its results, except those that the subclass
+    lists in its own `_may_change`.
     """
 
     _may_change: ClassVar[frozenset[str]] = frozenset({"init_checkpoint", "validation_data", "name"})
     _declined: ClassVar[Mapping[str, Declined]] = {
-        "differential_privacy_config": Declined("differentially private training is not offered"),
-        "allow_image_summary": Declined("images are not logged: write them in an action of your own", False),
+        "differential_privacy_config": Declined("differentially private training is not supported"),
+        "allow_image_summary": Declined("images are not logged: write them in your own action", False),
     }
 
     init_checkpoint: str = ""
-    """Where to take initial weights from; never consulted when the run has a checkpoint of its own."""
+    """Where to load initial weights from; not read if the run already has a checkpoint."""
     model: Config | None = None
     """The model's own settings."""
     train_data: DataConfig = dataclasses.field(default_factory=DataConfig)
@@ -38,13 +38,13 @@ class TaskConfig(Config):
 
 @dataclasses.dataclass
 class OwnDataConfig(TaskConfig):
-    """Base for tasks that bring their data themselves, and read none that a data section may name."""
+    """Base for tasks that provide their own data and do not read the data sections."""
 
     def validate(self) -> None:
         """Checks that no other data is configured.
 
         Raises:
-          UsageError: A data section says what to read.
+          UsageError: A data section names data to read.
         """
         super().validate()
         problems = [*_unread("train_data", self.train_data), *_unread("validation_data", self.validation_data)]
@@ -53,11 +53,11 @@ class OwnDataConfig(TaskConfig):
 
 
 def _unread(section: str, data: DataConfig) -> Iterator[Problem]:
-    """Yields the settings of a data section that name data, which are not read."""
-    usual = DataConfig()
+    """Yields a problem for each setting of a data section that names data."""
+    default = DataConfig()
     for name in ("input_path", *(field.name for field in dataclasses.fields(data) if field.name.startswith("tfds_"))):
         value = getattr(data, name)
-        if value != getattr(usual, name):
+        if value != getattr(default, name):
             text = "but this task brings its own data and reads no other"
             remedy = "remove it, or write a task whose build_inputs reads it"
             yield Problem(f"{section}.{name}", text, received=value, remedy=remedy)
@@ -65,29 +65,29 @@ def _unread(section: str, data: DataConfig) -> Iterator[Problem]:
 
 @dataclasses.dataclass
 class AugmentationConfig(Config):
-    """Random changes of images, drawn anew for every image in every training step; none of them by default."""
+    """Random changes of images, drawn for every image in every training step; none by default."""
 
     flip: Literal["horizontal", "vertical", "horizontal_and_vertical"] | None = None
-    """Mirror every second image, where the mirrored thing is still the same thing."""
+    """Mirror half of the images, for classes that mirroring does not change."""
     rotation: float = 0.0
-    """Turn by up to this share of a full circle, either way: 0.05 is 18 degrees."""
+    """Rotate by up to this fraction of a full circle, either way: 0.05 is 18 degrees."""
     translation: float = 0.0
-    """Shift by up to this share of height and width."""
+    """Shift by up to this fraction of height and width."""
     zoom: float = 0.0
-    """Enlarge or shrink by up to this share."""
+    """Enlarge or shrink by up to this fraction."""
 
     def validate(self) -> None:
-        """Checks the shares.
+        """Checks the fractions.
 
         Raises:
           UsageError: One is not from 0 to below 1; names the key.
         """
         super().validate()
-        shares = {name: getattr(self, name) for name in ("rotation", "translation", "zoom")}
-        wrong = [
-            Problem(name, "must be from 0 to below 1", received=share)
-            for name, share in shares.items()
-            if not 0 <= share < 1
+        fractions = {name: getattr(self, name) for name in ("rotation", "translation", "zoom")}
+        problems = [
+            Problem(name, "must be from 0 to below 1", received=value)
+            for name, value in fractions.items()
+            if not 0 <= value < 1
         ]
-        if wrong:
-            raise UsageError(wrong)
+        if problems:
+            raise UsageError(problems)

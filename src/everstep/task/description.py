@@ -1,7 +1,7 @@
-"""What a compiled model says of itself, in plain values: what a resumed run must not change without permission.
+"""Describes a compiled model in plain values, so that a resumed run can detect that it was changed.
 
-Two processes that run the same program have to say the same. Names are therefore left out, for Keras numbers them per
-process; so are seeds and initializers, for a checkpoint replaces what they lead to. A function is known by its
+Two processes that run the same program get the same description. Names are left out, since Keras numbers them per
+process; so are seeds and initializers, since a checkpoint replaces their results. A function is described by its
 qualified name, an object without a configuration by its class and its plain attributes.
 """
 
@@ -25,13 +25,13 @@ from keras.src.utils.naming import to_snake_case
 from everstep.config import Config
 
 _RATE = "learning_rate"
-_MOST = 100
+_MOST_LINES = 100
 _DROPPED = ("name", "seed", "build_config", "build_input_shape")
-_USUAL = {"trainable": True, "dtype": "float32"}
+_DEFAULTS = {"trainable": True, "dtype": "float32"}
 _LONGEST = 400
 
 Reference = Callable[[Any], str]
-"""Names the operation that a symbolic tensor comes from."""
+"""Returns the name of the operation that a symbolic tensor comes from."""
 
 
 @dataclasses.dataclass
@@ -39,11 +39,11 @@ class ModelDescription(Config):
     """A model, layer by layer."""
 
     type: str = ""
-    """Its class and, of a functional model, what it returns."""
+    """The class and, for a functional model, the outputs."""
     layers: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Each layer with its settings and, in a functional model, its inputs; of a large model only a digest."""
+    """Each layer with its settings and, in a functional model, its inputs; for a large model only a digest."""
     optimizers: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """The settings of each optimizer that it keeps in an attribute, beside the one it was compiled with."""
+    """The settings of the optimizers in further attributes, by attribute; without the one it was compiled with."""
 
 
 @dataclasses.dataclass
@@ -51,11 +51,11 @@ class Description:
     """A compiled model before training.
 
     Attributes:
-      model: Its layers.
-      optimizer: The optimizer's settings.
-      loss: The loss, or those of each output.
-      loss_weights: What each output's loss is multiplied by.
-      learning_rate: The learning rate, where that is a constant.
+      model: The layers of the model.
+      optimizer: The settings of the optimizer.
+      loss: The loss, or the loss of each output.
+      loss_weights: The weight of the loss of each output.
+      learning_rate: The learning rate; None if it follows a schedule.
     """
 
     model: ModelDescription
@@ -66,7 +66,7 @@ class Description:
 
 
 def describe(model: keras.Model) -> Description:
-    """Describes a model as it was compiled: what `restore_model` recorded does not count as a change."""
+    """Describes a model as it was compiled; changes by training do not count (see `remember_description`)."""
     with _without_importing_tensorflow():
         return _described(model)
 
@@ -83,28 +83,30 @@ def _described(model: keras.Model) -> Description:
     )
 
 
-def restore_model(model: keras.Model, description: Description) -> None:
-    """Notes how a model is after training, which may have changed its learning rate, or built it.
+def remember_description(model: keras.Model, description: Description) -> None:
+    """Makes `describe` return this description for a trained model, until the user changes the model.
+
+    Training may have changed the learning rate, or built the model.
 
     Args:
-      model: The model.
-      description: What `describe` returned before.
+      model: The model after training.
+      description: The result of `describe` before training.
     """
     compiled = description.optimizer, description.learning_rate
     with _without_importing_tensorflow():
-        _left[model.optimizer] = compiled, _optimizer(model.optimizer)
-        _left[model] = description.model, _model(model)
+        _trained[model.optimizer] = compiled, _optimizer(model.optimizer)
+        _trained[model] = description.model, _model(model)
 
 
 def settings(model: keras.Model) -> tuple[ModelDescription, dict[str, Any]]:
-    """Returns how a model and its optimizer are set now, but for the learning rate."""
+    """Returns the current settings of a model and its optimizer, without the learning rate."""
     with _without_importing_tensorflow():
         return _model(model), {name: value for name, value in _optimizer(model.optimizer)[0].items() if name != _RATE}
 
 
 @contextlib.contextmanager
 def _without_importing_tensorflow() -> Iterator[None]:
-    """Keras looks for TensorFlow's types in each configuration; where it is not imported, there can be none."""
+    """Keeps Keras from importing TensorFlow to look for its types in a configuration, where there can be none."""
     module, known = module_utils.tensorflow, module_utils.tensorflow._available
     if known is None and module.name not in sys.modules:
         module._available = False
@@ -115,18 +117,18 @@ def _without_importing_tensorflow() -> Iterator[None]:
 
 
 def constant_rate(optimizer: Any) -> float | None:
-    """Returns the learning rate of an optimizer, or None where it follows a schedule."""
+    """Returns the learning rate of an optimizer, or None if it follows a schedule."""
     rate = optimizer.learning_rate
     return float(keras.ops.convert_to_numpy(rate)) if isinstance(rate, keras.Variable) else None
 
 
-_left: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
-"""Of each object that was trained: how it was described before, and after."""
+_trained: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
+"""For each model and optimizer that was trained: its description before and after training."""
 
 
 def _as_compiled(owner: Any, now: Any) -> Any:
-    before, left = _left.get(owner, (now, None))
-    return before if now == left else now
+    before, after = _trained.get(owner, (now, None))
+    return before if now == after else now
 
 
 def _model(model: keras.Model) -> ModelDescription:
@@ -141,7 +143,7 @@ def _model(model: keras.Model) -> ModelDescription:
 def _optimizer(optimizer: Any) -> tuple[dict[str, Any], float | None]:
     settings = {"class": class_name(optimizer), **tree(configuration(optimizer))}
     schedule = getattr(optimizer, "_learning_rate", None)
-    if _RATE not in settings and callable(schedule):  # it says nothing of itself, so nor does the optimizer
+    if _RATE not in settings and callable(schedule):  # a schedule without get_config
         settings[_RATE] = {"class": class_name(schedule), **tree(configuration(schedule))}
     return settings, constant_rate(optimizer)
 
@@ -150,18 +152,18 @@ def _optimizer(optimizer: Any) -> tuple[dict[str, Any], float | None]:
 
 
 def of_model(model: keras.Model) -> str:
-    """Returns a model's own line: its class, settings and, if it is functional, outputs."""
+    """Returns the line of the model itself: its class, settings and, if it is functional, outputs."""
     return _Lines(model).line(model)
 
 
 def layer_lines(model: keras.Model) -> dict[str, str]:
-    """Returns a line for every layer and operation in a model, at any depth; of a large model only a digest.
+    """Returns a line for every layer and operation in a model, at any depth; for a large model only a digest.
 
-    A layer's key is its class, numbered within the model. Inputs have no line.
+    The key of a layer is its class, numbered within the model. Inputs have no line.
     """
     lines = _Lines(model)
     found = {key: lines.line(part) for key, part in lines.parts() if not isinstance(part, keras.layers.InputLayer)}
-    if len(found) <= _MOST:
+    if len(found) <= _MOST_LINES:
         return {key: shortened(line) for key, line in found.items()}
     whole = "\n".join(f"{key}: {line}" for key, line in found.items())
     return {"all": f"{len(found)} layers, {digest(whole.encode())}"}
@@ -173,12 +175,12 @@ class _Lines:
     def __init__(self, model: keras.Model) -> None:
         self._keys: dict[int, str] = {}
         self._parts: list[Any] = []
-        self._calls: dict[int, list[Any]] = {}  # those that are in the model, in their order
+        self._calls: dict[int, list[Any]] = {}  # the calls of each layer in this model, in order
         self._numbers: dict[str, int] = {}
         self._add(model)
 
     def parts(self) -> Iterator[tuple[str, Any]]:
-        """Yields keys and layers, outer ones before what is in them."""
+        """Yields keys and layers, each layer before the layers inside it."""
         return ((self._keys[id(part)], part) for part in self._parts)
 
     def _add(self, owner: Any) -> None:
@@ -195,14 +197,14 @@ class _Lines:
         return f"{base}_{number}" if number else base
 
     def line(self, part: Any) -> str:
-        """Returns class and settings, inputs and outputs."""
+        """Returns the class of a layer with its settings, inputs and outputs."""
         line = call_text(class_name(part), self._settings(part))
         inputs = [self._arguments(node) for node in self._calls.get(id(part), [])]
         line += f" <- {'; '.join(inputs)}" if any(inputs) else ""
         return f"{line} -> {text(part._outputs_struct, self._reference)}" if _is_graph(part) else line
 
     def _settings(self, part: Any) -> dict[str, Any]:
-        """Returns what a layer says of itself, less the layers in it, which have lines of their own."""
+        """Returns the configuration of a layer without the layers inside it, which have their own lines."""
         if _is_graph(part) or isinstance(part, keras.Sequential):
             return {}
         inside = {type(child).__name__ for child in _descendants(part)}
@@ -222,7 +224,7 @@ class _Lines:
 
 
 def _children(owner: Any) -> list[Any]:
-    """Returns the layers directly in an owner; of a functional model also the operations between them."""
+    """Returns the layers directly inside an owner; for a functional model also the operations between them."""
     operations = owner.operations if _is_graph(owner) else []
     layers = owner._flatten_layers(include_self=False, recursive=False) if isinstance(owner, keras.Layer) else []
     return [*operations, *layers]
@@ -237,7 +239,7 @@ def _is_graph(owner: Any) -> bool:
 
 
 def _nodes(owner: Any) -> set[int]:
-    """Returns the calls that a functional model is made of, by id; none of any other model."""
+    """Returns the ids of the calls that a functional model consists of; empty for other models."""
     by_depth = owner._nodes_by_depth if _is_graph(owner) else {}
     return {id(node) for nodes in by_depth.values() for node in nodes}
 
@@ -256,39 +258,39 @@ def class_name(value: Any) -> str:
 
 
 def configuration(owner: Any) -> dict[str, Any]:
-    """Returns what a Keras object says of itself, or, where it says nothing, what it was made with and has kept.
+    """Returns the configuration of a Keras object or, if it has none, the arguments that it keeps as attributes.
 
-    Functions are returned as they are; Keras would turn a lambda into bytes that name the file it is from.
+    Functions are returned unchanged: Keras would turn a lambda into bytes that contain the path of its file.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Keras warns of lambdas, which could not be loaded
+            warnings.simplefilter("ignore")  # Keras warns about lambdas, which cannot be loaded
             config = dict(owner.get_config())
-    except Exception:  # a user's method may fail in any way, or there is none
+    except Exception:  # the method of a user may fail in any way, or be missing
         config = _kept_arguments(owner)
-    config = {**getattr(owner, "_fn_kwargs", {}), **config}  # Huber does not tell its delta
+    config = {**getattr(owner, "_fn_kwargs", {}), **config}  # Huber's configuration lacks its delta
     functions = {key: getattr(owner, key, None) for key in config}
     config |= {key: value for key, value in functions.items() if isinstance(value, types.FunctionType)}
     return {key: value for key, value in config.items() if not _is_left_out(key, value)}
 
 
 def _kept_arguments(owner: Any) -> dict[str, Any]:
-    """Returns the plain attributes that have the name of an argument of `__init__`."""
+    """Returns the attributes with plain values that are named like an argument of `__init__`."""
     kept = {name: getattr(owner, name, None) for name in inspect.signature(type(owner).__init__).parameters}
     return {name: value for name, value in kept.items() if isinstance(value, bool | int | float | str)}
 
 
 def tree(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a configuration with its numbers, and objects in it as trees; what else is in it as text."""
+    """Returns a configuration with numbers unchanged, objects as nested dicts, and other values as text."""
     return {_key(name): _branch(value) for name, value in sorted(config.items()) if not _is_left_out(name, value)}
 
 
 def text(value: Any, reference: Reference = class_name) -> str | None:
-    """Returns a value on one line, as a person would write it; None for None.
+    """Returns a value as readable text on one line; None for None.
 
     Args:
-      value: Whatever may be in a configuration, or a Keras object.
-      reference: Names the symbolic tensors in it.
+      value: A value of a configuration, or a Keras object.
+      reference: Returns the names of the symbolic tensors in it.
     """
     if isinstance(value, keras.KerasTensor):
         return reference(value)
@@ -311,7 +313,7 @@ def call_text(name: str, config: Mapping[str, Any], reference: Reference = class
 
 
 def shortened(line: str) -> str:
-    """Returns a line, or of a long one its beginning and a digest."""
+    """Returns a line; a long one is cut and gets a digest."""
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 60]}… {digest(line.encode())}"
 
 
@@ -321,15 +323,15 @@ def digest(content: bytes) -> str:
 
 
 def _items(config: Mapping[str, Any], sign: str, reference: Reference) -> list[str]:
-    """Returns what of a configuration is worth a word: not what is nothing, or as usual."""
+    """Returns the items of a configuration that are neither empty nor defaults, as text."""
     kept = {str(k): text(v, reference) for k, v in config.items() if not _is_left_out(str(k), v)}
-    return [f"{k}{sign}{v}" for k, v in sorted(kept.items()) if v is not None and v != str(_USUAL.get(k))]
+    return [f"{k}{sign}{v}" for k, v in sorted(kept.items()) if v is not None and v != str(_DEFAULTS.get(k))]
 
 
 def _object_text(value: Mapping[str, Any], reference: Reference) -> str:
     """Returns a serialized object, function or lambda as text; nothing for a plain dict."""
     if set(value) == {"value"} and isinstance(value["value"], list | tuple) and len(value["value"]) == 3:
-        return "<lambda>"  # of which Keras keeps code, defaults and closure
+        return "<lambda>"  # for which Keras stores code, defaults and closure
     kind, config = value.get("class_name"), value.get("config")
     if kind is None or "config" not in value:
         return ""
@@ -348,7 +350,7 @@ def _branch(value: Any) -> Any:
 
 
 def _scalar(value: Any) -> Any:
-    """Returns a number or text; of a float32, the number that a person wrote. Of anything else, only the class."""
+    """Returns a number or text, a float32 with its short decimal form; for other values the name of the class."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float) and np.isfinite(value) and abs(value) < 1e30 and float(np.float32(value)) == value:
         return float(str(np.float32(value)))

@@ -1,9 +1,9 @@
 """`value_and_grad` and `cond`: the two places where the backends differ inside a train step.
 
 Everything else in a step is plain stateful Keras. On TensorFlow that code is recorded by a tape, on PyTorch by
-autograd; on JAX it runs inside a `keras.StatelessScope`, and what it assigns is handed to the scope around it — the
-engine's, or, outside an engine, to the variables themselves. Both functions therefore work in a compiled step, in a
-notebook cell and in each other.
+autograd. On JAX it runs inside a `keras.StatelessScope`, and its assignments are passed to the enclosing scope of the
+engine or, outside an engine, to the variables themselves. Both functions therefore work in a compiled step, in a
+notebook cell and inside each other.
 """
 
 import contextlib
@@ -32,14 +32,14 @@ def value_and_grad(
         optimizer.apply(grads, model.trainable_variables)
 
     Args:
-      loss_fn: Takes nothing; returns the scalar loss, or a tuple `(loss, anything)`; one of shape `[1]` is a scalar.
-      variables: What to differentiate by. A variable the loss does not depend on gets zeros on every backend.
-      optimizer: The optimizer that will apply the gradients. One that scales the loss (float16) needs it here:
-        the gradients are then of the scaled loss, as its `apply` expects; the loss returned is not scaled.
+      loss_fn: Takes no arguments; returns the scalar loss, or a tuple `(loss, anything)`. A loss may have shape `[1]`.
+      variables: The variables to differentiate by. If the loss does not depend on one, its gradient is zeros.
+      optimizer: The optimizer that will apply the gradients; required if it scales the loss (float16). The gradients
+        are then of the scaled loss, as its `apply` expects; the returned loss is not scaled.
 
     Returns:
-      What `loss_fn` returned, and the list of gradients, dense, in the order of `variables`. On several replicas they
-      are of the whole batch, as on one device: what is clipped or logged of them is the same.
+      The result of `loss_fn`, and the list of dense gradients in the order of `variables`. On several replicas they are
+      those of the whole batch, so that clipping and logging give the same results as on one device.
     """
     backend = keras.backend.backend()
     if backend not in _VALUE_AND_GRAD:
@@ -53,18 +53,18 @@ def value_and_grad(
 
 
 def cond(predicate: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
-    """Runs one of two functions, chosen by a value known only at run time; both may assign variables.
+    """Runs one of two functions, selected by a value known only at run time; both may assign variables.
 
     Example: every second step trains the critic.
         everstep.cond(step % 2 == 0, train_critic, train_generator)
 
     Args:
       predicate: A scalar boolean tensor.
-      true_fn: Runs if it is true; takes nothing.
-      false_fn: Runs if it is not; returns the same structure, shapes and dtypes as `true_fn`.
+      true_fn: Runs if the predicate is true; takes no arguments.
+      false_fn: Runs if it is false; returns the same structure, shapes and dtypes as `true_fn`.
 
     Returns:
-      What the chosen function returned.
+      The result of the selected function.
 
     Raises:
       UsageError: The functions do not return the same structure and types.
@@ -74,14 +74,14 @@ def cond(predicate: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]
 
 
 def switch(index: Any, branches: Sequence[Callable[[], Any]]) -> Any:
-    """Runs one of several functions, chosen by a number known only at run time; all may assign variables.
+    """Runs one of several functions, selected by a number known only at run time; all may assign variables.
 
     Args:
       index: A scalar integer tensor, from 0 to below the number of functions.
-      branches: Functions that take nothing and return the same structure, shapes and dtypes.
+      branches: Functions without arguments that return the same structure, shapes and dtypes.
 
     Returns:
-      What the chosen function returned.
+      The result of the selected function.
 
     Raises:
       UsageError: The functions do not return the same structure and types.
@@ -93,12 +93,12 @@ def switch(index: Any, branches: Sequence[Callable[[], Any]]) -> Any:
 def _same_structure(name: str, run: Callable[..., Any], *args: Any) -> Any:
     try:
         return run(*args)
-    except (AssertionError, TypeError) as error:  # what the backends raise where the functions differ
+    except (AssertionError, TypeError) as error:  # raised by the backends if the functions differ
         raise UsageError(f"all functions must return the same structure and types: {error}", key=name) from error
 
 
 class ChainedScope(keras.StatelessScope):
-    """A `StatelessScope` that reads through to the scope around it and remembers which variables it assigned.
+    """A `StatelessScope` that reads through to the enclosing scope and remembers which variables were assigned.
 
     Keras's own scopes hide the outer one: a nested scope would show the values from before the step.
     """
@@ -108,7 +108,7 @@ class ChainedScope(keras.StatelessScope):
         self.assigned: dict[int, keras.Variable] = {}
 
     def get_current_value(self, variable: keras.Variable) -> Any:
-        """Returns the value here, else in the scopes around, else the variable's own (None before it has one)."""
+        """Returns the value in this scope, else in enclosing ones, else of the variable (None before it has one)."""
         value = super().get_current_value(variable)
         if value is None and self.original_scope is not None:
             value = self.original_scope.get_current_value(variable)
@@ -121,10 +121,10 @@ class ChainedScope(keras.StatelessScope):
 
 
 class Share(Protocol):
-    """What one of several replicas has to know of a step: its part, and how the parts come together.
+    """The share of one of several replicas in a step, and how gradients are summed over the replicas.
 
     Attributes:
-      divides_losses: Whether Keras's losses are weighed as they are computed, which is Keras's rule, and not later.
+      divides_losses: Whether Keras's losses are weighted when they are computed, as in Keras, instead of later.
     """
 
     divides_losses: bool
@@ -134,7 +134,7 @@ class Share(Protocol):
         """The part of the global batch that this replica works on."""
 
     def sum(self, gradients: list[Any], variables: list[keras.Variable]) -> list[Any]:
-        """Returns the gradients of all replicas, added up."""
+        """Returns the gradients summed over all replicas."""
 
 
 _replica = threading.local()
@@ -143,7 +143,7 @@ _recording = threading.local()
 
 @contextlib.contextmanager
 def on_replica(share: Share | None) -> Iterator[None]:
-    """Inside the block this thread's share is that one; None for code that need not know of replicas."""
+    """Sets the share of this thread inside the block; None for code that is not aware of replicas."""
     before = current_share()
     _replica.share = share
     try:
@@ -153,15 +153,15 @@ def on_replica(share: Share | None) -> Iterator[None]:
 
 
 def current_share() -> Share | None:
-    """Returns what this thread's replica has to do; None where there is one device."""
+    """Returns the share of the replica of this thread; None on one device."""
     return getattr(_replica, "share", None)
 
 
 @contextlib.contextmanager
 def losses_divided_by_keras(divided: bool = True) -> Iterator[None]:
-    """For steps written by Keras's rules, as a model's own `train_step`: its losses are parts of the global batch's.
+    """Makes Keras's losses shares of the loss of the global batch, as a model's own `train_step` expects.
 
-    Elsewhere a loss object returns the mean over the replica's samples, and `value_and_grad` weighs it.
+    Outside this block a loss object returns the mean over the samples of the replica, and `value_and_grad` weights it.
     """
     share = current_share()
     if share is None:
@@ -174,21 +174,21 @@ def losses_divided_by_keras(divided: bool = True) -> Iterator[None]:
         share.divides_losses = before
 
 
-# Optimizers that had a loss scaled for them since `forget_scaled`: a loss-scaling `apply` checks it.
+# Optimizers for which a loss was scaled since `forget_scaled`: a loss-scaling `apply` checks it.
 _scaled: set[int] = set()
-# Those whose gradients the step has scaled back itself since then, as Model Garden's steps do.
+# Those whose gradients the step itself has unscaled since then, as Model Garden's steps do.
 _unscaled: set[int] = set()
 
 
 def mark_scaled(optimizer: Any) -> None:
-    """Notes that a loss was scaled for this optimizer, and for those it wraps."""
+    """Records that a loss was scaled for this optimizer, and for those it wraps."""
     while optimizer is not None:
         _scaled.add(id(optimizer))
         optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
 def forget_scaled() -> None:
-    """Called by an engine before it traces a step."""
+    """Clears the records of scaled losses; called by an engine before it traces a step."""
     _scaled.clear()
     _unscaled.clear()
 
@@ -196,28 +196,29 @@ def forget_scaled() -> None:
 def adapt_loss_scaling(optimizer: Any) -> None:
     """Makes a `LossScaleOptimizer`'s `apply` work in a compiled step and refuse gradients that were not scaled.
 
-    Keras applies it under `ops.cond`, whose branches may not assign on JAX: there it becomes `stateless_apply`
-    and plain assignments. Unscaled gradients do not learn on TensorFlow and fail obscurely on JAX: an error here.
-    Steps that were written for Keras 2 find its `get_scaled_loss` and `get_unscaled_gradients`.
+    Keras applies gradients under `ops.cond`, whose branches must not assign on JAX: there, `stateless_apply` and plain
+    assignments are used instead. Gradients of an unscaled loss are an error here: on TensorFlow they would not train
+    the model, on JAX fail with an obscure message. For steps that were written for Keras 2, `get_scaled_loss` and
+    `get_unscaled_gradients` are added.
     """
-    if isinstance(optimizer, keras.optimizers.Optimizer):  # one that averages may be around it
+    if isinstance(optimizer, keras.optimizers.Optimizer):  # an averaging optimizer may wrap it
         adapt_loss_scaling(getattr(optimizer, "inner_optimizer", None))
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or "apply" in vars(optimizer):
         return
     keras_apply, keras_scale_loss = optimizer.apply, optimizer.scale_loss
 
     def scale_loss(loss: Any) -> Any:
-        mark_scaled(optimizer)  # a step that records gradients by itself scales the loss by itself
+        mark_scaled(optimizer)  # a step with its own tape calls this
         return keras_scale_loss(loss)
 
     def apply(grads: Sequence[Any], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
         if id(optimizer) not in _scaled:
             raise UsageError(
                 f"optimizer {optimizer.name!r} scales the loss, but these gradients are of an unscaled one",
-                remedy="call everstep.value_and_grad(loss_fn, variables, optimizer=optimizer), or, around a tape of "
-                "your own, take the gradients of optimizer.scale_loss(loss)",
+                remedy="call everstep.value_and_grad(loss_fn, variables, optimizer=optimizer), or, with your own tape, "
+                "take the gradients of optimizer.scale_loss(loss)",
             )
-        if id(optimizer) in _unscaled:  # scaled again, exactly: a scale is a power of two, and `apply` divides by it
+        if id(optimizer) in _unscaled:  # scaled again, without rounding: `apply` divides by the scale, a power of two
             grads = [None if grad is None else keras.ops.multiply(grad, _scale_of(optimizer, grad)) for grad in grads]
         if keras.backend.backend() != "jax":
             keras_apply(grads, trainable_variables)
@@ -248,7 +249,7 @@ def _scale_of(optimizer: keras.optimizers.LossScaleOptimizer, grad: Any) -> Any:
 
 
 def as_scalar(loss: Any) -> Any:
-    """Returns a loss of shape `[1]`, as a sum over a list makes it, without its axis; anything else as it is."""
+    """Returns a loss of shape `[1]`, such as a sum over a list gives, without its axis; other values unchanged."""
     return keras.ops.reshape(loss, ()) if tuple(getattr(loss, "shape", ())) == (1,) else loss
 
 
@@ -272,8 +273,8 @@ def _tensorflow_value_and_grad(loss_fn: Callable[[], Any], variables: list, opti
         loss, value = _split(loss_fn())
         scaled = _scale(loss, optimizer) * (share.weight if share else 1.0)
     sources, unconnected = [v.value for v in variables], tf.UnconnectedGradients.ZERO
-    # An embedding's gradient comes as slices, one per token. Keras's optimizers would square the slices of a repeated
-    # token one by one, where the gradient is their sum.
+    # The gradient of an embedding consists of slices, one per token. Keras's optimizers would square each slice of a
+    # repeated token, while the gradient is the sum of the slices.
     dense = [tf.convert_to_tensor(part) for part in tape.gradient(scaled, sources, unconnected_gradients=unconnected)]
     return value, share.sum(dense, variables) if share else dense
 
@@ -301,7 +302,7 @@ def _jax_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: 
 def _torch_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: Any) -> tuple[Any, list]:
     import torch
 
-    inside = getattr(_recording, "inside", False)  # of the loss of another one, which differentiates this one's result
+    inside = getattr(_recording, "inside", False)  # the loss of another call, which differentiates this result
     sources = [v.value for v in variables]
     with torch.enable_grad(), _differentiable(sources):
         _recording.inside = True
@@ -314,13 +315,13 @@ def _torch_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer
             return value, [torch.zeros_like(source) for source in sources]
         options = {"create_graph": inside, "allow_unused": True, "materialize_grads": True}
         gradients = list(torch.autograd.grad(scaled, sources, **options))
-    # What is done with the results is not recorded: it would keep the step's memory.
+    # Results are detached: recording what is done with them would keep the memory of the step.
     return (value, gradients) if inside else (_detached(value), gradients)
 
 
 @contextlib.contextmanager
 def _differentiable(sources: Sequence[Any]) -> Iterator[None]:
-    """Inside the block each tensor can be differentiated by, also that of a variable that is not trained."""
+    """Makes all tensors differentiable inside the block, also those of non-trainable variables."""
     frozen = [source for source in sources if not source.requires_grad]
     try:
         for source in frozen:
@@ -332,26 +333,26 @@ def _differentiable(sources: Sequence[Any]) -> Iterator[None]:
 
 
 def _detached(value: Any) -> Any:
-    """Returns tensors that are not recorded."""
+    """Returns a nesting of tensors detached from the graph, with their masks."""
     free = keras.tree.map_structure(lambda leaf: leaf.detach() if hasattr(leaf, "detach") else leaf, value)
     _put_on(_masks(value), free)
     return free
 
 
 def _masks(value: Any) -> list[Any]:
-    """Returns the masks that Keras has put on tensors, for the metrics; None where there is none."""
+    """Returns the masks that Keras has set on tensors, for the metrics; None for those without."""
     return [get_keras_mask(leaf) for leaf in keras.tree.flatten(value)]
 
 
 def _put_on(masks: Sequence[Any], value: Any) -> None:
-    """Gives masks to tensors that were made of those that had them."""
+    """Sets masks on tensors that were derived from masked ones."""
     for mask, leaf in zip(masks, keras.tree.flatten(value), strict=True):
         if mask is not None:
             set_keras_mask(leaf, mask)
 
 
 def _current(variable: keras.Variable, scope: "ChainedScope") -> Any:
-    """Returns a variable's value in a scope; its initial one where it was created in the other branch."""
+    """Returns the value of a variable in a scope; its initial one if it was created in the other branch."""
     value = scope.get_current_value(variable)
     return variable.value if value is None else value
 
@@ -364,14 +365,14 @@ def _jax_switch(index: Any, branches: Sequence[Callable[[], Any]]) -> Any:
     import jax
 
     touched: dict[int, keras.Variable] = {}
-    for branch in branches:  # what one assigns, all must return
+    for branch in branches:  # all must return what any of them assigns
 
-        def look(branch: Callable[[], Any] = branch) -> None:
+        def record(branch: Callable[[], Any] = branch) -> None:
             with ChainedScope() as scope:
                 branch()
                 touched.update(scope.assigned)
 
-        jax.eval_shape(look)
+        jax.eval_shape(record)
     assigned = list(touched.values())
 
     def run(branch: Callable[[], Any]) -> tuple[Any, list]:

@@ -1,4 +1,4 @@
-"""Regression: numbers to come near to."""
+"""Ready-made task: regression."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from everstep.task.task import Task
 
 
 class RegressionTask(Task):
-    """Learns numbers; the model returns as many as the labels have. Write `build_model` and `build_inputs`."""
+    """Predicts numbers; the model's outputs have the shape of the labels. Write `build_model` and `build_inputs`."""
 
     def build_losses(
         self, labels: Any, model_outputs: Any, aux_losses: Sequence[Any] | None = None, sample_weight: Any = None
@@ -30,7 +30,7 @@ class RegressionTask(Task):
 
 
 def _alike(labels: Any, outputs: Any) -> tuple[Any, Any]:
-    """Returns both with a last axis: labels (n,) beside outputs (n, 1) would make n times n differences."""
+    """Returns both with a last axis: labels (n,) and outputs (n, 1) would broadcast to n times n differences."""
     if len(labels.shape) == len(outputs.shape) - 1 and outputs.shape[-1] == 1:
         return ops.expand_dims(labels, -1), outputs
     return labels, outputs

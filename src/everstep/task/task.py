@@ -1,4 +1,4 @@
-"""`Task`: what is learned. The user's class; the loop around it is not its business."""
+"""`Task`: what is learned, written by the user; it knows nothing of the loop around it."""
 
 import abc
 import contextlib
@@ -19,15 +19,15 @@ from everstep.task.optim.build import build as build_optimizer
 from everstep.task.optim.loss_scale import scaling_loss
 from everstep.types import Batch
 
-SMALLEST = 8
-"""Arrays that are less high or wide are no pictures."""
+SMALLEST_IMAGE = 8
+"""Arrays of less height or width are not taken for images."""
 
 
 class Task(abc.ABC):
     """Model, data, losses, metrics, one train step and one validation step.
 
-    Only `build_inputs` must be written. The default `train_step` serves most tasks; a changed one is ordinary
-    Keras code that runs compiled on every backend:
+    Only `build_inputs` must be written. The default `train_step` is enough for most tasks; your own is ordinary Keras
+    code that runs compiled on every backend:
 
         class MyTask(everstep.Task):
             def train_step(self, inputs, model, optimizer, metrics):
@@ -41,18 +41,18 @@ class Task(abc.ABC):
                 self.process_metrics(metrics, y, y_pred)
                 return {self.loss: loss}
 
-    What a task keeps in its attributes — further models, optimizers, metrics, variables, seed generators — is
-    part of the run's state: saved, restored and compared with everything else.
+    Attributes of a task that hold variables — further models, optimizers, metrics, variables, seed generators — are
+    part of the state of the run: they are saved and restored with everything else.
     """
 
     loss = "loss"
     """The key under which every `train_step` returns its loss."""
 
     watch: str = ""
-    """Which of the logs of `train_step` has to stay finite; empty for the loss, or, of steps without one, the first."""
+    """The log of `train_step` that must stay finite; empty for the loss, or, without a loss, the first one."""
 
     label_classes: int | None = None
-    """How many classes the labels are from, where the step says so when it is traced; set by the engine."""
+    """The number of classes of the labels, if tracing the step shows it; set by the engine."""
 
     def __init__(self, params: Any = None, logging_dir: str | None = None, name: str | None = None) -> None:
         self._task_config = params
@@ -61,25 +61,25 @@ class Task(abc.ABC):
 
     @property
     def task_config(self) -> Any:
-        """The configuration this task was made from."""
+        """The configuration that this task was created with."""
         return self._task_config
 
     @property
     def logging_dir(self) -> str:
-        """Where the run writes; empty if it was not said."""
+        """The directory that the run writes to; empty if it is unknown."""
         return self._logging_dir
 
     @classmethod
     def create_optimizer(
         cls, optimizer_config: Any, runtime_config: Any = None, dp_config: Any = None
     ) -> keras.Optimizer:
-        """Builds the optimizer and its schedule; wraps it for loss scaling when the run is in float16.
+        """Builds the optimizer and its schedule; wraps it for loss scaling if the run computes in float16.
 
         Raises:
-          UsageError: A `dp_config` is given: differential privacy is not offered.
+          UsageError: A `dp_config` is passed: differential privacy is not supported.
         """
         if dp_config is not None:
-            raise UsageError("differentially private training is not offered", key="dp_config", received=dp_config)
+            raise UsageError("differentially private training is not supported", key="dp_config", received=dp_config)
         optimizer = build_optimizer(optimizer_config)
         if runtime_config is None or runtime_config.mixed_precision_dtype != "float16":
             return optimizer
@@ -87,7 +87,7 @@ class Task(abc.ABC):
 
     def build_model(self) -> keras.Model:
         """Returns the model."""
-        raise UsageError(f"task {self.name!r} has no model", remedy="write build_model()")
+        raise UsageError("has no model", key=type(self).__name__, remedy="write build_model()")
 
     @abc.abstractmethod
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
@@ -97,15 +97,15 @@ class Task(abc.ABC):
         """
 
     def inputs_for(self, params: Any) -> Any:
-        """Returns what `build_inputs` does, be it written with or without an `input_context`, which is always None."""
+        """Calls `build_inputs`, which may be written with or without `input_context`, which is always None."""
         takes_context = _takes(self.build_inputs, 2, "input_context")
         return self.build_inputs(params, None) if takes_context else self.build_inputs(params)
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Sequence[Any] | None = None) -> Any:
-        """Returns the scalar loss, by default the sum of the model's own (`add_loss`, regularizers)."""
+        """Returns the scalar loss; by default the sum of the losses of the model (`add_loss`, regularizers)."""
         if not aux_losses:
             remedy = "write build_losses(labels, model_outputs, aux_losses)"
-            raise UsageError(f"task {self.name!r} has no loss", remedy=remedy)
+            raise UsageError("has no loss", key=type(self).__name__, remedy=remedy)
         return sum(keras.ops.sum(loss) for loss in aux_losses)
 
     def build_metrics(self, training: bool = True) -> list[keras.Metric]:
@@ -120,19 +120,19 @@ class Task(abc.ABC):
     def process_compiled_metrics(
         self, compiled_metrics: keras.Metric, labels: Any, model_outputs: Any, **kwargs: Any
     ) -> None:
-        """Updates the metrics that a model was compiled with, which are one; `kwargs` may hold `sample_weight`."""
+        """Updates the metrics that a model was compiled with, as one object; `kwargs` may hold `sample_weight`."""
         compiled_metrics.update_state(labels, model_outputs, **kwargs)
 
     def train_step(
         self, inputs: Batch, model: keras.Model, optimizer: keras.Optimizer, metrics: Sequence[keras.Metric]
     ) -> Mapping[str, Any]:
-        """Learns from one batch; returns `{self.loss: loss}` and any further scalars, averaged per window.
+        """Trains on one batch; returns `{self.loss: loss}` and any further scalars, averaged per window.
 
-        Batches are `x`, `(x, y)` or `(x, y, weight)`; labels that a batch does not have are None. A task that learns to
-        reproduce its inputs yields `(x, x)`, or calls `super().train_step((x, x), …)`.
+        Batches are `x`, `(x, y)` or `(x, y, weight)`; missing labels are None. A task that learns to reproduce its
+        inputs yields `(x, x)`, or calls `super().train_step((x, x), …)`.
 
-        A compiled model learns from the loss it was compiled with and, if the task writes `build_losses`, from that
-        as well.
+        The loss of a compiled model is the one it was compiled with plus, if the task writes it, that of
+        `build_losses`.
         """
         features, labels, weight = self.unpack(inputs)
         if model.compiled:
@@ -142,20 +142,20 @@ class Task(abc.ABC):
 
         def loss_fn() -> tuple[Any, Any]:
             outputs = model(features, training=True)
-            with labels_explained(features, labels):
+            with explain_missing_labels(features, labels):
                 return self.build_losses(labels, outputs, aux_losses=model.losses, **weighted), outputs
 
         (loss, outputs), grads = value_and_grad(loss_fn, model.trainable_variables, optimizer=optimizer)
         optimizer.apply(grads, model.trainable_variables)
-        with labels_explained(features, labels):
+        with explain_missing_labels(features, labels):
             self.process_metrics(metrics, labels, outputs, **weighted)
         return {self.loss: loss}
 
     def unpack(self, inputs: Batch) -> tuple[Any, Any, Any]:
-        """Returns features, labels and sample weights of a batch, None for those that it does not have.
+        """Returns features, labels and sample weights of a batch; missing ones are None.
 
-        A dict by itself is handed as labels, too, to the `build_losses` of a task that writes one: it takes what it
-        compares with by name, as `labels["next_word"]`. Nothing else serves as its own labels.
+        If a task writes `build_losses` and the batch is a single dict, the dict is also passed as labels, and the loss
+        selects from it by name: `labels["next_word"]`. No other features are used as labels.
         """
         features, labels, weight = unpack(inputs)
         if labels is None and isinstance(features, Mapping) and self._writes("build_losses"):
@@ -163,7 +163,7 @@ class Task(abc.ABC):
         return features, labels, weight
 
     def _weighted(self, weight: Any, hook: str = "build_losses") -> dict[str, Any]:
-        """Returns the keyword argument for sample weights, where there are any, that a method is called with."""
+        """Returns the keyword argument for sample weights of a method; empty without weights."""
         if weight is None:
             return {}
         known = inspect.signature(getattr(self, hook)).parameters
@@ -176,20 +176,20 @@ class Task(abc.ABC):
         return {"sample_weight": weight}
 
     def _writes(self, hook: str) -> bool:
-        """Returns whether a method is the task's own."""
+        """Returns whether the task overrides a method."""
         return getattr(type(self), hook) is not getattr(Task, hook)
 
     def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]) -> Mapping[str, Any]:
-        """Evaluates one batch; a loss is optional here.
+        """Evaluates one batch; returning a loss is optional.
 
-        Its loss is that of `build_losses`, alone; of a compiled model whose task writes none, the compiled one.
+        The loss is that of `build_losses`; if a task with a compiled model does not write it, the compiled loss.
         """
         features, labels, weight = self.unpack(inputs)
         if model.compiled:
             return {self.loss: _validate_compiled(self, (features, labels, weight), model, metrics)}
         weighted = self._weighted(weight)
         outputs = self.inference_step(features, model)
-        with labels_explained(features, labels):
+        with explain_missing_labels(features, labels):
             loss = self.build_losses(labels, outputs, aux_losses=model.losses, **weighted)
             self.process_metrics(metrics, labels, outputs, **weighted)
         return {self.loss: loss}
@@ -197,10 +197,10 @@ class Task(abc.ABC):
     def call_validation_step(
         self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]
     ) -> Mapping[str, Any]:
-        """Calls `validation_step`, be it written with or without `metrics`.
+        """Calls `validation_step`, which may be written with or without `metrics`.
 
         Raises:
-          UsageError: It takes none, but `build_metrics` makes some for it.
+          UsageError: It takes no metrics, but `build_metrics` returns some for evaluation.
         """
         if _takes(self.validation_step, 3, "metrics"):
             return self.validation_step(inputs, model, metrics)
@@ -209,7 +209,7 @@ class Task(abc.ABC):
             raise UsageError(
                 f"(inputs, model) cannot update the metrics {names}",
                 key=f"{type(self).__name__}.validation_step",
-                remedy="add metrics=None to its arguments, or return none of them from build_metrics(training=False)",
+                remedy="add metrics=None to its arguments, or return no metrics from build_metrics(training=False)",
             )
         return self.validation_step(inputs, model)  # type: ignore[call-arg]
 
@@ -218,29 +218,29 @@ class Task(abc.ABC):
         return _call(model, inputs, training=False)
 
     def show(self, inputs: Batch, outputs: Any) -> Mapping[str, Any]:
-        """Returns what trackers show of an evaluation, by name; called where `trainer.tracking.samples` asks for it.
+        """Returns what trackers show of an evaluation, by name; called if `trainer.tracking.samples` is set.
 
-        By default images with the class they are of and the class they are taken for, where that is what is learned.
+        By default images with their true and predicted classes, if the task classifies images.
 
         Args:
           inputs: The first samples of the validation data, as arrays.
-          outputs: What `inference_step` returns for them, as arrays.
+          outputs: The results of `inference_step` for them, as arrays.
 
         Returns:
-          For each name images, an array (n, h, w) or (n, h, w, channels); such an array and a list of captions; or a
-          list of texts.
+          For each name either images, an array (n, h, w) or (n, h, w, channels); or a pair of such an array and a
+          list of captions; or a list of texts.
         """
         features, labels, _ = unpack(inputs)
         return classified(features, labels, outputs)
 
     def initialize(self, model: keras.Model) -> Report | list[Any] | None:
-        """Loads initial weights from `task_config.init_checkpoint`, whatever of them fits the model.
+        """Loads initial weights from `task_config.init_checkpoint`, as far as they fit the model.
 
-        Called once, before the first step of a run that has no checkpoint. A `.keras` or `.weights.h5` file, a
-        TensorFlow checkpoint, a SavedModel or another run will do. Step and optimizer start at zero.
+        Called once, before the first step of a run that has no checkpoint. The path may be a `.keras` or `.weights.h5`
+        file, a TensorFlow checkpoint, a SavedModel or another run. Step and optimizer start at zero.
 
         Returns:
-          Which weights were loaded; None where there is nothing to load from.
+          A report of the weights that were loaded; None without `init_checkpoint`.
 
         Raises:
           UsageError: The path does not exist, or nothing in it fits.
@@ -251,16 +251,16 @@ class Task(abc.ABC):
     def window(self, kind: str) -> str:
         """Returns how a window of `train` or `validation` steps reports their scalars.
 
-        `mean` is over samples; `last` is for steps that return what their metrics have come to so far.
+        `mean` averages over samples; `last` is for steps that return the results of their metrics so far.
         """
         return "mean"
 
     def check_batch(self, inputs: Batch) -> None:
-        """Looks at data on the host before it reaches the device; raises UsageError if it cannot be right.
+        """Checks data on the host before it reaches the device; raises UsageError if it is invalid.
 
-        By default class labels are checked, where the step hands them to a sparse cross-entropy as they are. Called
-        with a whole array dataset before training, else with each block of batches as it passes; a block
-        has its batches stacked along a new first axis.
+        By default class labels are checked, if the step passes them unchanged to a sparse cross-entropy. Called with a
+        whole array dataset before training, otherwise with each block of batches as it is read; a block has its batches
+        stacked along a new first axis.
         """
         labels = unpack(inputs)[1]
         if self.label_classes is not None and isinstance(labels, np.ndarray):
@@ -269,25 +269,25 @@ class Task(abc.ABC):
     def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
         """Folds one validation step's outputs, on the host, into `state`; the first state is None.
 
-        Each value is a tuple with one NumPy array per replica, which also answers `numpy()`.
+        Each value is a tuple with one NumPy array per replica, which also has `numpy()`.
         """
         return None
 
     def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: Any = None) -> Mapping[str, Any]:
-        """Returns the metrics of what `aggregate_logs` gathered; they join the evaluation's logs.
+        """Returns metrics of the state that `aggregate_logs` gathered; they are added to the logs of the evaluation.
 
-        It is called if anything was gathered. A metric that is not one number is left out of the logs, with a warning.
+        Called only if something was gathered. A value that is not a single number is not logged, with a warning.
         """
         return {}
 
     @property
     def aggregates(self) -> bool:
-        """Whether validation outputs have to come back to the host, step by step."""
+        """Whether the outputs of each validation step are returned to the host."""
         return type(self).aggregate_logs is not Task.aggregate_logs
 
 
 def _takes(method: Callable[..., Any], position: int, name: str) -> bool:
-    """Returns whether a method can be called with so many arguments by position, or by this name."""
+    """Returns whether a method accepts this many positional arguments, or an argument of this name."""
     parameters = inspect.signature(method).parameters
     by_position = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     variable = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
@@ -297,8 +297,8 @@ def _takes(method: Callable[..., Any], position: int, name: str) -> bool:
 def unpack(inputs: Batch) -> tuple[Any, Any, Any]:
     """Returns features, labels and sample weights of `x`, `(x,)`, `(x, y)` or `(x, y, weight)`.
 
-    Labels and weights that the batch does not have are None: inputs never serve as labels. A model that learns to
-    reproduce its inputs is given `(x, x)`.
+    Missing labels and weights are None: features are never used as labels. For a model that learns to reproduce its
+    inputs, batches are `(x, x)`.
     """
     alone = isinstance(inputs, SparseArray | RaggedArray)
     if isinstance(inputs, list | tuple) and 1 <= len(inputs) <= 3 and not alone:
@@ -308,8 +308,8 @@ def unpack(inputs: Batch) -> tuple[Any, Any, Any]:
 
 
 @contextlib.contextmanager
-def labels_explained(features: Any, labels: Any) -> Iterator[None]:
-    """Around a loss or metrics: where they fail because the batch has no labels, says so.
+def explain_missing_labels(features: Any, labels: Any) -> Iterator[None]:
+    """Explains errors of a loss or of metrics that are called without labels.
 
     Raises:
       UsageError: They failed, and there are no labels, or only the features in their place.
@@ -329,23 +329,23 @@ def labels_explained(features: Any, labels: Any) -> Iterator[None]:
 
 # -- the default steps of a compiled model ----------------------------------------------------------------------------
 
-# - The training loss is the compiled one, with what the model's layers add, plus the task's
-#   `build_losses(labels, outputs, aux_losses=None)`, where it writes one.
-# - The loss of an evaluation is the task's `build_losses(labels, outputs, aux_losses=model.losses)` alone, where it
-#   writes one; else the compiled loss.
-# - The task's metrics go through `process_metrics`, the compiled ones through `process_compiled_metrics`.
+# - The training loss is the compiled loss, including the losses of layers, plus the task's
+#   `build_losses(labels, outputs, aux_losses=None)`, if the task writes it.
+# - The loss of an evaluation is the task's `build_losses(labels, outputs, aux_losses=model.losses)`, if the task writes
+#   it; otherwise the compiled loss.
+# - The metrics of the task are updated by `process_metrics`, the compiled ones by `process_compiled_metrics`.
 
 
 def _train_compiled(
     task: Any, batch: tuple[Any, Any, Any], model: keras.Model, optimizer: Any, metrics: Sequence[Any]
 ) -> Any:
-    """Learns from one batch, (x, y, weight), as the model was compiled to; returns the loss."""
+    """Trains on one batch, (x, y, weight), as the model was compiled; returns the loss."""
     x, y, weight = batch
     weighted = task._weighted(weight) if task._writes("build_losses") else {}
 
     def loss_fn() -> tuple[Any, Any]:
         y_pred = _call(model, x, training=True)
-        with labels_explained(x, y):
+        with explain_missing_labels(x, y):
             if not task._writes("build_losses"):
                 return compiled_loss(batch, y_pred, model, training=True), y_pred
             if not has_loss(model):
@@ -356,7 +356,7 @@ def _train_compiled(
 
     (loss, y_pred), grads = value_and_grad(loss_fn, model.trainable_variables, optimizer=optimizer)
     optimizer.apply(grads, model.trainable_variables)
-    with labels_explained(x, y):
+    with explain_missing_labels(x, y):
         _update_metrics(task, batch, y_pred, model, metrics)
     return loss
 
@@ -365,7 +365,7 @@ def _validate_compiled(task: Any, batch: tuple[Any, Any, Any], model: keras.Mode
     """Evaluates one batch; returns the loss."""
     x, y, weight = batch
     y_pred = task.inference_step(x, model)
-    with labels_explained(x, y):
+    with explain_missing_labels(x, y):
         if task._writes("build_losses"):
             loss = task.build_losses(y, y_pred, aux_losses=model.losses, **task._weighted(weight))
         else:
@@ -375,13 +375,13 @@ def _validate_compiled(task: Any, batch: tuple[Any, Any, Any], model: keras.Mode
 
 
 def compiled_loss(batch: tuple[Any, Any, Any], y_pred: Any, model: keras.Model, training: bool) -> Any:
-    """Returns the loss that the model was compiled with, and the model's own."""
+    """Returns the loss that the model was compiled with, plus the losses of its layers."""
     x, y, weight = batch
-    return model._compute_loss(x, y, y_pred, weight, training=training)  # which knows of overrides without `training`
+    return model._compute_loss(x, y, y_pred, weight, training=training)  # supports overrides without `training`
 
 
 def has_loss(model: keras.Model) -> bool:
-    """Returns whether the model was compiled with a loss, or computes one in a way of its own."""
+    """Returns whether the model was compiled with a loss, or overrides `compute_loss`."""
     return model.loss is not None or type(model).compute_loss is not keras.Model.compute_loss
 
 
@@ -402,12 +402,12 @@ def _update_metrics(
 
 
 def _call(model: keras.Model, x: Any, training: bool) -> Any:
-    """Calls a model, with `training` only where its `call` knows the word."""
+    """Calls a model, with `training` only if its `call` accepts that."""
     return model(x, training=training) if model._call_has_training_arg else model(x)
 
 
 def compiled_metrics(model: keras.Model, own_steps: bool) -> list[keras.Metric]:
-    """Returns the metrics of a compiled model; the mean of its loss is one where its own steps keep it."""
+    """Returns the metrics of a compiled model; with its own steps also the mean of its loss."""
     return [m for m in model.metrics if own_steps or m.name != "loss"]
 
 
@@ -415,15 +415,15 @@ def compiled_metrics(model: keras.Model, own_steps: bool) -> list[keras.Metric]:
 
 
 def classified(features: Any, labels: Any, outputs: Any) -> Mapping[str, Any]:
-    """Returns pictures with the class they are of and the class they are taken for; nothing where these are none.
+    """Returns images with captions of their true and predicted classes; nothing if the arrays are something else.
 
     Args:
-      features: Pictures (n, h, w) or (n, h, w, 1, 3 or 4).
-      labels: Whole numbers (n,) or (n, 1), or one for each class (n, classes).
-      outputs: A number for each class (n, classes); the largest is the prediction.
+      features: Images (n, h, w) or (n, h, w, 1, 3 or 4).
+      labels: Class numbers (n,) or (n, 1), or one-hot labels (n, classes).
+      outputs: A score for each class (n, classes); the largest is the prediction.
     """
     arrays = (features, labels, outputs)
-    if not all(isinstance(array, np.ndarray) for array in arrays) or not _are_pictures(features):
+    if not all(isinstance(array, np.ndarray) for array in arrays) or not _are_images(features):
         return {}
     if outputs.ndim != 2 or outputs.shape[1] < 2 or labels.dtype.kind not in "iuf":
         return {}
@@ -432,6 +432,6 @@ def classified(features: Any, labels: Any, outputs: Any) -> Mapping[str, Any]:
     return {"predictions": (features, [f"truth {int(one)}, prediction {other}" for one, other in pairs])}
 
 
-def _are_pictures(array: np.ndarray) -> bool:
+def _are_images(array: np.ndarray) -> bool:
     channels = array.shape[3] if array.ndim == 4 else 1
-    return array.ndim in (3, 4) and min(array.shape[1:3]) >= SMALLEST and channels in (1, 3, 4)
+    return array.ndim in (3, 4) and min(array.shape[1:3]) >= SMALLEST_IMAGE and channels in (1, 3, 4)

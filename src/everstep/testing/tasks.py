@@ -131,7 +131,7 @@ def running(
     engine = make(task, model, optimizer)
     engine.build(stream.peek(), stream.peek())
     while long_calls and engine.pace.measuring:
-        engine.pace.took(1e-4)
+        engine.pace.record(1e-4)
     with opened(engine, stream) as feed:
         yield Rig(engine, stream, feed)
 

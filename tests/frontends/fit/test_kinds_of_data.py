@@ -121,7 +121,7 @@ def test_ragged():
 
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="it has them")
 def test_ragged_elsewhere_is_refused():
-    with pytest.raises(UsageError, match=f"ragged tensor, which the backend '{BACKEND}' does not have: pad it"):
+    with pytest.raises(UsageError, match=f"ragged tensor, which the backend '{BACKEND}' does not support: pad it"):
         es.fit(linear(), ragged(), Y, **GIVEN)
 
 

@@ -1,4 +1,4 @@
-"""Two small regressions on other data each, and one model with a head for each."""
+"""Two small regression tasks with their own data, and one model with a head for each."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ class PartConfig(es.TaskConfig):
 
 @es.register_task(PartConfig)
 class Part(Regression):
-    """Learns `slope` times the sum of four numbers; 13 samples to evaluate, the last one by itself."""
+    """Learns `slope` times the sum of four numbers; evaluates 13 samples, the last one in a batch by itself."""
 
     def __init__(self, params=None, logging_dir=None, name=None, **attributes):
         super().__init__(**attributes)
@@ -37,7 +37,7 @@ class Part(Regression):
 
 
 def heads(dropout=0.0):
-    """One hidden layer for both, an output for each."""
+    """Returns a model with one shared hidden layer and an output for each task."""
     x = inputs = keras.Input((4,))
     x = keras.layers.Dense(6, "tanh", name="trunk")(x)
     x = keras.layers.Dropout(dropout, seed=1)(x)
@@ -45,7 +45,7 @@ def heads(dropout=0.0):
 
 
 class Pair(MultiTask):
-    """Both tasks, on the model above."""
+    """Both tasks on the model above."""
 
     def build_model(self):
         return heads(dropout=0.2)
@@ -67,7 +67,7 @@ def pair_config(weights=(1.0, 1.0), eval_steps=(None, None), sizes=(44, 60), bat
 
 
 def params_of(config):
-    """Returns an experiment of 12 steps: loops of 4, evaluated and saved every 8."""
+    """Returns an experiment of 12 steps, in windows of 4, evaluated every 8 and saved every 4 steps."""
     every = {"train_steps": 12, "steps_per_loop": 4, "validation_interval": 8, "checkpoint_interval": 4}
     rate = {"type": "constant", "constant": {"learning_rate": 0.01}}
     optimizer = {"optimizer": {"type": "adam"}, "learning_rate": rate}

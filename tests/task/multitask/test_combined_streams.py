@@ -1,4 +1,4 @@
-"""Streams of several tasks in one: what comes when, in which place, and again after a restore."""
+"""Combined streams: the order of tasks, the layout of batches, and restoring a position."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def rounds(limits=(None, None), repeat=False):
 
 
 def seen(stream, n=None):
-    """Returns, for each combined batch, the task that counts and its first features."""
+    """Returns the task that counts in each combined batch, and its features."""
     found = []
     for combined in itertools.islice(stream, n):
         index, batches = stream.layout.unpack(combined)
@@ -42,12 +42,12 @@ def seen(stream, n=None):
     return found
 
 
-def test_tasks_alike_share_a_place():
+def test_tasks_of_the_same_structure_share_a_place():
     features, (task, rest, others) = interleaved().peek()
     assert (features.shape, task.shape, task.dtype, len(rest), others) == ((2,), (2,), np.int32, 1, ())
 
 
-def test_others_have_their_own():
+def test_tasks_of_another_structure_have_their_own_place():
     stream = interleaved(size_two=3)
     for combined in itertools.islice(stream, 9):
         features, (task, _, (other,)) = combined
@@ -56,7 +56,7 @@ def test_others_have_their_own():
         assert np.any(other[0]) == (task[0] == 1)
 
 
-def test_interleaved_reads_what_was_drawn():
+def test_interleaved_reads_the_task_that_is_drawn():
     stream = interleaved()
     names = [name for name, _ in seen(stream, 200)]
     sampler = TaskSampler([1.0, 1.0], UniformConfig().exponent, seed=0)
@@ -67,7 +67,7 @@ def test_interleaved_reads_what_was_drawn():
     assert parts["one"]["position"] == {"epoch": epochs, "batch": rest + 1}
 
 
-def test_joint_reads_all():
+def test_joint_reads_all_tasks():
     stream = joint()
     for _ in range(3):
         _, batches = stream.layout.unpack(next(stream))
@@ -82,7 +82,7 @@ def test_joint_ends_with_the_first_that_ends():
     assert len(list(stream)) == 2
 
 
-def test_rounds_go_through_each_to_its_last_sample():
+def test_rounds_read_each_task_to_its_end():
     assert seen(rounds()) == [("one", [0, 1]), ("two", [100, 101]), ("one", [2, 3]), ("two", [102]), ("one", [4])]
 
 
@@ -93,7 +93,7 @@ def test_rounds_stop_at_the_limits():
     assert not rounds((3, 1), repeat=True).endless
 
 
-def test_rounds_begin_anew():
+def test_rounds_restart_from_the_beginning():
     stream = rounds()
     first = seen(stream)
     stream.restore({"epoch": 0, "batch": 0})
@@ -101,26 +101,26 @@ def test_rounds_begin_anew():
 
 
 @pytest.mark.parametrize("make", [interleaved, joint, lambda: rounds((7, 7), repeat=True)])
-@pytest.mark.parametrize("look", [False, True])
-def test_restores_everywhere(make, look):
+@pytest.mark.parametrize("peek", [False, True])
+def test_every_position_is_restored(make, peek):
     straight, states = make(), []
     batches = []
     for _ in range(14):
         states.append(straight.state())
-        if look:
+        if peek:
             straight.peek()
-            assert straight.state() == states[-1], "what was only looked at does not count"
+            assert straight.state() == states[-1], "peeking does not move the position"
         batches.append(next(straight))
     for position in range(14):
         stream = make()
-        if look:
+        if peek:
             stream.peek()
         stream.restore(states[position])
         assert stream.state() == states[position]
         assert all(same_batch(next(stream), batch) for batch in batches[position:])
 
 
-def test_blocks_are_the_same_batches():
+def test_blocks_hold_the_same_batches():
     one, other = interleaved(), interleaved()
     block = one.block(9)
     assert block.count == 9
@@ -130,8 +130,8 @@ def test_blocks_are_the_same_batches():
         assert block.states[index] == other.state()
 
 
-def test_an_error_leaves_every_part_where_it_was():
-    """The second part fails once: the batch of the first that was looked at then is not lost."""
+def test_an_error_leaves_every_part_unchanged():
+    """The second part fails once: the batch of the first part that was peeked at is not lost."""
     failures = [OSError("gone for a moment")]
 
     def flaky():
@@ -154,11 +154,11 @@ def test_an_error_leaves_every_part_where_it_was():
 def test_the_position_of_other_tasks_is_refused():
     state = JointStream({"one": arrays(0, 10), "three": arrays(0, 10)})
     next(state)
-    with pytest.raises(UsageError, match=r"of the tasks one, three, but the tasks are one, two"):
+    with pytest.raises(UsageError, match=r"belongs to the tasks one, three, but the tasks are one, two"):
         joint().restore(state.state())
 
 
-def test_features_alone_and_dicts():
+def test_batches_of_only_features_and_dicts():
     parts = {
         "one": ArrayStream({"b": np.zeros(4), "a": np.ones(4)}, 2, repeat=True),
         "two": ArrayStream(np.ones((4, 3)), 2, repeat=True),

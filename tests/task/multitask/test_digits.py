@@ -1,4 +1,4 @@
-"""The shipped experiment, shortened: from the configuration to the exported model."""
+"""The shipped experiment `multitask/digits`, shortened: from the configuration to the exported model."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_trains_evaluates_and_exports(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("mode", ["interleaving", "joint"])
-def test_interrupted_ends_in_the_same_bits(tmp_path, mode):
+def test_an_interrupted_run_ends_in_the_same_bits(tmp_path, mode):
     run(tmp_path / "whole", short(mode=mode), export=False)
 
     def cut(logs):

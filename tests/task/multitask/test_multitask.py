@@ -1,4 +1,4 @@
-"""Several tasks on one model: what a step changes, what is reported, and the same bits however it is run."""
+"""Several tasks on one model: what a step changes, what is reported, and the same bits in any split of steps."""
 
 import functools
 import json
@@ -24,29 +24,29 @@ pytestmark = pytest.mark.backend
 
 
 class Plain(MultiTask):
-    """Both tasks, on a model without chance."""
+    """Both tasks on a model without dropout."""
 
     def build_model(self):
         return heads()
 
 
-def quick(trainer):
-    """Lets many steps go in one call from the start."""
+def with_long_calls(trainer):
+    """Makes calls hold many steps from the start."""
     while trainer.engine.pace.measuring:
-        trainer.engine.pace.took(1e-4)
+        trainer.engine.pace.record(1e-4)
     return trainer
 
 
 @pytest.mark.parametrize("mode", ["interleaving", pytest.param("joint", marks=pytest.mark.full)])
 def test_the_same_bits_in_long_calls_single_steps_and_after_a_resume(mode):
     config = pair_config(mode=mode, batches=(8, 4))
-    whole = quick(trainer_of(config, evaluate=False))
+    whole = with_long_calls(trainer_of(config, evaluate=False))
     whole.train(20)
     first = trainer_of(config, evaluate=False)
     first.step_by_step()
     first.train(7)
     state, meta = first.state()
-    second = quick(trainer_of(config, evaluate=False))
+    second = with_long_calls(trainer_of(config, evaluate=False))
     second.restore(state, json.loads(json.dumps(meta)))
     logs = second.train(13, new_window=False)
     assert state_digest(second) == state_digest(whole)
@@ -57,11 +57,11 @@ def test_the_same_bits_in_long_calls_single_steps_and_after_a_resume(mode):
 
 
 def drawn_at(step):
-    """Returns the task that a step trains where both have the same weight."""
+    """Returns the task that a step trains if both have the same weight."""
     return ("one", "two")[TaskSampler([1.0, 1.0], ProportionalConfig().exponent, seed=0).draw(step)]
 
 
-def test_a_step_changes_what_its_task_depends_on():
+def test_a_step_changes_only_what_its_task_depends_on():
     trainer = trainer_of(pair_config(), evaluate=False)
     drawn, before = [], trainer.engine.state()
     for step in range(6):
@@ -80,7 +80,7 @@ def test_a_step_changes_what_its_task_depends_on():
     trainer.close()
 
 
-def test_joint_training_is_on_the_weighted_sum():
+def test_joint_training_uses_the_weighted_sum_of_losses():
     trainer = trainer_of(pair_config(mode="joint", weights=(1.0, 0.25)), Plain, evaluate=False)
     _, batches = trainer.train_stream.layout.unpack(trainer.train_stream.peek())
     model, optimizer = keras.models.clone_model(trainer.model), keras.optimizers.Adam(0.01)
@@ -102,7 +102,7 @@ def test_joint_training_is_on_the_weighted_sum():
 
 
 class Unread(Part):
-    """A task that has nothing to train on."""
+    """A task without training data."""
 
     def build_inputs(self, params, input_context=None):
         assert not params.is_training
@@ -130,7 +130,7 @@ def test_one_task_is_trained_and_both_are_evaluated():
 
 
 class Lossless(Part):
-    """Reports its metrics alone."""
+    """Reports only its metrics."""
 
     def validation_step(self, inputs, model, metrics):
         self.process_metrics(metrics, inputs[1], self.inference_step(inputs[0], model))
@@ -144,9 +144,9 @@ class Lossless(Part):
         ((Lossless, Lossless), {}),
     ],
 )
-def test_no_sum_of_losses_where_there_is_none_to_add(classes, settings):
+def test_no_sum_of_losses_without_a_loss(classes, settings):
     config = pair_config(**settings)
-    trainer = trainer_of(config, Plain, made(config, *classes))
+    trainer = trainer_of(config, Plain, created(config, *classes))
     logs = trainer.evaluate()
     trainer.close()
     assert "validation_loss" not in logs
@@ -175,7 +175,7 @@ def test_a_task_without_a_step_reports_nan():
     trainer.close()
 
 
-def test_of_many_tasks_each_is_traced_as_often_as_of_few():
+def test_each_branch_of_a_switch_is_traced_at_most_twice():
     total, calls = keras.Variable(0.0, trainable=False), []
 
     def branch(number):
@@ -185,11 +185,11 @@ def test_of_many_tasks_each_is_traced_as_often_as_of_few():
 
     branches = [functools.partial(branch, number) for number in range(8)]
     assert float(switch(ops.convert_to_tensor(5), branches)) == float(ops.convert_to_numpy(total.value)) == 5
-    assert len(calls) <= 2 * len(branches)  # once to see what they assign, once to run
+    assert len(calls) <= 2 * len(branches)  # once to find what they assign, once to run
 
 
 class Noisy(Part):
-    """Has a step of its own, which draws random numbers."""
+    """Overrides the step, which draws random numbers."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -201,9 +201,9 @@ class Noisy(Part):
         return super().train_step((noisy, y), model, optimizer, metrics)
 
 
-def test_what_a_task_keeps_belongs_to_the_state():
+def test_attributes_of_a_task_belong_to_the_state():
     config = pair_config()
-    trainer = trainer_of(config, Plain, made(config, Noisy, Part), evaluate=False)
+    trainer = trainer_of(config, Plain, created(config, Noisy, Part), evaluate=False)
     trainer.train(8)
     draws = [drawn_at(step) for step in range(8)].count("one")
     assert trainer.engine.state()["task.parts/one/noise/seed"][1] == draws
@@ -211,7 +211,7 @@ def test_what_a_task_keeps_belongs_to_the_state():
 
 
 class Talkative(Part):
-    """Returns a scalar more than the loss, and has a metric that is built when it is first used."""
+    """Returns a further scalar, and has a metric that is built on its first use."""
 
     def train_step(self, inputs, model, optimizer, metrics):
         logs = super().train_step(inputs, model, optimizer, metrics)
@@ -222,16 +222,16 @@ class Talkative(Part):
 
 
 @pytest.mark.full
-def test_scalars_and_metrics_that_come_to_be_in_a_step():
+def test_scalars_and_metrics_that_are_created_in_a_step():
     config = pair_config()
-    trainer = trainer_of(config, Plain, made(config, Talkative, Part))
+    trainer = trainer_of(config, Plain, created(config, Talkative, Part))
     assert {"one/largest", "one/r2", "one/mae", "two/mae"} <= set(trainer.train(8))
     assert {"one/r2", "one/mae", "two/mae"} <= set(logs := trainer.evaluate())
     assert "two/r2" not in logs
     trainer.close()
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
 class Gathering(Part):
@@ -239,33 +239,35 @@ class Gathering(Part):
         return None
 
 
-def made(config, *classes):
+def created(config, *classes):
     return {r.task_name: cls(r.task_config) for r, cls in zip(config.task_routines, classes, strict=True)}
 
 
 @pytest.mark.parametrize(
-    ("mode", "cls", "said"),
+    ("mode", "cls", "reason"),
     [
-        ("joint", Noisy, "task 'one': has a train_step of its own"),
-        ("interleaving", Gathering, "task 'one': gathers its logs on the host"),
+        ("joint", Noisy, "overrides train_step"),
+        ("interleaving", Gathering, "aggregates its logs on the host"),
     ],
 )
-def test_tasks_that_cannot_be_combined(mode, cls, said):
+def test_tasks_that_cannot_be_combined(mode, cls, reason):
     config = pair_config(mode=mode)
-    with pytest.raises(UsageError, match=said):
-        MultiTask(config, tasks=made(config, cls, Part))
+    with pytest.raises(UsageError) as caught:
+        MultiTask(config, tasks=created(config, cls, Part))
+    assert caught.value.key == "task 'one'"
+    assert caught.value.reason.startswith(reason)
 
 
 def test_tasks_must_be_those_of_the_routines():
     config = pair_config()
     with pytest.raises(UsageError, match=r"received \['two', 'one'\], but task_routines names \['one', 'two'\]"):
-        MultiTask(config, tasks=dict(reversed(made(config, Part, Part).items())))
+        MultiTask(config, tasks=dict(reversed(created(config, Part, Part).items())))
 
 
-def test_an_output_is_missing():
+def test_a_missing_output():
     config = pair_config()
     config.override({"task_routines[1]": {"task_name": "three"}})
-    with pytest.raises(UsageError, match="none of them is for the tasks 'three'"):
+    with pytest.raises(UsageError, match="but none for the tasks 'three'"):
         trainer_of(config, Plain)
 
 
@@ -292,7 +294,7 @@ def test_part_of_a_model_in_float16(tmp_path):
     config = pair_config()
     params = params_of(config)
     params.override({"runtime": {"mixed_precision_dtype": "float16"}})
-    with pytest.raises(UsageError, match=r"^runtime\.mixed_precision_dtype: float16 steps all weights"):
+    with pytest.raises(UsageError, match=r"^runtime\.mixed_precision_dtype: float16 updates all weights"):
         everstep.run_experiment(Plain(config), params, tmp_path, "train", verbose=False)
 
 
@@ -307,11 +309,11 @@ class Labelled(Part):
 def test_labels_out_of_range_name_the_task():
     config = pair_config()
     with pytest.raises(UsageError, match="the labels must be whole numbers from 0 to 2") as caught:
-        trainer_of(config, Plain, made(config, Part, Labelled))
+        trainer_of(config, Plain, created(config, Part, Labelled))
     assert caught.value.key == "task.task_routines[1].task_config.train_data"
 
 
-def test_by_configuration():
+def test_tasks_are_created_from_their_configurations():
     task = everstep.get_task(pair_config())
     assert type(task) is MultiTask
     assert [type(part) for part in task.tasks.values()] == [Part, Part]
@@ -321,19 +323,19 @@ def test_by_configuration():
 
 
 class Shared(MultiTask):
-    """One model with one output, for both tasks."""
+    """One model with one output for both tasks."""
 
     def build_model(self):
         return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 
 
-def test_a_model_with_a_single_output_is_everyones():
+def test_a_model_with_a_single_output_is_shared_by_all_tasks():
     task = Shared(pair_config())
     model = task.build_model()
     assert list(task.models(model).values()) == [model, model]
 
 
-def test_a_model_may_say_itself_what_is_whose():
+def test_a_model_may_list_the_models_of_its_tasks():
     model = heads()
     model.sub_tasks = {"one": Shared(pair_config()).build_model(), "two": model}
     assert Shared(pair_config()).models(model) == {"one": model.sub_tasks["one"], "two": model}
@@ -344,10 +346,10 @@ class Recorded(Part):
         return InputReader(params).read(input_context)
 
 
-def test_data_that_is_not_there_is_named_by_its_key():
+def test_missing_data_is_reported_with_its_key():
     config = pair_config()
     config.task_routines[1].task_config.train_data.input_path = "none-*.tfrecord"
     with pytest.raises(UsageError) as refused:
-        trainer_of(config, Plain, made(config, Part, Recorded))
+        trainer_of(config, Plain, created(config, Part, Recorded))
     assert refused.value.key == "task.task_routines[1].task_config.train_data.input_path"
     assert refused.value.received == "none-*.tfrecord"

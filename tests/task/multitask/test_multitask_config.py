@@ -1,9 +1,9 @@
-"""What is refused before anything is built, with the key that is wrong."""
+"""Configurations that are refused before anything is built, with their keys."""
 
 import pytest
 
 import everstep as es
-from everstep.errors import UsageError
+from everstep.errors import NOTHING, UsageError
 from everstep.multitask import MultiTaskConfig, SamplerConfig, TaskRoutine
 
 
@@ -15,29 +15,47 @@ ONE, TWO = {"task_name": "one"}, {"task_name": "two"}
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "key", "received"),
     [
-        (config(), "task_routines: has no task to train"),
-        (config({**ONE, "task_weight": 0.0}), "task_routines: has no task to train"),
-        (config({}), "task_routines[0].task_name: received ''"),
-        (config({"task_name": "a/b"}), "task_routines[0].task_name: received 'a/b'"),
-        (config(ONE, ONE), "task_routines[1].task_name: received 'one', another task has this name"),
-        (config(ONE, {**TWO, "task_weight": -1.0}), "task_routines[1].task_weight: received -1.0"),
-        (config({**ONE, "task_weight": float("inf")}), "task_routines[0].task_weight: received inf"),
-        (config({**ONE, "eval_steps": -1}), "task_routines[0].eval_steps: received -1"),
-        (config(ONE, sampler=SamplerConfig(type=None)), "sampler.type: received None"),
-        (config(ONE, train_data=es.DataConfig(global_batch_size=3)), "train_data: is not read, but for seed"),
-        (config(ONE, validation_data=es.DataConfig(cache=True)), "validation_data: is not read, but for seed"),
+        (config(), "task_routines", NOTHING),
+        (config({**ONE, "task_weight": 0.0}), "task_routines", NOTHING),
+        (config({}), "task_routines[0].task_name", ""),
+        (config({"task_name": "a/b"}), "task_routines[0].task_name", "a/b"),
+        (config(ONE, ONE), "task_routines[1].task_name", "one"),
+        (config(ONE, {**TWO, "task_weight": -1.0}), "task_routines[1].task_weight", -1.0),
+        (config({**ONE, "task_weight": float("inf")}), "task_routines[0].task_weight", float("inf")),
+        (config({**ONE, "eval_steps": -1}), "task_routines[0].eval_steps", -1),
+        (config(ONE, sampler=SamplerConfig(type=None)), "sampler.type", None),
+        (config(ONE, train_data=es.DataConfig(global_batch_size=3)), "train_data", NOTHING),
+        (config(ONE, validation_data=es.DataConfig(cache=True)), "validation_data", NOTHING),
         (
             config(ONE, sampler=SamplerConfig({"type": "annealing", "annealing": {"steps_per_epoch": 0}})),
-            "sampler.annealing.steps_per_epoch: received 0",
+            "sampler.annealing.steps_per_epoch",
+            0,
         ),
     ],
 )
-def test_refused(wrong, said):
+def test_refused(wrong, key, received):
     with pytest.raises(UsageError) as error:
         wrong.validate()
-    assert said in str(error.value)
+    assert (key, received) in [(problem.key, problem.received) for problem in error.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (config(), "task_routines: has no task to train: add one with a task_weight above 0"),
+        (config(ONE, ONE), "task_routines[1].task_name: received 'one', another task has this name"),
+        (
+            config(ONE, train_data=es.DataConfig(global_batch_size=3)),
+            "train_data: only seed and limit_batches are read",
+        ),
+    ],
+)
+def test_messages(wrong, text):
+    with pytest.raises(UsageError) as error:
+        wrong.validate()
+    assert text in str(error.value)
 
 
 def test_accepted():

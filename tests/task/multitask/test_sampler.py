@@ -1,4 +1,4 @@
-"""Which task a step trains."""
+"""The sampler that draws the task of each step."""
 
 import numpy as np
 import pytest
@@ -25,8 +25,8 @@ def test_probabilities(config, probabilities):
     np.testing.assert_allclose(sampler(config).probabilities(10**6), probabilities)
 
 
-def test_annealing_goes_from_the_weights_towards_uniform():
-    """Four epochs of five steps: alpha is 1, 0.73, 0.47, 0.2, and stays there."""
+def test_annealing_moves_from_the_weights_towards_uniform():
+    """Four epochs of five steps: alpha is 1, 0.73, 0.47 and 0.2, and then constant."""
     config = AnnealingConfig()
     exponents = [config.exponent(step) for step in (0, 4, 5, 10, 15, 19, 20, 10**6)]
     np.testing.assert_allclose(exponents, [1, 1, 11 / 15, 7 / 15, 0.2, 0.2, 0.2, 0.2])
@@ -35,11 +35,11 @@ def test_annealing_goes_from_the_weights_towards_uniform():
 
 
 @pytest.mark.parametrize("config", [AnnealingConfig(steps_per_epoch=20), AnnealingConfig(steps_per_epoch=50)])
-def test_annealing_in_a_single_epoch_is_done_at_once(config):
+def test_annealing_over_a_single_epoch_ends_at_once(config):
     assert config.exponent(0) == pytest.approx(0.2)
 
 
-def test_draws_are_a_function_of_seed_and_step():
+def test_draws_depend_only_on_seed_and_step():
     straight = [sampler(UniformConfig()).draw(step) for step in range(3000)]
     one = sampler(UniformConfig())
     assert [one.draw(step) for step in reversed(range(3000))] == straight[::-1]

@@ -1,4 +1,4 @@
-"""Building optimizers, on whichever backend is configured."""
+"""Building optimizers, on the configured backend."""
 
 import math
 from typing import Any
@@ -28,7 +28,7 @@ def trained(config: OptimizationConfig, steps: int = 2, gradient: float = 1.0) -
     return {v.path: float(keras.ops.sum(v)) for v in model.trainable_variables}
 
 
-def test_the_default_is_adam_with_a_learning_rate_that_can_be_set():
+def test_the_default_is_adam_with_a_settable_learning_rate():
     optimizer = build(OptimizationConfig())
     assert type(optimizer) is keras.optimizers.Adam
     assert float(optimizer.learning_rate) == pytest.approx(1e-3)
@@ -81,7 +81,7 @@ def test_fields_reach_the_optimizer_and_survive_saving(type_: str):
     assert float(again._learning_rate(7)) == float(optimizer._learning_rate(7))
 
 
-def test_adamw_decays_by_path_include_before_exclude():
+def test_adamw_decays_by_name_with_include_before_exclude():
     adamw = {
         "weight_decay_rate": 0.5,
         "gradient_clip_norm": 0,
@@ -98,7 +98,7 @@ def test_adamw_decays_by_path_include_before_exclude():
     assert weights["encoder/dense/bias"] == pytest.approx(1 - 0.1 * 0.5)
 
 
-def test_adamw_clips_unless_told_otherwise():
+def test_adamw_clips_by_default():
     assert build(OptimizationConfig({"optimizer": {"type": "adamw"}})).global_clipnorm == 1.0
     unclipped = {"type": "adamw", "adamw": {"gradient_clip_norm": 0}}
     assert build(OptimizationConfig({"optimizer": unclipped})).global_clipnorm is None
@@ -106,7 +106,7 @@ def test_adamw_clips_unless_told_otherwise():
     assert build(OptimizationConfig({"optimizer": other})).clipvalue == 0.5
 
 
-def test_clipping_is_passed_on():
+def test_clipping_is_passed_to_the_optimizer():
     optimizer = build(OptimizationConfig({"optimizer": {"type": "sgd", "sgd": {"global_clipnorm": 2}}}))
     assert (optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm) == (None, None, 2.0)
 
@@ -163,10 +163,10 @@ def test_clipping_is_passed_on():
         ),
         (
             {"optimizer": {"type": "adamw", "adamw": {"exclude_from_weight_decay": ["("]}}},
-            r"optimizer\.adamw\.exclude_from_weight_decay: '\(' is no regular expression",
+            r"optimizer\.adamw\.exclude_from_weight_decay: received '\(', is not a regular expression",
         ),
     ],
 )
-def test_what_cannot_be_built_is_named(parts: dict[str, Any], message: str):
+def test_invalid_configurations_are_reported(parts: dict[str, Any], message: str):
     with pytest.raises(UsageError, match=message):
         build(OptimizationConfig(parts))

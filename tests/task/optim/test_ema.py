@@ -1,4 +1,4 @@
-"""The moving average of the weights, plain, compiled and under loss scaling, on whichever backend is configured."""
+"""The moving average of the weights: eager, compiled and with loss scaling, on the configured backend."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def test_before_the_start_step_the_average_is_a_copy():
     assert averages[3:] == pytest.approx(by_hand(weights[3:], [0.99] * 3, weights[2]), abs=1e-6)
 
 
-def test_weights_that_are_loaded_later():
+def test_start_copies_weights_that_were_loaded_later():
     optimizer, weight = ExponentialMovingAverage(keras.optimizers.SGD(0.1)), keras.Variable(1.0)
     optimizer.build([weight])
     weight.assign(5.0)
@@ -83,7 +83,7 @@ def test_weights_that_are_loaded_later():
     assert number(optimizer.pairs()[0][1]) == 5.0
 
 
-def test_steps_that_only_accumulate_move_no_average():
+def test_steps_that_only_accumulate_do_not_change_the_average():
     optimizer = ExponentialMovingAverage(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
     weight = keras.Variable(1.0)
     found = []
@@ -94,7 +94,7 @@ def test_steps_that_only_accumulate_move_no_average():
     assert np.ravel(found) == pytest.approx([1, 1, 0.9, decayed[0], 0.9, decayed[0], 0.8, decayed[1]], abs=1e-6)
 
 
-def test_it_is_the_optimizer_it_wraps():
+def test_learning_rate_and_iterations_are_those_of_the_inner_optimizer():
     optimizer = ExponentialMovingAverage(keras.optimizers.Adam(0.5))
     assert number(optimizer.learning_rate) == 0.5
     optimizer.learning_rate = 0.25
@@ -103,7 +103,7 @@ def test_it_is_the_optimizer_it_wraps():
     assert number(optimizer.iterations) == 0
 
 
-def test_it_survives_saving(tmp_path):
+def test_saving_and_loading(tmp_path):
     config = {"optimizer": {"type": "lamb"}, "ema": {"average_decay": 0.5, "start_step": 3, "dynamic_decay": False}}
     optimizer = build(OptimizationConfig(config))
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
@@ -111,7 +111,7 @@ def test_it_survives_saving(tmp_path):
     assert again.get_config() == optimizer.get_config()
 
 
-def test_only_if_it_is_configured():
+def test_no_average_unless_configured():
     assert find_average(build(OptimizationConfig())) is None
     optimizer = build(OptimizationConfig({"ema": {}}))
     assert find_average(optimizer) is optimizer
@@ -121,7 +121,7 @@ def test_only_if_it_is_configured():
             build(OptimizationConfig({"ema": bad}))
 
 
-def test_it_is_found_through_wrappers():
+def test_find_average_through_wrappers():
     average = ExponentialMovingAverage(keras.optimizers.SGD())
     assert find_average(keras.optimizers.LossScaleOptimizer(average)) is average
     outside = ExponentialMovingAverage(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))
@@ -131,7 +131,7 @@ def test_it_is_found_through_wrappers():
 
 
 def normalized(dtype: str | None = None) -> keras.Model:
-    """A model with statistics and a seed beside its weights."""
+    """Returns a model with batch statistics and a seed beside its weights."""
     return keras.Sequential(
         [
             keras.Input((4,)),
@@ -143,7 +143,7 @@ def normalized(dtype: str | None = None) -> keras.Model:
     )
 
 
-def test_statistics_are_averaged_if_asked_for():
+def test_statistics_are_averaged_if_configured():
     model = seeded(normalized)
     optimizer = ExponentialMovingAverage(keras.optimizers.SGD(0.1), trainable_weights_only=False)
     with pytest.raises(UsageError, match=r"call track\(model\) first"):
@@ -152,12 +152,13 @@ def test_statistics_are_averaged_if_asked_for():
     optimizer.build(model.trainable_variables)
     names = [variable.path.split("/")[-1] for variable, _ in optimizer.pairs()]
     assert sorted(names) == ["beta", "bias", "bias", "gamma", "kernel", "kernel", "moving_mean", "moving_variance"]
-    with pytest.raises(UsageError, match="too late"):
+    with pytest.raises(UsageError) as caught:
         optimizer.track(model)
+    assert (caught.value.key, caught.value.reason) == ("track(model)", "is called too late")
 
 
 def wrapped(scaled: str, **settings: Any) -> keras.optimizers.Optimizer:
-    """Returns SGD with its average, and with loss scaling outside of that, or none."""
+    """Returns SGD with a moving average, optionally wrapped for loss scaling."""
     optimizer: Any = ExponentialMovingAverage(keras.optimizers.SGD(0.05), **settings)
     if scaled == "outside":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=256.0)
@@ -165,8 +166,8 @@ def wrapped(scaled: str, **settings: Any) -> keras.optimizers.Optimizer:
 
 
 @pytest.mark.parametrize(("scaled", "only"), [("no", True), ("no", False), ("outside", False)])
-def test_in_compiled_steps(scaled: str, only: bool):
-    """What an engine computes is what follows from the weights after each step."""
+def test_averages_in_compiled_steps(scaled: str, only: bool):
+    """The averages of an engine follow from its weights after each step."""
     model = seeded(lambda: normalized("mixed_float16" if scaled == "outside" else None))
     optimizer = wrapped(scaled, trainable_weights_only=only)
     find_average(optimizer).track(model)
@@ -193,7 +194,7 @@ def check_averages(states: list[dict[str, np.ndarray]], keys: list[str]) -> None
         assert not np.array_equal(states[-1][key], states[-1][weight])
 
 
-def test_keys_do_not_depend_on_what_was_made_before():
+def test_keys_do_not_depend_on_earlier_models():
     found = []
     for _ in range(2):
         model, optimizer = normalized(), wrapped("outside", trainable_weights_only=False)
@@ -206,7 +207,7 @@ def test_keys_do_not_depend_on_what_was_made_before():
     assert "optimizer/inner/inner/iteration" in found[0]
 
 
-def test_a_state_is_restored():
+def test_a_restored_state_continues_exactly():
     def rig(seed: int) -> Any:
         return running(create_engine, Regression(), seeded(models.plain_mlp, seed), wrapped("no"))
 
@@ -224,7 +225,7 @@ def test_a_state_is_restored():
         assert second.feed.state() == position
 
 
-def test_an_overflow_moves_no_average():
+def test_an_overflow_does_not_change_the_average():
     model = seeded(lambda: normalized("mixed_float16"))
     optimizer: Any = ExponentialMovingAverage(keras.optimizers.SGD(0.01), start_step=100)
     optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0**40)

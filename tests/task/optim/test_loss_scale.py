@@ -1,4 +1,4 @@
-"""Scaled losses: saved and loaded, as configured for a compiled model, and counted in the logs."""
+"""Loss scaling: saving and loading, the configured scale of a compiled model, and the count of updates."""
 
 import logging
 
@@ -25,7 +25,7 @@ def compiled(optimizer, **settings):
     return model
 
 
-def test_a_fixed_scale_survives_saving(tmp_path):
+def test_saving_and_loading_a_fixed_scale(tmp_path):
     optimizer = scaling_loss(keras.optimizers.Adam(0.1, beta_1=0.5), 64)
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(again) is FixedLossScaleOptimizer
@@ -55,15 +55,15 @@ def test_a_compiled_model_gets_the_configured_scale():
     assert type(model.optimizer) is keras.optimizers.LossScaleOptimizer
 
 
-def test_a_scale_that_does_nothing_is_told(caplog):
+def test_a_scale_without_effect_logs_a_warning(caplog):
     model = compiled(keras.optimizers.SGD(0.1))
     with caplog.at_level(logging.WARNING):
         rescale(model, 8.0)
-    assert "runtime.loss_scale=8.0 does nothing" in caplog.text
+    assert "runtime.loss_scale=8.0 has no effect" in caplog.text
     assert isinstance(model.optimizer, keras.optimizers.SGD)
 
 
-def test_updates_are_counted_where_steps_may_be_left_out():
+def test_updates_are_counted_if_steps_may_be_skipped():
     inner = keras.optimizers.SGD(0.1)
     scaling = scaling_loss(inner, 4.0)
     assert find_scaling(ExponentialMovingAverage(scaling)) is scaling

@@ -11,7 +11,7 @@ from everstep.optim import LrConfig, OptimizationConfig, OptimizerConfig, Warmup
 INITIAL = {"initial_learning_rate": 1.0}
 
 
-def test_the_default_works():
+def test_defaults():
     assert OptimizationConfig().as_dict() == {
         "optimizer": {
             "type": "adam",
@@ -47,7 +47,7 @@ def test_a_number_is_a_constant_learning_rate(number: float):
         OptimizationConfig({"learning_rate": True})
 
 
-def test_it_is_built_from_a_dict():
+def test_from_a_dict():
     config = OptimizationConfig(
         {
             "optimizer": {"type": "sgd", "sgd": {"momentum": 0.9}},
@@ -60,7 +60,7 @@ def test_it_is_built_from_a_dict():
     assert config.warmup.get().warmup_steps == 5
 
 
-def test_model_gardens_defaults():
+def test_defaults_of_model_garden():
     adamw = OptimizerConfig().adamw
     assert (adamw.weight_decay_rate, adamw.gradient_clip_norm) == (0.0, 1.0)
     assert (adamw.include_in_weight_decay, adamw.exclude_from_weight_decay) == (None, None)
@@ -97,7 +97,7 @@ def test_model_gardens_defaults():
     }
 
 
-def test_mistakes_have_their_path():
+def test_errors_have_the_key_path():
     with pytest.raises(UsageError, match=r"optimizer\.type: received 'adma', unknown type: did you mean 'adam'"):
         OptimizationConfig({"optimizer": {"type": "adma"}})
     with pytest.raises(UsageError, match=r"learning_rate\.cosine\.decay_stpes: received .*, unknown key"):
@@ -114,7 +114,7 @@ def test_mistakes_have_their_path():
         ("slide", "has never been published"),
     ],
 )
-def test_other_names_are_answered(type_: str, answer: str):
+def test_other_names_of_model_garden_are_explained(type_: str, answer: str):
     with pytest.raises(UsageError) as error:
         OptimizationConfig({"optimizer": {"type": type_, type_: {"clipnorm": 1}}})
     lines = str(error.value).splitlines()
@@ -136,14 +136,14 @@ REQUIRED = {
 
 
 def wrong(**parts: Any) -> list[str]:
-    """Returns the lines that say what is wrong with a configuration; no backend is needed for it."""
+    """Returns the problems of a configuration as text, one per line."""
     with pytest.raises(UsageError) as error:
         OptimizationConfig(parts).validate()
     return str(error.value).splitlines()
 
 
 @pytest.mark.parametrize("type_", REQUIRED)
-def test_a_schedule_without_its_fields(type_: str):
+def test_required_fields_of_schedules(type_: str):
     expected = [f"learning_rate.{type_}.{name}: is required" for name in REQUIRED[type_]]
     assert wrong(learning_rate={"type": type_}) == expected
 
@@ -170,7 +170,7 @@ def test_only_what_is_selected_is_checked():
         (
             {"type": "step_cosine_with_offset", "step_cosine_with_offset": {"boundaries": [0], "values": [1]}},
             "learning_rate.step_cosine_with_offset.boundaries: received [0], "
-            "must have a step after 0, where an interval ends",
+            "must have a step after 0, at which an interval ends",
         ),
         (
             {"type": "step_cosine_with_offset", "step_cosine_with_offset": {"boundaries": [0, 9], "values": [1, 2, 3]}},
@@ -179,12 +179,13 @@ def test_only_what_is_selected_is_checked():
         ),
         (
             {"type": "cosine_restarts", "cosine_restarts": {**INITIAL, "first_decay_steps": 5, "t_mul": 0.5}},
-            "learning_rate.cosine_restarts.t_mul: received 0.5, must be 1 (all as long as the first) or at least 1.001",
+            "learning_rate.cosine_restarts.t_mul: received 0.5, "
+            "must be 1 (all cosines are equally long) or at least 1.001",
         ),
         (
             {"type": "power_linear", "power_linear": {**INITIAL, "total_decay_steps": 5, "linear_decay_fraction": 0}},
             "learning_rate.power_linear.linear_decay_fraction: received 0.0, "
-            "must be more than 0; a rate without an end has the type power_with_offset",
+            "must be more than 0: for a rate without an end use the type power_with_offset",
         ),
         (
             {"type": "power_linear", "power_linear": {**INITIAL, "total_decay_steps": 5, "linear_decay_fraction": 2}},
@@ -192,7 +193,7 @@ def test_only_what_is_selected_is_checked():
         ),
     ],
 )
-def test_schedules_that_cannot_be(parts: dict[str, Any], line: str):
+def test_invalid_schedules(parts: dict[str, Any], line: str):
     assert wrong(learning_rate=parts) == [line]
 
 
@@ -202,7 +203,7 @@ def test_schedules_that_cannot_be(parts: dict[str, Any], line: str):
         (
             "lamb",
             {"exclude_from_layer_adaptation": ["("]},
-            "exclude_from_layer_adaptation: '(' is no regular expression",
+            "exclude_from_layer_adaptation: received '(', is not a regular expression",
         ),
         ("lamb", {"beta_2": 1.5}, "beta_2: received 1.5, must be from 0 to less than 1"),
         ("adam", {"beta_1": 1}, "beta_1: received 1.0, must be from 0 to less than 1"),
@@ -215,7 +216,7 @@ def test_schedules_that_cannot_be(parts: dict[str, Any], line: str):
         ("adagrad", {"clipvalue": 0}, "clipvalue: received 0.0, must be more than 0"),
     ],
 )
-def test_optimizers_that_cannot_be(type_: str, fields: dict[str, Any], line: str):
+def test_invalid_optimizers(type_: str, fields: dict[str, Any], line: str):
     assert wrong(optimizer={"type": type_, type_: fields})[0].startswith(f"optimizer.{type_}.{line}")
 
 
@@ -234,36 +235,37 @@ NEGATIVE: list[Any] = [
 
 @pytest.mark.parametrize("value", [-0.1, float("inf"), float("nan")])
 @pytest.mark.parametrize(("type_", "name", "fields"), NEGATIVE)
-def test_rates_that_cannot_train(type_: str, name: str, fields: dict[str, Any], value: float):
-    line = f"learning_rate.{type_}.{name}: received {value}, a learning rate is finite and not negative"
+def test_invalid_learning_rates(type_: str, name: str, fields: dict[str, Any], value: float):
+    line = f"learning_rate.{type_}.{name}: received {value}, a learning rate must be finite and not negative"
     assert wrong(learning_rate={"type": type_, type_: {**fields, name: value}}) == [line]
 
 
-def test_one_bad_rate_of_several():
+def test_one_invalid_rate_in_a_list():
+    rule = "a learning rate must be finite and not negative"
     for type_, values in (("stepwise", [1.0, -1.0]), ("step_cosine_with_offset", [-1.0])):
         lines = wrong(learning_rate={"type": type_, type_: {"boundaries": [5], "values": values}})
-        assert lines == [f"learning_rate.{type_}.values: received {values}, a learning rate is finite and not negative"]
+        assert lines == [f"learning_rate.{type_}.values: received {values}, {rule}"]
     lines = wrong(warmup={"type": "linear", "linear": {"warmup_steps": 5, "warmup_learning_rate": -1}})
-    assert lines == ["warmup.linear.warmup_learning_rate: received -1.0, a learning rate is finite and not negative"]
+    assert lines == [f"warmup.linear.warmup_learning_rate: received -1.0, {rule}"]
 
 
-def test_averages_that_never_move():
+def test_averages_that_never_change():
     lines = wrong(ema={"average_decay": 1, "dynamic_decay": False})
     assert lines == ["ema.average_decay: received 1.0, must be from 0 to less than 1"]
-    OptimizationConfig({"ema": {"average_decay": 1}}).validate()  # a dynamic decay is less, as long as a run lasts
+    OptimizationConfig({"ema": {"average_decay": 1}}).validate()  # a dynamic decay is always less than 1
 
 
 @pytest.mark.parametrize(
     ("type_", "field"),
     [("cosine", "decay_steps"), ("polynomial", "decay_steps"), ("power_linear", "total_decay_steps")],
 )
-def test_a_schedule_is_as_long_as_training_unless_somebody_says_how_long(type_: str, field: str):
+def test_a_schedule_without_a_length_is_as_long_as_training(type_: str, field: str):
     config = OptimizationConfig({"learning_rate": {"type": type_, type_: {"initial_learning_rate": 0.1, "offset": 20}}})
     config.validate()
     assert config.open_length == f"learning_rate.{type_}.{field}"
     filled = config.with_length(100)
-    assert getattr(filled.learning_rate.get(), field) == 80, "it ends at step 100"
-    assert config.open_length is not None, "the former is as it was"
+    assert getattr(filled.learning_rate.get(), field) == 80, "the schedule ends at step 100"
+    assert config.open_length is not None, "the original config is unchanged"
     assert filled.open_length is None
     assert filled.with_length(7) is filled
     assert OptimizationConfig().open_length is None

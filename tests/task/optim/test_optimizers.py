@@ -1,4 +1,4 @@
-"""Every optimizer against its formula in NumPy, over several steps, on whichever backend is configured."""
+"""Every optimizer compared with its formula in NumPy over several steps, on the configured backend."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ RATE = 0.1
 STEPS = 5
 Array = np.ndarray
 Update = Callable[[Array, Array, int], Array]
-"""From a weight, its gradient and the step, counted from 1, to the new weight."""
+"""Takes a weight, its gradient and the step, counted from 1; returns the new weight."""
 
 
 def sgd(momentum: float = 0.0, nesterov: bool = False) -> Update:
@@ -149,7 +149,7 @@ def expected(
 
 
 def found(type_: str, fields: dict[str, Any], shares: tuple[float, ...] = (1.0,)) -> dict[str, Array]:
-    """Returns what an optimizer makes of the weights; it sees each gradient in shares, whose average it is."""
+    """Returns the weights after the updates of an optimizer; each gradient is the average of several shares."""
     parts = {"optimizer": {"type": type_, type_: fields}, "learning_rate": {"constant": {"learning_rate": RATE}}}
     optimizer = build(OptimizationConfig({**parts, "gradient_accumulation_steps": len(shares)}))
     with keras.name_scope("layer"):
@@ -215,7 +215,7 @@ CASES: list[Any] = [
 
 
 @pytest.mark.parametrize(("type_", "fields", "update"), CASES)
-def test_the_formula(type_: str, fields: dict[str, Any], update: Callable[[str], Update]):
+def test_updates_follow_the_formula(type_: str, fields: dict[str, Any], update: Callable[[str], Update]):
     values, wanted = found(type_, fields), expected(update, lambda grads: grads)
     for name, value in values.items():
         np.testing.assert_allclose(value, wanted[name], rtol=2e-5, atol=2e-5, err_msg=name)
@@ -246,7 +246,7 @@ def test_clipping_comes_before_the_update(type_: str, fields: dict[str, Any], cl
         np.testing.assert_allclose(value, wanted[name], rtol=2e-5, atol=2e-5, err_msg=name)
 
 
-def test_adafactor_is_kerass_where_that_holds_its_rate_down_by_itself():
+def test_adafactor_equals_that_of_keras_with_a_relative_step():
     value = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
     ours, theirs = keras.Variable(value), keras.Variable(value)
     optimizers = build(OptimizationConfig({"optimizer": {"type": "adafactor"}})), keras.optimizers.Adafactor(1e-3)
@@ -258,8 +258,8 @@ def test_adafactor_is_kerass_where_that_holds_its_rate_down_by_itself():
 
 
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
-def test_adafactor_leaves_alone_what_has_no_gradient(size: float):
-    """Dead rows and dead columns cross: the moments of both are next to nothing there."""
+def test_adafactor_does_not_change_weights_without_a_gradient(size: float):
+    """At the crossing of a zero row and a zero column both moments are tiny."""
     gradient = np.random.default_rng(0).normal(size=(4, 3)) * size
     gradient[0], gradient[:, 1] = 0, 0
     optimizer, weight = build(OptimizationConfig({"optimizer": {"type": "adafactor"}})), keras.Variable(np.ones((4, 3)))
@@ -281,7 +281,7 @@ def test_adafactor_keeps_rows_and_columns():
 
 
 @pytest.mark.parametrize("type_", ["lamb", "lars", "adagrad", "adafactor"])
-def test_settings_survive_saving(type_: str):
+def test_saving_and_loading_settings(type_: str):
     fields = {
         "lamb": {"weight_decay_rate": 0.1, "exclude_from_weight_decay": ["a"], "exclude_from_layer_adaptation": ["b"]},
         "lars": {"eeta": 0.1, "nesterov": True, "classic_momentum": False, "exclude_from_weight_decay": ["a"]},
@@ -296,7 +296,7 @@ def test_settings_survive_saving(type_: str):
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only a tape gives gradients as slices")
 @pytest.mark.parametrize("type_", ["lamb", "lars", "adafactor"])
-def test_the_gradient_of_an_embedding_as_slices(type_: str):
+def test_gradients_of_embeddings_as_slices(type_: str):
     import tensorflow as tf
 
     results = []

@@ -1,4 +1,4 @@
-"""The configurations that the page on optimizers shows can be built."""
+"""The configurations in docs/optimizers.md can be built."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_an_example_is_loaded_and_built(example, tmp_path):
     assert find_average(build(params.trainer.with_schedule().optimizer_config)).average_decay == 0.999
 
 
-def test_the_first_example_says_what_it_does(tmp_path):
+def test_the_first_example_builds_what_it_shows(tmp_path):
     (tmp_path / "values.yaml").write_text(EXAMPLES[0], "utf-8")
     trainer = apply(everstep.get_exp_config("mnist/mlp"), [tmp_path / "values.yaml"]).trainer
     optimizer = build(trainer.with_schedule().optimizer_config)

@@ -1,4 +1,4 @@
-"""Optimizers of one's own."""
+"""Registering optimizers."""
 
 import copy
 import dataclasses
@@ -15,7 +15,7 @@ from everstep.task.optim.build import build
 
 @dataclasses.dataclass
 class LionConfig(ClippingConfig):
-    """Settings of an optimizer that Everstep does not have."""
+    """Settings of an optimizer that is not built in."""
 
     beta_1: float = 0.9
     """Decay of the mean of the gradients."""
@@ -30,7 +30,7 @@ def _registered():
     register_optimizer("lion", LionConfig)(lion)
 
 
-def test_a_registered_optimizer_is_chosen_by_name():
+def test_a_registered_optimizer_is_selected_by_name():
     params = everstep.get_exp_config("mnist/mlp")
     params.override(
         {"trainer": {"optimizer_config": {"optimizer": {"type": "lion", "lion": {"beta_1": 0.5, "clipnorm": 2}}}}}
@@ -42,7 +42,7 @@ def test_a_registered_optimizer_is_chosen_by_name():
     assert params.as_dict()["trainer"]["optimizer_config"]["optimizer"]["lion"]["beta_1"] == 0.5
 
 
-def test_its_values_are_checked_like_all_others():
+def test_fields_of_a_registered_optimizer_are_checked():
     with pytest.raises(UsageError, match=r"optimizer\.lion\.beta_2: received .*, unknown key"):
         OptimizationConfig({"optimizer": {"type": "lion", "lion": {"beta_2": 0.5}}})
     with pytest.raises(UsageError, match=r"optimizer\.lion\.clipnorm: received -1\.0"):
@@ -61,7 +61,7 @@ def test_its_values_are_checked_like_all_others():
         lambda optimizer: OptimizationConfig().replace(optimizer=optimizer),
     ],
 )
-def test_every_way_to_make_a_config_knows_it(make):
+def test_every_way_to_create_a_config(make):
     config = make({"type": "lion", "lion": {"beta_1": 0.5}})
     config.validate()
     assert build(config).beta_1 == 0.5
@@ -69,41 +69,42 @@ def test_every_way_to_make_a_config_knows_it(make):
     assert copy.deepcopy(config) == config
 
 
-def test_a_config_that_is_older_than_the_registration():
+def test_a_config_that_was_created_before_the_registration():
     registry._registered.clear()
     registry._extended.cache_clear()
     older = OptimizationConfig()
     for values in ({"type": "lion"}, {"lion": {"beta_1": 0.5}}):
-        with pytest.raises(UsageError, match=r"once @register_optimizer has run, in configs that are made after that"):
+        with pytest.raises(UsageError, match=r"registered with @register_optimizer before the config is created"):
             older.override({"optimizer": values})
     register_optimizer("lion", LionConfig)(lion)
     with pytest.raises(
-        UsageError, match=r"optimizer\.type: received 'lion', unknown type: .*in configs that are made after that"
+        UsageError, match=r"optimizer\.type: received 'lion', unknown type: .*before the config is created"
     ):
         older.override({"optimizer": {"type": "lion"}})
-    assert type(build(older.replace(optimizer={"type": "lion"}))) is keras.optimizers.Lion  # a copy is made now
+    assert type(build(older.replace(optimizer={"type": "lion"}))) is keras.optimizers.Lion  # the copy is created now
 
 
-def test_a_name_is_given_once():
+def test_a_name_is_registered_once():
     def other(learning_rate):
         return keras.optimizers.SGD(learning_rate)
 
-    for name, message in (("adam", "Everstep's own"), ("lion", "registered already, by .*lion"), ("type", "own")):
+    for name, message in (("adam", "built-in"), ("lion", "already registered by .*lion"), ("type", "built-in")):
         with pytest.raises(UsageError, match=message):
             register_optimizer(name, LionConfig)(other)
     assert register_optimizer("lion", LionConfig)(lion) is lion  # the same definition again, as in a notebook
 
 
 @pytest.mark.parametrize(("name", "cls"), [("a b", LionConfig), ("_a", LionConfig), ("fine", dict), ("fine", None)])
-def test_what_cannot_be_registered(name, cls):
+def test_invalid_registrations(name, cls):
     with pytest.raises(UsageError, match="@register_optimizer"):
         register_optimizer(name, cls)
 
 
-def test_what_makes_no_optimizer():
+def test_a_function_that_returns_no_optimizer():
     @register_optimizer("nothing", ClippingConfig)
     def nothing(learning_rate, **clipping):
         return None
 
-    with pytest.raises(UsageError, match=r"optimizer\.nothing: .*returned None, which is no optimizer"):
+    with pytest.raises(UsageError, match=r"must return a keras\.optimizers\.Optimizer") as caught:
         build(OptimizationConfig({"optimizer": {"type": "nothing"}}))
+    assert (caught.value.key, caught.value.received) == ("trainer.optimizer_config.optimizer.nothing", None)

@@ -1,4 +1,4 @@
-"""Learning rate schedules and warmup, plain and compiled, on whichever backend is configured."""
+"""Learning rate schedules and warmup, eager and compiled, on the configured backend."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.backend
 
 
 def rates(steps: list[int], tolerance: float = 1e-7, **parts: Any) -> list[float]:
-    """Returns the learning rates at `steps`, checked to be the same when compiled."""
+    """Returns the learning rates at `steps`; asserts that the compiled schedule returns the same."""
     rate = build_learning_rate(OptimizationConfig(parts))
     eager = [float(keras.ops.convert_to_numpy(rate(step))) for step in steps]
     for compiled in compiled_rates(rate):
@@ -49,7 +49,7 @@ def test_linear_warmup_ends_on_an_unshifted_schedule():
     assert rates([0, 5, 10, 50, 100], learning_rate=cosine(), warmup=warmup) == pytest.approx(expected, abs=1e-6)
 
 
-def test_linear_warmup_starts_where_it_is_told():
+def test_linear_warmup_starts_at_its_configured_rate():
     warmup = {"type": "linear", "linear": {"warmup_steps": 4, "warmup_learning_rate": 0.5}}
     constant = {"type": "constant", "constant": {"learning_rate": 1.0}}
     assert rates([0, 1, 4, 9], learning_rate=constant, warmup=warmup) == pytest.approx([0.5, 0.625, 1, 1])
@@ -62,7 +62,7 @@ def test_polynomial_warmup_counts_step_0_as_1():
     assert found == pytest.approx([top / 100, top / 100, top / 4, top, 0.5], abs=1e-6)
 
 
-def test_a_warmup_of_no_steps_is_none():
+def test_a_warmup_of_zero_steps_has_no_effect():
     warmup = {"type": "linear", "linear": {"warmup_steps": 0}}
     assert rates([0, 100], learning_rate=cosine(), warmup=warmup) == pytest.approx([1.0, 0.0], abs=1e-7)
 
@@ -149,7 +149,7 @@ def test_a_warmup_of_no_steps_is_none():
             {10: 1, 20: 1, 70: 0.75, 120: 0.5, 220: 0.3, 320: 0.1, 1000: 0.1},
         ),
         ("step_cosine_with_offset", {"boundaries": [10], "values": [2]}, {0: 2, 5: 1, 10: 0, 11: 0}),
-        (  # a boundary at 0, as Model Garden's files have it: the value of each boundary
+        (  # a boundary at 0, as in Model Garden's files: one value for each boundary
             "step_cosine_with_offset",
             {"boundaries": [0, 100, 300], "values": [1, 0.5, 0.1], "offset": 20},
             {10: 1, 20: 1, 70: 0.75, 120: 0.5, 220: 0.3, 320: 0.1, 1000: 0.1},
@@ -161,7 +161,7 @@ def test_schedules(type_: str, fields: dict[str, Any], expected: dict[int, float
     assert found == pytest.approx(list(expected.values()), abs=1e-6)
 
 
-LONG = {  # each with the step at which it ends, or something happens
+LONG = {  # each with the step at which it ends or changes
     **{
         f"polynomial {power:g} over {steps}": (
             {"initial_learning_rate": 0.1, "decay_steps": steps, "end_learning_rate": end, "power": power},
@@ -192,8 +192,8 @@ LONG = {  # each with the step at which it ends, or something happens
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_every_rate_is_a_number_and_not_negative(name: str):
-    """At the end of a schedule, around it and long after it, with and without a warmup, in every way to compile it."""
+def test_every_rate_is_finite_and_not_negative(name: str):
+    """Around the end of a schedule and long after it, with and without a warmup, in every way to compile it."""
     fields, end = LONG[name]
     type_ = name.split()[0]
     near = {0, 1, 2, 4, 5, 6, *(k * end + d for k in (1, 2, 3, 7, 20, 1000) for d in (-1, 0, 1)), 10**9}
@@ -201,7 +201,7 @@ def test_every_rate_is_a_number_and_not_negative(name: str):
     warmups = [{}, *({"type": t, t: {"warmup_steps": 5, **more}} for t, more in WARMUPS.items())]
     for warmup in warmups if "over" not in name else warmups[:1]:
         parts = {"learning_rate": {"type": type_, type_: fields}, **({"warmup": warmup} if warmup else {})}
-        found = rates(steps, tolerance=1e-4, **parts)  # a small power makes much of the last bit
+        found = rates(steps, tolerance=1e-4, **parts)  # a small power amplifies the last bit
         assert all(0 <= rate < 0.201 for rate in found), list(zip(steps, found, strict=True))
 
 
@@ -221,7 +221,7 @@ def test_a_polynomial_ends_exactly_at_its_end(power: float, steps: int):
 
 
 @pytest.mark.parametrize("steps", [3, 41, 47, 55, 61, 83])
-def test_stairs_and_cycles_begin_at_the_very_step(steps: int):
+def test_stairs_and_cycles_begin_at_the_exact_step(steps: int):
     stairs = {"initial_learning_rate": 1.0, "decay_steps": steps, "decay_rate": 0.5, "staircase": True}
     cycle = {"initial_learning_rate": 1.0, "decay_steps": steps, "end_learning_rate": 0.0, "cycle": True}
     near = [max(k * steps + d, 0) for k in range(20) for d in (-1, 0, 1)]
@@ -238,7 +238,7 @@ def test_power_linear_is_exactly_zero_at_the_end():
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.1, 1.5, 3.0])
-def test_cosines_restart_at_the_very_step(factor: float):
+def test_cosines_restart_at_the_exact_step(factor: float):
     fields = {"initial_learning_rate": 1, "first_decay_steps": 10, "t_mul": factor}
     start, length, expected = 0.0, 10.0, []
     steps = list(range(0, 60))
@@ -266,7 +266,7 @@ def test_cosines_restart_at_the_very_step(factor: float):
         }
     ),
 )
-def test_schedules_survive_saving(type_: str):
+def test_saving_and_loading_schedules(type_: str):
     parts = {"type": type_, type_: SCHEDULES[type_]}
     rate = build_learning_rate(OptimizationConfig({"learning_rate": parts}))
     again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(rate))

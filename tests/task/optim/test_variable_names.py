@@ -1,4 +1,4 @@
-"""Variables that an optimizer leaves out are the same ones in every process, whatever was built before."""
+"""Optimizers exclude the same variables in every process, whatever was built before."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ def model() -> keras.Sequential:
 
 
 def decaying(type_, named, wrap=lambda optimizer: optimizer):
-    """Returns the places of the variables that move although their gradients are zero: those that decay."""
+    """Returns the indices of the variables that decay: they change although their gradients are zero."""
     built, task = model(), TinyTask()
     for variable in built.trainable_variables:
         variable.assign(np.ones(variable.shape))
@@ -38,17 +38,17 @@ def decaying(type_, named, wrap=lambda optimizer: optimizer):
 
 
 @pytest.mark.parametrize("type_", ["adamw", "lamb", "lars"])
-def test_the_second_model_of_a_process_leaves_out_what_the_first_did(type_):
+def test_the_second_model_of_a_process_excludes_the_same_variables(type_):
     for named in ("before", "after"):  # the optimizer was built
         assert decaying(type_, named) == decaying(type_, named) == [0, 1]
 
 
-def test_names_reach_an_optimizer_that_is_wrapped():
+def test_names_reach_a_wrapped_optimizer():
     assert decaying("adamw", "before", ExponentialMovingAverage) == [0, 1]
     assert decaying("adamw", "after", lambda one: ExponentialMovingAverage(one, average_decay=0.5)) == [0, 1]
 
 
-def test_an_optimizer_of_the_task_chooses_among_what_the_task_keeps():
+def test_an_optimizer_of_the_task_gets_names_of_the_task():
     task, optimizer = TinyTask(), build(OptimizationConfig({"optimizer": {"type": "adamw", "adamw": LISTS}}))
     task.critic, task.own = model(), {"optimizer": optimizer}
     name_variables(task, model(), None)
@@ -56,14 +56,14 @@ def test_an_optimizer_of_the_task_chooses_among_what_the_task_keeps():
     assert names[:3] == ["task.critic/dense/kernel", "task.critic/dense/bias", "task.critic/layer_normalization/gamma"]
 
 
-def test_a_variable_that_nobody_names_is_searched_by_its_path():
+def test_a_variable_without_a_name_uses_its_path():
     optimizer = build(OptimizationConfig({"optimizer": {"type": "adamw", "adamw": LISTS}}))
     with keras.name_scope("layer"):
         variable = keras.Variable(np.ones(2), name="weight")
     assert optimizer._named([variable]) == ["layer/weight"]
 
 
-def test_expressions_that_were_written_for_names_with_a_0_at_their_end():
+def test_expressions_for_names_of_tensorflow_1():
     assert matches([".*(kernel|weight):0$"], "encoder/dense/kernel")
     assert not matches([".*(kernel|weight):0$"], "encoder/dense/bias")
     assert matches(["bias$"], "encoder/dense/bias")

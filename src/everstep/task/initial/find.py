@@ -1,8 +1,7 @@
-"""What lies under `task.init_checkpoint`."""
+"""Determines what the path `task.init_checkpoint` is: a Keras file, a TensorFlow checkpoint, a SavedModel or a run."""
 
 import dataclasses
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from everstep.checkpoint import manifest
@@ -20,11 +19,11 @@ _FORMS = (
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Something that has weights.
+    """A file or directory with weights.
 
     Attributes:
-      kind: What it is, one of the names above.
-      paths: Where; of a run, its checkpoints, the newest first. Of TensorFlow's, the prefix of the files.
+      kind: One of the names above.
+      paths: The file; for a run its checkpoints, the newest first; for TensorFlow the prefix of the files.
     """
 
     kind: str
@@ -32,39 +31,38 @@ class Source:
 
 
 def find(name: str) -> Source:
-    """Returns what a path means.
+    """Returns the source of weights at a path.
 
-    A directory is looked at in this order: a checkpoint of a run, a run or its `checkpoints/`, a directory that
-    TensorFlow saves in, a SavedModel, an `export/` folder or a run that has nothing else, and last one that holds
-    exactly one of all these.
+    A directory is tried in this order: a checkpoint of a run, a run or its `checkpoints/`, a directory in which
+    TensorFlow saves checkpoints, a SavedModel, an `export/` folder or a run with nothing else, and finally a directory
+    that contains exactly one of these.
 
     Raises:
-      UsageError: There is no such path, or nothing, or more than one thing, that it could mean.
+      UsageError: The path does not exist, or holds no weights, or several sources of weights.
     """
+    path = Path(name)
     try:
-        return _found(Path(name))
+        if source := _file(path) or (_directory(path) if path.is_dir() else None):
+            return source
+        if path.is_dir():
+            return _only(path)
+        if path.exists():
+            raise UsageError("holds no weights", received=name, remedy=f"expected {_FORMS}")
     except OSError as error:
-        raise UsageError(f"{name!r} cannot be read: {error.strerror or error}") from error
-
-
-def _found(path: Path) -> Source:
-    if source := _file(path) or (_directory(path) if path.is_dir() else None):
-        return source
-    if path.is_dir():
-        return _only(path)
-    if path.exists():
-        raise UsageError(f"{str(path)!r} holds no weights", remedy=f"expected {_FORMS}")
-    raise UsageError(f"no such file or directory: {str(path)!r}", remedy=f"expected {_FORMS}")
+        raise UsageError(f"cannot be read: {error.strerror or error}", received=name) from error
+    raise UsageError("no such file or directory", received=name, remedy=f"expected {_FORMS}")
 
 
 def inside(root: Path, path: Path) -> Path:
-    """Returns a path found below a directory, which is not to lead out of it.
+    """Returns a path found in a directory, after a check that it is not a link to outside of it.
 
     Raises:
-      UsageError: It is a link to somewhere else.
+      UsageError: It is a link to outside of the directory.
     """
     if not path.resolve().is_relative_to(root.resolve()):
-        raise UsageError(f"{str(path)!r} is a link that leads out of {str(root)!r}", remedy="name what it points to")
+        raise UsageError(
+            f"is a link to outside of {str(root)!r}", received=str(path), remedy="specify the path that it points to"
+        )
     return path
 
 
@@ -80,8 +78,7 @@ def _file(path: Path) -> Source | None:
 
 
 def _directory(path: Path) -> Source | None:
-    looks: tuple[Callable[[Path], Source | None], ...] = (_run, _tensorflow, _saved_model, _export)
-    return next((source for look in looks if (source := look(path))), None)
+    return _run(path) or _tensorflow(path) or _saved_model(path) or _export(path)
 
 
 def _run(path: Path) -> Source | None:
@@ -99,16 +96,17 @@ def _is_step(path: Path) -> bool:
 
 
 def _tensorflow(path: Path) -> Source | None:
-    """Reads `checkpoint`, in which TensorFlow notes the newest; of a path, only the name counts: the files lie here."""
+    """Reads the file `checkpoint`, in which TensorFlow records its newest checkpoint; its directory part is ignored."""
     note = path / "checkpoint"
     if not note.is_file():
         return None
     found = re.search(r'^model_checkpoint_path: "([^"\n]+)"', _head(inside(path, note)), re.MULTILINE)
     prefix = path / Path(found[1]).name if found else path
     if not found or not prefix.with_name(f"{prefix.name}.index").is_file():
-        said = f"names {found[1]!r}, which is not there" if found else "names none"
         raise UsageError(
-            f"{str(note)!r} {said}", remedy=f"name the checkpoint itself, such as {str(path / 'ckpt-100')!r}"
+            f"names {found[1]!r}, which does not exist" if found else "names no checkpoint",
+            received=str(note),
+            remedy=f"specify the checkpoint itself, such as {str(path / 'ckpt-100')!r}",
         )
     return Source(TENSORFLOW, (inside_all(path, prefix),))
 
@@ -123,12 +121,12 @@ def _saved_model(path: Path) -> Source | None:
         return None
     prefix = path / "variables" / "variables"
     if not prefix.with_name("variables.index").is_file():
-        raise UsageError(f"the SavedModel {str(path)!r} has no variables")
+        raise UsageError("the SavedModel has no variables", received=str(path))
     return Source(SAVED_MODEL, (inside_all(path, prefix),))
 
 
 def inside_all(root: Path, prefix: Path) -> Path:
-    """Checks every file of a TensorFlow checkpoint as `inside` does; returns the prefix."""
+    """Checks every file of a TensorFlow checkpoint with `inside`; returns the prefix."""
     for file in prefix.parent.iterdir():
         if file.name.startswith(f"{prefix.name}."):
             inside(root, file)
@@ -145,15 +143,17 @@ def _export(path: Path) -> Source | None:
 
 
 def _only(path: Path) -> Source:
-    """Returns the one thing with weights that a directory holds."""
+    """Returns the only source of weights in a directory."""
     entries = [entry for entry in sorted(path.iterdir()) if not entry.name.startswith(".")]
     found = [(entry, source) for entry in entries if (source := _entry(entry))]
     if len(found) == 1:
         return next(source for entry, source in found if inside(path, entry))
     held = ", ".join(entry.name for entry, _ in found[:5]) + (", …" if len(found) > 5 else "")
     if found:
-        raise UsageError(f"the directory {str(path)!r} holds several things with weights ({held})", remedy="name one")
-    raise UsageError(f"the directory {str(path)!r} holds no weights", remedy=f"expected {_FORMS}")
+        raise UsageError(
+            f"the directory holds several files with weights ({held})", received=str(path), remedy="specify one of them"
+        )
+    raise UsageError("the directory holds no weights", received=str(path), remedy=f"expected {_FORMS}")
 
 
 def _entry(path: Path) -> Source | None:

@@ -1,8 +1,8 @@
-"""Weights out of `.keras` and `.weights.h5` files.
+"""Reads weights from `.keras` and `.weights.h5` files.
 
-Of a `.keras` file only the weights are read: what it says of layers, which may be code, is not looked at. How weights
-are laid out is Keras's business. So Keras writes the model into a store that only takes notes, and loads it from one
-that has the file's arrays where they fit, and the model's own elsewhere.
+Of a `.keras` file only the weights are read: its description of layers, which may contain code, is ignored. Keras
+defines the layout of the weights. So Keras saves the model into a store that only records the paths, and loads it from
+a store that has the arrays of the file where they fit, and those of the model elsewhere.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from everstep.task.initial.matching import Naming, Plan, automatic_names, best, 
 
 _WEIGHTS_FILE = "model.weights.h5"
 _VARS = "vars"
-_OLD_LAYERS = "_layer_checkpoint_dependencies"  # what Keras 2.13 called `layers`
+_OLD_LAYERS = "_layer_checkpoint_dependencies"  # the name of `layers` in Keras 2.13
 _PIECE = 1 << 20
 _BROKEN = (
     *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, EOFError, OSError),
@@ -41,14 +41,15 @@ _WIDEST_NUMBER = 16
 
 
 def plan(model: keras.Model, paths: tuple[Path, ...]) -> Plan:
-    """Matches a model with a file: by Keras's own paths, or by the names of layers, whichever fits better.
+    """Matches a model with a file: by Keras's own paths or by the names of layers, whichever fits better.
 
     Raises:
-      UsageError: The file is broken or hostile.
+      UsageError: The file is damaged or hostile.
     """
     layout = _Layout(model)
     with contextlib.ExitStack() as stack:
-        arrays = stack.enter_context(_opened(paths[0], 4 * layout.size + (16 << 20)))
+        limit = 4 * layout.size + (16 << 20)  # the weights, three slots of an optimizer for each, and some more
+        arrays = stack.enter_context(_opened(paths[0], limit))
         match = best(layout.namings(arrays), layout.shapes, _candidates(arrays))
         report = report_of(match, paths[0], layout.shown)
 
@@ -61,7 +62,7 @@ def plan(model: keras.Model, paths: tuple[Path, ...]) -> Plan:
 
 @contextlib.contextmanager
 def _opened(path: Path, limit: int) -> Iterator["Arrays"]:
-    """Yields the arrays; an archive may unpack to the weights, an optimizer's three slots for each, and some more."""
+    """Yields the arrays of a file; an archive may unpack to at most `limit` bytes."""
     with contextlib.ExitStack() as stack:
         packed = path.name.endswith(".keras")
         file = stack.enter_context(archive_member(path, _WEIGHTS_FILE, limit)) if packed else path
@@ -69,24 +70,24 @@ def _opened(path: Path, limit: int) -> Iterator["Arrays"]:
 
 
 def _candidates(arrays: "Arrays") -> dict[str, tuple[int, ...]]:
-    """Returns what may be weights of a model: not what belongs to the optimizer it was compiled with, or to metrics."""
+    """Returns the arrays that may be weights of a model: not those of its compiled optimizer or metrics."""
     others = re.compile(r"(optimizer|compile_metrics|_?metrics|_loss_tracker)/")
     return {key: shape for key, shape in arrays.shapes.items() if not others.match(key)}
 
 
 def _load(model: keras.Model, notes: "_Notes", values: Mapping[str, np.ndarray], path: Path) -> None:
-    """Has the layers load; where one of them will not, all of them load once more what they had."""
+    """Lets the layers load the values; if one of them fails, all of them load their previous values again."""
     before = {key: np.array(keras.ops.convert_to_numpy(value)) for key, value in notes.arrays() if key in values}
     try:
         saving_lib._load_state(model, _Store(notes, values), None, "", visited_saveables=set())
-    except Exception as error:  # layers may load by code of their own
+    except Exception as error:  # layers may have their own code to load
         with contextlib.suppress(Exception):
             saving_lib._load_state(model, _Store(notes, before), None, "", visited_saveables=set())
-        raise UsageError(f"{str(path)!r} does not fit the model: {error}") from error
+        raise UsageError(f"does not fit the model: {error}", received=str(path)) from error
 
 
 class _Notes(saving_lib.H5IOStore):
-    """A store that keeps what Keras would write, by path: nothing is copied."""
+    """A store that records what Keras would write, by path, without copying it."""
 
     def __init__(self) -> None:
         self.entries: dict[str, dict[str, Any]] = {}
@@ -96,18 +97,18 @@ class _Notes(saving_lib.H5IOStore):
         return True
 
     def make(self, path: str, metadata: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Returns where an object puts its arrays."""
+        """Returns the dict in which an object puts its arrays."""
         self.names |= {_join(path, _VARS): metadata["name"]} if metadata else {}
         return self.entries.setdefault(path, {})
 
     def arrays(self) -> Iterator[tuple[str, Any]]:
-        """Yields what Keras would write, by the path it would have in the file."""
+        """Yields the arrays that Keras would write, by their path in the file."""
         for path, entry in self.entries.items():
             yield from ((_join(path, _VARS, key), value) for key, value in entry.items())
 
 
 class _Store(saving_lib.H5IOStore):
-    """A store that gives some arrays, and the model's own elsewhere."""
+    """A store with some given arrays, and those of the model elsewhere."""
 
     def __init__(self, notes: _Notes, values: Mapping[str, np.ndarray]) -> None:
         self._notes, self._values = notes, values
@@ -121,18 +122,18 @@ class _Store(saving_lib.H5IOStore):
         return {key: self._values.get(_join(path, _VARS, key), value) for key, value in own.items()}
 
     def has_path(self, path: str) -> bool:
-        """Returns True: what the file does not have, the model has."""
+        """Returns True: arrays that the file lacks come from the model."""
         return True
 
 
 class _Layout:
-    """Where Keras keeps the weights of a model in a file.
+    """The layout of the weights of a model in a Keras file.
 
     Attributes:
-      notes: Everything that Keras would write.
-      shapes: The shapes of the weights among it, by path.
-      shown: What a person calls them.
-      size: How many bytes they have.
+      notes: All arrays that Keras would write.
+      shapes: The shapes of the weights among them, by path.
+      shown: The names of the weights for reports, by path.
+      size: The size of the weights in bytes.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -147,20 +148,20 @@ class _Layout:
         self._automatic = automatic_names(model)
 
     def namings(self, arrays: "Arrays") -> list[Naming]:
-        """Returns the ways to match: the same objects in the same order; layers of the same names."""
+        """Returns the ways to match: by objects in the same order, and by the names of layers."""
         here, there = {path: path for path in self.shapes}, {path: _modern(path) for path in arrays.shapes}
         given = self._given(self.shapes, self.notes.names), self._given(arrays.shapes, arrays.names)
         ours, theirs = self._named(self.shapes, self.notes.names), self._named(arrays.shapes, arrays.names)
         return [Naming(here, there, called_here=given[0], called_there=given[1]), Naming(ours, theirs)]
 
     def _named(self, paths: Iterable[str], called: Mapping[str, str]) -> dict[str, str]:
-        """Returns paths with the names of layers in them, where Keras has a number: `layers/dense_1` for `head`."""
+        """Returns paths with the names of layers instead of Keras's numbers: `layers/head` for `layers/dense_1`."""
         spelled = {path: _spelled(path, called) for path in paths}
         ranked = unnumbered(spelled.values(), self._automatic)
         return {path: ranked[name] for path, name in spelled.items()}
 
     def _given(self, paths: Iterable[str], called: Mapping[str, str]) -> dict[str, str]:
-        """Returns paths with the names that people gave in them; the layers that have none keep their numbers."""
+        """Returns paths with the names that users gave to layers; layers without one keep their numbers."""
         given = {place: name for place, name in called.items() if re.sub(r"_\d+$", "", name) not in self._automatic}
         return {path: _spelled(path, given) for path in paths}
 
@@ -177,7 +178,7 @@ def _modern(path: str) -> str:
 
 
 def _is_own(path: str, value: Any) -> bool:
-    """Returns whether a layer writes something of its own making, which is no variable."""
+    """Returns whether a layer writes an array that is not a variable."""
     return not isinstance(value, keras.Variable) and hasattr(value, "shape") and not path.startswith("optimizer/")
 
 
@@ -185,20 +186,20 @@ def _join(*parts: str) -> str:
     return "/".join(part for part in parts if part)
 
 
-# -- an archive that somebody else wrote ------------------------------------------------------------------------------
+# -- archives that are not trusted ------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def archive_member(path: Path, name: str, limit: int) -> Iterator[IO[bytes]]:
-    """Yields one file of an archive, unpacked into a temporary file without a name; no name in it is ever used.
+    """Yields one member of an archive, unpacked into an anonymous temporary file; names in the archive are never used.
 
     Args:
       path: The archive.
-      name: The file in it.
-      limit: How many bytes it may unpack to; one that is stored as it is may be as large as the archive.
+      name: The member to unpack.
+      limit: The most bytes that it may unpack to; an uncompressed member may be as large as the archive.
 
     Raises:
-      UsageError: It is no archive, has no such file or would unpack to more, or a name in it leads out of it.
+      UsageError: The file is not an archive, lacks the member, unpacks to more, or has a name that leads outside.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -207,11 +208,11 @@ def archive_member(path: Path, name: str, limit: int) -> Iterator[IO[bytes]]:
             file = stack.enter_context(tempfile.TemporaryFile())
             _copy(archive, archive.getinfo(name), file, max(limit, 0))
         except KeyError:
-            raise UsageError(f"{str(path)!r} has no {name}: it is no model that Keras 3 saved") from None
+            raise UsageError(f"has no {name}, so it is not a model saved by Keras 3", received=str(path)) from None
         except UsageError:
             raise
         except _BROKEN as error:
-            raise UsageError(f"{str(path)!r} cannot be read: {error}") from error
+            raise UsageError(f"cannot be read: {error}", received=str(path)) from error
         yield file
 
 
@@ -221,15 +222,15 @@ def _refuse_names(archive: zipfile.ZipFile, path: Path) -> None:
         name = info.filename
         parts = name.replace("\\", "/").split("/")
         if name.startswith(("/", "\\")) or ".." in parts or ":" in parts[0] or "\\" in name:
-            raise UsageError(f"{str(path)!r} is refused: the name {name!r} in it leads out of it")
+            raise UsageError(f"the name {name!r} in the archive leads outside of it", received=str(path))
         if stat.S_ISLNK(info.external_attr >> 16):
-            raise UsageError(f"{str(path)!r} is refused: {name!r} in it is a link")
+            raise UsageError(f"{name!r} in the archive is a link", received=str(path))
     if len(set(names)) != len(names):
-        raise UsageError(f"{str(path)!r} is refused: a name stands in it twice")
+        raise UsageError("the archive has a name twice", received=str(path))
 
 
 def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: IO[bytes], limit: int) -> None:
-    """Copies, and checks the archive's checksum while at it; what the archive says of sizes is not relied on."""
+    """Copies a member and checks its checksum; sizes that the archive declares are not trusted."""
     stored = info.compress_type == zipfile.ZIP_STORED
     left = info.compress_size if stored else limit
     with archive.open(info) as packed:
@@ -237,26 +238,27 @@ def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: IO[bytes], limi
             left -= len(piece)
             if left < 0:
                 raise UsageError(
-                    f"{archive.filename!r} is refused: {info.filename} unpacks to more than {limit:,} bytes, "
-                    "far more than the model has; Keras itself does not compress weights",
-                    remedy="save them again",
+                    f"{info.filename} unpacks to more than {limit:,} bytes, far more than the model has; Keras itself "
+                    "does not compress weights",
+                    received=archive.filename,
+                    remedy="save the weights again",
                 )
             file.write(piece)
     file.seek(0)
 
 
-# -- an HDF5 file that somebody else wrote ----------------------------------------------------------------------------
+# -- HDF5 files that are not trusted ----------------------------------------------------------------------------------
 
-# HDF5 can refer to other files in many ways: links, datasets stored elsewhere, datasets put together from others. Keras
-# writes none of these, so a file that has one is refused, before it is followed.
+# HDF5 can refer to other files in many ways: links, external datasets, virtual datasets. Keras writes none of these, so
+# a file that has one is refused before the reference is followed.
 
 
 class Arrays:
-    """What an open file holds.
+    """The arrays of an open file.
 
     Attributes:
-      shapes: The shape of every array of numbers, by its path.
-      names: The names of groups that have one, by path; Keras notes there how a layer was called.
+      shapes: The shape of every numeric array, by path.
+      names: The `name` attributes of groups, by path; Keras stores the names of layers there.
     """
 
     def __init__(self, file: h5py.File, path: Path) -> None:
@@ -275,7 +277,7 @@ class Arrays:
         return value.view(ml_dtypes.bfloat16) if value.dtype.kind == "V" else value
 
     def _walk(self) -> None:
-        """Looks at everything once; a group may hold itself."""
+        """Visits every group once; a group may contain itself."""
         waiting: list[tuple[str, h5py.Group]] = [("", self._file)]
         visited = set()
         while waiting:
@@ -287,39 +289,40 @@ class Arrays:
             if (name := _name(group)) is not None:
                 self.names[path] = name
             for child in sorted(group):
-                self._look(f"{path}/{child}" if path else child, group, child, waiting)
+                self._visit(f"{path}/{child}" if path else child, group, child, waiting)
 
-    def _look(self, path: str, group: h5py.Group, name: str, waiting: list[tuple[str, h5py.Group]]) -> None:
+    def _visit(self, path: str, group: h5py.Group, name: str, waiting: list[tuple[str, h5py.Group]]) -> None:
         self._refuse_long(path)
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            raise self._refused(f"{path!r} in it is a link")
+            raise self._refused(f"{path!r} in the file is a link")
         child = group[name]
         if isinstance(child, h5py.Group):
             waiting.append((path, child))
         elif isinstance(child, h5py.Dataset):
-            self._refuse_elsewhere(path, child)
+            self._refuse_unusual(path, child)
             if _is_numbers(child):
                 self.shapes[path] = tuple(child.shape)
 
     def _refuse_long(self, path: str) -> None:
-        """A file may say in few bytes what has very long names: a group within a group, over and over."""
+        """Refuses deep nesting, with which a small file can have very long paths."""
         self._text += len(path)
         if len(path) > _LONGEST_PATH or path.count("/") > _DEEPEST:
-            raise self._refused(f"{path[:60] + '…'!r} in it is nested too deep")
+            raise self._refused(f"{path[:60] + '…'!r} in the file is nested too deep")
         if self._text > _MOST_TEXT:
-            raise self._refused("it holds far more than a model has")
+            raise self._refused("the file holds far more than a model has")
 
-    def _refuse_elsewhere(self, path: str, dataset: h5py.Dataset) -> None:
+    def _refuse_unusual(self, path: str, dataset: h5py.Dataset) -> None:
+        """Refuses ways to store a dataset that Keras does not use."""
         properties = dataset.id.get_create_plist()
         if properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count():
-            raise self._refused(f"{path!r} in it is stored in another file")
+            raise self._refused(f"{path!r} is stored in another file")
         if properties.get_nfilters():
-            raise self._refused(f"{path!r} in it is packed, which Keras does not do: save the weights anew")
+            raise self._refused(f"{path!r} is compressed, which Keras does not do", "save the weights again")
         if dataset.chunks and any(chunk > size for chunk, size in zip(dataset.chunks, dataset.shape, strict=True)):
-            raise self._refused(f"{path!r} in it is stored in pieces larger than itself")
+            raise self._refused(f"{path!r} is stored in chunks larger than itself")
 
-    def _refused(self, reason: str) -> UsageError:
-        return UsageError(f"{str(self._path)!r} is refused: {reason}")
+    def _refused(self, reason: str, remedy: str = "") -> UsageError:
+        return UsageError(reason, received=str(self._path), remedy=remedy)
 
 
 @contextlib.contextmanager
@@ -327,11 +330,11 @@ def opened(file: Path | IO[bytes], path: Path) -> Iterator[Arrays]:
     """Yields the arrays of a file.
 
     Args:
-      file: The file, or one that is open.
-      path: How it is called in messages.
+      file: The file, as a path or open.
+      path: The path for error messages.
 
     Raises:
-      UsageError: It is broken, or refers to other files.
+      UsageError: The file is damaged, or refers to other files.
     """
     with contextlib.ExitStack() as stack:
         with _readable(path):
@@ -347,7 +350,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise UsageError(f"{str(path)!r} cannot be read: {reason}") from error
+        raise UsageError(f"cannot be read: {reason}", received=str(path)) from error
 
 
 def _is_numbers(dataset: h5py.Dataset) -> bool:
@@ -357,7 +360,7 @@ def _is_numbers(dataset: h5py.Dataset) -> bool:
 
 
 def _name(group: h5py.Group) -> str | None:
-    """Returns the attribute `name`, if it is a short text."""
+    """Returns the attribute `name` of a group if it is a short text."""
     if not h5py.h5a.exists(group.id, b"name"):
         return None
     attribute = h5py.h5a.open(group.id, b"name")

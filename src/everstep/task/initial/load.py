@@ -1,8 +1,8 @@
-"""The way in: a path becomes the model's weights, and a report says which."""
+"""Loads the weights at a path into a model; the entry point of this package."""
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import keras
@@ -25,24 +25,24 @@ _PLANS: Mapping[str, Callable[[keras.Model, tuple[Path, ...]], Plan]] = {
 
 
 def load(model: keras.Model, path: str, *, key: str = KEY, complete: bool = False) -> Report:
-    """Loads what fits of the weights under `path` into a built model.
+    """Loads the weights at `path` that fit into a built model.
 
     Example:
       report = load(model, "runs/pretrained")
       print(*report.lines(), sep="\\n")
 
     Args:
-      model: The model. Nothing but its weights is changed: no seed, no metric, no optimizer.
-      path: What `find` knows: `.keras`, `.weights.h5`, TensorFlow's checkpoints and SavedModels, runs. Of a run that
-        averages its weights, the averages are taken.
-      key: What the path was given as; errors and log lines begin with it.
-      complete: Whether every weight of the model has to be there.
+      model: The model. Only its weights are changed: no seed, no metric, no optimizer.
+      path: A `.keras` or `.weights.h5` file, a TensorFlow checkpoint, a SavedModel or a run (see `find`). If a run
+        averages its weights, the averages are loaded.
+      key: The option or config key of the path, for errors and log lines.
+      complete: Whether every weight of the model must be found.
 
     Returns:
-      Which weights were loaded. Those that were not keep their values, and are named in a warning.
+      A report of the weights that were loaded. The others keep their values, and a warning lists them.
 
     Raises:
-      UsageError: There is nothing to load, it is broken or hostile, or none of it fits; the model is as it was.
+      UsageError: There is nothing to load, the file is damaged or hostile, or no weight fits; the model is unchanged.
     """
     try:
         report = _loaded(model, path, complete)
@@ -55,23 +55,22 @@ def load(model: keras.Model, path: str, *, key: str = KEY, complete: bool = Fals
 
 def _loaded(model: keras.Model, path: str, complete: bool) -> Report:
     if not model_weights(model):
-        raise UsageError(f"the model {model.name!r} has no weights yet", remedy="build it first")
+        raise UsageError(f"the model {model.name!r} has no weights yet", received=path, remedy="build it first")
     source = find.find(path)
     with _PLANS[source.kind](model, source.paths) as plan:
         report = dataclasses.replace(plan.report, kind=plan.report.kind or source.kind)
         if not report.matched:
-            raise UsageError(_nothing(report))
+            wanted = [*report.missing, *map(str, report.mismatched)]
+            raise UsageError(
+                "does not fit the model: no array has the name and shape of one of its weights; the model has "
+                f"{_first(wanted)}; the file has {_first(report.unexpected)}",
+                received=report.path,
+            )
         if complete and not report.is_complete:
-            raise UsageError(f"not every weight of model {model.name!r} is there: {report.lines()[1]}")
+            raise UsageError(f"lacks weights of the model {model.name!r}: {report.lines()[1]}", received=report.path)
         plan.apply()
     return report
 
 
-def _nothing(report: Report) -> str:
-    wanted = [*report.missing, *map(str, report.mismatched)]
-    has, wants = ", ".join(report.unexpected[:5]) or "none", ", ".join(wanted[:5])
-    return (
-        f"{report.path!r} does not fit the model: none of its weights has the name and the shape of one "
-        f"here; the model wants {wants}{', …' if len(wanted) > 5 else ''}; what is there and not wanted: "
-        f"{has}{', …' if len(report.unexpected) > 5 else ''}"
-    )
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "") if names else "none"

@@ -1,8 +1,8 @@
-"""Pairs what a file has with what the model has: by name, and only where the shapes are the same.
+"""Pairs the arrays of a file with the weights of a model: by name, and only if the shapes are equal.
 
-A format may name one weight in several ways (by the object that holds it, by its own name). Each way is a `Naming`, and
-the one under which the most weights fit is used, for all of them: mixing two could load one weight twice. Names that a
-person gave are never contradicted: a way that only counts layers may fit many weights, and each of them wrongly.
+A format may name a weight in several ways (by the object that holds it, by its own name). Each way is a `Naming`. The
+one that matches the most weights is used for all of them: mixing two could load one weight twice. Names that users gave
+are never contradicted: a naming that only counts layers may match many weights, each of them wrongly.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
-    """A weight that is there, in another shape.
+    """A weight that the file has in another shape.
 
     Attributes:
       name: Its name in the model.
@@ -46,12 +46,12 @@ class Report:
     """Which weights were loaded, and which were not.
 
     Attributes:
-      path: The file or directory they came from.
-      kind: What it is, in words.
-      matched: The model's weights that were loaded.
-      missing: The model's weights that it does not have; they stay as they were initialized.
-      mismatched: The model's weights that it has in another shape; they stay as well.
-      unexpected: What it has and the model has not.
+      path: The file or directory that was read.
+      kind: The kind of the file, in words.
+      matched: The weights of the model that were loaded.
+      missing: The weights that the file lacks; they keep their initial values.
+      mismatched: The weights that the file has in another shape; they keep their initial values.
+      unexpected: The arrays of the file that the model does not have.
     """
 
     path: str
@@ -67,7 +67,7 @@ class Report:
         return not self.missing and not self.mismatched
 
     def lines(self) -> list[str]:
-        """Returns it for a person: how many of each, and the first names."""
+        """Returns the report as text: the number of weights in each group, and the first names."""
         total = len(self.matched) + len(self.missing) + len(self.mismatched)
         lines = [f"{len(self.matched)} of the model's {total} weights come from {self.kind} {self.path}"]
         if self.missing:
@@ -79,7 +79,7 @@ class Report:
         return lines
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it as plain values, for a record."""
+        """Returns the report as plain values, for `run.json`."""
         return {
             "path": self.path,
             "kind": self.kind,
@@ -99,12 +99,12 @@ def _listed(names: tuple[Any, ...]) -> str:
 
 @dataclasses.dataclass
 class Plan:
-    """A match, and how to carry it out while the file is open; `with` closes it.
+    """A match that can be applied while the file is open; `with` closes the file.
 
     Attributes:
-      report: What would be loaded.
-      apply: Loads it: reads everything first, so that an unreadable file changes nothing.
-      open_files: What has to be closed in the end.
+      report: The weights that `apply` loads.
+      apply: Loads the weights; reads all of them first, so that an unreadable file changes nothing.
+      open_files: The open files, closed at the end.
     """
 
     report: Report
@@ -125,9 +125,9 @@ class Naming:
     Attributes:
       here: The common name of each weight of the model, by its key.
       there: The common name of each array of the file, by its key.
-      whole: Whether it only counts if everything fits, because the names alone say little.
-      called_here: What people call the weights of the model, by key, where the names above are not that.
-      called_there: What people call the arrays of the file.
+      whole: Whether it is used only if all weights match, because the names alone are weak evidence.
+      called_here: The names that users gave to the weights of the model, by key, if those above are not names.
+      called_there: The same for the arrays of the file.
     """
 
     here: Mapping[str, str]
@@ -139,7 +139,7 @@ class Naming:
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """Which array goes where.
+    """The pairs of weights and arrays.
 
     Attributes:
       pairs: The key in the file, by the key in the model.
@@ -155,10 +155,10 @@ class Match:
 
 
 def best(namings: Iterable[Naming], here: Mapping[str, Shape], there: Mapping[str, Shape]) -> Match:
-    """Returns the match with the most weights; of equal ones that with the fewest new names, of these the first.
+    """Returns the match with the most weights; among equal ones that with the fewest renamed weights, then the first.
 
     Args:
-      namings: The ways to try, the most trustworthy first; at least one.
+      namings: The namings to try, the most reliable first; at least one.
       here: The shapes of the model's weights, by key.
       there: The shapes of the file's arrays, by key.
     """
@@ -168,13 +168,13 @@ def best(namings: Iterable[Naming], here: Mapping[str, Shape], there: Mapping[st
 
 
 def _renamed(naming: Naming, match: Match) -> list[tuple[str | None, str | None]]:
-    """Returns what both sides call the pairs that they do not call the same."""
+    """Returns the names on both sides of the pairs whose names differ."""
     called = [(naming.called_here.get(key), naming.called_there.get(other)) for key, other in match.pairs.items()]
     return [(ours, theirs) for ours, theirs in called if ours != theirs]
 
 
 def _contradicts(naming: Naming, match: Match) -> bool:
-    """Returns whether a match gives a weight to another than the one of its name, which is there."""
+    """Returns whether a match pairs a weight with another array although the file has one of the same name."""
     ours, theirs = (set(_unique(names, names)) for names in (naming.called_here, naming.called_there))
     common = ours & theirs
     return any(name in common for pair in _renamed(naming, match) for name in pair)
@@ -193,7 +193,7 @@ def _match(naming: Naming, here: Mapping[str, Shape], there: Mapping[str, Shape]
 
 
 def _unique(names: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
-    """Returns keys by name, without the names that several keys share: they say nothing."""
+    """Returns keys by name, without ambiguous names that several keys share."""
     named = [(names[key], key) for key in keys if key in names]
     counts = Counter(name for name, _ in named)
     return {name: key for name, key in named if counts[name] == 1}
@@ -204,8 +204,8 @@ def report_of(match: Match, path: Any, shown: Mapping[str, str] | None = None) -
 
     Args:
       match: The match.
-      path: Where the arrays are.
-      shown: How a key of the model is shown to a person, where it is not the name itself.
+      path: The file or directory of the arrays.
+      shown: The names of weights in the report, by key; by default the keys themselves.
     """
     shown = shown or {}
     return Report(
@@ -222,9 +222,9 @@ def report_of(match: Match, path: Any, shown: Mapping[str, str] | None = None) -
 
 
 def model_weights(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns the model's weights by the keys that checkpoints of a run have below `model/`.
+    """Returns the weights of a model by their keys below `model/` in checkpoints of a run.
 
-    Seeds and metrics are no weights; a weight without elements has nothing to load.
+    Seeds and metrics are not weights; a weight without elements has nothing to load.
     """
     wanted = {id(weight) for weight in model.weights if 0 not in weight.shape}
     automatic, numbers = automatic_names(model), dict[tuple[str, str], dict[str, str]]()
@@ -237,7 +237,7 @@ def model_weights(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def automatic_names(model: keras.Model) -> set[str]:
-    """Returns the names Keras would give, unnumbered, to the parts of a model."""
+    """Returns the names, without numbers, that Keras gives to the parts of a model by default."""
     parts = model._flatten_layers(include_self=True, recursive=True)
     return {to_snake_case(type(part).__name__) for part in parts} | {"seed_generator", "variable", "mean"}
 
@@ -245,7 +245,7 @@ def automatic_names(model: keras.Model) -> set[str]:
 def unnumbered(paths: Iterable[str], automatic: set[str]) -> dict[str, str]:
     """Returns paths with the numbers of automatic names replaced by their rank: `dense_4`, `dense_7` by `dense#0, #1`.
 
-    How often a program built a layer before does not count then, only in which order it built these.
+    The result depends only on the order in which these layers were built, not on those built before.
     """
     paths = list(paths)
     seen: dict[tuple[str, str], set[int]] = {}
@@ -284,7 +284,7 @@ def _renumbered(parts: list[str], automatic: set[str], numbers: dict[tuple[str, 
 
 
 def _numbered(path: str) -> Iterator[tuple[str, str, int]]:
-    """Yields parent, name and number of each part of a path; no number is 0, as Keras counts."""
+    """Yields parent, name and number of each part of a path; a part without a number has 0, as Keras counts."""
     parent = ""
     for part in path.split("/"):
         if found := _NUMBER.fullmatch(part):

@@ -1,4 +1,4 @@
-"""Several tasks, one model: trained in turn or jointly, evaluated one by one. Imports no Keras."""
+"""Several tasks that share one model: trained in turn or jointly, evaluated one by one. Imports no Keras."""
 
 import importlib
 from typing import Any
@@ -11,5 +11,5 @@ __all__ = ["MultiTaskConfig", "SamplerConfig", "TaskRoutine"]
 
 @register_task(MultiTaskConfig)
 def multi_task(config: MultiTaskConfig, **kwargs: Any) -> Any:
-    """Makes the task; only now is Keras needed."""
+    """Creates the task; imports Keras only now."""
     return importlib.import_module("everstep.task.multitask.task").MultiTask(config, **kwargs)

@@ -1,4 +1,4 @@
-"""What is trained together, how, and how often each. Imports no Keras."""
+"""`MultiTaskConfig`: the tasks that are trained together, and how often each. Imports no Keras."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from everstep.errors import Problem, UsageError
 from everstep.task.config import TaskConfig
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-_FINAL_EXPONENT = 0.2  # of the annealing sampler, as published with it
+_FINAL_EXPONENT = 0.2  # of the annealing sampler, as in its publication
 
 
 @dataclasses.dataclass
@@ -26,10 +26,10 @@ class UniformConfig(Config):
 
 @dataclasses.dataclass
 class ProportionalConfig(Config):
-    """As often as the weights say: with probability `task_weight ** alpha`, divided by the sum of those."""
+    """By weight: with a probability proportional to `task_weight ** alpha`."""
 
     alpha: float = 1.0
-    """Below 1, tasks of low weight come more often than their weight says; 0 is uniform."""
+    """Below 1, tasks of low weight are drawn more often than by weight; 0 is uniform."""
 
     def exponent(self, step: int) -> float:
         """Returns the power of the weights that tasks are drawn by at a step."""
@@ -38,12 +38,12 @@ class ProportionalConfig(Config):
 
 @dataclasses.dataclass
 class AnnealingConfig(Config):
-    """From proportional towards uniform: alpha falls from 1, epoch by epoch, to 0.2 in the last one; there it stays."""
+    """From proportional towards uniform: alpha falls from 1, epoch by epoch, to 0.2 in the last, and stays there."""
 
     steps_per_epoch: int = 5
     """Steps with the same alpha."""
     total_steps: int = 20
-    """The step at which the last epoch is over."""
+    """The step at which the last epoch ends."""
 
     def exponent(self, step: int) -> float:
         """Returns the power of the weights that tasks are drawn by at a step."""
@@ -55,7 +55,7 @@ class AnnealingConfig(Config):
         """Checks the numbers.
 
         Raises:
-          UsageError: One of them cannot be used; names the key.
+          UsageError: A number is too small; names the key.
         """
         super().validate()
         low = {name: value for name, value in self.as_dict().items() if value < 1}
@@ -65,7 +65,7 @@ class AnnealingConfig(Config):
 
 @dataclasses.dataclass
 class SamplerConfig(OneOfConfig):
-    """Which task a step trains, where they are trained in turn."""
+    """How the task of each step is drawn, if tasks are trained in turn."""
 
     type: str | None = "proportional"
     """`uniform`, `proportional` or `annealing`."""
@@ -74,7 +74,7 @@ class SamplerConfig(OneOfConfig):
     proportional: ProportionalConfig = dataclasses.field(default_factory=ProportionalConfig)
     """By weight."""
     annealing: AnnealingConfig = dataclasses.field(default_factory=AnnealingConfig)
-    """By weight at first, more and more equally later."""
+    """By weight at first, more equally later."""
 
 
 @dataclasses.dataclass
@@ -84,45 +84,48 @@ class TaskRoutine(Config):
     _may_change: ClassVar[frozenset[str]] = frozenset({"eval_steps"})
 
     task_name: str = ""
-    """Its name: of the model's output, and in front of its metrics. Required."""
+    """The name of the task, of its output of the model, and the prefix of its metrics. Required."""
     task_config: TaskConfig = dataclasses.field(default_factory=TaskConfig)
-    """Its own configuration, of a class that a task is registered for."""
+    """The configuration of the task, of a class for which a task is registered."""
     eval_steps: int | None = None
-    """Batches per evaluation. None: the whole validation set. 0: it is not evaluated."""
+    """Batches per evaluation. None: the whole validation set. 0: the task is not evaluated."""
     task_weight: float = 1.0
-    """Its share: of the draws where tasks are trained in turn, of the loss in joint training. 0: it is not trained."""
+    """The weight of its draws if tasks are trained in turn, or of its loss in joint training. 0: it is not trained."""
 
 
 @dataclasses.dataclass
 class MultiTaskConfig(TaskConfig):
     """Several tasks that share one model.
 
-    Data sections are those of the tasks. Of the two here only `seed` and `limit_batches` are read. The seed decides,
-    where it is set, the order of all training data and which task a step trains; the limit is that of each task which
-    sets none of its own.
+    The data sections are those of the tasks. Of the two sections here only `seed` and `limit_batches` are read. The
+    seed, if set, determines the order of all training data and the task of each step; the limit applies to each task
+    that sets none.
     """
 
     task_routines: list[TaskRoutine] = dataclasses.field(default_factory=list)
     """The tasks."""
     mode: Literal["interleaving", "joint"] = "interleaving"
-    """Each step trains one task, drawn by `sampler`; or all of them, on the weighted sum of their losses."""
+    """interleaving: each step trains one task, drawn by `sampler`; joint: all tasks, on the weighted sum of losses."""
     sampler: SamplerConfig = dataclasses.field(default_factory=SamplerConfig)
-    """Which task a step trains; read in interleaving mode alone."""
+    """How the task of each step is drawn; read only in interleaving mode."""
 
     def validate(self) -> None:
-        """Checks names and numbers, and that nothing is set that is not read.
+        """Checks names and numbers, and that no key is set that has no effect.
 
         Raises:
-          UsageError: Names the key.
+          UsageError: A value is invalid or has no effect; names the key.
         """
         super().validate()
-        problems = [*self._wrong_routines(), *self._wrong_choice(), *self._unread_data()]
+        problems = list(self._wrong_routines())
+        if self.mode == "interleaving" and self.sampler.type is None:
+            problems.append(Problem("sampler.type", "expected uniform, proportional or annealing", received=None))
+        problems += self._unread_data()
         if problems:
             raise UsageError(problems)
 
     def _wrong_routines(self) -> Iterator[Problem]:
         if not any(routine.task_weight > 0 for routine in self.task_routines):
-            yield Problem("task_routines", "has no task to train", remedy="add one whose task_weight is above 0")
+            yield Problem("task_routines", "has no task to train", remedy="add one with a task_weight above 0")
         names = [routine.task_name for routine in self.task_routines]
         for index, routine in enumerate(self.task_routines):
             where = f"task_routines[{index}]"
@@ -131,20 +134,16 @@ class MultiTaskConfig(TaskConfig):
                 yield Problem(f"{where}.task_name", text, received=routine.task_name)
             if routine.task_name in names[:index]:
                 text = "another task has this name"
-                yield Problem(f"{where}.task_name", text, received=routine.task_name, remedy="choose another")
+                yield Problem(f"{where}.task_name", text, received=routine.task_name, remedy="choose another name")
             if not 0 <= routine.task_weight < math.inf:
                 yield Problem(f"{where}.task_weight", "must be at least 0", received=routine.task_weight)
             if routine.eval_steps is not None and routine.eval_steps < 0:
                 text = "must be at least 0, or null for the whole validation set"
                 yield Problem(f"{where}.eval_steps", text, received=routine.eval_steps)
 
-    def _wrong_choice(self) -> Iterator[Problem]:
-        if self.mode == "interleaving" and self.sampler.type is None:
-            yield Problem("sampler.type", "expected uniform, proportional or annealing", received=None)
-
     def _unread_data(self) -> Iterator[Problem]:
         for section in ("train_data", "validation_data"):
             data: DataConfig = getattr(self, section)
             if data.replace(seed=None, is_training=None, limit_batches=None) != DataConfig():
                 remedy = f"set task_routines[0].task_config.{section}, and so on, instead"
-                yield Problem(section, "is not read, but for seed and limit_batches", remedy=remedy)
+                yield Problem(section, "only seed and limit_batches are read", remedy=remedy)

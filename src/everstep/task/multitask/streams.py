@@ -1,6 +1,7 @@
-"""One stream from those of several tasks; which of them are read next is what its three kinds differ in.
+"""Combines the streams of several tasks into one; three classes differ in which tasks they read next.
 
-The position is a count of combined batches and that of every part, so that it resumes as exactly as the parts do.
+The position consists of the number of combined batches and the position of every part, so a combined stream resumes as
+exactly as its parts do.
 """
 
 import abc
@@ -16,21 +17,21 @@ from everstep.errors import UsageError
 from everstep.types import Batch, StreamState
 
 Check = Callable[[str, Batch], None]
-"""Looks at a task's batch on the host, and may raise."""
+"""Checks a batch of a task on the host, and may raise."""
 
-_AT_ONCE = 1024  # steps whose numbers are drawn together
+_STEPS_PER_DRAW = 1024  # steps whose random numbers are drawn together
 
 
 class TaskSampler:
-    """Draws tasks with probability `weight ** exponent(step)`, divided by the sum of those.
+    """Draws tasks with a probability proportional to `weight ** exponent(step)`.
 
         sampler = TaskSampler([3.0, 1.0], lambda step: 1.0, seed=0)
         sampler.draw(17)  # 0 in three of four steps, else 1
 
     Args:
-      weights: One above 0 for each task.
-      exponent: Returns the power for a step.
-      seed: With the step, decides the draw.
+      weights: The weight of each task, above 0.
+      exponent: Returns the exponent for a step.
+      seed: The seed; it determines the draw of each step.
     """
 
     def __init__(self, weights: Sequence[float], exponent: Callable[[int], float], seed: int) -> None:
@@ -49,31 +50,31 @@ class TaskSampler:
         return int(np.searchsorted(upper, self._number(step), side="right"))
 
     def _number(self, step: int) -> float:
-        """Returns the step's number from 0 to below 1."""
-        piece, index = divmod(step, _AT_ONCE)
+        """Returns the random number of a step, from 0 to below 1."""
+        piece, index = divmod(step, _STEPS_PER_DRAW)
         if self._drawn is None or self._drawn[0] != piece:
-            # Keys from the top: those from 0 on belong to the orders of the epochs.
-            self._drawn = piece, randomness.generator(self._seed, -1 - piece).random(_AT_ONCE)
+            # Negative keys: those from 0 on are used for the order of samples in each epoch.
+            self._drawn = piece, randomness.generator(self._seed, -1 - piece).random(_STEPS_PER_DRAW)
         return float(self._drawn[1][index])
 
 
 # -- combined batches -------------------------------------------------------------------------------------------------
 
-# A compiled step needs one nesting that never changes. A combined batch is `(features, (task, rest, others))`. It has
-# places, each for batches of one form: tasks whose batches look alike share a place, so that two tasks on the same kind
-# of data need no more room than one. `features` and `rest` are the batch in the first place, split so that the features
-# of a task are where those of a model are expected. `others` are the batches in the further places, and `task` says,
-# once per sample, which task counts.
+# A compiled step needs a nesting that never changes. A combined batch is `(features, (task, rest, others))`. It has
+# places, each for batches of one structure: tasks whose batches have the same structure share a place, so that two
+# tasks on the same kind of data need no more memory than one. `features` and `rest` are the batch in the first place,
+# split so that the features are where a model expects them. `others` are the batches in the further places, and `task`
+# holds, once per sample, the index of the task that counts.
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where in a combined batch which task's batch is.
+    """The places of the tasks' batches in a combined batch.
 
     Attributes:
-      names: The tasks.
+      names: The names of the tasks.
       places: For each task, the number of its place.
-      blanks: For each place, what stands there while it is not needed.
+      blanks: For each place, a batch of zeros that fills it while it is not used.
     """
 
     names: tuple[str, ...]
@@ -86,12 +87,12 @@ class Layout:
 
         Args:
           examples: A batch of each task.
-          together: Whether a combined batch holds one of every task, and not of one task only.
+          together: Whether a combined batch holds a batch of every task, instead of one task.
         """
         forms: list[Any] = []
         places, blanks = [], []
         for name, batch in examples.items():
-            form = name if together else _form(batch)
+            form = name if together else _structure(batch)
             if form not in forms:
                 forms.append(form)
                 blanks.append(nest.map_leaves(np.zeros_like, batch))
@@ -99,7 +100,7 @@ class Layout:
         return cls(tuple(examples), tuple(places), tuple(blanks))
 
     def pack(self, batches: Mapping[str, Batch]) -> Batch:
-        """Returns a combined batch: of the one task that counts, or of all."""
+        """Returns a combined batch of the one task that counts, or of all tasks."""
         filled = list(self.blanks)
         for name, batch in batches.items():
             filled[self.places[self.names.index(name)]] = batch
@@ -109,18 +110,18 @@ class Layout:
         return features, (task, rest, tuple(filled[1:]))
 
     def unpack(self, combined: Batch) -> tuple[Any, dict[str, Batch]]:
-        """Returns which task counts, as a scalar, and what stands in every task's place."""
+        """Returns the index of the task that counts, as a scalar, and the batch in the place of every task."""
         features, (task, rest, others) = combined
         filled = [features if rest is None else (features, *rest), *others]
         return task[0], {name: filled[place] for name, place in zip(self.names, self.places, strict=True)}
 
 
-def _form(batch: Batch) -> Any:
+def _structure(batch: Batch) -> Any:
     return repr(nest.structure(batch)), [(leaf.shape, leaf.dtype) for leaf in nest.flatten(batch)]
 
 
 def _cut(batch: Batch) -> tuple[Any, tuple | None]:
-    """Returns features and what else a batch has; None where it is features alone."""
+    """Returns the features and the rest of a batch; None if it has only features."""
     if isinstance(batch, list | tuple) and 1 <= len(batch) <= 3:
         return batch[0], tuple(batch[1:])
     return batch, None
@@ -130,12 +131,12 @@ def _cut(batch: Batch) -> tuple[Any, tuple | None]:
 
 
 class CombinedStream(Stream):
-    """Batches of several tasks, each combined batch laid out in the same way.
+    """Batches of several tasks in one layout.
 
     Args:
-      parts: The tasks' streams.
-      together: Whether a combined batch holds one of every task.
-      check: Called with the name and the batch of a task whenever one is read.
+      parts: The streams of the tasks, by name.
+      together: Whether a combined batch holds a batch of every task.
+      check: Called with the name of a task and each of its batches.
     """
 
     def __init__(self, parts: Mapping[str, Stream], *, together: bool, check: Check = lambda name, batch: None) -> None:
@@ -147,33 +148,33 @@ class CombinedStream(Stream):
 
     @abc.abstractmethod
     def _due(self, number: int) -> Sequence[str]:
-        """Returns the tasks whose batches the combined batch of that number is made of; none at the end."""
+        """Returns the tasks whose batches the combined batch of this number contains; none at the end."""
 
     @property
     def endless(self) -> bool:
-        """Whether reading on never comes to an end."""
+        """Whether the stream never ends."""
         return all(part.endless for part in self._parts.values())
 
     @property
     def sources(self) -> Mapping[str, Stream]:
-        """The tasks' streams."""
+        """The streams of the tasks."""
         return self._parts
 
     @property
     def limits_parts(self) -> bool:
-        """Each task's data has its own limit."""
+        """Whether each part has its own limit of batches: always."""
         return True
 
     @property
     def guarantee(self) -> str:
-        """The parts' own."""
+        """The guarantees of the parts."""
         return "; ".join(f"{name}: {part.guarantee}" for name, part in self._parts.items() if part.guarantee)
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
-        """Yields combined batches from where the parts are."""
+        """Yields combined batches from the current positions of the parts."""
         while names := self._due(batch):
             try:
-                # All are looked at before one is taken: an error leaves every part where it was.
+                # All parts are peeked at before one is advanced: an error leaves every part unchanged.
                 batches = {name: self._parts[name].peek() for name in names}
             except StopIteration:
                 return
@@ -195,10 +196,10 @@ class CombinedStream(Stream):
         return {**super().state(), "parts": self._handed_out}
 
     def restore(self, state: StreamState) -> None:
-        """Goes to a position that `state` once returned, or to the beginning: `{"epoch": 0, "batch": 0}`.
+        """Moves to a position that `state` returned, or to the beginning: `{"epoch": 0, "batch": 0}`.
 
         Raises:
-          UsageError: The state is not one of this stream, or a part cannot go there.
+          UsageError: The position is not one of this stream, or a part cannot move there.
         """
         position = self._checked({key: value for key, value in state.items() if key != "parts"})
         if position == self._position:
@@ -206,7 +207,7 @@ class CombinedStream(Stream):
         parts = state.get("parts", self._beginning if position == (0, 0) else {})
         if set(parts) != set(self._parts):
             raise UsageError(
-                f"the saved position is of the tasks {', '.join(sorted(parts)) or '(none)'}, but the tasks are "
+                f"the saved position belongs to the tasks {', '.join(sorted(parts)) or '(none)'}, but the tasks are "
                 f"{', '.join(sorted(self._parts))}",
                 remedy="train the tasks that the run was started with, or start a new run",
             )
@@ -223,7 +224,7 @@ class CombinedStream(Stream):
 
 
 class JointStream(CombinedStream):
-    """A batch of every task each time; ends with the first that ends."""
+    """A batch of every task each time; ends with the first task that ends."""
 
     def __init__(self, parts: Mapping[str, Stream], check: Check = lambda name, batch: None) -> None:
         super().__init__(parts, together=True, check=check)
@@ -233,9 +234,9 @@ class JointStream(CombinedStream):
 
 
 class InterleavedStream(CombinedStream):
-    """A batch of the task that the sampler draws; ends when that one has ended.
+    """A batch of the task that the sampler draws; ends when the data of that task has ended.
 
-    The draw depends on the number of the combined batch, which is the step's, unless a batch was left out.
+    The draw depends on the number of the combined batch, which is the step unless a batch was skipped.
     """
 
     def __init__(
@@ -249,12 +250,12 @@ class InterleavedStream(CombinedStream):
 
 
 class RoundsStream(CombinedStream):
-    """A batch of each task in turn, until all have ended: an evaluation that is cut short has seen some of each.
+    """A batch of each task in turn, until all have ended, so that a shortened evaluation has batches of each.
 
     Args:
-      parts: The tasks' streams.
-      limits: How many batches of each; None for all.
-      check: Called with the name and the batch of a task whenever one is read.
+      parts: The streams of the tasks, by name.
+      limits: The number of batches of each task; None for all.
+      check: Called with the name of a task and each of its batches.
     """
 
     def __init__(
@@ -268,11 +269,11 @@ class RoundsStream(CombinedStream):
 
     @property
     def endless(self) -> bool:
-        """Whether reading on never comes to an end."""
+        """Whether the stream never ends."""
         return any(part.endless and self._limits[name] is None for name, part in self._parts.items())
 
     def _due(self, number: int) -> Sequence[str]:
-        for name in sorted(self._parts, key=lambda name: self._taken[name]):  # among equals in the order of the tasks
+        for name in sorted(self._parts, key=lambda name: self._taken[name]):  # equal counts in the order of the tasks
             if self._taken[name] != self._limits[name] and _has_more(self._parts[name]):
                 return [name]
         return []
@@ -290,4 +291,4 @@ def _first(name: str, part: Stream) -> Batch:
     try:
         return part.peek()
     except StopIteration:
-        raise UsageError("the dataset is empty", key=f"task {name!r}", remedy="give it data") from None
+        raise UsageError("the dataset is empty", key=f"task {name!r}", remedy="provide at least one batch") from None

@@ -26,7 +26,7 @@ from everstep.task.multitask.streams import (
     RoundsStream,
     TaskSampler,
 )
-from everstep.task.task import Task, labels_explained
+from everstep.task.task import Task, explain_missing_labels
 from everstep.types import Batch
 
 
@@ -37,17 +37,17 @@ class MultiTask(Task):
             TaskRoutine(task_name="digit", task_config=DigitConfig()),
             TaskRoutine(task_name="parity", task_config=ParityConfig(), task_weight=0.5),
         ])
-        task = everstep.get_task(config)  # a MultiTask; run_experiment takes it as any other
+        task = everstep.get_task(config)  # a MultiTask, for run_experiment
 
-    The tasks share one model, by default that of the first task; subclass it and write `build_model` for another, with
-    one output per task (see `everstep.task.multitask.task.task_models`). Logs have the tasks' names in front:
+    The tasks share one model, by default that of the first task. For another one, with one output per task, write a
+    subclass with `build_model` (see `everstep.task.multitask.task.task_models`). Names of logs begin with the task:
     `digit/accuracy`, `parity/validation_loss`.
 
     Args:
       params: A MultiTaskConfig.
-      logging_dir: Where the run writes.
+      logging_dir: The directory that the run writes to.
       name: A name for logs.
-      tasks: The tasks by name, where they are not to be made from their configurations.
+      tasks: The tasks by name; by default they are created from their configurations.
     """
 
     def __init__(
@@ -60,38 +60,42 @@ class MultiTask(Task):
         super().__init__(params, logging_dir, name)
         params.validate()
         self._routines = {routine.task_name: routine for routine in params.task_routines}
-        self.tasks: dict[str, Task] = dict(tasks) if tasks is not None else self._made()
-        # What the tasks keep in their attributes belongs to the state as well; these are the very dicts, so that it
-        # is found there whenever it comes to be.
+        if tasks is None:
+            tasks = {name: self._create(routine) for name, routine in self._routines.items()}
+        self.tasks: dict[str, Task] = dict(tasks)
+        # Attributes of the tasks belong to the state as well. These are the dicts of attributes themselves, so that
+        # attributes that are set later are found, too.
         self.parts = {name: vars(task) for name, task in self.tasks.items()}
         self._layouts: dict[bool, Layout] = {}
         self._models: tuple[keras.Model, dict[str, keras.Model]] | None = None
         self._check_tasks()
 
     def build_model(self) -> keras.Model:
-        """Returns the first task's model; override it for another that they share."""
+        """Returns the model of the first task; override it for another shared model."""
         return next(iter(self.tasks.values())).build_model()
 
     def models(self, model: keras.Model) -> dict[str, keras.Model]:
-        """Returns each task's model, which is the shared one or a part of it."""
+        """Returns the model of each task: the shared model or a part of it."""
         if self._models is None or self._models[0] is not model:
             if model.compiled:
                 raise UsageError(
-                    f"model {model.name!r} is compiled, with one loss for all tasks",
-                    remedy="remove model.compile(…); the losses are those of the tasks",
+                    "is compiled, with one loss for all tasks",
+                    key="model",
+                    received=model.name,
+                    remedy="remove model.compile(…): each task has its own loss",
                 )
             self._models = model, task_models(model, list(self.tasks))
         return self._models[1]
 
     def initialize(self, model: keras.Model) -> list[Any]:
-        """Loads initial weights: of the whole model, then, as each task's configuration says, of its part."""
+        """Loads initial weights of the whole model, then those of each task's part, as configured."""
         whole = super().initialize(model)
         return [whole, *(task.initialize(self.models(model)[name]) for name, task in self.tasks.items())]
 
     # -- data ------------------------------------------------------------------------------------------------------
 
     def build_inputs(self, params: Any, input_context: Any = None) -> CombinedStream:
-        """Returns the tasks' training data, or their validation data, as one stream."""
+        """Returns the training or validation data of all tasks as one stream."""
         training = bool(params.is_training)
         seed = params.seed or 0
         parts = {name: self._part(name, params, seed) for name in self._used(training)}
@@ -117,21 +121,21 @@ class MultiTask(Task):
         config = config.replace(seed=seed if config.seed is None else config.seed)
         config = config.replace(limit_batches=config.limit_batches or params.limit_batches)
         index = list(self._routines).index(name)
-        with _about(name, f"task.task_routines[{index}].task_config.{section}"):
+        with _naming_task(name, f"task.task_routines[{index}].task_config.{section}"):
             stream = make_stream(task.inputs_for(config), config, training=training, seed=seed)
-            if isinstance(stream, ArrayStream):  # all of it can be looked at now, once
+            if isinstance(stream, ArrayStream):  # all of it can be checked now, once
                 task.check_batch(stream.arrays)
         return stream
 
     def _check_part(self, name: str, batch: Batch) -> None:
-        with _about(name):
+        with _naming_task(name):
             self.tasks[name].check_batch(nest.map_leaves(lambda leaf: leaf[None], batch))
 
     def check_batch(self, inputs: Batch) -> None:
-        """Does nothing: each task has looked at its own data when it was read."""
+        """Does nothing: each task checks its own data when it is read."""
 
     def samples_per_step(self, inputs: Batch) -> int | None:
-        """Returns how many samples a training step learns from; None where that depends on the task drawn for it."""
+        """Returns the number of samples in a training step; None if it depends on the task that is drawn."""
         sizes = [size(batch) for batch in self._layouts[True].unpack(inputs)[1].values()]
         if self.task_config.mode == "joint":
             return sum(sizes)
@@ -141,7 +145,7 @@ class MultiTask(Task):
         """Returns the tasks that are trained, or those that are evaluated.
 
         Raises:
-          UsageError: None is evaluated.
+          UsageError: No task is evaluated.
         """
         used = {name: r.task_weight > 0 if training else r.eval_steps != 0 for name, r in self._routines.items()}
         if not any(used.values()):
@@ -153,7 +157,7 @@ class MultiTask(Task):
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def build_metrics(self, training: bool = True) -> list[keras.Metric]:
-        """Returns the metrics of all tasks, as one."""
+        """Returns the metrics of all tasks as one metric."""
         own: dict[str, list[keras.Metric]] = {}
         for name in self._used(training):
             with keras.name_scope(name):
@@ -165,7 +169,7 @@ class MultiTask(Task):
     def train_step(
         self, inputs: Batch, model: keras.Model, optimizer: keras.Optimizer, metrics: Sequence[Any]
     ) -> Mapping[str, Any]:
-        """Learns from a combined batch: from that of the task that was drawn, or from all."""
+        """Trains on a combined batch: on the task that was drawn, or on all tasks."""
         models, (index, batches) = self.models(model), self._layouts[True].unpack(inputs)
         tasks = {name: self.tasks[name] for name in batches}
         with _explained():
@@ -179,7 +183,7 @@ class MultiTask(Task):
             return {self.loss: switch(index, branches)}
 
     def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[Any]) -> Mapping[str, Any]:
-        """Evaluates a combined batch: that of the task whose turn it is. What comes of it is in the metrics."""
+        """Evaluates the batch of one task; the results are in the metrics."""
         models, (index, batches) = self.models(model), self._layouts[False].unpack(inputs)
         branches = [
             functools.partial(validate_one, name, self.tasks[name], batches[name], models[name], metrics[0])
@@ -190,40 +194,37 @@ class MultiTask(Task):
 
     # -- the tasks -------------------------------------------------------------------------------------------------
 
-    def _made(self) -> dict[str, Task]:
-        return {name: self._make(routine) for name, routine in self._routines.items()}
-
-    def _make(self, routine: TaskRoutine) -> Task:
-        with _about(routine.task_name):
-            made: Task = get_task(routine.task_config, logging_dir=self.logging_dir, name=routine.task_name)
-        return made
+    def _create(self, routine: TaskRoutine) -> Task:
+        with _naming_task(routine.task_name):
+            task: Task = get_task(routine.task_config, logging_dir=self.logging_dir, name=routine.task_name)
+        return task
 
     def _check_tasks(self) -> None:
-        """Refuses tasks that cannot be trained with others.
+        """Refuses tasks that cannot be trained together with others.
 
         Raises:
-          UsageError: Names the task, and what about it.
+          UsageError: A task cannot; names the task and the reason.
         """
         if list(self.tasks) != list(self._routines):
             raise UsageError(f"but task_routines names {list(self._routines)}", key="tasks", received=list(self.tasks))
         for name, task in self.tasks.items():
             if task.aggregates:
                 raise UsageError(
-                    "gathers its logs on the host (aggregate_logs), which only a task by itself can",
+                    "aggregates its logs on the host (aggregate_logs), which is supported only for a single task",
                     key=f"task {name!r}",
-                    remedy="make a keras.Metric of it, and return it from build_metrics",
+                    remedy="write a keras.Metric for it, and return that from build_metrics",
                 )
             if self.task_config.mode == "joint" and type(task).train_step is not Task.train_step:
                 raise UsageError(
-                    "has a train_step of its own, but in joint training one step serves all",
+                    "overrides train_step, but in joint training all tasks share one step",
                     key=f"task {name!r}",
-                    remedy="set task.mode=interleaving, or write what differs in build_losses",
+                    remedy="set task.mode=interleaving, or put the difference into build_losses",
                 )
 
 
 @contextlib.contextmanager
-def _about(name: str, section: str = "") -> Iterator[None]:
-    """Says in errors which task they are about; of those about its data's keys, where in the configuration they are."""
+def _naming_task(name: str, section: str = "") -> Iterator[None]:
+    """Adds the task to the keys of errors or, for errors of its data, the path of its data section."""
     try:
         yield
     except UsageError as error:
@@ -236,7 +237,7 @@ def _about(name: str, section: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Says what to do where a step cannot be made of those of several tasks."""
+    """Explains errors of backends that cannot combine the steps of several tasks."""
     try:
         yield
     except RuntimeError as error:
@@ -251,7 +252,7 @@ def _explained() -> Iterator[None]:
         if "optimizer was built with" not in str(error):
             raise
         raise UsageError(
-            "float16 steps all weights of a model at once on this backend, but a task has only a part of them",
+            "float16 updates all weights of a model at once on this backend, but a task has only a part of them",
             key="runtime.mixed_precision_dtype",
             remedy="set bfloat16, or train all tasks with task.mode=joint",
         ) from error
@@ -263,12 +264,12 @@ def _explained() -> Iterator[None]:
 def task_models(model: keras.Model, names: Sequence[str]) -> dict[str, keras.Model]:
     """Returns the model of each task; all share the layers of one.
 
-    A model with an attribute `sub_tasks`, a dict of models, says it itself. Of a functional model with one output per
-    task, in a dict by their names, each task gets the part that leads to its output. Any other model is the model of
+    If a model has the attribute `sub_tasks`, a dict of models by task, those are used. If a functional model returns a
+    dict of outputs by task, each task gets the part of the model that leads to its output. Any other model is used by
     every task.
 
     Raises:
-      UsageError: Some of the tasks have an output, or a model in `sub_tasks`, and some have none.
+      UsageError: Some tasks have an output, or a model in `sub_tasks`, and some have none.
     """
     given = getattr(model, "sub_tasks", None)
     if isinstance(given, Mapping):
@@ -282,7 +283,7 @@ def task_models(model: keras.Model, names: Sequence[str]) -> dict[str, keras.Mod
 
 
 def _outputs(model: keras.Model) -> Any:
-    """Returns a functional model's symbolic outputs; None where only a call would show them."""
+    """Returns the symbolic outputs of a functional model; None for other models."""
     try:
         return model.output
     except (AttributeError, ValueError):
@@ -293,9 +294,10 @@ def _require_all(held: Mapping[str, Any], names: Sequence[str], what: str) -> No
     missing = [name for name in names if name not in held]
     if missing:
         raise UsageError(
-            f"the model's {what} are {', '.join(map(repr, held))}, and none of them is for the tasks "
+            f"the model has {what} {', '.join(map(repr, held))}, but none for the tasks "
             f"{', '.join(map(repr, missing))}",
-            remedy=f"name the {what} as the tasks are named (task_routines[…].task_name)",
+            key="task_routines",
+            remedy=f"give the {what} the names of the tasks (task_routines[…].task_name)",
         )
 
 
@@ -303,16 +305,16 @@ def _require_all(held: Mapping[str, Any], names: Sequence[str], what: str) -> No
 
 
 class MultiTaskMetrics(keras.Metric):
-    """Every task's metrics and mean loss, as `<task>/<name>`.
+    """The metrics and the mean loss of every task, as `<task>/<name>`.
 
-    A mean is over the samples of that task alone. Where no step was a task's, its values are NaN, which no comparison
-    takes for a good one.
+    A mean is over the samples of its task only. The values of a task without a step are NaN, which no comparison takes
+    for an improvement.
 
     Args:
-      loss: What the mean of a task's loss is called: `training_loss`, `validation_loss`.
-      own: The metrics of each task, made inside `keras.name_scope(<task>)`.
-      weights: With it, the sum of the tasks' mean losses by these weights is reported too, without a task's name,
-        unless no task has both a weight above 0 and a loss.
+      loss: The name of the mean loss of a task: `training_loss`, `validation_loss`.
+      own: The metrics of each task, created inside `keras.name_scope(<task>)`.
+      weights: If passed, the sum of the mean losses with these weights is also reported, without a prefix, unless no
+        task has both a weight above 0 and a loss.
     """
 
     def __init__(
@@ -329,17 +331,17 @@ class MultiTaskMetrics(keras.Metric):
 
     @property
     def metrics(self) -> list[keras.Metric]:
-        """All metrics there are."""
+        """All metrics of all tasks."""
         return [metric for name in self.own for metric in (*self.means[name].values(), *self.own[name])]
 
     def add(self, task: str, logs: Mapping[str, Any], loss: str, samples: int) -> None:
-        """Takes in the scalars that a step of a task returned; runs inside the compiled step.
+        """Adds the scalars that a step of a task returned; runs inside the compiled step.
 
         Args:
-          task: The task.
-          logs: What its step returned.
-          loss: The key of the loss in it.
-          samples: How many samples it is of.
+          task: The name of the task.
+          logs: The logs of its step.
+          loss: The key of the loss in the logs.
+          samples: The number of samples of the step.
         """
         if loss not in logs:
             self._without_loss.add(task)
@@ -360,14 +362,14 @@ class MultiTaskMetrics(keras.Metric):
         return values
 
     def reset_state(self) -> None:
-        """Starts anew."""
+        """Resets all metrics and counts to zero."""
         for metric in self.metrics:
             metric.reset_state()
         for count in self.samples.values():
             count.assign(0.0)
 
     def _weighted_sum(self) -> dict[str, Any]:
-        """Returns the sum of the losses by name; nothing where no task has both a weight and a loss."""
+        """Returns the weighted sum of the losses by name; empty if no task has both a weight and a loss."""
         counted = [task for task, weight in self._weights.items() if weight > 0 and task not in self._without_loss]
         losses = {task: self.means[task][self._loss].result() for task in counted}
         parts = [self._weights[task] * self._seen(task, loss) for task, loss in losses.items()]
@@ -379,7 +381,7 @@ class MultiTaskMetrics(keras.Metric):
         return [*known, *((metric.name, metric) for metric in self.own[task])]
 
     def _seen(self, task: str, value: Any) -> Any:
-        """Returns a value if it is of any sample, else NaN."""
+        """Returns a value, or NaN if the task had no samples."""
         value = ops.convert_to_tensor(value)
         value = value if keras.backend.is_float_dtype(value.dtype) else ops.cast(value, "float32")
         return ops.where(ops.convert_to_tensor(self.samples[task]) > 0, value, ops.cast(math.nan, value.dtype))
@@ -389,14 +391,14 @@ class MultiTaskMetrics(keras.Metric):
             return self.add_variable((), "zeros", dtype="float32", name="samples")
 
     def _mean(self, task: str, name: str) -> keras.Metric:
-        """Returns the mean of a scalar, which is made when the scalar is first seen."""
+        """Returns the mean of a scalar; creates it for a new scalar."""
         if name not in self.means[task]:
             with keras.name_scope(task):
                 self.means[task][name] = keras.metrics.Mean(name=name, dtype="float32")
         return self.means[task][name]
 
 
-# -- steps: one task, chosen at run time, or all on the sum of their losses -------------------------------------------
+# -- steps: one task, selected at run time, or all tasks on the sum of their losses -----------------------------------
 
 
 def train_one(
@@ -426,9 +428,9 @@ def train_jointly(
     optimizer: keras.Optimizer,
     metrics: MultiTaskMetrics,
 ) -> Any:
-    """Learns from a batch of every task at once; returns the weighted sum of their losses.
+    """Trains on a batch of every task at once; returns the weighted sum of their losses.
 
-    A task's loss is what it would be by itself, the losses of its model's layers included.
+    The loss of a task is the same as if it were trained alone, including the losses of the layers of its model.
     """
     parts = {name: task.unpack(batches[name]) for name, task in tasks.items()}
     weighted = {name: task._weighted(parts[name][2]) for name, task in tasks.items()}
@@ -439,7 +441,7 @@ def train_jointly(
             features, labels, _ = parts[name]
             outputs[name] = models[name](features, training=True)
             own = models[name].losses
-            with labels_explained(features, labels):
+            with explain_missing_labels(features, labels):
                 losses[name] = task.build_losses(labels, outputs[name], aux_losses=own, **weighted[name])
         total = sum(ops.cast(loss, "float32") * weights[name] for name, loss in losses.items())
         return total, (losses, outputs)
@@ -448,14 +450,14 @@ def train_jointly(
     (total, (losses, outputs)), grads = value_and_grad(loss_fn, variables, optimizer=optimizer)
     optimizer.apply(grads, variables)
     for name, task in tasks.items():
-        with labels_explained(*parts[name][:2]):
+        with explain_missing_labels(*parts[name][:2]):
             task.process_metrics(metrics.own[name], parts[name][1], outputs[name], **weighted[name])
         metrics.add(name, {task.loss: losses[name]}, task.loss, size(batches[name]))
     return total
 
 
 def size(batch: Batch) -> int:
-    """Returns how many samples a batch has."""
+    """Returns the number of samples in a batch."""
     return int(nest.flatten(batch)[0].shape[0])
 
 

@@ -1,4 +1,4 @@
-"""Optimization: configs here; `everstep.task.optim.build` makes Keras objects of them and imports Keras."""
+"""Optimization: configs, without Keras; `everstep.task.optim.build` creates Keras objects from them."""
 
 from everstep.task.optim.config import (
     ClippingConfig,

@@ -1,7 +1,7 @@
-"""From `OptimizationConfig` to Keras objects.
+"""Creates Keras optimizers and schedules from an `OptimizationConfig`.
 
-Three tables name the optimizers, schedules and warmups; a further one is a field in the config and an entry
-here. Keras is imported here and nowhere above, so that a config needs no backend.
+Three tables list the optimizers, schedules and warmups; to add one, add a field to the config and an entry here. The
+config itself imports no Keras, so that it needs no backend.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ import keras
 from keras.optimizers import schedules as keras_schedules
 
 from everstep.config import OneOfConfig
-from everstep.errors import Problem, UsageError
+from everstep.errors import NOTHING, Problem, UsageError
 from everstep.task.optim.config import OptimizationConfig, registered
 from everstep.task.optim.ema import ExponentialMovingAverage
 from everstep.task.optim.optimizers import Adafactor, Lamb, Lars, SelectiveAdamW
@@ -32,44 +32,47 @@ from everstep.task.optim.schedules import (
 
 
 def build(config: OptimizationConfig, path: str = "trainer.optimizer_config") -> keras.optimizers.Optimizer:
-    """Returns the configured Keras optimizer with its learning rate schedule and, if configured, its average.
+    """Returns the configured Keras optimizer with its learning rate schedule and, if configured, its moving average.
 
     Args:
-      config: What to build.
+      config: The configuration of the optimizer.
       path: Key path of `config`, for error messages.
 
     Raises:
       UsageError: A required field is missing or a value is impossible, named by its key path.
     """
     rate = build_learning_rate(config, path)
-    optimizer = _made(_OPTIMIZERS | registered(), config.optimizer, f"{path}.optimizer", learning_rate=rate)
+    optimizer = _create(_OPTIMIZERS | registered(), config.optimizer, f"{path}.optimizer", learning_rate=rate)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        name = f"{path}.optimizer.{config.optimizer.type}"
-        raise UsageError(f"what is registered under this name returned {optimizer!r}, which is no optimizer", key=name)
+        raise UsageError(
+            "the registered function must return a keras.optimizers.Optimizer",
+            key=f"{path}.optimizer.{config.optimizer.type}",
+            received=optimizer,
+        )
     if config.gradient_accumulation_steps > 1:
         optimizer.gradient_accumulation_steps = config.gradient_accumulation_steps
     return optimizer if config.ema is None else ExponentialMovingAverage(optimizer, **config.ema.as_dict())
 
 
 def build_learning_rate(config: OptimizationConfig, path: str = "trainer.optimizer_config") -> Rate:
-    """Returns the learning rate: a float where it is constant, else a Keras schedule with its warmup.
+    """Returns the learning rate: a float if it is constant, else a Keras schedule with its warmup.
 
     Args:
-      config: What to build.
+      config: The configuration of the learning rate.
       path: Key path of `config`, for error messages.
 
     Raises:
       UsageError: A required field is missing or a value is impossible, named by its key path.
     """
     _validate(config, path)
-    rate = _made(_SCHEDULES, config.learning_rate, f"{path}.learning_rate")
+    rate = _create(_SCHEDULES, config.learning_rate, f"{path}.learning_rate")
     if config.warmup.type is None:
         return rate
-    return _made(_WARMUPS, config.warmup, f"{path}.warmup", schedule=rate)
+    return _create(_WARMUPS, config.warmup, f"{path}.warmup", schedule=rate)
 
 
 def _validate(config: OptimizationConfig, path: str) -> None:
-    """Checks a config; the length of a learning rate has to be known by now."""
+    """Checks a config, including that the length of its learning rate schedule is set."""
     problems: list[Problem] = []
     try:
         config.validate()
@@ -81,13 +84,13 @@ def _validate(config: OptimizationConfig, path: str) -> None:
         raise UsageError([problem.under(path) for problem in problems])
 
 
-def _made(table: Mapping[str, Callable[..., Any]], config: OneOfConfig, path: str, **arguments: Any) -> Any:
-    """Returns what the selected branch of `config` describes."""
-    if config.type is None:
-        raise UsageError("nothing is selected", key=f"{path}.type", remedy=f"choose one of {', '.join(sorted(table))}")
-    if config.type not in table:
+def _create(table: Mapping[str, Callable[..., Any]], config: OneOfConfig, path: str, **arguments: Any) -> Any:
+    """Creates the object that the selected branch of `config` describes."""
+    if config.type is None or config.type not in table:
+        reason = "nothing is selected" if config.type is None else "cannot be built"
+        received = NOTHING if config.type is None else config.type
         remedy = f"choose one of {', '.join(sorted(table))}"
-        raise UsageError("cannot be built", key=f"{path}.type", received=config.type, remedy=remedy)
+        raise UsageError(reason, key=f"{path}.type", received=received, remedy=remedy)
     try:
         return table[config.type](**arguments, **config.get().as_dict())
     except ValueError as error:
@@ -95,7 +98,7 @@ def _made(table: Mapping[str, Callable[..., Any]], config: OneOfConfig, path: st
 
 
 def _with_offset(schedule: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a maker of `schedule` that also takes the field `offset`."""
+    """Returns a function that creates `schedule`, shifted by the field `offset`."""
 
     def make(offset: int, **fields: Any) -> Rate:
         inner = schedule(**fields)
@@ -109,7 +112,7 @@ def _exponential(staircase: bool | None, **fields: Any) -> Rate:
 
 
 def _warmup(wrapper: Callable[..., Rate]) -> Callable[..., Rate]:
-    """Returns a maker of the warmup; one of 0 steps is none."""
+    """Returns a function that creates a warmup; with 0 steps it returns the schedule itself."""
 
     def make(schedule: Rate, warmup_steps: int, **fields: Any) -> Rate:
         return wrapper(schedule, warmup_steps=warmup_steps, **fields) if warmup_steps else schedule
@@ -139,7 +142,7 @@ def _adamw(
 
 
 def _layerwise(optimizer: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a maker of Lamb or Lars, in whose base class the names of the lists mean something else."""
+    """Returns a function that creates Lamb or Lars, whose base class uses the names of the lists for something else."""
 
     def make(
         exclude_from_weight_decay: list[str] | None, exclude_from_layer_adaptation: list[str] | None, **fields: Any

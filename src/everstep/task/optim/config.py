@@ -1,8 +1,8 @@
 """`OptimizationConfig`: the optimizer, its learning rate and its warmup, and the average of the weights.
 
-Imports no Keras; `build.py` creates the Keras objects. Names and defaults follow TensorFlow Model Garden, with one
-difference: what is not configured works. The default is Adam at a constant 1e-3, without warmup. Your own optimizer
-joins by a decorator:
+Imports no Keras; `build.py` creates the Keras objects. Names and defaults follow TensorFlow Model Garden, except that
+the defaults work without further configuration: Adam at a constant 1e-3, without warmup. Register your own optimizer
+with a decorator:
 
     @dataclasses.dataclass
     class LionConfig(ClippingConfig):
@@ -12,7 +12,7 @@ joins by a decorator:
     def lion(learning_rate, **fields):
         return keras.optimizers.Lion(learning_rate, **fields)
 
-From then on `optimizer: {type: lion, lion: {beta_1: 0.95}}` is valid in every configuration that is created.
+After that, `optimizer: {type: lion, lion: {beta_1: 0.95}}` is valid in every new configuration.
 """
 
 import dataclasses
@@ -30,36 +30,36 @@ from everstep.errors import Problem, UsageError, nearest
 
 Maker = TypeVar("Maker", bound=Callable[..., Any])
 
-_ELSEWHERE = {
+_OTHER_NAMES = {
     "sgd_experimental": "is 'sgd' here; instead of jit_compile there is runtime.enable_xla",
     "adam_experimental": "is 'adam' here; instead of jit_compile there is runtime.enable_xla",
     "adamw_experimental": "is 'adamw' here, with weight_decay_rate and gradient_clip_norm; "
     "instead of jit_compile there is runtime.enable_xla",
     "adafactor_keras": "is 'adafactor' here; its learning rate is that of optimizer_config.learning_rate",
-    "slide": "has never been published; 'lamb' is the nearest that has",
+    "slide": "has never been published; 'lamb' is the closest that has",
 }
-"""Types of Model Garden that have another name here, or none."""
+"""Types of Model Garden that have another name here, or do not exist."""
 
-_FIRST = "one of your own is known once @register_optimizer has run, in configs that are made after that"
+_REGISTER = "your own optimizer must be registered with @register_optimizer before the config is created"
 
 _registered: dict[str, tuple[type[Config], Callable[..., Any]]] = {}
 
 
-# -- rules that types cannot say --------------------------------------------------------------------------------------
+# -- rules beyond types -----------------------------------------------------------------------------------------------
 
-# Each function yields what is wrong with the named fields of one config. A field that is None is not set, which only
-# `required` refuses.
+# Each function yields the problems of the named fields of one config. A field that is None is not set; only `required`
+# reports that.
 
 
 @dataclasses.dataclass
 class CheckedConfig(Config):
-    """A config that lists everything wrong with its own fields in one error."""
+    """A config that reports all problems of its fields in one error."""
 
     def validate(self) -> None:
         """Checks the values.
 
         Raises:
-          UsageError: Some cannot be used; a line for each, with its key.
+          UsageError: Some values are invalid; one problem for each, with its key.
         """
         super().validate()
         problems = list(self._wrong())
@@ -67,16 +67,16 @@ class CheckedConfig(Config):
             raise UsageError(problems)
 
     def _wrong(self) -> Iterator[Problem]:
-        """Yields what is wrong; a subclass adds its own rules."""
+        """Yields the problems; a subclass adds its own rules."""
         yield from ()
 
 
 @dataclasses.dataclass
 class NamedConfig(CheckedConfig):
-    """An optimizer, schedule, warmup or average, which has a `name` in Model Garden's files: a label without effect."""
+    """A config that accepts the `name` of Model Garden's files, a label without effect."""
 
     _declined: ClassVar[Mapping[str, Declined]] = {
-        "name": Declined("it is a label, which has no effect, and must be text", label=True)
+        "name": Declined("it is a label without effect, and must be text", label=True)
     }
 
 
@@ -89,66 +89,66 @@ Patterns = Annotated[
     pydantic.BeforeValidator(_listed),
     pydantic.WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}),
 ]
-"""Regular expressions; a single one may stand for a list of it."""
+"""Regular expressions; a single one may be passed instead of a list."""
 
 
 def required(config: Config, *names: str) -> Iterator[Problem]:
-    """Finds fields that have no value."""
+    """Yields fields that have no value."""
     for name in names:
         if getattr(config, name) is None:
             yield Problem(name, "is required")
 
 
 def positive(config: Config, *names: str) -> Iterator[Problem]:
-    """Finds numbers that are not more than 0."""
+    """Yields numbers that are not more than 0."""
     for name, value in _set(config, names):
         if not value > 0:
             yield Problem(name, "must be more than 0", received=value)
 
 
 def not_negative(config: Config, *names: str) -> Iterator[Problem]:
-    """Finds numbers below 0."""
+    """Yields numbers below 0."""
     for name, value in _set(config, names):
         if not value >= 0:
             yield Problem(name, "cannot be negative", received=value)
 
 
 def fraction(config: Config, *names: str) -> Iterator[Problem]:
-    """Finds numbers that are not from 0 to 1."""
+    """Yields numbers that are not from 0 to 1."""
     for name, value in _set(config, names):
         if not 0 <= value <= 1:
             yield Problem(name, "must be from 0 to 1", received=value)
 
 
 def below_one(config: Config, *names: str) -> Iterator[Problem]:
-    """Finds shares that are not from 0 to less than 1: with 1, what was is kept for good, and nothing new counts."""
+    """Yields decay rates that are not from 0 to less than 1: with 1, new values would never count."""
     for name, value in _set(config, names):
         if not 0 <= value < 1:
             yield Problem(name, "must be from 0 to less than 1", received=value)
 
 
 def rates(config: Config, *names: str) -> Iterator[Problem]:
-    """Finds learning rates, or lists with one, that lead away from where the gradients point, or nowhere."""
+    """Yields learning rates, or lists with one, that are negative or not finite."""
     for name, value in _set(config, names):
         if not all(0 <= rate < math.inf for rate in (value if isinstance(value, list) else [value])):
-            yield Problem(name, "a learning rate is finite and not negative", received=value)
+            yield Problem(name, "a learning rate must be finite and not negative", received=value)
 
 
 def increasing_steps(config: Config, name: str, first: int = 0) -> Iterator[Problem]:
-    """Finds lists that are not steps from `first` on, each later than the one before."""
+    """Yields lists that are not strictly increasing steps from `first` on."""
     for _, steps in _set(config, (name,)):
         if not steps or steps != sorted(set(steps)) or steps[0] < first:
             yield Problem(name, f"must be steps from {first} on in increasing order", received=steps)
 
 
 def patterns(config: Config, *names: str) -> Iterator[Problem]:
-    """Finds lists with an entry that is no regular expression."""
+    """Yields entries of lists that are not valid regular expressions."""
     for name, listed in _set(config, names):
         for pattern in listed:
             try:
                 re.compile(pattern)
             except re.error as error:
-                yield Problem(name, f"{pattern!r} is no regular expression: {error}")
+                yield Problem(name, f"is not a regular expression: {error}", received=pattern)
 
 
 def _set(config: Config, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
@@ -161,7 +161,7 @@ def _set(config: Config, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 
 @dataclasses.dataclass
 class ClippingConfig(NamedConfig):
-    """What every optimizer has: at most one of three ways to clip gradients."""
+    """The fields of every optimizer: at most one of three ways to clip gradients."""
 
     clipnorm: float | None = None
     """Largest norm of each variable's gradient."""
@@ -186,7 +186,7 @@ class SGDConfig(ClippingConfig):
     decay: float = 0.0
     """Divides the learning rate by `1 + decay * step`."""
     momentum: float = 0.0
-    """Share of the last update that is kept."""
+    """Fraction of the last update that is kept."""
     nesterov: bool = False
     """Looks ahead along the momentum."""
 
@@ -217,36 +217,36 @@ class AdamConfig(ClippingConfig):
 
 @dataclasses.dataclass
 class AdamWeightDecayConfig(AdamConfig):
-    """AdamW: Adam with weight decay that is no part of the gradient."""
+    """AdamW: Adam with weight decay that is decoupled from the gradient."""
 
     weight_decay_rate: float = 0.0
-    """Each step takes `learning_rate * weight_decay_rate * variable` off the variable."""
+    """Each step subtracts `learning_rate * weight_decay_rate * variable` from the variable."""
     include_in_weight_decay: Patterns | None = None
     """Regular expressions; a variable whose name matches one decays, even if it is excluded below."""
     exclude_from_weight_decay: Patterns | None = None
     """Regular expressions; a variable whose name matches one, such as `bias`, does not decay."""
     gradient_clip_norm: float = 1.0
-    """Largest norm of all gradients taken together, as Model Garden clips by default; 0 clips nothing."""
+    """Largest norm of all gradients taken together; 1.0 is the default of Model Garden, 0 disables clipping."""
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
         yield from not_negative(self, "weight_decay_rate", "gradient_clip_norm")
         yield from patterns(self, "include_in_weight_decay", "exclude_from_weight_decay")
         if self.gradient_clip_norm and (self.clipnorm or self.clipvalue or self.global_clipnorm):
-            text, remedy = "gradients are clipped twice", "set gradient_clip_norm to 0 to clip another way"
+            text, remedy = "gradients are clipped twice", "set gradient_clip_norm to 0 to clip in another way"
             yield Problem("gradient_clip_norm", text, received=self.gradient_clip_norm, remedy=remedy)
 
 
 @dataclasses.dataclass
 class LayerwiseConfig(ClippingConfig):
-    """What lamb and lars have in common: decay, and a step as long as the variable allows."""
+    """The common fields of lamb and lars: weight decay, and steps relative to the norm of each variable."""
 
     weight_decay_rate: float = 0.0
-    """So much of the variable is added to its update."""
+    """The fraction of the variable that is added to its update."""
     exclude_from_weight_decay: Patterns | None = None
     """Regular expressions; a variable whose name matches one, such as `bias`, does not decay."""
     exclude_from_layer_adaptation: Patterns | None = None
-    """Regular expressions; a variable whose name matches one takes steps that ignore its norm. None: those above."""
+    """Regular expressions; steps of a variable whose name matches one ignore its norm. None: those above."""
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
@@ -256,7 +256,7 @@ class LayerwiseConfig(ClippingConfig):
 
 @dataclasses.dataclass
 class LAMBConfig(LayerwiseConfig):
-    """LAMB (You et al., 2020): Adam with a step as long as each variable allows."""
+    """LAMB (You et al., 2020): Adam with steps relative to the norm of each variable."""
 
     beta_1: float = 0.9
     """Decay of the mean of the gradients."""
@@ -273,16 +273,16 @@ class LAMBConfig(LayerwiseConfig):
 
 @dataclasses.dataclass
 class LARSConfig(LayerwiseConfig):
-    """LARS (You et al., 2017): gradient descent with a step as long as each variable allows."""
+    """LARS (You et al., 2017): gradient descent with steps relative to the norm of each variable."""
 
     momentum: float = 0.9
-    """Share of the last update that is kept."""
+    """Fraction of the last update that is kept."""
     eeta: float = 0.001
-    """The length of a step as a share of the variable's norm."""
+    """The length of a step as a fraction of the norm of the variable."""
     nesterov: bool = False
     """Looks ahead along the momentum."""
     classic_momentum: bool = True
-    """The learning rate is part of the momentum; else the momentum is of gradients, and its sum is scaled."""
+    """The momentum accumulates scaled updates; otherwise it accumulates gradients, and their sum is scaled."""
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
@@ -297,7 +297,7 @@ class RMSPropConfig(ClippingConfig):
     rho: float = 0.9
     """Decay of the mean of squared gradients."""
     momentum: float = 0.0
-    """Share of the last update that is kept."""
+    """Fraction of the last update that is kept."""
     epsilon: float = 1e-7
     """Keeps the division finite."""
     centered: bool = False
@@ -314,7 +314,7 @@ class AdagradConfig(ClippingConfig):
     """Adagrad (Duchi et al., 2011)."""
 
     initial_accumulator_value: float = 0.1
-    """The sum of squared gradients to begin with."""
+    """The initial sum of squared gradients."""
     epsilon: float = 1e-7
     """Keeps the division finite."""
 
@@ -325,7 +325,7 @@ class AdagradConfig(ClippingConfig):
 
 @dataclasses.dataclass
 class AdafactorConfig(ClippingConfig):
-    """Adafactor (Shazeer and Stern, 2018): second moments by row and column, steps relative to the weights."""
+    """Adafactor (Shazeer and Stern, 2018): factored second moments, steps relative to the weights."""
 
     beta_2_decay: float = -0.8
     """The second moments decay by `1 - step ** beta_2_decay`."""
@@ -348,20 +348,20 @@ class AdafactorConfig(ClippingConfig):
 
 @dataclasses.dataclass
 class EMAConfig(NamedConfig):
-    """A moving average of the weights, with which a model is evaluated and exported."""
+    """A moving average of the weights, used to evaluate and export the model."""
 
     trainable_weights_only: bool = True
-    """False averages what else the model keeps, too, such as batch normalization's statistics."""
+    """False also averages other variables of the model, such as the statistics of batch normalization."""
     average_decay: float = 0.99
-    """The share of the former average that a step keeps."""
+    """The fraction of the previous average that a step keeps."""
     start_step: int = 0
     """Before this step the average is a copy of the weights."""
     dynamic_decay: bool = True
-    """Keeps less at first: at most `(1 + n) / (10 + n)` in the n-th step after `start_step`."""
+    """Keeps less in the first steps: at most `(1 + n) / (10 + n)` in the n-th step after `start_step`."""
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
-        # With 1 nothing of a step would reach the average; the dynamic decay is less for as long as a run lasts.
+        # With 1 the average would never change; the dynamic decay is always less than 1.
         yield from fraction(self, "average_decay") if self.dynamic_decay else below_one(self, "average_decay")
         yield from not_negative(self, "start_step")
 
@@ -370,7 +370,7 @@ class EMAConfig(NamedConfig):
 class OptimizerConfig(OneOfConfig):
     """Which optimizer updates the weights; `register_optimizer` adds your own.
 
-    To make one makes one of the class as it is now, with a field for every optimizer that was registered.
+    A new instance has a field for every optimizer that is registered when it is created.
     """
 
     type: str | None = "adam"
@@ -393,51 +393,51 @@ class OptimizerConfig(OneOfConfig):
     """Adafactor."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Returns one of the class that knows all optimizers; a subclass stays what it is."""
-        made: Any = _extended() if cls is OptimizerConfig else cls
-        return object.__new__(made)
+        """Creates an instance of the class with all registered optimizers; subclasses are unchanged."""
+        extended: Any = _extended() if cls is OptimizerConfig else cls
+        return object.__new__(extended)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Completes the copy of a config that is older than the first registration."""
+        """Completes the copy of a config that was created before an optimizer was registered."""
         vars(self).update({**vars(type(self)()), **state})
 
     def _convert(self, name: str, value: Any) -> Any:
         if name == "type" and isinstance(value, str) and value not in self._names():
-            if value in _ELSEWHERE:
-                raise UsageError(_ELSEWHERE[value], key="type", received=value)
-            remedy = f"{nearest(value, set(self._names()) - {'type'})}; {_FIRST}"
+            if value in _OTHER_NAMES:
+                raise UsageError(_OTHER_NAMES[value], key="type", received=value)
+            remedy = f"{nearest(value, set(self._names()) - {'type'})}; {_REGISTER}"
             raise UsageError("unknown type", key="type", received=value, remedy=remedy)
         return super()._convert(name, value)
 
     def _unknown(self, name: str, value: Any) -> Problem:
-        if name in _ELSEWHERE:
-            return Problem(name, _ELSEWHERE[name])
+        if name in _OTHER_NAMES:
+            return Problem(name, _OTHER_NAMES[name])
         problem = super()._unknown(name, value)
-        return dataclasses.replace(problem, key=name, reason=f"{problem.reason}; {_FIRST}")
+        return dataclasses.replace(problem, key=name, reason=f"{problem.reason}; {_REGISTER}")
 
 
 # -- registering an optimizer -----------------------------------------------------------------------------------------
 
 
 def register_optimizer(name: str, config_cls: type[Config]) -> Callable[[Maker], Maker]:
-    """Makes the decorated function, or class, the optimizer that `optimizer.type: name` means.
+    """Registers the decorated function or class as the optimizer for `optimizer.type: name`.
 
     It is called with `learning_rate` (a float or a Keras schedule) and the fields of the config, and returns a
-    `keras.optimizers.Optimizer`. Running the same definition again, as a notebook cell does, replaces it.
+    `keras.optimizers.Optimizer`. Running the same definition again, as in a notebook cell, replaces it.
 
     Args:
-      name: The type, and the key under which its values stand.
-      config_cls: What can be configured, a `Config` dataclass with a default for every field; `ClippingConfig` has
+      name: The type, and the key of its settings.
+      config_cls: The class of its settings, a `Config` dataclass with a default for every field; `ClippingConfig` has
         the ways to clip gradients.
 
     Raises:
-      UsageError: The name is not one or is taken, or `config_cls` is no config class.
+      UsageError: The name is invalid or taken, or `config_cls` is not a config class.
     """
     if not (isinstance(name, str) and name.isidentifier() and not name.startswith("_")):
-        text = "is no name for an optimizer: letters, digits and _"
-        raise UsageError(text, key="@register_optimizer", received=name)
+        text, remedy = "is not a valid name", "use letters, digits and _"
+        raise UsageError(text, key="@register_optimizer", received=name, remedy=remedy)
     if not (isinstance(config_cls, type) and issubclass(config_cls, Config)):
-        raise UsageError("takes a config class", key=f"@register_optimizer({name!r}, …)", received=config_cls)
+        raise UsageError("expected a config class", key=f"@register_optimizer({name!r}, …)", received=config_cls)
 
     def register(make: Maker) -> Maker:
         _require_free(name, make)
@@ -449,13 +449,13 @@ def register_optimizer(name: str, config_cls: type[Config]) -> Callable[[Maker],
 
 
 def registered() -> dict[str, Callable[..., Any]]:
-    """Returns what makes each registered optimizer, by its name."""
+    """Returns the registered functions, by the name of the optimizer."""
     return {name: make for name, (_, make) in _registered.items()}
 
 
 @functools.cache
 def _extended() -> type[OptimizerConfig]:
-    """Returns the config class as it is until the next registration: two configs are equal only within one class."""
+    """Returns the config class with all registered optimizers; cached: configs are equal only within one class."""
     if not _registered:
         return OptimizerConfig
     fields = [(name, cls, dataclasses.field(default_factory=cls)) for name, (cls, _) in _registered.items()]
@@ -466,12 +466,12 @@ def _extended() -> type[OptimizerConfig]:
 
 def _require_free(name: str, make: Callable[..., Any]) -> None:
     if name in {field.name for field in dataclasses.fields(OptimizerConfig)}:
-        text, remedy = "is an optimizer of Everstep's own", "choose another name"
+        text, remedy = "is a built-in optimizer", "choose another name"
         raise UsageError(text, key="@register_optimizer", received=name, remedy=remedy)
     held = registered().get(name)
     if held is not None and _definition(held) != _definition(make):
-        text = f"is registered already, by {'.'.join(_definition(held))}"
-        raise UsageError(text, key="@register_optimizer", received=name)
+        text, remedy = f"is already registered by {'.'.join(_definition(held))}", "choose another name"
+        raise UsageError(text, key="@register_optimizer", received=name, remedy=remedy)
 
 
 def _definition(make: Callable[..., Any]) -> tuple[str, str]:
@@ -495,7 +495,7 @@ class ConstantLrConfig(NamedConfig):
 
 @dataclasses.dataclass
 class OffsetConfig(NamedConfig):
-    """What every schedule that can begin later has."""
+    """A schedule that can begin later."""
 
     offset: int = 0
     """The schedule is evaluated at `step - offset`."""
@@ -527,7 +527,7 @@ class ExponentialLrConfig(OffsetConfig):
     initial_learning_rate: float | None = None
     """The rate at step 0. Required."""
     decay_steps: int | None = None
-    """Steps in which the rate is multiplied by `decay_rate` once. Required."""
+    """The number of steps after which the rate is multiplied by `decay_rate`. Required."""
     decay_rate: float | None = None
     """The factor. Required."""
     staircase: bool | None = None
@@ -553,7 +553,7 @@ class PolynomialLrConfig(OffsetConfig):
     power: float = 1.0
     """1 is a straight line."""
     cycle: bool = False
-    """Starts again, over a longer time, where the end is passed."""
+    """Starts again, over a longer time, when the end is passed."""
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
@@ -591,11 +591,11 @@ class CosineRestartsLrConfig(OffsetConfig):
     first_decay_steps: int | None = None
     """Steps of the first cosine. Required."""
     t_mul: float = 2.0
-    """Each cosine is so many times as long as the one before: 1, or at least 1.001."""
+    """The length of each cosine relative to the previous one: 1, or at least 1.001."""
     m_mul: float = 1.0
-    """Each cosine starts so many times as high as the one before."""
+    """The initial rate of each cosine relative to the previous one."""
     alpha: float = 0.0
-    """The rate at the end of the cosines as a fraction of the initial one."""
+    """The rate at the end of each cosine as a fraction of the initial one."""
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
@@ -604,7 +604,8 @@ class CosineRestartsLrConfig(OffsetConfig):
         yield from not_negative(self, "alpha")
         yield from positive(self, "first_decay_steps", "m_mul")
         if self.t_mul != 1 and self.t_mul < 1.001:
-            yield Problem("t_mul", f"received {self.t_mul}, must be 1 (all as long as the first) or at least 1.001")
+            text = "must be 1 (all cosines are equally long) or at least 1.001"
+            yield Problem("t_mul", text, received=self.t_mul)
 
 
 @dataclasses.dataclass
@@ -641,8 +642,9 @@ class PowerLinearLrConfig(OffsetConfig):
         yield from rates(self, "initial_learning_rate")
         yield from positive(self, "total_decay_steps")
         if self.linear_decay_fraction <= 0:
-            text = "must be more than 0; a rate without an end has the type power_with_offset"
-            yield Problem("linear_decay_fraction", f"received {self.linear_decay_fraction}, {text}")
+            remedy = "for a rate without an end use the type power_with_offset"
+            received = self.linear_decay_fraction
+            yield Problem("linear_decay_fraction", "must be more than 0", received=received, remedy=remedy)
         else:
             yield from fraction(self, "linear_decay_fraction")
 
@@ -652,7 +654,7 @@ class PowerWithOffsetLrConfig(PowerLrConfig):
     """One rate up to `offset`, then `initial_learning_rate * (step - offset) ** power`."""
 
     offset: int = 0
-    """The last step of the rate before."""
+    """The last step of the first rate."""
     pre_offset_learning_rate: float = 1e6
     """The rate up to `offset`, and the largest one after it."""
 
@@ -666,9 +668,9 @@ class StepCosineLrConfig(OffsetConfig):
     """From one value to the next along half a cosine, in each interval."""
 
     boundaries: list[int] | None = None
-    """The steps at which the intervals end; the first one starts at 0, which may stand before them. Required."""
+    """The steps at which the intervals end; the first interval starts at 0, which may be listed, too. Required."""
     values: list[float] | None = None
-    """The rate at which each interval starts, and, one more, the rate at the last boundary: 0 if left out. Required."""
+    """The rate at the start of each interval and, optionally, at the last boundary (default 0). Required."""
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
@@ -677,7 +679,7 @@ class StepCosineLrConfig(OffsetConfig):
         yield from increasing_steps(self, "boundaries")
         ends = [step for step in self.boundaries or () if step > 0]
         if self.boundaries and not ends:
-            yield Problem("boundaries", "must have a step after 0, where an interval ends", received=self.boundaries)
+            yield Problem("boundaries", "must have a step after 0, at which an interval ends", received=self.boundaries)
         elif self.boundaries and self.values is not None and len(self.values) - len(ends) not in (0, 1):
             counted = f"{len(ends)} boundaries{' after 0' if len(ends) < len(self.boundaries) else ''}"
             text = f"must be as many as the {counted}, or one more, not {len(self.values)}"
@@ -686,24 +688,24 @@ class StepCosineLrConfig(OffsetConfig):
 
 @dataclasses.dataclass
 class LrConfig(OneOfConfig):
-    """How the learning rate changes over the steps; a plain number is a constant one."""
+    """How the learning rate changes over the steps; a plain number is a constant rate."""
 
     _takes_number = True
 
     type: str | None = "constant"
     """One of the fields below."""
     constant: ConstantLrConfig = ConstantLrConfig()
-    """It does not change."""
+    """A constant rate."""
     stepwise: StepwiseLrConfig = StepwiseLrConfig()
-    """In steps."""
+    """Constant between boundaries."""
     exponential: ExponentialLrConfig = ExponentialLrConfig()
-    """By a factor."""
+    """Exponential decay."""
     polynomial: PolynomialLrConfig = PolynomialLrConfig()
     """Along a polynomial."""
     cosine: CosineLrConfig = CosineLrConfig()
     """Along a cosine."""
     cosine_restarts: CosineRestartsLrConfig = CosineRestartsLrConfig()
-    """Along one cosine after another."""
+    """Along repeated cosines."""
     power: PowerLrConfig = PowerLrConfig()
     """Along a power of the step."""
     power_linear: PowerLinearLrConfig = PowerLinearLrConfig()
@@ -719,7 +721,7 @@ class LrConfig(OneOfConfig):
 
 
 LENGTHS = {"cosine": "decay_steps", "polynomial": "decay_steps", "power_linear": "total_decay_steps"}
-"""The schedules that have an end, and the field that says after how many steps: None where training ends."""
+"""The schedules that have an end, and the field for its step; None means the end of training."""
 
 
 @dataclasses.dataclass
@@ -743,7 +745,7 @@ class PolynomialWarmupConfig(NamedConfig):
     """A power of time up to the schedule's value at `warmup_steps`."""
 
     power: float = 1.0
-    """1 is a straight line from the value at step 1; step 0 uses that value too."""
+    """1 is a straight line from the value at step 1; step 0 has the same value."""
     warmup_steps: int | None = None
     """Steps of warmup; the schedule itself is not shifted by them. Required."""
 
@@ -755,7 +757,7 @@ class PolynomialWarmupConfig(NamedConfig):
 
 @dataclasses.dataclass
 class WarmupConfig(OneOfConfig):
-    """How the learning rate gets up to its schedule; by default it starts there."""
+    """How the learning rate rises to its schedule; by default there is no warmup."""
 
     linear: LinearWarmupConfig = LinearWarmupConfig()
     """Along a line."""
@@ -768,22 +770,22 @@ class WarmupConfig(OneOfConfig):
 
 @dataclasses.dataclass
 class OptimizationConfig(CheckedConfig):
-    """Everything about how weights are updated."""
+    """How weights are updated: optimizer, learning rate, warmup and moving average."""
 
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     """The optimizer."""
     learning_rate: LrConfig = LrConfig()
     """Its learning rate."""
     warmup: WarmupConfig = WarmupConfig()
-    """What happens in the first steps."""
+    """The warmup of the learning rate in the first steps."""
     ema: EMAConfig | None = None
     """A moving average of the weights; None for none."""
     gradient_accumulation_steps: int = 1
-    """How many steps' gradients are averaged before the weights move; 1 moves them in every step."""
+    """The number of steps whose gradients are averaged for one update; 1 updates in every step."""
 
     @property
     def open_length(self) -> str | None:
-        """The key of the learning rate's length where it is not set: it is as long as training then."""
+        """The key of the length of the schedule if it is not set, so that it is the length of training; else None."""
         kind = self.learning_rate.type
         field = LENGTHS.get(kind or "")
         if field is None or getattr(self.learning_rate.get(), field) is not None:
@@ -791,7 +793,7 @@ class OptimizationConfig(CheckedConfig):
         return f"learning_rate.{kind}.{field}"
 
     def with_length(self, train_steps: int) -> Self:
-        """Returns a copy whose learning rate has its end at step `train_steps`, where no other is set."""
+        """Returns a copy whose schedule ends at step `train_steps`, unless its length is set."""
         if self.open_length is None:
             return self
         _, kind, field = self.open_length.split(".")

@@ -2,8 +2,8 @@
 
     optimizer = ExponentialMovingAverage(keras.optimizers.Adam(1e-3), average_decay=0.999)
 
-The averages are variables of the optimizer: what saves the optimizer saves them. They start as the weights. Nothing
-here puts them into the model; an evaluation exchanges the values of `pairs()`, and exchanges them back.
+The averages are variables of the optimizer and are saved with it. They start as copies of the weights. Nothing here
+puts them into the model; an evaluation swaps the values of `pairs()`, and swaps them back.
 """
 
 import functools
@@ -18,27 +18,26 @@ from everstep.errors import UsageError
 from everstep.types import State
 
 SLOT = "moving_average"
-"""What the state calls an average: `optimizer/<the variable's key>/moving_average`."""
+"""The last part of the state key of an average: `optimizer/<key of the variable>/moving_average`."""
 
 _AVERAGE = re.compile(rf"optimizer/(?:inner/)*(model/.+)/{SLOT}")
 
 
 @keras.saving.register_keras_serializable(package="everstep")
 class ExponentialMovingAverage(keras.optimizers.Optimizer):
-    """Applies gradients by another optimizer, then moves an average of every weight.
+    """Applies gradients with another optimizer, then updates a moving average of every weight.
 
-    After each update of the weights `average = decay * average + (1 - decay) * weight`, where the decay is that of
-    `decay`. A step that updates no weights (gradients that are accumulated, or not finite under loss scaling) moves
-    no average.
+    After each update of the weights `average = decay * average + (1 - decay) * weight`, with the method `decay`. A step
+    that updates no weights (gradients are accumulated, or not finite under loss scaling) updates no average.
 
     Args:
       inner_optimizer: The optimizer that updates the weights.
-      trainable_weights_only: False also averages the other numbers that the model keeps, such as the statistics of
-        batch normalization; `track` has to say which model. Seeds and integers are never averaged.
-      average_decay: The share of the former average that an update keeps.
+      trainable_weights_only: False also averages non-trainable weights of the model, such as the statistics of batch
+        normalization; `track` must be called with the model. Seeds and integers are never averaged.
+      average_decay: The fraction of the previous average that an update keeps.
       start_step: Before this step the averages are copies of the weights.
-      dynamic_decay: Whether to keep less at first.
-      name: The optimizer's name.
+      dynamic_decay: Whether to keep less in the first steps.
+      name: The name of the optimizer.
     """
 
     def __init__(
@@ -57,27 +56,28 @@ class ExponentialMovingAverage(keras.optimizers.Optimizer):
         self.start_step = start_step
         self.dynamic_decay = dynamic_decay
         self._averages: list[keras.Variable] = []
-        self._trained = 0  # so many of the averaged variables are trained
+        self._trained = 0  # the number of averaged variables that are trained
 
     def track(self, model: keras.Model) -> None:
-        """Says whose other numbers are averaged where `trainable_weights_only` is False; called once, before training.
+        """Sets the model whose non-trainable weights are averaged if `trainable_weights_only` is False.
 
-        The model need not be built yet, but the optimizer must not be.
+        Called once, before training. The model need not be built yet, but the optimizer must not be built.
 
         Raises:
-          UsageError: The optimizer was built before.
+          UsageError: The optimizer is already built.
         """
         if self.trainable_weights_only:
             return
         if self.built:
             raise UsageError(
-                "track(model) is called too late",
-                remedy="call it before the optimizer is built, or has applied",
+                "is called too late",
+                key="track(model)",
+                remedy="call it before the optimizer is built or applies gradients",
             )
-        object.__setattr__(self, "_model", model)  # Keras would take the model for a part of the optimizer
+        object.__setattr__(self, "_model", model)  # Keras would track the model as a part of the optimizer
 
     def start(self) -> None:
-        """Makes the averages copies of the weights: for weights that were loaded after the optimizer was built."""
+        """Makes the averages copies of the weights, for weights that were loaded after the optimizer was built."""
         for variable, average in self.pairs():
             average.assign(variable)
 
@@ -86,9 +86,9 @@ class ExponentialMovingAverage(keras.optimizers.Optimizer):
         return list(zip(self._trainable_variables, self._averages, strict=True))
 
     def decay(self, step: Any) -> Any:
-        """Returns the share of the former average that the update which ends at `step` keeps.
+        """Returns the fraction of the previous average that the update at the end of `step` keeps.
 
-        It is 0 before `start_step`. From there on it is `average_decay`, and with `dynamic_decay` at most
+        It is 0 before `start_step`, and `average_decay` from there on; with `dynamic_decay` at most
         `(1 + n) / (10 + n)`, where n is `step - start_step`.
         """
         since = ops.cast(step, "float32") - float(self.start_step)
@@ -98,7 +98,7 @@ class ExponentialMovingAverage(keras.optimizers.Optimizer):
             decay = ops.minimum((1.0 + n) / (10.0 + n), decay)
         return ops.where(since < 0, 0.0, decay)
 
-    # -- what Keras asks of an optimizer -----------------------------------------------------------------------------
+    # -- the interface of Keras optimizers ---------------------------------------------------------------------------
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         """Builds the inner optimizer, and creates the averages."""
@@ -118,7 +118,7 @@ class ExponentialMovingAverage(keras.optimizers.Optimizer):
         model = getattr(self, "_model", None)
         if model is None:
             raise UsageError(
-                "averages what the model keeps, which is unknown",
+                "the model whose weights are averaged is unknown",
                 key="trainable_weights_only",
                 received=False,
                 remedy="call track(model) first",
@@ -130,8 +130,8 @@ class ExponentialMovingAverage(keras.optimizers.Optimizer):
             shape=variable.shape,
             initializer=lambda shape, dtype=None: ops.cast(ops.copy(variable), dtype or variable.dtype),
             dtype=variable.dtype,
-            aggregation="only_first_replica",  # the weights are the same on all
-            # Keras's own `use_ema` calls its averages `average`: those are not what is evaluated.
+            aggregation="only_first_replica",  # the weights are the same on all replicas
+            # Not `average`, the name of the averages of Keras's own `use_ema`, which are not evaluated.
             name=f"{variable.path.replace('/', '_')}_{SLOT}",
         )
 
@@ -150,7 +150,7 @@ class ExponentialMovingAverage(keras.optimizers.Optimizer):
     def stateless_apply(
         self, optimizer_variables: Sequence[Any], grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """Returns the trained variables and the optimizer's as `apply` would leave them."""
+        """Returns the values of the trained variables and of the optimizer after `apply`."""
         trained, others = self._trainable_variables[: self._trained], self._trainable_variables[self._trained :]
         values = [*trainable_variables, *map(_current, others), *optimizer_variables]
         mapping = list(zip([*trained, *others, *self.variables], values, strict=True))
@@ -161,12 +161,12 @@ class ExponentialMovingAverage(keras.optimizers.Optimizer):
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """The averages and what the inner optimizer has; steps and learning rate are counted there."""
+        """The averages and the variables of the inner optimizer, which holds iterations and learning rate."""
         return [*self._averages, *self.inner_optimizer.variables]
 
     @property
     def iterations(self) -> Any:
-        """The updates of the weights so far."""
+        """The number of updates of the weights so far."""
         return self.inner_optimizer.iterations
 
     @property
@@ -183,7 +183,7 @@ class ExponentialMovingAverage(keras.optimizers.Optimizer):
         return self.inner_optimizer.scale_loss(loss)
 
     def finalize_variable_values(self, var_list: Sequence[keras.Variable]) -> None:
-        """Leaves the weights as they are, unless the inner optimizer has plans with them."""
+        """Lets the inner optimizer finalize the weights."""
         self.inner_optimizer.finalize_variable_values(var_list)
 
     def get_config(self) -> dict[str, Any]:
@@ -194,20 +194,20 @@ class ExponentialMovingAverage(keras.optimizers.Optimizer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "ExponentialMovingAverage":
-        """Makes one from what `get_config` returned."""
+        """Creates an optimizer from the result of `get_config`."""
         deserialize = functools.partial(keras.saving.deserialize_keras_object, custom_objects=custom_objects)
         return cls(**{**config, "inner_optimizer": deserialize(config["inner_optimizer"])})
 
 
 def find_average(optimizer: Any) -> ExponentialMovingAverage | None:
-    """Returns the moving average among an optimizer and those it wraps, such as one that scales the loss."""
+    """Returns the first moving average among an optimizer and those it wraps; None if there is none."""
     while optimizer is not None and not isinstance(optimizer, ExponentialMovingAverage):
         optimizer = getattr(optimizer, "inner_optimizer", None)
     return optimizer
 
 
 def _current(variable: keras.Variable) -> Any:
-    """Returns a variable's value as the scopes around know it: Keras's nested scopes hide the outer ones."""
+    """Returns the value of a variable in the enclosing scopes, which Keras's nested scopes would hide."""
     with keras.StatelessScope() as here:
         scope = here.original_scope
     while scope is not None:
@@ -219,10 +219,10 @@ def _current(variable: keras.Variable) -> Any:
 
 
 def averaged_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Returns those of averages that the optimizer keeps, each with the key of the weight it is an average of."""
+    """Returns the keys of averages, each with the key of its weight."""
     return {key: match[1] for key in keys if (match := _AVERAGE.fullmatch(key))}
 
 
 def with_averages(state: State) -> State:
-    """Returns a state whose model has its averaged weights, where the optimizer kept an average of them."""
+    """Returns a state with the averages in place of the weights, for weights that have one."""
     return {**state, **{weight: state[mean] for mean, weight in averaged_keys(state).items()}}

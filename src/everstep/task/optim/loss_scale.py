@@ -1,4 +1,4 @@
-"""Scaling the loss for float16, whose gradients are too small for the type otherwise."""
+"""Loss scaling for float16, in which small gradients would otherwise become zero."""
 
 import logging
 from typing import Any, Literal
@@ -8,19 +8,19 @@ import keras
 logger = logging.getLogger(__name__)
 
 UPDATES = "optimizer_updates"
-"""Under this name the logs of a run that scales its loss say how many of its steps changed the weights."""
+"""The name of the log that counts the steps that updated the weights, in runs with loss scaling."""
 
-_NEVER = 2**31 - 1  # steps until a fixed scale would grow
+_NEVER = 2**31 - 1  # steps after which a fixed scale would grow
 
 Scale = float | Literal["dynamic"] | None
-"""A number for good, or one that adapts (`dynamic`, and None)."""
+"""A fixed scale, or one that adapts (`dynamic` or None)."""
 
 
 @keras.saving.register_keras_serializable(package="everstep")
 class FixedLossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
-    """Scales by one number for good; a step whose gradients are not finite is left out, as with a dynamic scale.
+    """Scales the loss by a fixed number; a step with non-finite gradients is skipped, as with a dynamic scale.
 
-    Keras's own halves its scale then, and would not raise it again for years.
+    Keras's own optimizer would halve the scale in such a step, and practically never raise it again.
     """
 
     def __init__(self, inner_optimizer: keras.optimizers.Optimizer, scale: float, **settings: Any) -> None:
@@ -30,7 +30,7 @@ class FixedLossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         return trainable_variables, optimizer_variables
 
     def _stateful_handle_non_finite_grads(self) -> None:
-        """Leaves everything as it is."""
+        """Does nothing: the step is skipped, and the scale is kept."""
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments, for saving."""
@@ -39,24 +39,24 @@ class FixedLossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 
 
 def scaling_loss(optimizer: keras.optimizers.Optimizer, scale: Scale) -> keras.optimizers.LossScaleOptimizer:
-    """Wraps an optimizer: with a fixed scale, or with one that adapts (`dynamic` or None)."""
+    """Wraps an optimizer for loss scaling, with a fixed scale or an adapting one (`dynamic` or None)."""
     if scale is None or scale == "dynamic":
         return keras.optimizers.LossScaleOptimizer(optimizer)
     return FixedLossScaleOptimizer(optimizer, float(scale))
 
 
 def rescale(model: keras.Model, scale: Scale) -> None:
-    """Gives the optimizer of a compiled model this scale; Keras wraps one that is to train in float16 by itself.
+    """Sets the loss scale of the optimizer of a compiled model, which Keras itself wraps for float16.
 
     Args:
-      model: The model.
-      scale: What is configured; None leaves the optimizer as it was compiled.
+      model: The compiled model.
+      scale: The configured scale; None keeps the optimizer as it was compiled.
     """
     optimizer = model.optimizer
     if scale is None:
         return
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        text = "runtime.loss_scale=%s does nothing: the optimizer that the model %r is compiled with scales no loss"
+        text = "runtime.loss_scale=%s has no effect: the optimizer of the compiled model %r does not scale the loss"
         logger.warning(text, scale, model.name)
         return
     held = optimizer.initial_scale if isinstance(optimizer, FixedLossScaleOptimizer) else "dynamic"
@@ -65,12 +65,12 @@ def rescale(model: keras.Model, scale: Scale) -> None:
 
 
 def find_scaling(optimizer: Any) -> keras.optimizers.LossScaleOptimizer | None:
-    """Returns the one that scales the loss among an optimizer and those it wraps."""
+    """Returns the first loss-scaling optimizer among an optimizer and those it wraps; None if there is none."""
     while optimizer is not None and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = getattr(optimizer, "inner_optimizer", None)
     return optimizer
 
 
 def updates(optimizer: Any) -> dict[str, Any]:
-    """Returns, for the logs, how often an optimizer that may leave out steps has changed the weights."""
+    """Returns the log of the number of weight updates, if the optimizer may skip steps; else nothing."""
     return {} if find_scaling(optimizer) is None else {UPDATES: optimizer.iterations}

@@ -1,9 +1,10 @@
-"""Optimizers that Keras lacks, and the choice of variables by name.
+"""Optimizers that Keras lacks, and the selection of variables by name.
 
-An optimizer that treats variables differently by name (weight decay for all but biases) is a `ChoosesByName`. Keras's
-own paths will not do: they count the models that the process has built, so that the second one has
-`sequential_1/dense_2/bias` where the first had `sequential/dense/bias`, and a resumed run would choose others. So the
-caller that joins an optimizer with a model sets the names of the variables (`set_names`), the same in every process.
+An optimizer that treats variables differently by name (weight decay for all but biases) is a `SelectsByName`. The paths
+of Keras are not suitable: they count the models that the process has built, so that the second one has
+`sequential_1/dense_2/bias` where the first had `sequential/dense/bias`, and a resumed run would select others. So the
+caller that combines an optimizer with a model sets names of the variables that are the same in every process
+(`set_names`).
 """
 
 import re
@@ -15,9 +16,9 @@ from keras import ops
 
 
 def held_optimizers(*owners: Any) -> list[keras.Optimizer]:
-    """Returns the optimizers in the attributes of objects, or in lists and dicts there, each once; None is skipped.
+    """Returns the optimizers in attributes of objects, or in lists and dicts in them, each once; None is skipped.
 
-    An owner that is an optimizer itself is among them.
+    An owner that is itself an optimizer is included.
     """
     found: dict[int, keras.Optimizer] = {}
     for owner in owners:
@@ -39,44 +40,44 @@ def _optimizers(value: Any) -> Iterator[keras.Optimizer]:
 
 
 Names = Callable[[], Mapping[int, str]]
-"""Returns the names of variables by their ids, when they are needed: layers may be built later than optimizers."""
+"""Returns the names of variables by id; called when they are needed, since layers may be built after optimizers."""
 
 
 def matches(patterns: Iterable[str], name: str) -> bool:
-    """Returns whether one of the expressions is found in a variable's name, such as `encoder/layer_norm/bias`.
+    """Returns whether one of the expressions is found in the name of a variable, such as `encoder/layer_norm/bias`.
 
-    One that was written for TensorFlow 1, whose names end with `:0`, is found as well: `(kernel|weight):0$`.
+    Expressions for names of TensorFlow 1, which end with `:0`, also match: `(kernel|weight):0$`.
     """
     return any(re.search(pattern, spelled) for pattern in patterns for spelled in (name, f"{name}:0"))
 
 
 def set_names(optimizer: Any, names: Names) -> None:
-    """Gives the names to an optimizer and to those it wraps; one that does not choose by name ignores them."""
+    """Passes the names to an optimizer and those it wraps, if they select variables by name."""
     while isinstance(optimizer, keras.optimizers.Optimizer):
-        if isinstance(optimizer, ChoosesByName):
+        if isinstance(optimizer, SelectsByName):
             optimizer.name_variables(names)
         optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
-class ChoosesByName(keras.optimizers.Optimizer):
-    """An optimizer that treats variables differently by their names; a subclass says how in `_choose`."""
+class SelectsByName(keras.optimizers.Optimizer):
+    """An optimizer that treats variables differently by name; a subclass implements `_select`."""
 
     _names: Names = staticmethod(dict)
 
     def name_variables(self, names: Names) -> None:
-        """Sets the names of the variables; one without a name is searched by its Keras path."""
+        """Sets the names of the variables; for a variable without a name its Keras path is used."""
         self._names = names
         if self.built:
-            self._choose(self._trainable_variables)
+            self._select(self._trainable_variables)
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Chooses, and builds the optimizer."""
+        """Selects variables, and builds the optimizer."""
         if not self.built:
-            self._choose(variables)
+            self._select(variables)
         super().build(variables)
 
-    def _choose(self, variables: Sequence[keras.Variable]) -> None:
-        """Settles what is done with each variable."""
+    def _select(self, variables: Sequence[keras.Variable]) -> None:
+        """Decides how each variable is treated."""
         raise NotImplementedError
 
     def _named(self, variables: Sequence[keras.Variable]) -> list[str]:
@@ -85,26 +86,26 @@ class ChoosesByName(keras.optimizers.Optimizer):
 
 
 @keras.saving.register_keras_serializable(package="everstep")
-class SelectiveAdamW(ChoosesByName, keras.optimizers.AdamW):
-    """Keras's AdamW, without decay for the variables that `exclude` matches and `include` does not.
+class SelectiveAdamW(SelectsByName, keras.optimizers.AdamW):
+    """Keras's AdamW, without weight decay for the variables that `exclude` matches and `include` does not.
 
-    Keras compares its own exclusions with a variable's bare name (`bias`); these regular expressions are
-    searched in the whole one (`encoder/layer_norm/bias`), so that a layer can be named as well.
+    Keras compares its own exclusions with the last part of a name (`bias`); these regular expressions are searched in
+    the whole name (`encoder/layer_norm/bias`), so that they can also select layers.
     """
 
     def __init__(self, *args: Any, include: Sequence[str] = (), exclude: Sequence[str] = (), **kwargs: Any) -> None:
         """Takes AdamW's arguments and the two lists of regular expressions."""
-        kwargs.setdefault("name", "adamw")  # its slots are AdamW's, and are saved under the same keys
+        kwargs.setdefault("name", "adamw")  # its slots are saved under the same keys as those of AdamW
         super().__init__(*args, **kwargs)
         self.include = list(include)
         self.exclude = list(exclude)
 
-    def _choose(self, variables: Sequence[keras.Variable]) -> None:
+    def _select(self, variables: Sequence[keras.Variable]) -> None:
         named = zip(variables, self._named(variables), strict=True)
         self.exclude_from_weight_decay(var_list=[variable for variable, name in named if not self.decays(name)])
 
     def decays(self, name: str) -> bool:
-        """Returns whether the variable of this name decays; `include` is checked before `exclude`."""
+        """Returns whether the variable of this name decays; `include` takes precedence over `exclude`."""
         return matches(self.include, name) or not matches(self.exclude, name)
 
     def get_config(self) -> dict[str, Any]:
@@ -113,26 +114,26 @@ class SelectiveAdamW(ChoosesByName, keras.optimizers.AdamW):
 
 
 def dense(gradient: Any, variable: Any) -> Any:
-    """Returns a gradient as one array of the variable's shape and type; a tape gives that of an embedding as slices."""
+    """Returns a gradient as a dense array of the shape and type of its variable; tapes return slices for embeddings."""
     return ops.cast(ops.reshape(gradient, tuple(variable.shape)), variable.dtype)
 
 
 # -- LAMB and LARS: for large batches, with steps relative to each variable's norm ------------------------------------
 
-# Keras has a Lamb, but takes the weight decay off the variable before it measures the update; in the paper the decay is
-# a part of the update, whose norm the step is divided by. It has no LARS.
+# Keras has a Lamb, but it subtracts the weight decay from the variable before it measures the update; in the paper the
+# decay is part of the update, whose norm the step is divided by. Keras has no LARS.
 
 
 def trust_ratio(variable: Any, update: Any, share: float = 1.0) -> Any:
-    """Returns `share` times the norm of a variable over that of its update; 1 where one of them is 0."""
+    """Returns `share` times the norm of a variable over that of its update; 1 if one of them is 0."""
     weight, change = ops.sqrt(ops.sum(ops.square(variable))), ops.sqrt(ops.sum(ops.square(update)))
     ones = ops.ones_like(change)
     ratio = share * weight / ops.where(change > 0, change, ones)
     return ops.where(ops.logical_and(weight > 0, change > 0), ratio, ones)
 
 
-class _Layerwise(ChoosesByName):
-    """Decay and adaptation that leave out variables by their names."""
+class _Layerwise(SelectsByName):
+    """Weight decay and adaptation to the norm of each variable, with exclusions by name."""
 
     def __init__(
         self,
@@ -148,18 +149,18 @@ class _Layerwise(ChoosesByName):
         unadapted = exclude_from_decay if exclude_from_adaptation is None else exclude_from_adaptation
         self.exclude_from_adaptation = list(unadapted)
 
-    def _choose(self, variables: Sequence[keras.Variable]) -> None:
+    def _select(self, variables: Sequence[keras.Variable]) -> None:
         names, rate = self._named(variables), self.weight_decay_rate
         self._decays = [0.0 if matches(self.exclude_from_decay, name) else rate for name in names]
         self._adapts = [not matches(self.exclude_from_adaptation, name) for name in names]
 
     def _decayed(self, update: Any, variable: Any) -> Any:
-        """Returns an update with the variable's own decay."""
+        """Returns an update plus the weight decay of its variable."""
         rate = self._decays[self._get_variable_index(variable)]
         return update + rate * variable if rate else update
 
     def _scaled(self, learning_rate: Any, variable: Any, update: Any, share: float = 1.0) -> Any:
-        """Returns the learning rate of a variable, adapted to its norm unless it is left out."""
+        """Returns the learning rate of a variable, adapted to its norm unless it is excluded."""
         rate = ops.cast(learning_rate, variable.dtype)
         adapts = self._adapts[self._get_variable_index(variable)]
         return rate * trust_ratio(variable, update, share) if adapts else rate
@@ -193,15 +194,15 @@ class Lamb(_Layerwise, keras.optimizers.Lamb):
 
 @keras.saving.register_keras_serializable(package="everstep")
 class Lars(_Layerwise):
-    """Gradient descent with momentum, `eeta` times the norm of the variable a step (You et al., 2017).
+    """Gradient descent with momentum, in steps of `eeta` times the norm of the variable (You et al., 2017).
 
     Args:
       learning_rate: A float, or a schedule.
-      momentum: Share of the last update that is kept.
-      eeta: The length of a step as a share of the variable's norm.
-      nesterov: Looks ahead along the momentum.
-      classic_momentum: Whether the momentum is of steps, each with its learning rate and norm. Otherwise it is of
-        gradients, and their sum is scaled.
+      momentum: Fraction of the last update that is kept.
+      eeta: The length of a step as a fraction of the norm of the variable.
+      nesterov: Whether to look ahead along the momentum.
+      classic_momentum: Whether the momentum accumulates updates, each scaled by its learning rate and norm. Otherwise
+        it accumulates gradients, and their sum is scaled.
       **kwargs: `weight_decay_rate`, `exclude_from_decay`, `exclude_from_adaptation`, and those of Keras's optimizers.
     """
 
@@ -252,16 +253,16 @@ class Lars(_Layerwise):
 
 # -- Adafactor: a row and a column of second moments instead of a matrix ----------------------------------------------
 
-# Keras has an Adafactor that keeps the whole matrix of second moments as well, and that holds every learning rate, also
-# a schedule's, below one over the square root of the step, whatever `relative_step` says.
+# Keras has an Adafactor, but it also keeps the whole matrix of second moments, and limits every learning rate, even
+# that of a schedule, to one over the square root of the step, with any `relative_step`.
 
 
 @keras.saving.register_keras_serializable(package="everstep")
 class Adafactor(keras.optimizers.Optimizer):
-    """Steps relative to the weights, by second moments that are factored (Shazeer and Stern, 2018).
+    """Steps relative to the weights, with factored second moments (Shazeer and Stern, 2018).
 
     Args:
-      learning_rate: A float, or a schedule: the largest step, as a share of the variable's root mean square.
+      learning_rate: A float, or a schedule: the largest step, as a fraction of the root mean square of the variable.
       beta_2_decay: The moments decay by `1 - step ** beta_2_decay`.
       epsilon_1: Added to squared gradients.
       epsilon_2: The smallest root mean square of a variable that its step is relative to.
@@ -288,7 +289,7 @@ class Adafactor(keras.optimizers.Optimizer):
         self.relative_step = relative_step
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Creates a row and a column for what has two dimensions or more, and whole moments for the rest."""
+        """Creates a row and a column for variables of two or more dimensions, and whole moments for the others."""
         if self.built:
             return
         super().build(variables)
@@ -318,8 +319,8 @@ class Adafactor(keras.optimizers.Optimizer):
     def _relative(self, gradient: Any, slots: Sequence[Any], square: Any, decay: Any) -> Any:
         """Divides a gradient by the root of its second moment.
 
-        By that of the row, then by that of the column: where both are next to nothing, as those of a gradient that was
-        never there are, their product is less than the smallest number.
+        It is divided by the root of the row and then by that of the column. Their product would underflow if both are
+        tiny, as for a gradient that was always zero.
         """
         if len(slots) == 1:
             return gradient / ops.sqrt(self._moved(slots[0], square, decay))

@@ -1,8 +1,8 @@
 """Learning rate schedules that Keras lacks, and two that it has.
 
-Those two, `Polynomial` and `Exponential`, divide the step by a constant. Compilers multiply with the inverse instead,
-so that the quotient of two equal numbers may be a little more or less than 1; here, an end or a boundary is found in
-whole numbers. Everything is `keras.ops` on the step, so that a schedule runs inside a compiled step on every backend.
+The two, `Polynomial` and `Exponential`, divide the step by a constant. Compilers multiply by the inverse instead, so
+that the quotient of two equal numbers may differ slightly from 1; here, ends and boundaries are found with integers.
+All schedules use `keras.ops` on the step, so that they run inside a compiled step on every backend.
 """
 
 import math
@@ -17,13 +17,13 @@ Rate = Any
 
 
 def rate_at(rate: Rate, step: Any) -> Any:
-    """Returns the value of a learning rate at a step; a constant has it at every step."""
+    """Returns the value of a learning rate at a step, also for a constant."""
     value = rate(step) if callable(rate) else rate
     return ops.cast(value, "float32")
 
 
 class _Wrapper(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule made from another learning rate, kept under `schedule`."""
+    """A schedule around another learning rate, `schedule`."""
 
     def __init__(self, schedule: Rate) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class TimeDecay(_Wrapper):
 
 @keras.saving.register_keras_serializable(package="everstep")
 class LinearWarmup(_Wrapper):
-    """A line from `warmup_learning_rate` to the wrapped schedule's value at `warmup_steps`.
+    """A line from `warmup_learning_rate` to the value of the wrapped schedule at `warmup_steps`.
 
     The schedule is not shifted: from `warmup_steps` on the rate is what it would be without warmup.
     """
@@ -97,7 +97,7 @@ class LinearWarmup(_Wrapper):
 
 @keras.saving.register_keras_serializable(package="everstep")
 class PolynomialWarmup(_Wrapper):
-    """`(step / warmup_steps) ** power` of the wrapped schedule's value at `warmup_steps`; step 0 counts as 1.
+    """`(step / warmup_steps) ** power` of the value of the wrapped schedule at `warmup_steps`; step 0 counts as 1.
 
     The schedule is not shifted: from `warmup_steps` on the rate is what it would be without warmup.
     """
@@ -121,7 +121,7 @@ class PolynomialWarmup(_Wrapper):
 
 @keras.saving.register_keras_serializable(package="everstep")
 class Polynomial(keras.optimizers.schedules.PolynomialDecay):
-    """Keras's, but it ends exactly at `end_learning_rate` and stays there, for every power and when compiled by XLA."""
+    """`PolynomialDecay` that ends exactly at `end_learning_rate`, for every power and also when compiled by XLA."""
 
     def __call__(self, step: Any) -> Any:
         """Returns the learning rate at `step`."""
@@ -137,7 +137,7 @@ class Polynomial(keras.optimizers.schedules.PolynomialDecay):
 
 @keras.saving.register_keras_serializable(package="everstep")
 class Exponential(keras.optimizers.schedules.ExponentialDecay):
-    """Keras's, whose stairs begin exactly at the multiples of `decay_steps`, however it is compiled."""
+    """`ExponentialDecay` whose stairs begin exactly at multiples of `decay_steps`, also when compiled."""
 
     def __call__(self, step: Any) -> Any:
         """Returns the learning rate at `step`."""
@@ -171,7 +171,7 @@ class Power(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="everstep")
 class PowerLinear(Power):
-    """A power of the step, times a line from 1 to 0 in the last part of `total_decay_steps`; then 0."""
+    """A power of the step, times a line from 1 to 0 over the last part of `total_decay_steps`; then 0."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class PowerLinear(Power):
 
 @keras.saving.register_keras_serializable(package="everstep")
 class PowerWithOffset(Power):
-    """`pre_offset_learning_rate` up to `offset`, then a power of the steps since, never more than before."""
+    """`pre_offset_learning_rate` up to `offset`, then a power of the steps after it, limited to the first rate."""
 
     def __init__(
         self,
@@ -225,19 +225,19 @@ class PowerWithOffset(Power):
 
 # -- several cosines --------------------------------------------------------------------------------------------------
 
-# Both schedules look up the interval of a step in a table. That is exact, where a logarithm would take the last step of
-# one interval for the first of the next.
+# Both schedules look up the interval of a step in a table, which is exact; a logarithm could take the last step of one
+# interval for the first of the next.
 
 _LAST_STEP = 2**31
 
 
 def _half_cosine(position: Any) -> Any:
-    """Returns a fall from 1 to 0 as `position` goes from 0 to 1."""
+    """Returns a value that falls from 1 to 0 along half a cosine, for `position` from 0 to 1."""
     return 0.5 * (1.0 + ops.cos(math.pi * position))
 
 
 def _interval(step: Any, starts: Sequence[float]) -> Any:
-    """Returns the index of the interval in which `step` is, given where each starts."""
+    """Returns the index of the interval that contains `step`, given the starts of all intervals."""
     begun = ops.greater_equal(step, ops.convert_to_tensor(list(starts), dtype="float32"))
     return ops.maximum(ops.sum(ops.cast(begun, "int32")) - 1, 0)
 
@@ -248,7 +248,7 @@ def _entry(values: Sequence[float], index: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="everstep")
 class CosineRestarts(keras.optimizers.schedules.LearningRateSchedule):
-    """Half a cosine, then another one `t_mul` times as long that starts `m_mul` times as high, and so on."""
+    """Half a cosine, repeated: each is `t_mul` times as long as the previous one and starts `m_mul` times as high."""
 
     def __init__(
         self,
@@ -274,7 +274,7 @@ class CosineRestarts(keras.optimizers.schedules.LearningRateSchedule):
         return self.initial_learning_rate * fallen
 
     def _even(self, step: Any) -> tuple[Any, Any]:
-        """Returns the number of restarts and the position in the cosine, where all are equally long."""
+        """Returns the number of restarts and the position in the cosine, if all are equally long."""
         since = ops.mod(step, float(self.first_decay_steps))
         return (step - since) / self.first_decay_steps, since / self.first_decay_steps
 
@@ -294,10 +294,10 @@ class CosineRestarts(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="everstep")
 class StepCosine(keras.optimizers.schedules.LearningRateSchedule):
-    """From one value to the next along half a cosine in each interval, and constant after the last.
+    """From one value to the next along half a cosine in each interval, and constant after the last one.
 
-    The first interval starts at step 0, which may be the first boundary, the others at the boundaries. `values` has the
-    rate at the start of each interval and, if it is one longer, the rate at the last boundary; that is 0 otherwise.
+    The first interval starts at step 0, which may be the first boundary, the others at the boundaries. `values` holds
+    the rate at the start of each interval and, optionally, the rate at the last boundary, which is 0 by default.
     """
 
     def __init__(self, boundaries: Sequence[int], values: Sequence[float]) -> None:

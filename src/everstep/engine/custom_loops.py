@@ -1,4 +1,4 @@
-"""What loops and objects that users write themselves need to know of TensorFlow."""
+"""Support for training loops that users write themselves (`StandardTrainer` and others) on TensorFlow."""
 
 import importlib
 import sys
@@ -11,7 +11,7 @@ from everstep.data import nest
 
 
 def can_compile(dataset: Any) -> bool:
-    """Returns whether steps over the data can be compiled: by TensorFlow, from iterators that it knows."""
+    """Returns whether steps over the data can be compiled: only TensorFlow compiles steps that read its iterators."""
     if keras.backend.backend() != "tensorflow":
         return False
     tf = importlib.import_module("tensorflow")
@@ -20,16 +20,16 @@ def can_compile(dataset: Any) -> bool:
 
 
 def compiled(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a compiled step, of an iterator."""
+    """Returns the compiled form of a step that takes an iterator."""
     return importlib.import_module("tensorflow").function(step)
 
 
 def compiled_loop(step: Callable[[Any], Any]) -> Callable[[Any, int], None]:
-    """Returns a loop, of an iterator and a number of steps, that is compiled with its step."""
+    """Returns a compiled loop over a step; it takes an iterator and a number of steps."""
     tf = importlib.import_module("tensorflow")
 
     def loop(iterator: Any, num_steps: Any) -> None:
-        for _ in tf.range(num_steps):  # a loop of TensorFlow's own, made by autograph
+        for _ in tf.range(num_steps):  # autograph turns it into a loop of the graph
             step(iterator)
 
     compiled = tf.function(loop)
@@ -37,14 +37,14 @@ def compiled_loop(step: Callable[[Any], Any]) -> Callable[[Any, int], None]:
 
 
 def ends() -> tuple[type[BaseException], ...]:
-    """Returns what iterators raise at their end."""
+    """Returns the exceptions that iterators raise at their end."""
     if keras.backend.backend() != "tensorflow":
         return (StopIteration,)
     return (StopIteration, importlib.import_module("tensorflow").errors.OutOfRangeError)
 
 
 def tensorflow_variables(value: Any) -> dict[str, Any]:
-    """Returns the variables of TensorFlow's own that a value is or, as a `tf.Module`, has, by what follows its name."""
+    """Returns the `tf.Variable`s of a value that is one, or a `tf.Module`, by the suffix of their names."""
     tf = sys.modules.get("tensorflow")
     if tf is None or isinstance(value, keras.Layer | keras.Metric | keras.Optimizer):
         return {}
