@@ -273,9 +273,9 @@ def test_evaluation_steps(steps):
 
 
 def test_missing_part_is_named():
-    with pytest.raises(UsageError, match=r"train needs a trainer: Controller\(trainer="):
+    with pytest.raises(UsageError, match=r"Controller.train: needs a trainer: Controller\(trainer="):
         Controller(evaluator=Counter()).train(5)
-    with pytest.raises(UsageError, match=r"evaluate needs a evaluator: Controller\(evaluator="):
+    with pytest.raises(UsageError, match=r"Controller.evaluate: needs an evaluator: Controller\(evaluator="):
         Controller(trainer=Counter()).evaluate()
 
 

@@ -24,6 +24,6 @@ def test_stops_where_it_may_not_go_back(tmp_path):
 
 def test_trains_on_without_saving_where_it_is_told_to(tmp_path):
     outcome = nan_injection.run(tmp_path / "run", "update", sample=204, trials=-1)
-    assert "training is done, but its end is not saved: model/dense/kernel" in outcome.error
+    assert "training is done, but its last state is not saved: model/dense/kernel" in outcome.error
     assert outcome.bad == []
     assert max(outcome.checkpoints) < 40

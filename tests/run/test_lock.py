@@ -14,8 +14,7 @@ import time
 import pytest
 
 from everstep.errors import UsageError
-from everstep.run.heartbeat import Heartbeat, last_beat
-from everstep.run.lock import RunLock
+from everstep.run.lock import Heartbeat, RunLock, last_beat
 
 HOLD = """
 import os, subprocess, sys, time

@@ -221,5 +221,5 @@ def test_a_directory_with_other_files_is_a_warning(tmp_path, caplog):
         Run.open(tmp_path, "line", "jax").begin(0, "")
         Run.open(tmp_path, "line", "jax").begin(0, "")
     [told] = [message for message in caplog.messages if "other files" in message]
-    assert f"{str(tmp_path)!r} holds other files (notes.txt, thesis.tex): they are kept" in told
+    assert f"{str(tmp_path)!r} contains other files (notes.txt, thesis.tex): they are kept" in told
     assert (tmp_path / "notes.txt").read_text() == "mine"

@@ -95,7 +95,7 @@ def test_what_fails_is_said_once_and_ends_nothing(caplog):
         tracker.log(step, {"loss": 1.0}, "train")
         tracker.log(step, {"loss": 1.0}, "validation")
     assert len(inner.points) == 4
-    said = "cannot be logged, and are not tried again; training continues"
+    said = "cannot be logged, and are switched off; training continues"
     assert [record.getMessage() for record in caplog.records] == [f"histograms {said}", f"samples {said}"]
     assert "AttributeError" in caplog.text  # with its traceback
 

@@ -22,10 +22,9 @@ import keras
 from everstep.engine.logs import floats, whole
 from everstep.errors import UsageError, nearest, own_frames, wants_traceback
 from everstep.loop.callback_state import CallbackState
-from everstep.loop.controller import warn_of_data_end
 from everstep.loop.hooks import Hook
 from everstep.loop.plain_values import decode, encode
-from everstep.loop.schedule import OPEN, EpochSchedule
+from everstep.loop.schedule import OPEN, EpochSchedule, warn_of_data_end
 from everstep.task.optim.loss_scale import UPDATES
 from everstep.types import Logs, State
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from everstep.errors import UsageError
-from everstep.run.heartbeat import last_beat
+from everstep.run.lock import last_beat
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(900)]
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from everstep.run.environment import with_settings
-from everstep.run.heartbeat import last_beat
+from everstep.run.lock import last_beat
 from everstep.run.reproduce.repeating import Missing, Repetition
 
 _ERROR = "everstep: error: "
