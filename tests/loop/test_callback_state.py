@@ -43,7 +43,7 @@ class Training:
         self.model.stop_training = False
         with self.state.resuming():
             self.list.on_train_begin()
-        self.state.look()
+        self.state.observe()
         if saved is not None:
             arrays, meta = saved
             self.state.restore(arrays, json.loads(json.dumps(meta)))
@@ -193,7 +193,7 @@ def test_going_back_in_the_same_process():
     """To a state in which some attributes had not changed yet."""
     training = Training([Mine()]).begin()
     mine, saved = training.list.callbacks[0], training.state.state()
-    training.run([0, 1]).state.look()
+    training.run([0, 1]).state.observe()
     training.state.restore(*saved)
     assert (mine.best, mine.worst, mine.count, mine.name) == (math.inf, None, 5, "new")
     assert (mine.scores, mine.table) == ([], {"a": 1})
@@ -264,7 +264,7 @@ def test_protocols_that_do_not_work():
     with pytest.raises(UsageError, match="Half: has get_state and no set_state"):
         CallbackState([Half()])
     with pytest.raises(UsageError, match=r"Unsaveable.get_state\(\): returned an object of type set"):
-        CallbackState([Unsaveable()]).look()
+        CallbackState([Unsaveable()]).observe()
 
 
 def test_other_callbacks_are_refused():

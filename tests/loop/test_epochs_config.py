@@ -72,7 +72,7 @@ def test_intervals_of_another_form_are_refused(value):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"train_steps": None}, "train_steps: received None, and epochs is None as well: set one of them"),
+        ({"train_steps": None}, "train_steps: received None, and epochs is None, too: set one of them"),
         ({"epochs": 0}, "epochs: received 0.0, must be more than 0"),
         ({"epochs": -1.5}, "epochs: received -1.5, must be more than 0"),
         ({"epochs": float("inf")}, "epochs: received inf"),

@@ -56,7 +56,7 @@ def test_another_generator_behind_numpy():
         wanted = np.random.normal()
         random_state.set(json.loads(json.dumps(other)))
         assert np.random.normal() == wanted
-        with pytest.raises(UsageError, match="saved with MT19937 behind np.random, and here it is PCG64"):
+        with pytest.raises(UsageError, match="np.random: is PCG64, but the run was saved with MT19937"):
             random_state.set(state)
     finally:
         np.random.set_bit_generator(behind)
