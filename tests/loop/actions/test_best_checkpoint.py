@@ -96,7 +96,7 @@ def test_metrics_that_are_not_finite_are_told(tmp_path):
 
 
 def test_an_unknown_metric_names_those_there_are(tmp_path):
-    with pytest.raises(UsageError, match=r"best_checkpoint_eval_metric: there is no metric 'acc'; .*: accuracy, loss$"):
+    with pytest.raises(UsageError, match=r"best_checkpoint_eval_metric: received 'acc', .*: accuracy, loss$"):
         evaluate(BestCheckpointExporter(tmp_path, "acc"), [0.5])
     with pytest.raises(UsageError, match="best_checkpoint_metric_comp: received 'max'"):
         BestCheckpointExporter(tmp_path, "accuracy", "max")

@@ -9,8 +9,7 @@ from everstep.checkpoint.checkpointer import SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.errors import UsageError
 from everstep.experiment import create_trainer
-from everstep.loop.actions.exported_copies import ExportedCopies, maybe_create_exported_copies
-from everstep.loop.actions.weights import WeightsFolder
+from everstep.loop.actions.weights import ExportedCopies, WeightsFolder, maybe_create_exported_copies
 from everstep.loop.progressive import ProgressivePolicy
 from everstep.testing import models
 

@@ -45,7 +45,7 @@ def test_nested_metrics():
     best = NewBestMetric("masked|accuracy")
     assert best({"masked": {"accuracy": np.float32(0.5), "loss": 1.0}, "loss": 2.0})
     assert best.best_value == 0.5
-    with pytest.raises(UsageError, match=r"no metric 'masked\|accuracy'; those of the evaluation: loss, masked\|loss"):
+    with pytest.raises(UsageError, match=r"received 'masked\|accuracy', .*: loss, masked\|loss"):
         best({"masked": {"loss": 1.0}, "loss": 2.0, "eval_seconds": 1.0})
 
 
