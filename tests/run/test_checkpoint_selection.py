@@ -55,9 +55,9 @@ def test_nonsense(kept, wanted):
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ("20", r"--checkpoint 20: .* has no step 20; there are: 5, 10, 15"),
-        ("5,6", r"has no step 6; there are: 5, 10, 15"),
-        ("last:4", r"has not so many checkpoints; there are: 5, 10, 15"),
+        ("20", r"--checkpoint: received '20', .* has no step 20: there are: 5, 10, 15"),
+        ("5,6", r"has no step 6: there are: 5, 10, 15"),
+        ("last:4", r"has fewer checkpoints: there are: 5, 10, 15"),
         ("5,10,5", r"a step counts once"),
     ],
 )
@@ -79,7 +79,7 @@ def test_the_best_by_the_metric_that_the_run_names(kept):
     assert choose(kept, "best").steps == [5]
     for nothing in ({}, {"best_checkpoint_eval_metric": "recall"}):
         config(kept, **nothing)
-        with pytest.raises(UsageError, match=r"--checkpoint best: .*best_checkpoint_eval_metric.*there are: 5, 10, 15"):
+        with pytest.raises(UsageError, match=r"received 'best', .*best_checkpoint_eval_metric.*there are: 5, 10, 15"):
             choose(kept, "best")
 
 

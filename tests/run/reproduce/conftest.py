@@ -16,8 +16,8 @@ import keras
 import numpy as np
 import pytest
 
+from everstep.run.reproduce.comparison import Verdict
 from everstep.run.reproduce.reproducing import reproduce
-from everstep.run.reproduce.verdict import Verdict
 
 HERE = Path(__file__).parent
 IGNORED = "points.npz\nfirst\nsecond\nagain\n__pycache__\n"

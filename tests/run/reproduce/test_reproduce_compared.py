@@ -161,7 +161,7 @@ def test_the_first_step_whose_weights_differ_is_named(pair):
     ("name", "content", "said"),
     [
         ("run.json", b'{"id": "a", "st', "run.json"),
-        ("run.json", b'{"id": "a", "attempts": 3}', "attempts is not what it should be"),
+        ("run.json", b'{"id": "a", "attempts": 3}', "attempts is missing or has the wrong type"),
         ("history.csv", b"step,loss\n8,\xff\n", "history.csv"),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_digest_on_the_way_is_used(pair):
     [
         ({"steps": 0}, "must be at least 1"),
         ({"steps": 3}, "steps that can be checked: 4, 8"),
-        ({"model_dir": "first"}, "nothing is overwritten"),
+        ({"model_dir": "first"}, "--model-dir: .* is not empty: use a new directory"),
     ],
 )
 def test_bad_requests_are_refused(place, settings, said):

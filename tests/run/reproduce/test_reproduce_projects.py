@@ -69,7 +69,7 @@ def test_a_flow_in_a_fresh_clone(tmp_path):
     found = reproduce(clone / "runs" / "first", steps=8, show=False)
     assert str(found.cause) == "data: mnist.raw has other content"
     (clone / "data" / "raw" / "mnist.npz").unlink()
-    with pytest.raises(UsageError, match=r"cannot be done again.*data: mnist.raw is gone: .*mnist\.npz"):
+    with pytest.raises(UsageError, match=r"cannot be repeated.*data: mnist.raw is gone: .*mnist\.npz"):
         reproduce(clone / "runs" / "first", show=False)
 
 
