@@ -137,7 +137,7 @@ class Started(TinyTask):
         return {"loss": keras.ops.mean(model(inputs[0]))}
 
 
-def test_initial_weights_are_told_and_recorded(tmp_path, capsys):
+def test_initial_weights_are_printed_and_recorded(tmp_path, capsys):
     run("train", tmp_path / "first", train_steps=4)
     for _ in range(2):  # the second time, it goes on
         run("train", tmp_path / "second", task=Started(tmp_path / "first"), train_steps=4, verbose=True)
@@ -170,7 +170,7 @@ def test_failure_before_the_first_step_leaves_nothing(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_failure_before_the_first_step_keeps_what_was_there(tmp_path):
+def test_failure_before_the_first_step_keeps_existing_files(tmp_path):
     class Broken(TinyTask):
         def train_step(self, inputs, model, optimizer, metrics):
             return {}

@@ -138,7 +138,7 @@ def test_arrays_have_stable_keys_and_are_copies():
     assert arrays[f"{prefix}/1"].tolist() == [0.0]
 
 
-def test_csv_log_that_is_gone(tmp_path, caplog):
+def test_missing_csv_log(tmp_path, caplog):
     first = Training([callbacks.CSVLogger(tmp_path / "log.csv")]).begin().run([0, 1])
     saved = first.state.state()
     first.list.on_train_end()
@@ -238,7 +238,7 @@ class Odd(callbacks.Callback):
         self.plain = 0
 
 
-def test_what_cannot_be_saved_is_said_once(caplog):
+def test_warns_once_about_what_cannot_be_saved(caplog):
     training = Training([callbacks.History(), Odd(net := model())], of=net).begin()
     for _ in range(2):
         training.state.state()

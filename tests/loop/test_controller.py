@@ -61,7 +61,7 @@ def test_saves_at_the_first_loops_end_after_each_multiple(interval, saved):
     assert checkpointer.steps() == saved
 
 
-def test_no_save_at_completion_unless_asked():
+def test_no_save_at_completion_if_switched_off():
     checkpointer = MemoryCheckpointer()
     control(SavedCounter(), checkpointer=checkpointer).train(10, checkpoint_at_completion=False)
     assert checkpointer.steps() == []
@@ -114,7 +114,7 @@ def looked(trainer, **kwargs):
     return trainer.events[1:]
 
 
-def test_nobody_waits_for_the_device_where_nothing_is_due():
+def test_no_wait_for_the_device_if_nothing_is_due():
     events = looked(Device())
     assert events[:2] == ["train 2", "train 2"]
     saved = ["waited for 2", "waited for 4", "waited for 6", "save 6"]
@@ -123,7 +123,7 @@ def test_nobody_waits_for_the_device_where_nothing_is_due():
     assert events[6:] == ["train 2", "train 2", "waited for 8", "waited for 10", *closing]
 
 
-def test_what_is_acted_on_is_looked_at_before():
+def test_logs_and_state_are_checked_before_actions():
     trainer = Device()
     events = looked(trainer, train_actions=[lambda logs: trainer.events.append("act")])
     assert events[:4] == ["waited for 2", "act", "train 2", "waited for 4"]
@@ -131,7 +131,7 @@ def test_what_is_acted_on_is_looked_at_before():
 
 
 @pytest.mark.parametrize("gone_at", [6, 10])
-def test_a_state_that_is_gone_is_neither_acted_on_nor_evaluated(gone_at):
+def test_a_diverged_state_is_neither_acted_on_nor_evaluated(gone_at):
     """The first `save` is a look at it."""
     trainer = Device(gone_at)
     with pytest.raises(TrainingError, match=f"weight is not finite after step {gone_at}"):
@@ -139,7 +139,7 @@ def test_a_state_that_is_gone_is_neither_acted_on_nor_evaluated(gone_at):
     assert trainer.events[-2:] == [f"waited for {gone_at}", f"save {gone_at}"]
 
 
-def test_who_ends_training_is_asked_before_its_closing_evaluation():
+def test_the_state_is_checked_before_the_final_evaluation_of_a_stopped_run():
     """An action ends it where nothing was due."""
     trainer = Device(gone_at=4)
     controller = control(trainer, checkpointer=MemoryCheckpointer(), recovery=Recovery(max_trials=0), steps_per_loop=2)
@@ -165,7 +165,7 @@ def test_saved_evaluations_are_plain_numbers():
     assert all(type(value) is float for value in saved["logs"].values())
 
 
-def test_resume_goes_on_and_repeats_nothing():
+def test_resume_repeats_nothing():
     checkpointer = MemoryCheckpointer()
     control(SavedCounter(), checkpointer=checkpointer).train_and_evaluate(8, eval_interval=4)
     trainer = SavedCounter()
@@ -202,7 +202,7 @@ def test_nothing_to_restore():
         control(SavedCounter()).restore_checkpoint(3)
 
 
-def test_stop_ends_with_what_belongs_to_the_step():
+def test_stop_finishes_the_step():
     trainer, checkpointer = SavedCounter(), MemoryCheckpointer()
     controller = control(trainer, checkpointer=checkpointer)
     controller.train_actions.append(lambda logs: trainer.global_step == 10 and controller.stop("enough"))
@@ -236,7 +236,7 @@ def test_stopped_run_stays_stopped_until_its_target_moves():
         ({}, Window()),
     ],
 )
-def test_checkpoints_of_before_say_how_far_the_window_was(meta, window):
+def test_checkpoints_of_older_versions_hold_the_phase_of_the_window(meta, window):
     assert Window.from_meta(meta) == window
 
 
@@ -253,7 +253,7 @@ def test_loops_as_a_function_of_the_step():
     assert trainer.events == ["train 1", "train 1", "train 4", "train 4"]
 
 
-def test_trainer_that_moves_otherwise_is_told(caplog):
+def test_warning_for_a_trainer_that_counts_other_steps(caplog):
     with caplog.at_level(logging.WARNING):
         control(Counter(speed=2)).train(10)
     assert "train(5) moved the step from 0 to 10" in caplog.text

@@ -103,7 +103,7 @@ def test_an_earlier_failure_does_not_keep_a_run_from_saving(tmp_path, monkeypatc
     assert "step 10 could not be saved" in caplog.text
 
 
-def test_what_is_infinite_from_the_start_is_saved(tmp_path):
+def test_initial_infinities_are_saved(tmp_path):
     class Best(Evaluated):
         def state(self, into=None):
             return {"task.best": np.array(np.inf)}, {"step": self.global_step}

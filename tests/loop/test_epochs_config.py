@@ -190,7 +190,7 @@ def test_configuration_is_stored_in_epochs(finished):
 
 
 @pytest.mark.backend
-def test_plan_is_told_in_steps(finished, capsys):
+def test_plan_is_announced_in_steps(finished, capsys):
     run("train_and_eval", finished[0], params=epochs_params(epochs=2.6), verbose=True)
     printed = capsys.readouterr().err
     assert "plan: steps 12 to 13, log every 4, evaluate every 8, save every 8" in printed
@@ -233,7 +233,7 @@ def test_data_of_unknown_length_needs_steps(tmp_path):
 
 
 @pytest.mark.backend
-def test_data_that_ends_is_told_in_steps(tmp_path):
+def test_data_that_ends_is_reported_in_steps(tmp_path):
     params = epochs_params()
     params.override({"task": {"train_data": {"repeat": False}}})
     with pytest.raises(TrainingError, match="ended after step 5"):

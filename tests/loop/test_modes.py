@@ -196,7 +196,7 @@ def test_a_closing_evaluation_that_fails_loses_no_training(where, tmp_path):
     assert history(tmp_path / "run") == history(tmp_path / "whole")
 
 
-def test_an_evaluation_on_the_way_that_fails_loses_no_training(tmp_path):
+def test_a_failed_evaluation_loses_no_training(tmp_path):
     with pytest.raises(RuntimeError, match="in aggregate_logs"):
         FailingEvaluation("aggregate_logs", at=8).run(tmp_path / "run", checkpoint_interval=0)
     assert checkpoints(tmp_path / "run") == [8]
@@ -336,7 +336,7 @@ class AskedToEnd(TinyTask):
         return super().build_model()
 
 
-def test_asked_to_end_before_the_first_step(tmp_path):
+def test_stop_requested_before_the_first_step(tmp_path):
     """Nothing is computed; what is there is kept for the next attempt, the run's id above all."""
     with pytest.raises(Interrupted) as interrupted:
         run("train", tmp_path / "run", AskedToEnd())
@@ -348,7 +348,7 @@ def test_asked_to_end_before_the_first_step(tmp_path):
     assert (again["id"], again["step"], len(again["attempts"])) == (record["id"], 12, 2)
 
 
-def test_a_program_that_is_asked_to_end_says_once_what_is_saved(tmp_path, capfd):
+def test_a_stopped_program_prints_once_what_is_saved(tmp_path, capfd):
     """Whoever catches it, a command line for example, knows that it is said."""
 
     def ask(logs):
@@ -406,7 +406,7 @@ def test_a_reduced_loss_is_logged_beside_the_validation_loss(tmp_path, caplog):
         ("train_and_eval", False, "log every 4, evaluate every 8, save every 8"),
     ],
 )
-def test_the_plan_says_when_the_mode_evaluates(mode, post_eval, planned, tmp_path, capsys):
+def test_the_announced_plan_contains_when_the_mode_evaluates(mode, post_eval, planned, tmp_path, capsys):
     run(mode, tmp_path / "run", run_post_eval=post_eval, verbose=True, train_steps=4)
     assert f"plan: steps 0 to 4, {planned}\n" in capsys.readouterr().err
 

@@ -179,12 +179,12 @@ def test_arguments_that_are_refused(arguments, key):
     assert error.value.key == key
 
 
-def test_an_argument_that_nobody_knows():
+def test_an_unknown_argument():
     with pytest.raises(TypeError, match="unexpected keyword argument 'chekpointer'"):
         Controller(trainer=Counter(), chekpointer=None)
 
 
-def test_an_object_without_a_step_is_told_what_to_pass():
+def test_an_object_without_a_step_is_refused():
     class Nothing:
         def train(self, num_steps):
             return {}

@@ -130,7 +130,7 @@ class Stacking(Twice):
         return model
 
 
-def test_a_model_that_comes_ready_is_trained_as_it_is(tmp_path):
+def test_without_carrying_the_model_is_trained_as_returned(tmp_path):
     params = tiny_params(train_steps=8, checkpoint_interval=4)
     params.override({"trainer": {"optimizer_config": {"learning_rate": {"constant": {"learning_rate": 0.0}}}}})
     task = Stacking()
@@ -169,7 +169,7 @@ def test_averages_that_begin_in_a_stage_begin_as_the_weights(tmp_path):
     assert state["optimizer/inner/iteration"] == 8, "steps go on inside the wrapper"
 
 
-def test_what_is_carried():
+def test_carried_variables():
     def state(level, value):
         keys = ["iteration", "learning_rate", "model/w/momentum"]
         return {"model/w": np.array([value]), **{f"optimizer/{level}{key}": np.array([value]) for key in keys}}

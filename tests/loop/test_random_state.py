@@ -29,7 +29,7 @@ def as_before():
 
 
 @pytest.mark.parametrize("draws", range(3))
-def test_goes_on_exactly(draws):
+def test_resumes_exactly(draws):
     random.seed(1), np.random.seed(2)
     for _ in range(draws):
         draw()
@@ -40,7 +40,7 @@ def test_goes_on_exactly(draws):
     assert [draw() for _ in range(3)] == wanted
 
 
-def test_whole_numbers_but_for_the_pending_normal_ones():
+def test_state_consists_of_integers_except_pending_normal_numbers():
     random.seed(1), np.random.seed(2)
     state = random_state.get()
     version, words, pending = state["python"]

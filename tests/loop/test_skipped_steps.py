@@ -27,7 +27,7 @@ def scaling(**settings):
     return optimizer
 
 
-def test_a_window_without_an_update_is_told_once(caplog):
+def test_one_warning_for_windows_without_an_update(caplog):
     assert told(caplog, SkippedUpdates(scaling()), (4, 0), (8, 0)) == [1, 1]
     assert "steps 1 to 4 changed no weights" in caplog.text
     assert "lower runtime.loss_scale" in caplog.text
@@ -38,7 +38,7 @@ def test_steps_that_are_left_out_now_and_then_are_how_a_scale_is_found(caplog):
     assert "steps 9 to 12 changed no weights" in caplog.text
 
 
-def test_a_run_that_goes_on_counts_from_where_it_is(caplog):
+def test_a_resumed_run_counts_from_its_step(caplog):
     optimizer = scaling()
     optimizer.inner_optimizer.inner_optimizer.iterations.assign(7)
     assert told(caplog, SkippedUpdates(optimizer, 8), (12, 7)) == [1]
@@ -59,7 +59,7 @@ def test_others_leave_out_nothing(caplog, optimizer):
 
 @pytest.mark.backend
 @pytest.mark.parametrize("scale", [2.0**40, "dynamic"])
-def test_a_run_that_does_not_learn_says_so(tmp_path, caplog, scale):
+def test_a_run_that_does_not_learn_warns(tmp_path, caplog, scale):
     params = tiny_params()
     params.override({"runtime": {"mixed_precision_dtype": "float16", "loss_scale": scale}})
 

@@ -23,7 +23,7 @@ def evaluated(log: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("first", ["evaluator", "trainer"])
-def test_it_evaluates_whoever_comes_first_and_over_a_kill(first: str, tmp_path: Path) -> None:
+def test_it_evaluates_whichever_starts_first_and_over_a_kill(first: str, tmp_path: Path) -> None:
     training = Job("reliability/cnn", BACKEND, tmp_path / "run", ("--no-export", *WORDS))
     if first == "trainer":
         trainer = training.start()

@@ -40,7 +40,7 @@ def config(run, **trainer):
         ("last:3", [5, 10, 15], "the average of steps 5, 10 and 15"),
     ],
 )
-def test_what_is_meant(kept, wanted, steps, text):
+def test_selected_checkpoints(kept, wanted, steps, text):
     chosen = choose(kept, wanted)
     assert (chosen.steps, str(chosen)) == (steps, text)
     assert all(path.is_dir() for path in chosen.paths)
@@ -61,7 +61,7 @@ def test_nonsense(kept, wanted):
         ("5,10,5", r"a step counts once"),
     ],
 )
-def test_what_is_not_there(kept, wanted, said):
+def test_missing_checkpoints(kept, wanted, said):
     with pytest.raises(UsageError, match=said):
         choose(kept, wanted)
 
@@ -83,7 +83,7 @@ def test_the_best_by_the_metric_that_the_run_names(kept):
             choose(kept, "best")
 
 
-def test_the_best_that_was_put_apart_goes_first(kept):
+def test_exported_best_weights_come_first(kept):
     """It may be of a step that is no more; where the whole checkpoint is there, an evaluation takes that."""
     config(kept, best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="top")
     folder = OrbaxCheckpointer(kept / "top", Retention(newest=9))

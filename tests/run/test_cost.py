@@ -215,7 +215,7 @@ def test_peaks_of_devices(device, half, peak):
     assert peak_flops(device, half) == peak
 
 
-def test_what_is_unknown_is_not_said():
+def test_unknown_figures_are_not_printed():
     assert str(Cost(parameters=10, trainable_parameters=10)) == "10 parameters"
     known = Cost(1_320_000, 1_320_000, 1.64e10, None, 32, 12.34, 394.9, "NVIDIA H100", 2, 0.412)
     assert str(known) == (

@@ -49,7 +49,7 @@ def holder(directory, more=""):
         process.stdout.close()
 
 
-def test_a_second_process_is_refused_and_told_who_trains(tmp_path):
+def test_a_second_process_is_refused_with_the_name_of_the_first(tmp_path):
     with holder(tmp_path) as (process, _), pytest.raises(UsageError) as refused:
         RunLock(tmp_path).acquire()
     text = str(refused.value)
@@ -78,7 +78,7 @@ def test_a_killed_process_holds_nothing(tmp_path):
     ],
     ids=["program", "fork"],
 )
-def test_what_a_process_has_started_does_not_keep_its_lock(tmp_path, start):
+def test_child_processes_do_not_keep_the_lock(tmp_path, start):
     with holder(tmp_path, start) as (process, said):
         child = int(said[0])
         try:
@@ -110,7 +110,7 @@ def test_one_process_cannot_train_twice_in_it_either(tmp_path):
 
 
 @pytest.mark.parametrize("record", [None, "{", "[]", DEAD])
-def test_a_record_that_says_nothing_does_not_lie(tmp_path, record):
+def test_a_damaged_lock_record_is_not_shown(tmp_path, record):
     with RunLock(tmp_path):
         path = tmp_path / ".lock.json"
         path.unlink() if record is None else path.write_text(record.replace("HERE", socket.gethostname()))
@@ -208,7 +208,7 @@ def test_a_damaged_heartbeat_is_none(tmp_path, content):
     assert last_beat(tmp_path) is None
 
 
-def test_a_directory_that_has_gone_stops_no_heart(tmp_path):
+def test_a_heartbeat_in_a_missing_directory_does_not_fail(tmp_path):
     heart = Heartbeat(tmp_path / "gone")
     heart.beat(1)
     heart.close()

@@ -183,7 +183,7 @@ def test_no_server_at_all_is_one_warning(monkeypatch, caplog, make):
     assert len(caplog.records) == 1
 
 
-def test_a_stopped_watcher_says_nothing_and_stops_at_once(cloud):
+def test_a_stopped_watcher_is_silent_and_stops_at_once(cloud):
     gce = watcher("gce")
     gce.stop()
     gce = watcher("gce")

@@ -88,7 +88,7 @@ def test_states_are_noted_until_they_are_done_again(directory):
     assert again.record["states"]["10"] == weights_digest(states[3])
 
 
-def test_of_many_states_every_other_one_stays(directory):
+def test_every_other_state_is_dropped_if_there_are_many(directory):
     run = opened(directory)
     run.begin(0, "")
     for step in range(record.MAX_STATES + 2):
@@ -123,7 +123,7 @@ def test_attempts_add_up_and_one_without_an_end_was_killed(directory):
     ]
 
 
-def test_an_attempt_says_what_changed(directory):
+def test_an_attempt_records_changes(directory):
     opened(directory).begin(0, "")
     opened(directory).begin(40, "", changes=[{"key": "trainer.train_steps", "old": 60, "new": 120}])
     changes = [attempt["changes"] for attempt in read(directory)["attempts"]]
@@ -164,14 +164,14 @@ def test_discard_keeps_work(directory):
     assert not run.discard()
 
 
-def test_discard_keeps_checkpoints_nobody_reported(directory):
+def test_discard_keeps_unreported_checkpoints(directory):
     run = opened(directory)
     run.begin(0, "")
     (directory / "checkpoints" / "10").mkdir(parents=True)
     assert not run.discard()
 
 
-def test_read_says_what_is_wrong(tmp_path):
+def test_read_names_what_is_wrong(tmp_path):
     with pytest.raises(UsageError, match="is not a run directory"):
         read(tmp_path)
     (tmp_path / "run.json").write_text("[]")

@@ -303,7 +303,7 @@ def test_own_fields_unchanged(old, tmp_path):
     assert accepted_changes(store(tmp_path, mine(**old)), mine(**old)) == []
 
 
-def test_own_fields_are_refused_unless_the_class_says_otherwise(tmp_path):
+def test_own_fields_are_refused_unless_the_class_allows_them(tmp_path):
     new = mine(rate=2.0, report_every=1, preview={"units": 9}, model={"shape": [2, 2]})
     assert refused(tmp_path, mine(), new) == ["task.model.shape: [1, 2] -> [2, 2]", "task.rate: 1.0 -> 2.0"]
     changes = accepted_changes(tmp_path, new, ["task.rate", "task.model"])

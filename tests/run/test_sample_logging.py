@@ -87,7 +87,7 @@ def check_histograms(directory):
     assert sum(events.Histograms("dense/kernel")[0].histogram_value.bucket) == 128
 
 
-def test_what_fails_is_said_once_and_ends_nothing(caplog):
+def test_a_failure_is_logged_once_and_stops_nothing(caplog):
     inner = MemoryTracker()
     config = es.TrainerConfig().tracking.replace(samples=2, histogram_interval=2)
     tracker = SampleTracker(inner, None, config)
@@ -106,7 +106,7 @@ def test_what_is_neither_image_nor_text_is_named(value):
         images_or_text("odd", value, 2)
 
 
-def test_captions_that_are_missing_are_empty_and_no_more_are_shown_than_asked_for():
+def test_missing_captions_are_empty_and_the_number_of_samples_is_limited():
     kind, pictures, captions = images_or_text("some", (np.zeros((4, 8, 8)), ["one"]), 3)
     assert (kind, len(pictures), captions) == ("images", 3, ["one", "", ""])
     assert images_or_text("words", "one text", 3) == ("text", ["one text"], ())

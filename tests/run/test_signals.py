@@ -59,7 +59,7 @@ def test_sigterm_can_ask_for_a_requeue():
     assert signals.interrupted().exit_code == 85
 
 
-def test_the_first_one_counts_and_the_others_say_how_to_end_it(capfd):
+def test_the_first_signal_counts_and_others_print_how_to_end_it(capfd):
     with Signals() as signals:
         os.kill(os.getpid(), signal.SIGINT)
         assert capfd.readouterr().err == ""
@@ -129,7 +129,7 @@ def test_an_interruption_is_no_exception_and_ends_python_with_its_code():
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_worker_processes_die_of_what_kills_them(start, tmp_path):
+def test_worker_processes_end_on_signals(start, tmp_path):
     script = tmp_path / "main.py"
     script.write_text(f"""if True:
         import multiprocessing, time

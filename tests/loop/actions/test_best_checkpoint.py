@@ -61,7 +61,7 @@ def test_one_best_and_what_it_is(tmp_path):
     assert list(OrbaxCheckpointer(tmp_path, repair=False).restore()[0]) == ["model/step"]
 
 
-def test_a_restart_goes_on_comparing(tmp_path):
+def test_comparison_continues_after_a_restart(tmp_path):
     evaluate(BestCheckpointExporter(tmp_path, "accuracy", "lower"), [0.5, 0.4])
     again = BestCheckpointExporter(tmp_path, "accuracy", "lower")
     assert again.best_value == 0.4
@@ -86,7 +86,7 @@ def test_nan_is_never_best(tmp_path):
     assert evaluate(BestCheckpointExporter(tmp_path, "accuracy"), [0.1, math.nan])[0] == [True, False]
 
 
-def test_metrics_that_are_not_finite_are_told(tmp_path):
+def test_metrics_that_are_not_finite_are_written(tmp_path):
     logs = {"a": {"b": 0.5, "c": math.nan}, "d": np.float32(math.inf)}
     assert BestCheckpointExporter(tmp_path, "a|b").maybe_export_checkpoint(Trainer(), logs, 4)
     assert logs["best_a|b"] == 0.5
@@ -126,7 +126,7 @@ def test_a_killed_attempt_was_further(tmp_path):
     assert names(tmp_path) == ["4", "info.json"]
 
 
-def test_a_run_that_begins_anew_does_not_look_ahead(tmp_path):
+def test_a_new_run_ignores_weights_of_later_steps(tmp_path):
     """Killed before it had saved anything."""
     evaluate(BestCheckpointExporter(tmp_path, "accuracy"), [0.5, 0.7])
     again = BestCheckpointExporter(tmp_path, "accuracy")
@@ -261,7 +261,7 @@ LOGS = {"loss": 1.0, "eval_seconds": 2.0}
 
 
 @pytest.mark.parametrize("missing", ["data_dir", "best_checkpoint_export_subdir", "best_checkpoint_eval_metric", None])
-def test_it_exists_if_all_is_said(tmp_path, missing):
+def test_exporter_exists_if_everything_is_configured(tmp_path, missing):
     params = es.ExperimentConfig()
     said = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "accuracy"}
     params.override({"trainer": {name: value for name, value in said.items() if name != missing}})
@@ -285,7 +285,7 @@ def test_a_folder_without_a_metric_is_a_mistake():
         params.validate()
 
 
-def test_what_is_no_number_is_not_in_the_file(tmp_path):
+def test_values_that_are_no_numbers_are_not_in_the_file(tmp_path):
     """A task may show an action an image among its metrics."""
     exporter = BestCheckpointExporter(tmp_path, "scores|accuracy")
     logs = {"scores": {"accuracy": 0.5, "image": np.zeros((4, 4)), "none": None}, "text": "good"}

@@ -13,7 +13,7 @@ from everstep.errors import TrainingError, UsageError
 from everstep.loop.controller import Controller
 
 
-def test_the_best_may_be_turned_on_and_off_when_a_run_goes_on(tmp_path):
+def test_best_weights_may_be_turned_on_and_off_on_resume(tmp_path):
     run("train_and_eval", tmp_path / "run", task=Wavering(), **EVERY | {"train_steps": 4})
     run("train_and_eval", tmp_path / "run", task=Wavering(), **EVERY | BEST | {"train_steps": 8})
     assert info(tmp_path / "run")["best_ckpt_global_step"] == 6
@@ -96,7 +96,7 @@ class Spoiled(TinyTask):
 
 
 @pytest.mark.parametrize("trials", [0, -1])
-def test_weights_that_are_gone_are_not_the_best(tmp_path, trials):
+def test_diverged_weights_are_not_the_best(tmp_path, trials):
     """Neither where that ends the run, nor where it trains on."""
     acted = []
     params = tiny_params(**EVERY | BEST | {"train_steps": 8, "recovery_max_trials": trials})
@@ -160,7 +160,7 @@ def test_early_stopping_as_an_argument(tmp_path):
     assert record(tmp_path / "run")["step"] == 6  # 0.7 is not better by more than 0.3 than 0.5
 
 
-def test_early_stopping_may_change_when_a_run_goes_on(tmp_path, caplog):
+def test_early_stopping_may_change_on_resume(tmp_path, caplog):
     settings = EVERY | {"checkpoint_interval": 2}
     config = {"metric": "score", "mode": "higher", "patience": 2}
     run("train_and_eval", tmp_path / "run", task=Wavering(), **settings | {"train_steps": 4})
@@ -195,7 +195,7 @@ def test_early_stopping_that_cannot_be(tmp_path, mode, config, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_early_stopping_says_what_it_lacks():
+def test_early_stopping_names_invalid_arguments():
     for settings, message in (
         ({"mode": "max"}, "EarlyStopping.mode: received 'max', expected"),
         ({"mode": "lower", "patience": 0}, "EarlyStopping.patience: received 0, must be at least 1"),

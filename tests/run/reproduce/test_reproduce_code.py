@@ -14,7 +14,7 @@ def original(place):
     return examine(place.folder / "first")
 
 
-def test_code_is_what_it_was_and_data_what_it_is(place, original, tmp_path):
+def test_code_of_the_record_with_the_current_data(place, original, tmp_path):
     then = {name: (place.folder / name).read_text() for name in ("reproduce_experiment.py", "reproduce_rate.py")}
     place.rewrite("reproduce_experiment.py", "Dropout(RATE)", "Dropout(0.1)")
     (place.folder / "reproduce_rate.py").unlink()
@@ -44,13 +44,13 @@ def test_modules_are_found_there(place, original, tmp_path, monkeypatch):
     assert found == str(tmp_path / "code" / "src")
 
 
-def test_a_patch_that_is_not_what_it_was(place, original, tmp_path):
+def test_a_modified_patch(place, original, tmp_path):
     place.rewrite("first/code.diff", "0.5", "0.6")
     with pytest.raises(CodeUnavailable, match="is missing or was modified"):
         restore_code(original, place.folder, tmp_path / "code")
 
 
-def test_a_commit_that_is_gone(place, original, tmp_path):
+def test_a_missing_commit(place, original, tmp_path):
     original.record["code"]["commit"] = "0" * 40
     with pytest.raises(CodeUnavailable, match="commit 000000000000 is in no git repository"):
         restore_code(original, place.folder, tmp_path / "code")
@@ -59,7 +59,7 @@ def test_a_commit_that_is_gone(place, original, tmp_path):
         restore_code(original, place.folder, tmp_path / "code")
 
 
-def test_files_of_the_data_are_looked_at_without_a_run(place, original):
+def test_data_files_are_checked_without_a_run(place, original):
     sha = hashlib.sha256((place.folder / "points.npz").read_bytes()).hexdigest()
     told = {"sha256": sha, "bytes": 1, "path": "points.npz"}
     original.record["data"] |= {"points.raw": told, "elsewhere": {**told, "path": "s3://bucket/points.npz"}}

@@ -82,7 +82,7 @@ def test_a_package_is_the_cause_where_they_do_not(pair):
     assert found.outcome.difference.startswith("step 8: the weights were ")
 
 
-def test_other_data_is_another_experiment_whatever_comes_of_it(pair):
+def test_other_data_is_another_experiment_whatever_its_result(pair):
     data = pair.record()["data"]
     data["train"]["0"]["sha256"] = "0" * 64
     edited(pair, data=data, environment__machine="arm64")
@@ -165,7 +165,7 @@ def test_the_first_step_whose_weights_differ_is_named(pair):
         ("history.csv", b"step,loss\n8,\xff\n", "history.csv"),
     ],
 )
-def test_what_is_damaged_is_named(pair, name, content, said):
+def test_damaged_files_are_named(pair, name, content, said):
     (pair.folder / "second" / name).write_bytes(content)
     with pytest.raises(UsageError, match=said):
         reproduce(pair.folder / "second", show=False)
@@ -181,7 +181,7 @@ def test_a_run_by_its_id(pair, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("identical")
 
 
-def test_a_digest_on_the_way_is_used(pair):
+def test_a_recorded_digest_of_an_earlier_step_is_used(pair):
     for name in ("first", "second"):
         shutil.rmtree(pair.folder / name / "checkpoints")
     numbers = (pair.folder / "first" / "history.csv").read_text().splitlines()[0]

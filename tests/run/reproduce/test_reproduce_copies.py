@@ -68,7 +68,7 @@ def test_what_a_task_writes_stays_in_the_copy(tmp_path):
     assert [path.name for path in (project / "data" / "raw").iterdir()] == ["a.txt"]
 
 
-def test_a_folder_that_had_another_name_is_told(tmp_path):
+def test_a_renamed_folder_is_reported(tmp_path):
     commit = committed(tmp_path / "project", **{"old/train.py": "RATE = 1\n"})
     git(tmp_path / "project", "mv", "old", "new")
     with pytest.raises(CodeUnavailable, match="has no folder 'new'"):

@@ -54,7 +54,7 @@ def test_one_byte_of_the_data(place):
 
 
 @pytest.mark.full
-def test_data_that_is_gone(place):
+def test_missing_data(place):
     (place.folder / "points.npz").unlink()
     done = place.everstep("reproduce", "first")
     assert done.returncode == 2
@@ -91,7 +91,7 @@ def test_other_code_that_cannot_be_brought_back(place):
 
 
 @pytest.mark.full
-def test_code_that_is_gone_is_brought_back(place):
+def test_deleted_code_is_restored(place):
     (place.folder / "reproduce_experiment.py").unlink()
     found = place.again()
     assert found.cause.kind == "code"
@@ -146,7 +146,7 @@ def test_a_configuration_of_another_version(place):
 
 
 @pytest.mark.full
-def test_a_run_that_was_killed_and_went_on(place):
+def test_a_run_that_was_killed_and_resumed(place):
     killed = started(place, steps=400)
     killed.kill()
     killed.wait()
