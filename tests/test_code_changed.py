@@ -1,4 +1,4 @@
-"""Code that is edited between two attempts: said in one line, and recorded of each attempt, whatever starts the run."""
+"""Code that is edited between two attempts: printed in one line, and recorded per attempt, with any entry point."""
 
 import keras
 import numpy as np

@@ -201,7 +201,7 @@ def test_going_back_in_the_same_process():
 
 
 class Told(callbacks.Callback):
-    """Says itself what to keep, and keeps it in what nobody else could save."""
+    """Defines its state itself, and holds it in an object that could not be saved otherwise."""
 
     def __init__(self):
         super().__init__()

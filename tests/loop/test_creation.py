@@ -95,7 +95,7 @@ def decaying():
 
 
 def test_what_does_not_decay_is_the_same_whatever_was_built_before():
-    """The second model of a process has other Keras paths, as that of a run that goes on may have."""
+    """The second model of a process has other Keras paths, as that of a resumed run may have."""
     trained = []
     for _ in range(2):
         trainer = create_trainer(decaying(), TinyTask(), train=True, evaluate=False)

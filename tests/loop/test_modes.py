@@ -329,7 +329,7 @@ def test_evaluation_leaves_a_trainers_directory_alone(tmp_path):
 
 
 class AskedToEnd(TinyTask):
-    """Somebody asks for the end of the run while its model is built."""
+    """A stop is requested while its model is built."""
 
     def build_model(self):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -349,21 +349,21 @@ def test_stop_requested_before_the_first_step(tmp_path):
 
 
 def test_a_stopped_program_prints_once_what_is_saved(tmp_path, capfd):
-    """Whoever catches it, a command line for example, knows that it is said."""
+    """The error is marked as announced, so that a command line does not print it again."""
 
-    def ask(logs):
+    def request_stop(logs):
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted) as interrupted:
-        run("train", tmp_path / "run", train_actions=[ask], verbose=True)
-    said = f"SIGINT: the state is saved at step {interrupted.value.saved}; the same command resumes from there"
+        run("train", tmp_path / "run", train_actions=[request_stop], verbose=True)
+    message = f"SIGINT: the state is saved at step {interrupted.value.saved}; the same command resumes from there"
     assert exit_code(interrupted.value) == 130
-    assert capfd.readouterr().err.count(said) == 1
+    assert capfd.readouterr().err.count(message) == 1
     with pytest.raises(Interrupted) as interrupted:
-        run("train", tmp_path / "quiet", train_actions=[ask], verbose=False)
-    assert said not in capfd.readouterr().err
+        run("train", tmp_path / "quiet", train_actions=[request_stop], verbose=False)
+    assert message not in capfd.readouterr().err
     assert exit_code(interrupted.value) == 130
-    assert capfd.readouterr().err == f"everstep: {said}\n"
+    assert capfd.readouterr().err == f"everstep: {message}\n"
 
 
 class Reducing(TinyTask):
@@ -383,15 +383,15 @@ class Reducing(TinyTask):
 
 
 def test_a_reduced_loss_is_logged_beside_the_validation_loss(tmp_path, caplog):
-    """As Model Garden's trainer does it; what is no number is left out, and named once."""
+    """As in Model Garden's trainer; values that are no numbers are skipped, with one warning."""
     logs = run("train_and_eval", tmp_path / "run", Reducing())[1]
     plain = run("train_and_eval", tmp_path / "plain")[1]
     assert logs["validation_loss"] == plain["validation_loss"]
     assert (logs["loss"], logs["count"]) == (7.0, 13)
     assert "labels" not in logs
     assert record(tmp_path / "run")["metrics"]["validation"]["loss"] == 7.0
-    told = [line for line in caplog.messages if "reduce_aggregated_logs" in line]
-    assert told == [
+    warned = [line for line in caplog.messages if "reduce_aggregated_logs" in line]
+    assert warned == [
         "reduce_aggregated_logs returned a ndarray of shape (13, 1) under 'labels', which is not one number: "
         "it is not logged"
     ]
@@ -412,7 +412,7 @@ def test_the_announced_plan_contains_when_the_mode_evaluates(mode, post_eval, pl
 
 
 class Unexportable(keras.Model):
-    """Once it is trained, nobody can call it."""
+    """Once it is trained, it cannot be called."""
 
     broken = False
 
@@ -422,7 +422,7 @@ class Unexportable(keras.Model):
 
     def call(self, x):
         if Unexportable.broken:
-            raise ValueError("nobody can call it")
+            raise ValueError("it cannot be called")
         return self.dense(x)
 
 

@@ -89,9 +89,9 @@ def test_an_evaluator_alone_takes_what_it_holds(tmp_path):
             return {"first": self.model(X)[0, 0]}
 
     looker = Looker()
-    looking = Controller(evaluator=looker, checkpointer=OrbaxCheckpointer(tmp_path, repair=False))
-    assert looking.restore_checkpoint() == 2
-    assert looking.evaluate()["first"] == pytest.approx(float(keras.ops.convert_to_numpy(trained.model(X))[0, 0]))
+    watching = Controller(evaluator=looker, checkpointer=OrbaxCheckpointer(tmp_path, repair=False))
+    assert watching.restore_checkpoint() == 2
+    assert watching.evaluate()["first"] == pytest.approx(float(keras.ops.convert_to_numpy(trained.model(X))[0, 0]))
 
 
 def test_a_checkpoint_that_does_not_fit_changes_nothing(tmp_path):

@@ -1,4 +1,4 @@
-"""NaN and spikes: nothing bad is saved, and training goes back, past what did the harm, as often as it may."""
+"""NaN and spikes: nothing bad is saved, and training is rolled back and skips bad batches, as often as allowed."""
 
 import contextlib
 import signal
@@ -88,7 +88,7 @@ def spoiled_run(trials, loop):
 
 
 def test_one_bad_batch_takes_one_trial(tmp_path):
-    """Its logs are still on their way to the trackers when training goes back."""
+    """Its logs are not written by the trackers yet when training is rolled back."""
     for number in range(3):
         params, task, trainer = spoiled_run(trials=1, loop=1)
         es.run_experiment(task, params, tmp_path / str(number), "train", trainer=trainer, verbose=False)
@@ -100,12 +100,12 @@ def test_a_run_stopped_while_skipping_batches_resumes_skipping(tmp_path):
 
     class Asks(Hook):
         def on_call_end(self, step):
-            if asked and self.controller._skipper is not None:
+            if stopping and self.controller._skipper is not None:
                 signal.raise_signal(signal.SIGTERM)
 
-    for asked in (True, True, False):
+    for stopping in (True, True, False):
         params, task, trainer = spoiled_run(trials=1, loop=5)
-        context = pytest.raises(SystemExit, match="SIGTERM") if asked else contextlib.nullcontext()
+        context = pytest.raises(SystemExit, match="SIGTERM") if stopping else contextlib.nullcontext()
         with context:
             es.run_experiment(task, params, tmp_path / "run", "train", trainer=trainer, hooks=[Asks()], verbose=False)
     assert trainer.global_step == 30

@@ -158,14 +158,14 @@ def test_empty_data():
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "key"),
     [("input_path", "task.validation_data.input_path"), ("task.task_routines[1].seed", "task.task_routines[1].seed")],
 )
-def test_errors_of_data_carry_the_whole_key(path, said):
+def test_errors_of_data_carry_the_whole_key(path, key):
     class Lost(TinyTask):
         def build_inputs(self, params, input_context=None):
             raise UsageError([Problem(path, "received 'x'")])
 
     with pytest.raises(UsageError) as error:
         Trainer(tiny_params(), Lost(), Lost().build_model(), train=False)
-    assert str(error.value) == f"{said}: received 'x'"
+    assert str(error.value) == f"{key}: received 'x'"

@@ -13,7 +13,7 @@ WORDS = ("trainer.train_steps=60", "trainer.checkpoint_interval=20", "trainer.co
 
 
 def evaluator(training: Job) -> tuple[Process, Path]:
-    """Starts the evaluation job of a run; returns its process, and where it says what it does."""
+    """Starts the evaluation job of a run; returns its process, and its log file."""
     log = training.directory.with_name("evaluator.log")
     return Process([*training.command(), "--mode", "continuous_eval"], log), log
 

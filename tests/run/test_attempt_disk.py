@@ -1,4 +1,4 @@
-"""A record that the disk does not take: it is told once, ends nothing, hides nothing, and is made up for."""
+"""A record that cannot be written: one warning, the run continues, errors are not hidden, and it is written later."""
 
 import contextlib
 import resource

@@ -15,7 +15,7 @@ ACCURACY = {5: 0.5, 10: 0.9, 15: 0.8}
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """A run of three checkpoints, with what else lies about in such a folder."""
+    """A run with three checkpoints, and other files in their folder."""
     run = tmp_path_factory.mktemp("run")
     checkpointer = OrbaxCheckpointer(run / "checkpoints", Retention(newest=9))
     for step, accuracy in ACCURACY.items():
@@ -53,7 +53,7 @@ def test_nonsense(kept, wanted):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("wanted", "message"),
     [
         ("20", r"--checkpoint: received '20', .* has no step 20: there are: 5, 10, 15"),
         ("5,6", r"has no step 6: there are: 5, 10, 15"),
@@ -61,8 +61,8 @@ def test_nonsense(kept, wanted):
         ("5,10,5", r"a step counts once"),
     ],
 )
-def test_missing_checkpoints(kept, wanted, said):
-    with pytest.raises(UsageError, match=said):
+def test_missing_checkpoints(kept, wanted, message):
+    with pytest.raises(UsageError, match=message):
         choose(kept, wanted)
 
 
@@ -95,4 +95,4 @@ def test_exported_best_weights_come_first(kept):
         assert choose(kept, "best").paths == (kept / "top" / str(step),)
         assert choose(kept, "best", needs="task").paths == (kept / whole / str(step),)
     (kept / "top" / "info.json").write_text(json.dumps({"best_ckpt_global_step": 8}))
-    assert choose(kept, "best").steps == [10], "what it names is gone"
+    assert choose(kept, "best").steps == [10], "the weights that it names are missing"

@@ -22,7 +22,7 @@ def test_a_notice_saves_the_step_and_the_same_command_resumes(cloud, tmp_path: P
         assert process.until(lambda: (job.heartbeat() or 0) > 0), process.said()
         assert job.newest_checkpoint() is None, "only the notice is to save"
         cloud.preempted = "TRUE"
-        assert process.wait(120) == 85, process.said()
+        assert process.wait() == 85, process.said()
     finally:
         process.kill()
     reached = job.heartbeat()

@@ -213,13 +213,13 @@ def test_files_that_no_run_has_written_are_left_alone(tmp_path, name):
 
 
 def test_a_directory_with_other_files_is_a_warning(tmp_path, caplog):
-    """They stay; hidden files and what a submission leaves are nobody's concern; later attempts say nothing."""
+    """They are kept; hidden files and those of a submission do not count; later attempts do not warn."""
     for name in (".lock", "notes.txt", "thesis.tex"):
         (tmp_path / name).write_text("mine")
     (tmp_path / "submissions").mkdir()
     with caplog.at_level("WARNING"):
         Run.open(tmp_path, "line", "jax").begin(0, "")
         Run.open(tmp_path, "line", "jax").begin(0, "")
-    [told] = [message for message in caplog.messages if "other files" in message]
-    assert f"{str(tmp_path)!r} contains other files (notes.txt, thesis.tex): they are kept" in told
+    [warning] = [message for message in caplog.messages if "other files" in message]
+    assert f"{str(tmp_path)!r} contains other files (notes.txt, thesis.tex): they are kept" in warning
     assert (tmp_path / "notes.txt").read_text() == "mine"

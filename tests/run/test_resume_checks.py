@@ -438,7 +438,7 @@ def test_parts_of_a_stream_are_compared():
 
 
 class Opaque(Stream):
-    """Batches that nobody but the stream knows; its files, where it names some."""
+    """Batches that only the stream knows, and its files, if it has some."""
 
     def __init__(self, files=()):
         super().__init__(repeat=True, batches_per_epoch=3)

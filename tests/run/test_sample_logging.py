@@ -75,8 +75,8 @@ def check_samples(directory):
     events = EventAccumulator(str(directory / "validation")).Reload()
     assert [image.step for image in events.Images("predictions/1")] == [4, 8]
     assert events.Images("predictions/1")[1].encoded_image_string == (folder / "predictions-1.png").read_bytes()
-    told = events.Tensors("predictions/captions")[1].tensor_proto.string_val
-    assert [text.decode() for text in told] == [f"{number}: {caption}" for number, caption in enumerate(captions)]
+    texts = events.Tensors("predictions/captions")[1].tensor_proto.string_val
+    assert [text.decode() for text in texts] == [f"{number}: {caption}" for number, caption in enumerate(captions)]
 
 
 def check_histograms(directory):
@@ -95,8 +95,8 @@ def test_a_failure_is_logged_once_and_stops_nothing(caplog):
         tracker.log(step, {"loss": 1.0}, "train")
         tracker.log(step, {"loss": 1.0}, "validation")
     assert len(inner.points) == 4
-    said = "cannot be logged, and are switched off; training continues"
-    assert [record.getMessage() for record in caplog.records] == [f"histograms {said}", f"samples {said}"]
+    message = "cannot be logged, and are switched off; training continues"
+    assert [record.getMessage() for record in caplog.records] == [f"histograms {message}", f"samples {message}"]
     assert "AttributeError" in caplog.text  # with its traceback
 
 

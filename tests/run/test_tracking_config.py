@@ -1,4 +1,4 @@
-"""What the settings for looking on refuse."""
+"""Tracking settings that are refused."""
 
 import importlib.util
 

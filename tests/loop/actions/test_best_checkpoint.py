@@ -37,7 +37,7 @@ def evaluate(exporter, values, first=1, name="accuracy"):
 
 
 def stored(directory):
-    """Returns what `info.json` says, after a look at the weights it names."""
+    """Returns the content of `info.json`, after checking the weights that it names."""
     info = json.loads((directory / "info.json").read_text())
     state, meta = OrbaxCheckpointer(directory, repair=False).restore(info["best_ckpt_global_step"])
     assert state["model/step"].tolist() == [info["best_ckpt_global_step"]]
@@ -70,7 +70,7 @@ def test_comparison_continues_after_a_restart(tmp_path):
 
 
 def test_another_metric_begins_where_the_weights_are(tmp_path):
-    """All metrics of the best are known, so the comparison goes on with another one of them."""
+    """All metrics of the best are stored, so the comparison can continue with another one of them."""
     evaluate(BestCheckpointExporter(tmp_path, "accuracy"), [0.5])
     assert BestCheckpointExporter(tmp_path, "loss", "lower").best_value == 1.0
     other = BestCheckpointExporter(tmp_path, "f1")
@@ -210,7 +210,7 @@ def test_at_every_instant_info_and_weights_agree(tmp_path, monkeypatch):
 
 
 def test_info_follows_the_weights(tmp_path):
-    """Killed after the same step was written again and before `info.json` was; or somebody edited that."""
+    """Killed after the same step was written again and before `info.json` was; or that was edited."""
     evaluate(BestCheckpointExporter(tmp_path, "accuracy"), [0.5])
     for text in ('{"accuracy": 0.9, "best_ckpt_global_step": 1}', "{", "[]", None):
         (tmp_path / "info.json").unlink() if text is None else (tmp_path / "info.json").write_text(text)
@@ -263,8 +263,8 @@ LOGS = {"loss": 1.0, "eval_seconds": 2.0}
 @pytest.mark.parametrize("missing", ["data_dir", "best_checkpoint_export_subdir", "best_checkpoint_eval_metric", None])
 def test_exporter_exists_if_everything_is_configured(tmp_path, missing):
     params = es.ExperimentConfig()
-    said = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "accuracy"}
-    params.override({"trainer": {name: value for name, value in said.items() if name != missing}})
+    settings = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "accuracy"}
+    params.override({"trainer": {name: value for name, value in settings.items() if name != missing}})
     exporter = maybe_create_best_ckpt_exporter(params, "" if missing == "data_dir" else tmp_path)
     assert (exporter is None) == (missing is not None)
     assert list(tmp_path.iterdir()) == []
@@ -281,7 +281,7 @@ def test_a_folder_of_its_own(folder):
 def test_a_folder_without_a_metric_is_a_mistake():
     params = es.ExperimentConfig()
     params.override({"trainer": {"best_checkpoint_export_subdir": "best"}})
-    with pytest.raises(UsageError, match=r"^trainer.best_checkpoint_eval_metric: is empty, but .* is 'best': name the"):
+    with pytest.raises(UsageError, match=r"^trainer.best_checkpoint_eval_metric: is empty, but .* is 'best': set the"):
         params.validate()
 
 

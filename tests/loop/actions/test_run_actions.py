@@ -1,4 +1,4 @@
-"""Actions that a configuration asks for: which are made, which are refused, what a run that goes on may change."""
+"""Configured actions: which are created, which are refused, and what a resumed run may change."""
 
 import keras
 import numpy as np
@@ -38,7 +38,7 @@ def test_one_that_only_an_evaluation_can_know_is_refused_there(tmp_path):
 
 @pytest.mark.parametrize(("task", "known"), [(None, "mae"), (Wavering(), "mae, score")])
 def test_checkpoints_cannot_be_the_best_by_an_unknown_metric(tmp_path, task, known):
-    """Where a task gathers its own metrics, the first evaluation tells."""
+    """If a task computes its own metrics, they are known after the first evaluation."""
     settings = EVERY | {"keep_best": 1, "best_checkpoint_eval_metric": "sore"}
     with pytest.raises(UsageError, match=rf"best_checkpoint_eval_metric: received 'sore', .*: {known}, val"):
         run("train_and_eval", tmp_path / "run", task=task, **settings)
@@ -79,7 +79,7 @@ def test_averages_that_the_disk_does_not_take(tmp_path, monkeypatch, caplog):
 
 
 class Spoiled(TinyTask):
-    """Its weights are gone after the update of step 8, which no loss tells before the next; its score only grows."""
+    """Its weights are NaN after the update of step 8, which no loss shows before the next; its score only grows."""
 
     def train_step(self, inputs, model, optimizer, metrics):
         logs = super().train_step(inputs, model, optimizer, metrics)
@@ -311,7 +311,7 @@ def test_names_that_are_not_registered(tmp_path):
 
 
 def test_a_list_of_actions_may_change_if_allowed(tmp_path):
-    """What is still listed goes on, also at another place of the list; what is new starts anew."""
+    """Actions that are still listed are restored, also at another position; new ones start from scratch."""
     allow = {"allow_change": ["trainer.train_actions", "trainer.eval_actions"]}
     counted = tmp_path / "run" / "count.txt"
 
@@ -327,7 +327,7 @@ def test_a_list_of_actions_may_change_if_allowed(tmp_path):
 
 
 def test_a_list_of_actions_is_a_change_of_what_is_computed(tmp_path):
-    """They may change the weights, so nobody knows."""
+    """They may change the weights."""
     run("train", tmp_path / "run", params=tiny_params(train_steps=4))
     params = tiny_params(train_steps=8, train_actions=["tests/note_loss"])
     with pytest.raises(UsageError, match=r"trainer.train_actions: \[\] -> \[tests/note_loss\]"):

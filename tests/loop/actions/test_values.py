@@ -81,7 +81,7 @@ def test_a_later_best_of_a_killed_attempt_is_ignored(tmp_path):
     path = tmp_path / "best.json"
     assert best_at(6, path)({"a": 0.7})
     assert not best_at(8, path).test({"a": 0.6})
-    assert not best_at(2, path, write_metric=False).test({"a": 0.6})  # somebody else's
+    assert not best_at(2, path, write_metric=False).test({"a": 0.6})  # another program's
     again = best_at(2, path)
     assert [again.test({"a": 0.5}), again({"a": 0.5}), again({"a": 0.4})] == [True, True, False]
     assert json.loads(path.read_text()) == {"best": 0.5, "step": 2}
@@ -198,7 +198,7 @@ def test_integers_stay_integers():
 
 
 def test_only_the_subdirectory_is_removed(tmp_path):
-    """What somebody else has put beside it stays."""
+    """Files of others beside it are kept."""
     steps = iter([30, 200, 1000, 2000])
     files = ExportFileManager(tmp_path / "model", max_to_keep=2, next_id_fn=lambda: next(steps), subdirectory="served")
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The code of a run, brought back from its commit and the patch that the run has kept."""
+"""The code of a run, restored from its commit and the patch that the run has kept."""
 
 import hashlib
 
@@ -61,8 +61,8 @@ def test_a_missing_commit(place, original, tmp_path):
 
 def test_data_files_are_checked_without_a_run(place, original):
     sha = hashlib.sha256((place.folder / "points.npz").read_bytes()).hexdigest()
-    told = {"sha256": sha, "bytes": 1, "path": "points.npz"}
-    original.record["data"] |= {"points.raw": told, "elsewhere": {**told, "path": "s3://bucket/points.npz"}}
+    entry = {"sha256": sha, "bytes": 1, "path": "points.npz"}
+    original.record["data"] |= {"points.raw": entry, "elsewhere": {**entry, "path": "s3://bucket/points.npz"}}
     assert changed_files(original, place.folder) == missing_files(original, place.folder) == []
     (place.folder / "points.npz").write_bytes(b"other")
     assert [str(cause) for cause in changed_files(original, place.folder)] == ["data: points.raw has other content"]

@@ -1,4 +1,4 @@
-"""What is brought back or copied to do a run again: the project itself stays as it is, and old code is old."""
+"""Restored and copied projects: the original stays unchanged, and recorded code is used, not the current one."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Runs of projects, done again from a fresh clone: flows, components, programs."""
+"""Runs of projects, repeated from a fresh clone: flows, components, programs."""
 
 import contextlib
 import json
@@ -56,7 +56,7 @@ def test_a_flow_in_a_fresh_clone(tmp_path):
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(demo), str(clone))
     shutil.copytree(run, clone / "runs" / "first")
-    demo.rename(tmp_path / "gone")
+    demo.rename(tmp_path / "moved")
     parameters = clone / "config" / "parameters.yaml"
     parameters.write_text(parameters.read_text().replace("epoch: 5", "epoch: 7"))
     before = contents(clone)
