@@ -121,10 +121,9 @@ def run_experiment(
       export: Whether to export the model when training is done.
       verbose: Whether to print progress to standard error; 2 for all but the numbers.
       allow_change: Keys, such as `runtime.backend`, that a resumed run may change although they alter what it
-        computes; one that holds others covers them.
-      header: What `config.yaml` holds beside the values, so that it repeats the run: `experiment`, `imports`, `gin`.
-      record: What `run.json` holds beside what is recorded anyway: under a name of the caller's own, or `data` for
-        further fingerprints.
+        computes; a section covers its keys.
+      header: Additional keys of `config.yaml`, so that the file repeats the run: `experiment`, `imports`, `gin`.
+      record: Additional keys of `run.json`, under a name of the caller's own, or `data` for further fingerprints.
       code_root: The directory of the code to record; by default the working directory.
       keep: Whether the directory is kept; if not, no checkpoint and no record is written.
       at_end: Called with the run when training is done, while this process still holds the directory's lock. What it
@@ -173,9 +172,9 @@ def run_experiment(
             history=run.directory / "history.csv",
             facts=facts,
         )
-        attempt = (
-            Attempt(run, trainer, _config_text(stored, header) if keep else "", allow_change) if training else None
-        )
+        attempt = None
+        if training:
+            attempt = Attempt(run, trainer, _config_text(stored, header) if keep else "", allow_change)
         tracker = Throughput(create_tracker(run, stored, console, attempt, save_summary, trainer), trainer)
         if checkpoint is None:
             configured = ConfiguredActions(params, trainer, run.directory, mode)
@@ -216,9 +215,9 @@ def run_experiment(
             _check_evaluation(controller, config.sanity_validation_steps, say)
 
         # Run.
-        recorded = (
-            attempt.recorded(config.train_steps, changes, guard.last_beat) if attempt else contextlib.nullcontext()
-        )
+        recorded: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if attempt:
+            recorded = attempt.recorded(config.train_steps, changes, guard.last_beat)
         with recorded, contextlib.closing(tracker):
             if attempt:
                 run.add({"mode": mode.value, **(record or {})})

@@ -413,7 +413,7 @@ class Controller:
             self.stop("the data ended: it can be read only once")
         return True
 
-    # -- evaluation ----------------------------------------------------------------------------------------------------
+    # -- evaluation ------------------------------------------------------------------------------------------------
 
     def evaluate(self, steps: int = -1) -> Logs:
         """Evaluates once; returns the logs.
@@ -581,7 +581,7 @@ class Controller:
         self._notify("on_restore", self.step)
         return self.step
 
-    # -- recovery ------------------------------------------------------------------------------------------------------
+    # -- recovery --------------------------------------------------------------------------------------------------
 
     def _roll_back(self) -> None:
         """Restores the last good state, and has the steps since then trained one by one, skipping bad batches."""

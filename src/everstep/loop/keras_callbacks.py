@@ -158,7 +158,7 @@ class KerasCallbacks(Hook):
         state = trainer.engine.state()
         self.controller.recovery.judge_state(0, state)  # initial infinities are intended
         trainer.restore(state, {"step": step, "stream": {"epoch": epoch, "batch": batch}})
-        self.controller.saver.step = step
+        self.controller.saver.start_at(step)
 
     def on_train_begin(self) -> None:
         """Calls `on_train_begin`; in a resumed run the variables are restored after it here, the state by the loop."""

@@ -24,10 +24,8 @@ class LazyLogs(Mapping[str, float]):
         self._lock = threading.Lock()
 
     def then(self, change: Callable[[Logs], Logs]) -> "LazyLogs":
-        """Applies `change` to the logs when they are fetched; call it before the first read."""
-        fetch = self._fetch
-        self._fetch = lambda: change(fetch())
-        return self
+        """Returns logs that apply `change` to these when they are read."""
+        return LazyLogs(lambda: change(self.read()))
 
     def read(self) -> Logs:
         """Returns the logs; waits for the device."""
@@ -86,8 +84,9 @@ class UnreadWindows:
             self._watch(step, logs)
             return {**logs, "steps_per_second": steps / seconds} if steps else logs
 
-        logs = trained if isinstance(trained, LazyLogs) else LazyLogs(lambda: dict(trained or {}))
-        self._unread.append(logs.then(add_rate))
+        lazy = trained if isinstance(trained, LazyLogs) else LazyLogs(lambda: dict(trained or {}))
+        logs = lazy.then(add_rate)
+        self._unread.append(logs)
         if len(self._unread) > _BEHIND:
             self._unread.popleft().read()
         return logs

@@ -64,6 +64,10 @@ class Saver:
         """Whether a checkpoint was read, and its parts are not restored yet."""
         return self._unrestored is not None
 
+    def start_at(self, step: int) -> None:
+        """Counts save intervals from a step at which a new run begins."""
+        self.step = step
+
     def time_is_up(self, step: int) -> bool:
         """Whether a save is due by time."""
         return bool(self.seconds) and step > self.step and time.monotonic() - self._time >= (self.seconds or 0)
@@ -91,7 +95,7 @@ class Saver:
         judge: Callable[[int, State], str],
         finished: bool,
     ) -> None:
-        """Saves a trainer, unless its state is bad; then `refused` says why.
+        """Saves a trainer, unless its state is bad; then `refused` is the reason.
 
         Args:
           trainer: The trainer whose state is saved.
@@ -141,7 +145,7 @@ class Saver:
             names = {part.name for part in self._parts}
             if unknown := [name for name, own in extra.items() if own and name not in names]:
                 raise UsageError(
-                    f"the checkpoint holds the state of {', '.join(unknown)}, which this call does not have",
+                    f"the checkpoint has the state of {', '.join(unknown)}, which this call does not have",
                     remedy="resume with the call that started the run, or start a new one",
                 )
             for part in self._parts:

@@ -274,15 +274,16 @@ class Throughput(Tracker):
         steps, waited = step - before.step, _gain(before.waited, self._last.waited)
         samples, share = self._samples(steps, before), self._share_of_peak()
 
-        def fetch() -> Logs:
+        def add_figures(logs: Logs) -> Logs:
             rate = logs.get("steps_per_second")
             if not rate or steps <= 0:
-                return dict(logs)
+                return logs
             found = {"samples_per_second": samples and rate * samples, "mfu": share and rate * share}
             known = {name: value for name, value in found.items() if value is not None}
             return {**logs, **known, "data_wait": min(1.0, waited * rate / steps)}
 
-        return LazyLogs(fetch)
+        lazy = logs if isinstance(logs, LazyLogs) else LazyLogs(lambda: dict(logs))
+        return lazy.then(add_figures)
 
     def _samples(self, steps: int, before: _Mark) -> float | None:
         """Returns the mean number of samples of the last steps."""
