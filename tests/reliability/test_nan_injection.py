@@ -1,4 +1,4 @@
-"""A sample that spoils its batch: nothing bad is saved, whatever the run is told to do about it."""
+"""A sample that spoils its batch: nothing bad is saved, whatever the run is configured to do about it."""
 
 import pytest
 from benchmarks.reliability import nan_injection

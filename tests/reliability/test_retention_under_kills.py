@@ -31,7 +31,7 @@ def test_violations_of_the_rule_are_named() -> None:
     ]
     gone, extra = min(present), min(set(range(FIRST, newest)) - present)
     assert list(differences(present - {gone}, before, newest)) == [f"at step {newest}, [{gone}] should be there"]
-    assert list(differences(present | {extra}, before, newest)) == [f"at step {newest}, [{extra}] should be gone"]
+    assert list(differences(present | {extra}, before, newest)) == [f"at step {newest}, [{extra}] should be removed"]
 
 
 def saved(directory: Path, steps: range) -> list[int]:
