@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
 
 from everstep.loop import random_state
 from everstep.loop.lazy_logs import LazyLogs
@@ -230,7 +229,11 @@ def carry(before: State, fresh: State, carrying: Carrying) -> tuple[State, int, 
     lasting = [key for key in fresh if key.startswith(_LASTING)]
     then, now = _innermost(before), _innermost(fresh)
     former = {key: before.get(_former_key(key, then, now)) for key in lasting if carrying.takes(key)}
-    carried = {key: array for key, array in former.items() if array is not None and _fits(array, fresh[key])}
+    carried = {
+        key: array
+        for key, array in former.items()
+        if array is not None and (array.shape, array.dtype) == (fresh[key].shape, fresh[key].dtype)
+    }
     state = {**fresh, **carried}
     begun = {mean: state[weight] for mean, weight in averaged_keys(fresh).items() if mean not in carried}
     return {**state, **begun}, len(carried), len(lasting)
@@ -246,7 +249,3 @@ def _former_key(key: str, then: str, now: str) -> str:
     if not key.startswith("optimizer/") or then == now:
         return key
     return then + key.removeprefix(now) if key.startswith(now) else ""
-
-
-def _fits(array: np.ndarray, other: np.ndarray) -> bool:
-    return (array.shape, array.dtype) == (other.shape, other.dtype)

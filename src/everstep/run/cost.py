@@ -146,7 +146,7 @@ def _cost(attempt: Mapping[str, Any], trainer: Trainer, training_time: tuple[int
     train_flops = flops.of_train_step(trainer.engine, trainer.train_example)
     rate = steady_rate(training_time, getattr(trainer, "warmup", (0, 0.0)))
     alike = rate if stages == 1 else None  # all steps were like the last one
-    device, devices = device_kind(), int(trainer.engine.describe().get("replicas", 1))
+    most, device, devices = peak(trainer), device_kind(), int(trainer.engine.describe().get("replicas", 1))
     return Cost(
         parameters=parameters,
         trainable_parameters=trained,
@@ -157,7 +157,7 @@ def _cost(attempt: Mapping[str, Any], trainer: Trainer, training_time: tuple[int
         samples_per_second=alike * size if alike and size else None,
         device=device,
         devices=devices,
-        utilisation=_utilisation(train_flops, alike, peak(trainer)),
+        utilisation=train_flops * alike / most if train_flops and alike and most else None,
         stages=stages,
     )
 
@@ -196,10 +196,6 @@ def steady_rate(training_time: tuple[int, float], warmup: tuple[int, float]) -> 
     """
     steps, seconds = training_time[0] - warmup[0], training_time[1] - warmup[1]
     return steps / seconds if steps > 0 and seconds > 0 else None
-
-
-def _utilisation(operations: float | None, rate: float | None, most: float | None) -> float | None:
-    return operations * rate / most if operations and rate and most else None
 
 
 def _size_of_batch(batch: Batch) -> int:

@@ -1,5 +1,6 @@
 """SavedModels of the model while it trains: `model-0`, `model-1`, … of which the newest are kept."""
 
+import glob
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -63,7 +64,7 @@ class ExportFileManager:
                 _remove(path / self._subdirectory)
                 if path.is_dir() and not any(path.iterdir()):
                     path.rmdir()
-        for path in self._base.parent.glob(f".everstep-*-{_literal(self._base.name)}-*"):
+        for path in self._base.parent.glob(f".everstep-*-{glob.escape(self._base.name)}-*"):
             _remove(path)
 
     def _count(self) -> int:
@@ -126,8 +127,3 @@ def _remove(path: Path) -> None:
         storage.remove_directory(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _literal(name: str) -> str:
-    """Returns the glob pattern that matches exactly this name."""
-    return re.sub(r"([*?[])", r"[\1]", name)

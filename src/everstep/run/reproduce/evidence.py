@@ -43,7 +43,11 @@ class Evidence:
 
     def steps(self) -> list[int]:
         """Returns the steps whose weights are known: those with a checkpoint or a digest in the record."""
-        saved = [int(path.parent.name) for path in self._checkpoints.glob(f"*/{manifest.NAME}") if _is_step(path)]
+        saved = [
+            int(path.parent.name)
+            for path in self._checkpoints.glob(f"*/{manifest.NAME}")
+            if path.parent.name.isdecimal()
+        ]
         ended = [self.record["step"]] if self.record["weights_digest"] else []
         return sorted({*saved, *ended, *map(int, self._recorded)})
 
@@ -96,9 +100,10 @@ def examine(directory: Path) -> Evidence:
 
 def _config(directory: Path) -> dict[str, Any]:
     """Returns the configuration of the newest checkpoint: `config.yaml` may have been edited since."""
-    for step in sorted((p for p in directory.glob("checkpoints/*") if p.name.isdecimal()), key=_number, reverse=True):
+    steps = [int(path.name) for path in directory.glob("checkpoints/*") if path.name.isdecimal()]
+    for step in sorted(steps, reverse=True):
         try:
-            text = arrays.read_meta(step)["extra"]["attempt"]["config"]
+            text = arrays.read_meta(directory / "checkpoints" / str(step))["extra"]["attempt"]["config"]
             return dict(dialect.load(text))
         except Exception:  # Orbax raises many kinds of errors; config.yaml has it, too
             continue
@@ -155,11 +160,3 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 def _counts(name: str | None, cell: str | None) -> bool:
     return bool(name and cell) and name not in ("step", *CLOCKS) and not str(name).endswith(_TIMES)
-
-
-def _is_step(path: Path) -> bool:
-    return path.parent.name.isdecimal()
-
-
-def _number(path: Path) -> int:
-    return int(path.name)
