@@ -5,21 +5,21 @@ The controller calls each event on all hooks, in the order of its list:
 | event | when | used by |
 |---|---|---|
 | `setup` | the controller is created | all; actions get the controller here |
-| `on_restore` | the variables of a checkpoint are restored, or there is none | KerasCallbacks |
+| `on_restore` | the variables of a checkpoint are restored, or there is none | KerasCallbacks, `--fast-dev-run` |
 | `on_train_begin` | training begins; the state of hooks is restored after it | KerasCallbacks |
-| `on_ready` | everything is restored, the first step is next | Profile |
-| `on_window_begin` | before the first step of a window, or of the rest of one | KerasCallbacks |
-| `on_call_end` | after each compiled call | Progress, KerasCallbacks, Profile |
+| `on_ready` | everything is restored, the first step is next | Profile, listeners of the entry points |
+| `on_window_begin` | before the first step of a window, or of the rest of one | KerasCallbacks, `--fast-dev-run` |
+| `on_call_end` | after each compiled call | Progress, KerasCallbacks, Profile, listeners |
 | `on_pass_end` | the first pass over data of unknown length has ended | KerasCallbacks |
-| `on_window_end` | a window is logged, checked and acted on | KerasCallbacks |
+| `on_window_end` | a window is logged, checked and acted on | KerasCallbacks, `--fast-dev-run` |
 | `on_train_end` | after the last training step, before the final evaluation | Attempt |
-| `on_evaluation_begin` | before an evaluation | KerasCallbacks |
+| `on_evaluation_begin` | before an evaluation | KerasCallbacks, `--fast-dev-run` |
 | `on_evaluation_batch_begin`, `_end` | around each batch of it, if `watches_evaluation_batches` | KerasCallbacks |
-| `on_evaluation_end` | after an evaluation and its actions, before its logs are tracked | KerasCallbacks |
-| `on_save` | a checkpoint is being written | the callers' own hooks |
+| `on_evaluation_end` | after an evaluation and its actions, before it is tracked | KerasCallbacks, `--fast-dev-run` |
+| `on_save` | a checkpoint is being written | `--fast-dev-run` |
 | `on_rollback` | training was rolled back | Progress |
 | `on_divergence` | training has diverged, no trials are left, and it is about to fail | KerasCallbacks |
-| `on_exit` | last, whether training is done or has failed | Profile |
+| `on_exit` | last, whether training is done or has failed | Profile, listeners, `--fast-dev-run` |
 | `state`, `check`, `restore` | with every save, and with every restore | those with a `name` |
 
 A hook reads or changes the Keras objects inside `with self.controller.synced():`. What it must remember over attempts
@@ -58,11 +58,11 @@ class Stateful(Protocol):
 class Hook:
     """Base class of hooks: override the events you need.
 
-        class Progress(Hook):
+        class PrintLoss(Hook):
             def on_window_end(self, step, logs):
                 print(step, logs["training_loss"])
 
-        everstep.run_experiment(task, params, "runs/demo", hooks=[Progress()])
+        everstep.run_experiment(task, params, "runs/demo", hooks=[PrintLoss()])
 
     Attributes:
       name: The key of its state in checkpoints; empty for a hook without state.
