@@ -1,4 +1,4 @@
-"""Code that is edited between two attempts: said in one line, and recorded of each attempt, whatever starts the run."""
+"""Code that is edited between two attempts: printed in one line, and recorded per attempt, with any entry point."""
 
 import keras
 import numpy as np
@@ -70,7 +70,7 @@ def by_flow(folder, epochs):
 
 
 @pytest.mark.parametrize("start", [by_experiment, by_fit, by_training, by_flow])
-def test_edited_code_is_said_once_and_every_attempt_keeps_its_own(tmp_path, monkeypatch, capfd, start):
+def test_edited_code_is_printed_once_and_recorded_per_attempt(tmp_path, monkeypatch, capfd, start):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("everstep.frontends.flow.recording.tracking_uri", lambda root: None)
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "line"\n')

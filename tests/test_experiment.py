@@ -56,7 +56,7 @@ def test_record(finished):
     assert (found["experiment"], found["backend"]) == ("mnist/local", keras.backend.backend())
     assert (found["status"], found["step"], found["epoch"]) == ("finished", 60, 0)
     assert found["metrics"]["validation"] == logs
-    rates = {"steps_per_second", "samples_per_second", "data_wait"}  # nobody knows the peak of a CPU
+    rates = {"steps_per_second", "samples_per_second", "data_wait"}  # the peak of a CPU is unknown
     assert set(found["metrics"]["train"]) == {"training_loss", "accuracy", "learning_rate", *rates}
     assert len(found["digest"]) == len(found["weights_digest"]) == 64
     (attempt,) = found["attempts"]
@@ -137,17 +137,17 @@ class Started(TinyTask):
         return {"loss": keras.ops.mean(model(inputs[0]))}
 
 
-def test_initial_weights_are_told_and_recorded(tmp_path, capsys):
+def test_initial_weights_are_printed_and_recorded(tmp_path, capsys):
     run("train", tmp_path / "first", train_steps=4)
-    for _ in range(2):  # the second time, it goes on
+    for _ in range(2):  # the second time, it resumes
         run("train", tmp_path / "second", task=Started(tmp_path / "first"), train_steps=4, verbose=True)
-    told = capsys.readouterr().err.splitlines()
+    printed = capsys.readouterr().err.splitlines()
     (found,) = record(tmp_path / "second")["initial_weights"]
     assert found["path"].startswith(str(tmp_path / "first"))
     assert (found["matched"], found["missing"]) == (["dense/kernel", "dense/bias"], [])
     assert sorted(found["unexpected"]) == ["model/dense_1/bias", "model/dense_1/kernel"]
-    assert len([line for line in told if line.startswith("2 of the model's 2 weights come from")]) == 1
-    assert len([line for line in told if line.startswith("not used from there: model/dense_1/")]) == 1
+    assert len([line for line in printed if line.startswith("2 of the model's 2 weights come from")]) == 1
+    assert len([line for line in printed if line.startswith("not used from there: model/dense_1/")]) == 1
 
 
 def test_initial_weights_of_several_parts(tmp_path):
@@ -170,7 +170,7 @@ def test_failure_before_the_first_step_leaves_nothing(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_failure_before_the_first_step_keeps_what_was_there(tmp_path):
+def test_failure_before_the_first_step_keeps_existing_files(tmp_path):
     class Broken(TinyTask):
         def train_step(self, inputs, model, optimizer, metrics):
             return {}

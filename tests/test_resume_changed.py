@@ -1,4 +1,4 @@
-"""Runs that go on with a changed configuration: what is said and recorded, and that a refusal touches nothing."""
+"""Runs resumed with a changed configuration: what is printed and recorded, and that a refusal changes nothing."""
 
 import dataclasses
 import json
@@ -100,14 +100,14 @@ def model_dir(started, tmp_path):
     return shutil.copytree(started, tmp_path / "run")
 
 
-def test_accepted_changes_are_said_and_recorded(model_dir, capsys):
+def test_accepted_changes_are_printed_and_recorded(model_dir, capsys):
     capsys.readouterr()
     task = {"validation_data": {"global_batch_size": 3}, "init_checkpoint": "gone.keras"}
     trainer = {"train_steps": 8, "validation_interval": 2, "max_to_keep": 2}
     train(model_dir, changes={"task": task, "trainer": trainer})
     lines = capsys.readouterr().err.splitlines()
-    told = [line for line in lines if line.startswith(("resuming with ", "not used: "))]
-    assert told == [
+    printed = [line for line in lines if line.startswith(("resuming with ", "not used: "))]
+    assert printed == [
         "not used: task.init_checkpoint: '' -> gone.keras; the run resumes from its own checkpoint of step 4",
         "resuming with task.validation_data.global_batch_size: 4 -> 3",
         "resuming with trainer.train_steps: 4 -> 8",
@@ -117,7 +117,7 @@ def test_accepted_changes_are_said_and_recorded(model_dir, capsys):
     first, second = attempts(model_dir)
     assert first["changes"] == []
     assert {"key": "trainer.train_steps", "old": 4, "new": 8} in second["changes"]
-    assert len(second["changes"]) == len(told)
+    assert len(second["changes"]) == len(printed)
     assert stored(model_dir)["trainer"]["train_steps"] == 8
 
 
@@ -159,7 +159,7 @@ def test_allowed_change(model_dir):
     recorded = {change["key"]: change["new"] for change in attempts(model_dir)[1]["changes"]}
     assert recorded == {"trainer.train_steps": 8, RATE_KEY: 0.5}
     assert OrbaxCheckpointer(model_dir / "checkpoints").restore()[0]["optimizer/learning_rate"] == 0.5
-    with pytest.raises(UsageError, match=rf"{RATE_KEY}: 0.5 -> 0.01"):  # it goes on from what it used last
+    with pytest.raises(UsageError, match=rf"{RATE_KEY}: 0.5 -> 0.01"):  # it resumes from what it used last
         train(model_dir)
 
 
@@ -192,7 +192,7 @@ def test_evaluation_asks_nothing_and_writes_only_events(model_dir):
     assert set(before) <= set(after)
 
 
-def test_run_without_checkpoint_starts_anew(tmp_path):
+def test_run_without_checkpoint_starts_from_scratch(tmp_path):
     """What was never saved cannot be continued, so nothing in it has to stay."""
 
     def fail(logs):
@@ -205,8 +205,8 @@ def test_run_without_checkpoint_starts_anew(tmp_path):
     assert stored(tmp_path / "run")["runtime"]["seed"] == 7
 
 
-def test_the_checkpoint_knows_what_it_was_trained_with(model_dir):
-    """Whatever `config.yaml` says: that of an attempt that was killed before its first step, or nothing."""
+def test_the_checkpoint_holds_the_configuration_it_was_trained_with(model_dir):
+    """Whatever `config.yaml` contains: that of an attempt that was killed before its first step, or nothing."""
     text = (model_dir / "config.yaml").read_text()
     (model_dir / "config.yaml").write_text(text.replace("seed: 0", "seed: 9"))
     train(model_dir)
@@ -232,7 +232,7 @@ def test_other_data_is_refused(model_dir, caplog):
     assert attempts(model_dir)[1]["to_step"] == 8
 
 
-def test_other_versions_are_said(model_dir, monkeypatch, caplog):
+def test_other_versions_are_a_warning(model_dir, monkeypatch, caplog):
     monkeypatch.setattr("everstep.run.resume_checks.packages", lambda: {"keras": "3.99"})
     train(model_dir, changes={"trainer": {"train_steps": 8}})
     assert f"resuming with other versions, so the bits may differ: keras {keras.__version__} -> 3.99" in caplog.text
@@ -256,7 +256,7 @@ def test_another_backend_is_refused(model_dir, monkeypatch):
 
 
 @pytest.mark.parametrize("other", [OTHER, *(pytest.param(name, marks=pytest.mark.full) for name in OTHERS[1:])])
-def test_run_goes_on_on_another_backend(tmp_path, other):
+def test_run_resumes_on_another_backend(tmp_path, other):
     """Another process, on another backend, ends where this one would have ended, up to rounding.
 
     Each backend hands a run to the next one, and in the full version to both others.
@@ -288,7 +288,7 @@ def on_another_backend(model_dir, backend):
         env={**os.environ, "KERAS_BACKEND": backend},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stderr
@@ -301,11 +301,11 @@ def fit(model_dir, **changes):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, "softmax")])
     model.compile("adam", "sparse_categorical_crossentropy")
-    told = {"epochs": 1, "batch_size": 8, "seed": 0, "class_weight": {0: 1.0, 1: 2.0}, "verbose": False, **changes}
-    return es.fit(model, (X, Y), model_dir=model_dir, **told)
+    arguments = {"epochs": 1, "batch_size": 8, "seed": 0, "class_weight": {0: 1.0, 1: 2.0}, "verbose": False, **changes}
+    return es.fit(model, (X, Y), model_dir=model_dir, **arguments)
 
 
-def test_fit_goes_on_with_what_it_was_told_before(tmp_path, monkeypatch):
+def test_fit_resumes_with_its_former_arguments(tmp_path, monkeypatch):
     monkeypatch.setattr("everstep.experiment.export_all", lambda *args: [])
     fit(tmp_path / "run")
     before = files(tmp_path / "run")

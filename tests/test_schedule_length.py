@@ -32,16 +32,18 @@ def test_in_steps_and_in_epochs(tmp_path):
     epochs, same = run(tmp_path / "epochs", epochs=0.4)
     assert (steps, epochs, record["step"]) == (4, 4, 4)
     rate = {"learning_rate": {"cosine": {"decay_steps": 4}}}
-    said = run(tmp_path / "said", train_steps=4, optimizer_config=rate)[1]
-    assert record["digest"] == same["digest"] == said["digest"]
+    explicit = run(tmp_path / "explicit", train_steps=4, optimizer_config=rate)[1]
+    assert record["digest"] == same["digest"] == explicit["digest"]
 
 
 def test_a_run_that_resumes_keeps_the_length_it_began_with(tmp_path, capsys):
     run(tmp_path, train_steps=4)
     length, record = run(tmp_path, train_steps=6, verbose=True)
-    said = capsys.readouterr().err
-    assert "the learning rate keeps its length of 4 steps, with which the run began; trainer.optimizer_config" in said
-    assert "resumed at step 4, attempt 2\n" in said
+    printed = capsys.readouterr().err
+    assert (
+        "the learning rate keeps its length of 4 steps, with which the run began; trainer.optimizer_config" in printed
+    )
+    assert "resumed at step 4, attempt 2\n" in printed
     assert (length, record["step"]) == (4, 6)
     rate = {"learning_rate": {"cosine": {"decay_steps": 8}}}
     with pytest.raises(UsageError, match=r"cosine\.decay_steps: 4 -> 8"):

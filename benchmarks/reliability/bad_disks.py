@@ -1,12 +1,12 @@
 """Disks that are full, read-only or forbidden while a checkpoint is written: 20 trials each.
 
 `python -m benchmarks.reliability.bad_disks` takes about a minute. A trial saves, spoils the disk, saves in vain, and
-heals the disk. The bars: the failed save is told by one SaveError that names step, directory and reason; the older
+heals the disk. The bars: the failed save raises one SaveError that names step, directory and reason; the older
 checkpoints load, bit by bit; nothing half-written has a checkpoint's name; and the same checkpointer saves again as
 soon as it can.
 
 Disks are real where the system lets an ordinary user have one (a small `tmpfs` in a mount namespace of its own, made by
-`unshare`); a limit on the size of files stands in for a full disk everywhere. What cannot be tried is said.
+`unshare`); a limit on the size of files stands in for a full disk everywhere. Cases that cannot be tried are reported.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def forbidden(directory: Path, choice: random.Random) -> Iterator[None]:
 
 @contextlib.contextmanager
 def healthy(directory: Path, choice: random.Random) -> Iterator[None]:
-    """Leaves the disk as it is: what a trial says of that shows that it can fail."""
+    """Leaves the disk as it is, to show that a trial can fail."""
     yield
 
 
@@ -91,14 +91,14 @@ CASES: dict[str, tuple[Spoiled, str]] = {
     "read_only": (read_only, "Read-only file system"),
     "forbidden": (forbidden, "Permission denied"),
 }
-"""Each case, and what the message must say."""
+"""Each case, and what the message must contain."""
 
 NEEDS_A_DISK = ("full", "read_only")
 
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """What came of one case.
+    """The figures of one case.
 
     Attributes:
       case: Its name.
@@ -117,7 +117,7 @@ class Figures:
         return not self.wrong
 
     def line(self) -> str:
-        """Returns them for people."""
+        """Returns the figures on one line."""
         if self.skipped:
             return f"{self.case:9s} not tried: {self.skipped}"
         return (
@@ -141,7 +141,7 @@ def measure(case: str, folder: Path, trials: int, seed: int = 0) -> Figures:
 def _try_once(
     checkpointer: OrbaxCheckpointer, step: int, case: str, plan: Plan, choice: random.Random
 ) -> Iterator[str]:
-    """Saves a good step, fails to save the next, and looks."""
+    """Saves a good step, fails to save the next, and checks the directory."""
     directory, (spoiled, reason) = Path(plan.directory), CASES[case]
     save(checkpointer, step)
     before = sorted(path.name for path in directory.iterdir())
@@ -160,7 +160,7 @@ def _fail(checkpointer: OrbaxCheckpointer, step: int, directory: Path, reason: s
         yield "nothing was raised"
     except SaveError as error:
         parts = (f"step {step} ", repr(str(directory)), reason, "untouched")
-        yield from (f"the message does not say {part}: {error}" for part in parts if part not in str(error))
+        yield from (f"the message does not contain {part}: {error}" for part in parts if part not in str(error))
         if len(text := str(error)) > len(str(directory)) + 150 or "\n" in text:
             yield f"the message is too long: {text}"
     except Exception as error:
@@ -187,7 +187,7 @@ def measure_apart(case: str, trials: int) -> Figures:
     figures = Figures(**json.loads(done.stdout.splitlines()[-1]))
     if done.stderr:
         figures.wrong.append(
-            f"beside the errors raised it said on {done.stderr.count(chr(10))} lines: {done.stderr[:200]}"
+            f"beside the errors raised it printed {done.stderr.count(chr(10))} lines: {done.stderr[:200]}"
         )
     return figures
 

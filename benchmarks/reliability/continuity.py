@@ -24,7 +24,7 @@ STEPS, KILLS = 300, 5
 SPEEDS = CLOCKS
 
 Points = collections.Counter[tuple[str, int, float]]
-"""How often each (name, step, value) is there; the value of a speed is left out."""
+"""How often each (name, step, value) is there; the value of a speed is 0."""
 
 
 @dataclasses.dataclass
@@ -46,7 +46,7 @@ class Figures:
         return not self.wrong
 
     def line(self) -> str:
-        """Returns them for people."""
+        """Returns the figures on one line."""
         points = ", ".join(f"{where} {count}" for where, count in self.points.items())
         return (
             f"kills {self.kills}, points: {points} | missing, double or different: {len(self.wrong)} | "
@@ -55,7 +55,7 @@ class Figures:
 
 
 def measure(folder: Path, backend: str, steps: int = STEPS, kills: int = KILLS, seed: int = 0) -> Figures:
-    """Kills a run that often; compares its curves with those of one that was left alone."""
+    """Kills a run `kills` times; compares its curves with those of an uninterrupted one."""
     (folder / "a").mkdir()
     (folder / "b").mkdir()
     words = (f"trainer.train_steps={steps}", "trainer.tracking.mlflow=true", "--no-export")
@@ -73,7 +73,7 @@ def measure(folder: Path, backend: str, steps: int = STEPS, kills: int = KILLS, 
 
 
 def kill_at(job: Job, steps: Iterable[int]) -> None:
-    """Kills a run each time it has saved at least so many steps."""
+    """Kills a run each time it has saved at least the next of `steps`."""
     for step in steps:
         process = job.start()
         if not process.until(lambda step=step: (job.newest_checkpoint() or 0) >= step):  # type: ignore[misc]
@@ -97,7 +97,7 @@ def history(job: Job) -> Points:
 
 
 def tensorboard(job: Job) -> Points:
-    """Returns what TensorBoard shows: it drops points beyond the step that a restart says it starts from."""
+    """Returns what TensorBoard shows: it drops points beyond the step that a restart begins at."""
     from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
     found = []

@@ -65,7 +65,7 @@ def remove(path: Path, choice: random.Random) -> str:
 
 @dataclasses.dataclass
 class Figures:
-    """What came of all damages.
+    """The figures of all damages.
 
     Attributes:
       tried: How many of each kind.
@@ -92,7 +92,7 @@ class Figures:
         return [*self.undetected, *self.not_recovered, *self.not_kept, *self.manifest_missed]
 
     def line(self) -> str:
-        """Returns them for people."""
+        """Returns the figures on one line."""
         total = sum(self.tried.values())
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.tried.items())
         return (

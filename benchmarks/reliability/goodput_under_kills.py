@@ -3,7 +3,7 @@
 `python -m benchmarks.reliability.goodput_under_kills` takes about 22 minutes per backend. `everstep train
 --max-restarts` supervises a run that saves by the clock; its process is killed again and again. The bars: at least 95 %
 of the steps computed are kept, and a process that finds compiled programs does its first step within 20 seconds of its
-start. What a killed process did after its last sign of life nobody has seen; it is estimated from its speed, and the
+start. What a killed process did after its last heartbeat is unknown; it is estimated from its speed, and the
 run's own account (`run.json`) must agree with that but for a second or so per kill.
 """
 
@@ -24,16 +24,16 @@ PERIOD, KILLS = 120.0, 10
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """What came of it.
+    """The figures of a run.
 
     Attributes:
       kills: Processes killed.
       kept: Steps of the run in the end.
-      computed: Steps computed, as the run says.
+      computed: Steps computed, as the run has recorded.
       seen: Steps computed, as estimated from outside.
       unseen: Steps that killed processes may have done between two signs of life.
       first_step: The longest time from the start of a process to its first step, of those that found a warm cache.
-      summary: What the run says about itself.
+      summary: The goodput that the run prints.
     """
 
     kills: int
@@ -58,7 +58,7 @@ class Figures:
         return abs(self.computed - self.seen) <= self.unseen + 0.01 * self.seen
 
     def line(self) -> str:
-        """Returns them for people."""
+        """Returns the figures on one line."""
         return (
             f"kills {self.kills} | steps kept {self.kept} of {self.computed} computed (estimated from outside: "
             f"{self.seen}), {self.ratio:.1%} | start to first step, warm: at most {self.first_step:.1f} s | "

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.reliability.keras_io /path/to/keras-io` runs each program of a checkout of the keras-io repository
 three times: as it is; with `keras.Model.fit = everstep.fit`; and so once more, killed as soon as it has saved something
-and started again, till it comes to its end. It prints a row of Markdown for each.
+and started again, until it finishes. It prints a row of Markdown for each.
 
 Nothing is downloaded: the data sets are replaced by small random ones of the same shapes. Shuffling is off, and no fit
 is longer than three epochs. Whatever else a program does (plots, predictions, saving) is left as it is.
@@ -77,7 +77,7 @@ SMALLER = {
 
 
 def run_program(program: Path, folder: Path, everstep_fit: bool) -> None:
-    """Runs one program in `folder`; writes what each of its fits came to into `fits.json` there."""
+    """Runs one program in `folder`; writes the results of its fits to `fits.json` there."""
     import keras
 
     keras.utils.set_random_seed(1)

@@ -1,7 +1,7 @@
 """A process that saves 100 MB back to back is killed, 200 times, at random instants.
 
 `python -m benchmarks.reliability.kill_while_saving` takes about a quarter of an hour. After each kill the newest
-checkpoint is loaded and compared bit by bit; a new process goes on from there. The bars: it loads every time, and is at
+checkpoint is loaded and compared bit by bit; a new process resumes from there. The bars: it loads every time, and is at
 most one interval old: the save before the last one that was handed over.
 """
 
@@ -45,7 +45,7 @@ class Figures:
         return all(kill.whole and kill.age <= 1 for kill in self.kills)
 
     def line(self) -> str:
-        """Returns them for people."""
+        """Returns the figures on one line."""
         return (
             f"kills {len(self.kills)} while saving {self.size / 1e6:g} MB back to back, "
             f"{sum(kill.amid for kill in self.kills)} of them in the middle of a write | newest checkpoint whole "
@@ -68,7 +68,7 @@ def measure(folder: Path, kills: int, size: int, seed: int = 0) -> Figures:
 
 
 def kill_once(plan: Plan, after: float) -> Kill:
-    """Starts a saver, kills it, and looks at what it left."""
+    """Starts a saver, kills it, and checks what it left."""
     before = temporaries(Path(plan.directory))
     saver = Saver(plan)
     saver.kill(after)

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.reliability.killed_runs` takes about half an hour. Three models on two backends are trained by
 `everstep train`; the process gets SIGKILL at an instant drawn from its whole life (starting, compiling, training,
-saving, evaluating, exporting), and the same command is started again, till it comes to its end. The digest of the
+saving, evaluating, exporting), and the same command is started again, until it finishes. The digest of the
 state (weights, slots, seeds, metrics) must be that of the uninterrupted run, every time.
 """
 
@@ -24,13 +24,13 @@ KILLS = 50
 
 @dataclasses.dataclass
 class Figures:
-    """What came of it.
+    """The figures of an experiment.
 
     Attributes:
       kills: Processes killed.
-      runs: Runs that came to their end.
-      wrong: What was not as it should be; one line each.
-      at: How far each killed process had come, in words.
+      runs: Runs that finished.
+      wrong: Violations, one line each.
+      at: The number of kills by the phase of the process.
     """
 
     kills: int = 0
@@ -43,10 +43,10 @@ class Figures:
         return not self.wrong
 
     def line(self) -> str:
-        """Returns them for people."""
+        """Returns the figures on one line."""
         at = ", ".join(f"{count} {phase}" for phase, count in sorted(self.at.items()))
         return (
-            f"kills {self.kills} ({at}), runs that came to their end {self.runs} | states that differ from the "
+            f"kills {self.kills} ({at}), finished runs {self.runs} | states that differ from the "
             f"uninterrupted run: {len(self.wrong)} | {'passed' if self.passed() else 'NOT PASSED'}"
         )
 
@@ -68,7 +68,7 @@ def measure(folder: Path, experiment: str, backend: str, kills: int, seed: int, 
 
 
 def _kill_until_done(job: Job, choice: random.Random, life: float, kills: int, figures: Figures) -> None:
-    """Kills a run again and again, at instants of the life that it would have; at last it is left alone."""
+    """Kills a run repeatedly, at random times of its expected duration; in the end it finishes."""
     while figures.kills < kills:
         process = job.start()
         if process.ends_within(choice.uniform(0, life)):
@@ -83,7 +83,7 @@ def _kill_until_done(job: Job, choice: random.Random, life: float, kills: int, f
 
 
 def phase_of(job: Job, pid: int) -> str:
-    """Returns what a process is at, as far as its directory tells."""
+    """Returns the phase of a process, according to its directory."""
     if job.holder() != pid:
         return "starting or ending"
     if any(_unfinished(job.directory / "export")):

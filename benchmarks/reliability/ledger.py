@@ -21,7 +21,7 @@ SAMPLES, BATCH, KILLS = 60_000, 60, 4
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """What the ledger says.
+    """The figures of the ledger.
 
     Attributes:
       samples: Samples of the epoch.
@@ -44,7 +44,7 @@ class Figures:
         return self.repeated == self.missing == 0 and self.steps == self.samples // BATCH
 
     def line(self) -> str:
-        """Returns them for people."""
+        """Returns the figures on one line."""
         return (
             f"samples {self.samples}, steps {self.steps}, kills {self.kills} (at least {self.lost} steps were computed "
             f"and not saved) | repeated {self.repeated}, missing {self.missing} | "
@@ -53,7 +53,7 @@ class Figures:
 
 
 def measure(folder: Path, backend: str, samples: int = SAMPLES, kills: int = KILLS, seed: int = 0) -> Figures:
-    """Trains one epoch with that many kills; returns what the ledger says then."""
+    """Trains one epoch with that many kills; returns the figures of the ledger."""
     steps = samples // BATCH
     job = Job("reliability/ledger", backend, folder / "run", (f"task.samples={samples}", "--no-export"))
     choice, lost = random.Random(seed), 0

@@ -3,7 +3,7 @@
     python -m benchmarks.reliability.nan_injection [--small]
 
 Each place is a run of its own in which one sample spoils its batch. The bar: no checkpoint ever holds a value that is
-not finite, and a run that may go back finishes, without that one batch.
+not finite, and a run that may roll back finishes, without that one batch.
 """
 
 import argparse
@@ -75,7 +75,7 @@ class Outcome:
       error: What it ended with; empty if it finished.
       checkpoints: The steps on disk.
       bad: Those of them that hold something that is not finite.
-      skipped: The batches that were left out.
+      skipped: The skipped batches.
     """
 
     error: str
@@ -97,10 +97,10 @@ def run(directory: Path, kind: str, sample: int, trials: int, interval: int = 7)
     except TrainingError as failure:
         error = str(failure)
     record = json.loads((directory / "run.json").read_text())
-    return Outcome(error, *_looked_at(directory / "checkpoints", record["id"]))
+    return Outcome(error, *_inspect(directory / "checkpoints", record["id"]))
 
 
-def _looked_at(directory: Path, run_id: str) -> tuple[list[int], list[int], list[Any]]:
+def _inspect(directory: Path, run_id: str) -> tuple[list[int], list[int], list[Any]]:
     checkpointer = OrbaxCheckpointer(directory, run=run_id)
     bad, skipped = [], []
     for step in checkpointer.steps():
@@ -132,8 +132,8 @@ def main(arguments: list[str] | None = None) -> int:
             failed += bool(back.error) or not stop.error
             unskipped += len(back.skipped) != 1
             print(f"{kind:8} sample {sample:3}: back {back.error or 'finished'}; stop: {stop.error[:60]}", flush=True)
-    print(f"{count} places: {bad} checkpoints that are not finite, {failed} runs that ended otherwise than told, "
-          f"{unskipped} that did not leave out exactly one batch")  # fmt: skip
+    print(f"{count} places: {bad} checkpoints that are not finite, {failed} runs with an unexpected end, "
+          f"{unskipped} that did not skip exactly one batch")  # fmt: skip
     return 1 if bad or failed or unskipped else 0
 
 

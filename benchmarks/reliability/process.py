@@ -21,10 +21,10 @@ class Job:
     """One run: the same command, however often it takes.
 
     Attributes:
-      experiment: Its name in `workloads`.
+      experiment: The name of the experiment in `workloads`.
       backend: The Keras backend.
       directory: The run directory.
-      overrides: Further words of the command line.
+      overrides: Further arguments of the command line.
     """
 
     experiment: str
@@ -39,7 +39,7 @@ class Job:
         return [sys.executable, "-m", "everstep", "train", self.experiment, *words]
 
     def start(self) -> "Process":
-        """Starts it."""
+        """Starts the run."""
         return Process(self.command(), self.directory.with_suffix(".log"))
 
     def finish(self) -> "Process":
@@ -71,7 +71,7 @@ class Job:
             return None
 
     def holder(self) -> int | None:
-        """Returns the process that has the directory for itself."""
+        """Returns the id of the process that holds the directory."""
         try:
             return int(json.loads((self.directory / ".lock.json").read_text())["pid"])
         except (OSError, ValueError, KeyError):
@@ -79,7 +79,7 @@ class Job:
 
 
 class Process:
-    """A process that is sent signals; what it says is kept in a file.
+    """A process that is sent signals; its output is written to a file.
 
     Attributes:
       seconds: How long it lived, when it has ended.
@@ -98,7 +98,7 @@ class Process:
         self.seconds = 0.0
 
     def send(self, number: int) -> None:
-        """Sends a signal; one that is dead does not mind."""
+        """Sends a signal; does nothing if the process has ended."""
         self._process.send_signal(number)
 
     def ends_within(self, seconds: float) -> bool:
@@ -122,20 +122,20 @@ class Process:
         return self.code
 
     def kill(self) -> None:
-        """Kills it, and waits until it is gone."""
+        """Kills it, and waits until it has ended."""
         self.send(signal.SIGKILL)
         self._process.wait()
         self.seconds = time.monotonic() - self._began
 
     @property
     def code(self) -> int:
-        """The exit code as a shell tells it: 128 + the number of a signal that it died of."""
+        """The exit code as in a shell: 128 + the number of the signal that ended it."""
         code = self._process.wait()
         return code if code >= 0 else 128 - code
 
     @property
     def was_ended(self) -> bool:
-        """Whether a signal ended it, instead of being answered."""
+        """Whether a signal ended it, instead of being handled."""
         return self._process.wait() < 0
 
     def until(self, happened: Callable[[], bool]) -> bool:
@@ -148,5 +148,5 @@ class Process:
         return False
 
     def said(self) -> str:
-        """Returns the end of what it wrote."""
+        """Returns the end of its output."""
         return self._log.read_bytes()[self._from :].decode(errors="replace")[-3000:]

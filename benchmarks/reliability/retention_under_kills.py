@@ -1,4 +1,4 @@
-"""1,000 saves with 50 kills: which checkpoints are there, and what lies beside them.
+"""1,000 saves with 50 kills: which checkpoints exist, and what else is in the directory.
 
 `python -m benchmarks.reliability.retention_under_kills` takes about five minutes. The rule keeps the newest 3, the best
 3 and one every 100 steps; scores have ties and are sometimes not a number. After each kill, the steps on disk must be
@@ -51,7 +51,7 @@ class Figures:
         return not self.wrong
 
     def line(self) -> str:
-        """Returns them for people."""
+        """Returns the figures on one line."""
         return (
             f"saves {self.saves}, kills {self.kills}, kept in the end {self.kept} | differences from the rule, "
             f"checkpoints that do not load, and changes to what others put there: {len(self.wrong)} | "
@@ -127,7 +127,7 @@ def _kill_beyond(plan: Plan, step: int, choice: random.Random, before: set[int],
 
 
 def differences(present: set[int], before: set[int], handed: int) -> Iterator[str]:
-    """Yields what is not as the rule says, the save in flight set aside.
+    """Yields violations of the rule, except for the save in progress.
 
     Args:
       present: The steps on disk.
@@ -144,7 +144,7 @@ def differences(present: set[int], before: set[int], handed: int) -> Iterator[st
     started_at = max(before, default=0)
     allowed = before | {newest} if newest <= started_at + 1 else kept_of(range(FIRST, newest)) | {newest}
     if extra := present - kept_of(committed) - allowed:
-        yield f"at step {newest}, {sorted(extra)} should be gone"
+        yield f"at step {newest}, {sorted(extra)} should be removed"
 
 
 def _finish(plan: Plan, wrong: list[str]) -> range:

@@ -43,7 +43,7 @@ class Pair:
     Attributes:
       without: Wall time of the one without a save.
       saving: Wall time of the one with a save.
-      blocked: What of it passed before training went on.
+      blocked: The part of it before training continued.
       work: CPU time that it took more than the other.
     """
 
@@ -76,7 +76,7 @@ class Figures:
         return self.added <= self.bar
 
     def line(self) -> str:
-        """Returns them for people."""
+        """Returns the figures on one line."""
         median = {
             field.name: statistics.median(getattr(pair, field.name) for pair in self.pairs)
             for field in dataclasses.fields(Pair)

@@ -1,7 +1,7 @@
 """A process that saves back to back until it is killed, and the other end of its pipe.
 
-The state of a step is known to both ends, so that whoever loads a checkpoint can tell whether it is whole, and of the
-step that it says.
+Both ends can compute the state of a step, so that a loaded checkpoint can be checked: whether it is complete, and of
+the right step.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ ARRAYS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a saver is to do.
+    """What a saver does.
 
     Attributes:
       directory: Where it saves.
@@ -57,7 +57,7 @@ def state_of(step: int, size: int) -> dict[str, np.ndarray]:
 
 
 def is_whole(step: int, size: int, state: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> bool:
-    """Tells whether this is everything that was saved under `step`, bit by bit."""
+    """Returns whether this is everything that was saved under `step`, bit by bit."""
     expected = state_of(step, size)
     same = state.keys() == expected.keys() and meta == {"step": step}
     return same and all(np.array_equal(state[key], array) for key, array in expected.items())
@@ -89,7 +89,7 @@ class Saver:
             self._note(line)
 
     def kill(self, after: float) -> None:
-        """Kills it (SIGKILL) after so many seconds; what it had said by then is taken notice of."""
+        """Kills it (SIGKILL) after `after` seconds, and reads what it had printed by then."""
         time.sleep(after)
         self._process.send_signal(signal.SIGKILL)
         self.wait()
@@ -125,7 +125,7 @@ def _save_until_killed(plan: Plan) -> Iterator[int]:
 
 
 def main() -> None:
-    """Does what the plan on the command line says."""
+    """Carries out the plan on the command line."""
     began = time.monotonic()
     for step in _save_until_killed(Plan(**json.loads(sys.argv[1]))):
         os.write(1, b"%d %.6f\n" % (step, time.monotonic() - began))

@@ -4,7 +4,7 @@
 itself gets SIGTERM at an instant drawn from its start to well into training, saving and evaluating, and is started
 again, a hundred times. Then: SIGINT, a signal of a scheduler with its exit code, two signals in quick succession, and
 SIGTERM in chosen phases (compiling, evaluating, saving, exporting); and a
-run with 1 GB of state, which must be saved and gone after 25 seconds.
+run with 1 GB of state, which must be saved and have ended after 25 seconds.
 """
 
 import argparse
@@ -44,7 +44,7 @@ class Answer:
     wrong: str = ""
 
     def line(self) -> str:
-        """Returns it for people."""
+        """Returns the figures on one line."""
         return f"{self.name}: ended after {self.seconds:.1f} s at step {self.step} | {self.wrong or 'passed'}"
 
 
@@ -56,7 +56,7 @@ def send(
     code: int | None = None,
     status: str = "interrupted",
 ) -> Answer:
-    """Starts a run, sends it signals when `when` returns, and looks at how it ends."""
+    """Starts a run, sends it signals when `when` returns, and checks how it ends."""
     process = job.start()
     before = job.newest_checkpoint()
     if not when(process):
@@ -84,9 +84,9 @@ def _wrong(job: Job, process: Process, code: int, status: str, started: bool, be
     if process.was_ended:
         return "it was ended by the signal instead of answering it"
     if not job.directory.exists():  # it had done no step, and took its directory with it
-        return "" if before is None else "the directory is gone"
-    record, told = job.record(), job.heartbeat()
-    steps = {"run.json": record["step"], "checkpoint": newest or 0, "the process": told or newest or 0}
+        return "" if before is None else "the directory is missing"
+    record, beat = job.record(), job.heartbeat()
+    steps = {"run.json": record["step"], "checkpoint": newest or 0, "the process": beat or newest or 0}
     if len(set(steps.values())) > 1 or (newest or 0) < (before or 0):
         return f"steps differ: {steps}, before it {before}; {process.said()}"
     return "" if record["status"] == status else f"status {record['status']!r}, not {status!r}"
@@ -98,7 +98,7 @@ def after(seconds: float) -> Callable[[Process], bool]:
 
 
 def at_random(folder: Path, backend: str, count: int, seed: int = 0) -> list[Answer]:
-    """Sends SIGTERM at random instants to one run, which goes on each time."""
+    """Sends SIGTERM at random instants to one run, which resumes each time."""
     choice = random.Random(seed)
     job = Job("reliability/phases", backend, folder / "random")
     process = job.start()
@@ -141,7 +141,7 @@ def with_state(folder: Path, backend: str, size: int = GIGABYTE) -> Answer:
 
 
 def marked(job: Job, phase: str) -> Callable[[Process], bool]:
-    """Returns a moment: when the task says that it is in a phase."""
+    """Returns a condition: the task is in a phase."""
     path = job.directory / f"{phase}.now"
 
     def when(process: Process) -> bool:
@@ -152,7 +152,7 @@ def marked(job: Job, phase: str) -> Callable[[Process], bool]:
 
 
 def training(job: Job) -> Callable[[Process], bool]:
-    """Returns a moment: when a new step has been told."""
+    """Returns a condition: there is a new heartbeat."""
 
     def when(process: Process) -> bool:
         before = job.heartbeat() or 0
@@ -167,7 +167,7 @@ def _writing(job: Job, part: str) -> Callable[[Process], bool]:
 
 
 def summary(answers: list[Answer]) -> str:
-    """Returns figures for people."""
+    """Returns the figures on one line."""
     seconds = sorted(answer.seconds for answer in answers)
     wrong = [answer for answer in answers if answer.wrong]
     started = sum(answer.started for answer in answers)

@@ -1,6 +1,6 @@
 """What may change in a program between saving and restoring: pairs of experiments, before and after.
 
-Each change leaves most of the state as it was: a careless restore would take that part and say nothing.
+Each change leaves most of the state as it was: a careless restore would silently take that part.
 """
 
 import dataclasses

@@ -35,7 +35,7 @@ EVALUATED = ("model/", "task.")
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """What came of all changes.
+    """The figures of all changes.
 
     Attributes:
       changes: How many there were.
@@ -58,7 +58,7 @@ class Figures:
         return not (self.silent or self.incomplete or self.altered or self.lost)
 
     def line(self) -> str:
-        """Returns them for people."""
+        """Returns the figures on one line."""
         return (
             f"{keras.backend.backend():10s} structural changes {self.changes}, differences {self.differences} | silent "
             f"restores {len(self.silent)}, incomplete errors {len(self.incomplete)}, state in memory altered "
@@ -88,7 +88,7 @@ def measure(folder: Path, changes: Sequence[Change] = CHANGES, same: Sequence[Ch
         len(changes),
         sum(map(len, expected.values())),
         [f"{name}: not refused" for name in outcomes if name not in refused],
-        [f"{name}: {outcome.error}" for name, outcome in refused.items() if told(outcome) != expected[name]],
+        [f"{name}: {outcome.error}" for name, outcome in refused.items() if named_in(outcome) != expected[name]],
         [f"{name}: altered" for name, o in refused.items() if o.moved or not _equal(o.before, o.after)],
         [f"{change.name}: not restored" for change in same if not _came_back(change, folder / "same" / change.name)],
     )
@@ -149,7 +149,7 @@ def _unequal(now: State, saved: State) -> Iterator[str]:
             yield f"dtype of {key}"
 
 
-def told(outcome: Outcome) -> set[str]:
+def named_in(outcome: Outcome) -> set[str]:
     """Returns what an error names: one difference per line, and their number in the first."""
     first, *lines = outcome.error.splitlines()
     named = {

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.reliability.tracker_outage` takes about five minutes, with `--small` about two. Per scenario a
 loop of short steps logs three numbers per step to a real `mlflow server`, with the settings of a real run; something
-goes wrong; in the end it is looked up what the server has. The bars: the 99th percentile of what tracking adds to a
+goes wrong; in the end the points on the server are checked. The bars: the 99th percentile of what tracking adds to a
 step is at most 50 ms, every point is on the server, none twice, in one run.
 """
 
@@ -31,7 +31,7 @@ class Times:
 
     Attributes:
       well: Before and after the trouble.
-      outage: With a server that is gone.
+      outage: Without a server.
       latency: What a slow server takes for a request.
     """
 
@@ -103,7 +103,7 @@ def dies_and_returns(server: MlflowServer, proxy: Proxy, loop: Loop, times: Time
 
 
 def stops_answering(server: MlflowServer, proxy: Proxy, loop: Loop, times: Times) -> None:
-    """The server accepts connections and says nothing (SIGSTOP)."""
+    """The server accepts connections and does not answer (SIGSTOP)."""
     loop.run(times.well)
     server.pause()
     loop.run(times.outage)
@@ -136,7 +136,7 @@ SCENARIOS: tuple[Scenario, ...] = (down_at_the_start, dies_and_returns, stops_an
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """What came of one scenario; times in seconds."""
+    """The figures of one scenario; times in seconds."""
 
     name: str
     log_p99: float
@@ -155,7 +155,7 @@ class Figures:
         return quick and self.missing == self.duplicates == 0 and self.runs == 1
 
     def line(self) -> str:
-        """Returns them for people."""
+        """Returns the figures on one line."""
         return (
             f"{self.name:18s} log() p99 {self.log_p99 * 1e3:6.2f} ms, max {self.log_max * 1e3:6.1f} ms | "
             f"step p99 {self.added_p99 * 1e3:+6.2f} ms | points {self.logged}, on the server {self.on_server}, "

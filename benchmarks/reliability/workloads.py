@@ -1,4 +1,4 @@
-"""Small experiments for whole runs that are killed and go on; `--import benchmarks.reliability.workloads` finds them.
+"""Small experiments for whole runs that are killed and resumed; `--import benchmarks.reliability.workloads` finds them.
 
 Each has something that a resume can get wrong. Windows, evaluations and checkpoints do not coincide, so that a run is
 resumed in the middle of everything.
@@ -45,7 +45,7 @@ class CnnConfig(everstep.TaskConfig):
 
 @everstep.register_task(CnnConfig)
 class CnnTask(ClassificationTask):
-    """Moving averages, and masks that are drawn anew at each step."""
+    """Moving averages, and masks that are drawn at each step."""
 
     def build_model(self) -> keras.Model:
         head = [layers.BatchNormalization(), layers.ReLU(), layers.GlobalAveragePooling2D(), layers.Dropout(0.3)]

@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     from everstep.loop.actions.best_checkpoint import BestCheckpointExporter as BestCheckpointExporter
     from everstep.loop.actions.best_checkpoint import maybe_create_best_ckpt_exporter as maybe_create_best_ckpt_exporter
     from everstep.loop.actions.conditional import ConditionalAction as ConditionalAction
+    from everstep.loop.actions.conditional import JSONPersistedValue as JSONPersistedValue
+    from everstep.loop.actions.conditional import NewBestMetric as NewBestMetric
     from everstep.loop.actions.early_stopping import EarlyStopping as EarlyStopping
-    from everstep.loop.actions.ema_checkpointing import EMACheckpointing as EMACheckpointing
-    from everstep.loop.actions.export_files import ExportFileManager as ExportFileManager
+    from everstep.loop.actions.export_saved_model import ExportFileManager as ExportFileManager
     from everstep.loop.actions.export_saved_model import ExportSavedModel as ExportSavedModel
     from everstep.loop.actions.from_config import get_eval_actions as get_eval_actions
     from everstep.loop.actions.from_config import get_train_actions as get_train_actions
-    from everstep.loop.actions.new_best_metric import NewBestMetric as NewBestMetric
-    from everstep.loop.actions.persisted_value import JSONPersistedValue as JSONPersistedValue
     from everstep.loop.actions.registry import register_action as register_action
+    from everstep.loop.actions.weights import EMACheckpointing as EMACheckpointing
 
 _WHERE = {
     "BestCheckpointExporter": "best_checkpoint",
     "ConditionalAction": "conditional",
-    "EMACheckpointing": "ema_checkpointing",
+    "EMACheckpointing": "weights",
     "EarlyStopping": "early_stopping",
-    "ExportFileManager": "export_files",
+    "ExportFileManager": "export_saved_model",
     "ExportSavedModel": "export_saved_model",
-    "JSONPersistedValue": "persisted_value",
-    "NewBestMetric": "new_best_metric",
+    "JSONPersistedValue": "conditional",
+    "NewBestMetric": "conditional",
     "get_eval_actions": "from_config",
     "get_train_actions": "from_config",
     "maybe_create_best_ckpt_exporter": "best_checkpoint",

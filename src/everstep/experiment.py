@@ -1,4 +1,8 @@
-"""`run_experiment`: the one page that shows all parts joined."""
+"""`run_experiment`: the page on which all parts come together.
+
+Open the run (lock, signals, checkpoints), build (configuration, trainer, trackers, hooks, controller), restore, run,
+finish (cost, export). Each step is a section of `run_experiment`; what a section calls follows in the same order.
+"""
 
 import contextlib
 import functools
@@ -9,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import keras
 
@@ -35,15 +39,15 @@ from everstep.loop.config import TrainerConfig, in_steps
 from everstep.loop.controller import Action, Controller
 from everstep.loop.creation import create_trainer
 from everstep.loop.hooks import Hook, LearningRate
+from everstep.loop.orbit import accepts_model_garden_order
 from everstep.loop.recovery import Recovery
 from everstep.loop.schedule import EpochSchedule
 from everstep.loop.trainer import Trainer
 from everstep.run import cost
-from everstep.run.attempt import Attempt
+from everstep.run.attempt import Attempt, Guard, NoGuard, Progress
 from everstep.run.cost import Throughput
 from everstep.run.digest import weights_digest
 from everstep.run.goodput import goodput
-from everstep.run.guard import Guard, NoGuard
 from everstep.run.profiling import Profile
 from everstep.run.record import Run
 from everstep.run.resume_checks import accepted_changes, check_keys, find_key
@@ -61,25 +65,8 @@ from everstep.types import Logs
 
 logger = logging.getLogger(__name__)
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
-
-def _accepts_model_garden_order(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Accepts the positional order of TF Model Garden, too: `(strategy or None, task, mode, params, model_dir, …)`."""
-    order = ("distribution_strategy", "task", "mode", "params", "model_dir", "run_post_eval", "save_summary")
-
-    @functools.wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if args and (args[0] is None or hasattr(args[0], "scope")):
-            named = dict(zip(order, args, strict=False))
-            return function(*args[len(order) :], **{**named, **kwargs})  # type: ignore[arg-type]
-        return function(*args, **kwargs)
-
-    return call
-
-
-@_accepts_model_garden_order
+@accepts_model_garden_order
 def run_experiment(
     task: Task,
     params: ExperimentConfig,
@@ -106,7 +93,7 @@ def run_experiment(
     keep: bool = True,
     at_end: Callable[[Run], None] | None = None,
 ) -> tuple[keras.Model, Logs]:
-    """Trains or evaluates a task as `params` say, in one directory; run again, it resumes.
+    """Trains or evaluates a task as configured by `params`, in one directory; the same call again resumes.
 
     Example:
         params = everstep.get_exp_config("mnist/mlp")
@@ -118,30 +105,29 @@ def run_experiment(
       params: The experiment's configuration.
       model_dir: The run directory; or a URL such as `s3://bucket/run`, to which a local copy is uploaded.
       mode: What to do, a `Mode` or its name.
-      distribution_strategy: What `get_distribution_strategy` returns, or any `tf.distribute` strategy; None for what
-        `params.runtime` says.
-      run_post_eval: Evaluate once after whatever the mode does.
+      distribution_strategy: What `get_distribution_strategy` returns, or any `tf.distribute` strategy; None for that
+        of `params.runtime`.
+      run_post_eval: Evaluate once more at the end, in any mode.
       save_summary: Whether to write TensorBoard events and `history.csv`.
       train_actions: Called with the logs after each training loop.
       eval_actions: Called with the logs after each evaluation.
       trainer: A trainer created by the caller instead of the default one, or a function that creates it from `params`.
-      hooks: What else takes part in training, see `everstep.loop.hooks.Hook`.
+      hooks: Further participants in the loop, see `everstep.loop.hooks.Hook`.
       schedule: Epochs, where windows, evaluations and saves follow them instead of the intervals in `params`.
-      checkpoint: The checkpoint to evaluate, a directory named by its step, in place of the newest one. Nothing in
+      checkpoint: The checkpoint to evaluate, a directory named by its step, instead of the newest one. Nothing in
         the run changes: no actions are run.
-      init_fn: Gives the model its initial weights instead of `task.initialize`; not called on resume.
+      init_fn: Sets the model's initial weights instead of `task.initialize`; not called on resume.
       experiment: The experiment's registered name, for the record.
       export: Whether to export the model when training is done.
       verbose: Whether to print progress to standard error; 2 for all but the numbers.
       allow_change: Keys, such as `runtime.backend`, that a resumed run may change although they alter what it
-        computes; one that holds others covers them.
-      header: What `config.yaml` holds beside the values, so that it repeats the run: `experiment`, `imports`, `gin`.
-      record: What `run.json` holds beside what is recorded anyway: under a name of the caller's own, or `data` for
-        further fingerprints.
+        computes; a section covers its keys.
+      header: Additional keys of `config.yaml`, so that the file repeats the run: `experiment`, `imports`, `gin`.
+      record: Additional keys of `run.json`, under a name of the caller's own, or `data` for further fingerprints.
       code_root: The directory of the code to record; by default the working directory.
-      keep: Whether the directory is kept; where it is thrown away, no checkpoint and no record is written.
-      at_end: Called with the run when training is done, while the directory is still locked by this process. What it
-        puts into the run's `record` is written with the end of the attempt.
+      keep: Whether the directory is kept; if not, no checkpoint and no record is written.
+      at_end: Called with the run when training is done, while this process still holds the directory's lock. What it
+        adds to the run's `record` is written with the end of the attempt.
 
     Returns:
       The model, and the logs of the last evaluation (of the last loop in mode `train`).
@@ -158,18 +144,16 @@ def run_experiment(
     allow_change = [allow_change] if isinstance(allow_change, str) else list(allow_change)
 
     with contextlib.ExitStack() as stack:
-        # Open the run: lock the directory, catch signals, open the checkpoints.
+        # Open the run: lock the directory, handle signals, open the checkpoints.
         stack.push(functools.partial(_announce_interruption, say if verbose else None, keep))
         directory = stack.enter_context(working_copy(model_dir, training, follow=mode is Mode.CONTINUOUS_EVAL))
-        run = Run.open(directory, experiment or task.name, keras.backend.backend())
-        run.is_kept = keep
-        run.code_root = run.code_root if code_root is None else Path(code_root)
+        run = Run.open(directory, experiment or task.name, keras.backend.backend(), code_root=code_root, is_kept=keep)
         guard: Any = stack.enter_context(_guarded(run, params)) if training else NoGuard()
         stack.enter_context(entered(distribution_strategy or configured_strategy(params.runtime)))
         stack.enter_context(precision(params.runtime.mixed_precision_dtype))
         checkpointer = stack.enter_context(_checkpoints(run, params.trainer, training, checkpoint))
 
-        # Build: what was configured, compared with what the newest checkpoint was trained with; then the trainer.
+        # Build: the configuration, compared with that of the newest checkpoint; the trainer; the loop around it.
         if training and params.trainer.optimizer_config.open_length is not None:
             params = params.replace(trainer=_with_schedule(params, task, checkpointer, say))
         stored = params.replace(runtime={"backend": keras.backend.backend()})
@@ -179,44 +163,44 @@ def run_experiment(
         elif trainer is None:
             trainer = create_trainer(params, task, train=training, evaluate=evaluating)
         stack.callback(trainer.close)
-        params = params.replace(trainer=_plan(mode, params, task, trainer))
+        params = params.replace(trainer=_trainer_in_steps(mode, params, task, trainer))
         config = params.trainer
+        facts = LiveFacts(run, trainer)
         console = ConsoleTracker(
-            config.train_steps or 0, None if verbose == 1 else io.StringIO(), history=run.directory / "history.csv"
+            config.train_steps or 0,
+            None if verbose == 1 else io.StringIO(),
+            history=run.directory / "history.csv",
+            facts=facts,
         )
-        attempt = Attempt(run, trainer, _text(stored, header) if keep else "", allow_change) if training else None
+        attempt = None
+        if training:
+            attempt = Attempt(run, trainer, _config_text(stored, header) if keep else "", allow_change)
         tracker = Throughput(create_tracker(run, stored, console, attempt, save_summary, trainer), trainer)
-        taking_part: list[Hook] = []
         if checkpoint is None:
             configured = ConfiguredActions(params, trainer, run.directory, mode)
             train_actions = [*configured.train_actions, *train_actions]
             eval_actions = [*configured.eval_actions, *eval_actions]
-            taking_part = [*hooks, configured]
+            hooks = [*hooks, configured]
+        else:
+            train_actions, eval_actions, hooks = (), (), []
         if attempt:
-            taking_part = [_Progress(console, run, guard), *taking_part, attempt]
-            taking_part.append(Profile(trainer, config, run.directory, say))
-            if not any(hook.name == LearningRate.name for hook in taking_part):
-                taking_part.append(LearningRate(constant_rate(trainer.optimizer)))
-        controller = Controller(
+            hooks = [Progress(console, run, guard), *hooks, attempt, Profile(trainer, config, run.directory, say)]
+            if not any(hook.name == LearningRate.name for hook in hooks):
+                hooks.append(LearningRate(constant_rate(trainer.optimizer)))
+        controller = _create_controller(
+            config,
             trainer=trainer if training else None,
             evaluator=trainer,
-            steps_per_loop=config.steps_per_loop,  # type: ignore[arg-type]
             checkpointer=checkpointer if keep else None,
-            checkpoint_interval=config.checkpoint_interval,  # type: ignore[arg-type]
-            checkpoint_seconds=config.checkpoint_seconds,
-            save_failure=config.save_failure,
             tracker=tracker,
-            summary_interval=config.summary_interval,  # type: ignore[arg-type]
-            train_actions=train_actions if checkpoint is None else (),
-            eval_actions=eval_actions if checkpoint is None else (),
-            hooks=taking_part,
+            train_actions=train_actions,
+            eval_actions=eval_actions,
+            hooks=[*hooks, facts],
             schedule=schedule,
-            recovery=Recovery(config.loss_upper_bound, config.recovery_begin_steps, config.recovery_max_trials),
             stop_requested=guard.stop_requested,
         )
-        console.facts = LiveFacts(run, trainer, controller.saver)
 
-        # Restore the newest checkpoint, or begin with the initial weights; say what is going to happen.
+        # Restore the newest checkpoint, or begin with the initial weights; report what is going to happen.
         step = None if checkpoint is None else int(Path(checkpoint).name)
         if _restore(controller, config, mode, init_fn or task.initialize, run, say, step) and training:
             _require_reachable(controller, schedule, config, stored.trainer)
@@ -228,29 +212,23 @@ def run_experiment(
             evaluations = "at intervals" if mode is Mode.TRAIN_AND_EVAL else "at the end" if evaluating else "never"
             _announce_plan(controller, trainer, config, evaluations, say)
         if attempt and evaluating and checkpointer.latest() is None and config.sanity_validation_steps:
-            begin = time.perf_counter()
-            count = controller.try_evaluation(config.sanity_validation_steps)
-            batches = "1 batch" if count == 1 else f"{count} batches"
-            say(f"sanity validation: evaluating works ({batches}, {time.perf_counter() - begin:.1f} s)")
+            _check_evaluation(controller, config.sanity_validation_steps, say)
 
         # Run.
-        recorded = contextlib.nullcontext()  # type: contextlib.AbstractContextManager[None]
+        recorded: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if attempt:
             recorded = attempt.recorded(config.train_steps, changes, guard.last_beat)
         with recorded, contextlib.closing(tracker):
             if attempt:
-                _add_to_record(run, {"mode": mode.value, **(record or {})})
+                run.add({"mode": mode.value, **(record or {})})
             tracker.start(trainer.global_step)
             with watched(tracker, run.directory, config.tracking.system_seconds, lambda: trainer.global_step):
                 logs = _run_mode(controller, mode, config, run_post_eval or mode is Mode.TRAIN_AND_POST_EVAL)
             trainer.close()
 
-            # Finish: all is trained and saved; what is left when a stop is requested, the next attempt does.
-            if (
-                training
-                and (keep or verbose)
-                and (figures := cost.measure(run.record, trainer, controller.training_time))
-            ):
+            # Finish: everything is trained and saved. If a stop is requested, the next attempt does the rest.
+            measured = training and (keep or verbose)
+            if measured and (figures := cost.measure(run.record, trainer, controller.training_time)):
                 say(f"cost {figures}")
             if training and export:
                 _raise_if_stop_requested(guard)
@@ -259,32 +237,14 @@ def run_experiment(
                 _raise_if_stop_requested(guard)
                 attempt.require_digests()
                 at_end(run)
-        _raise_if_stop_requested(guard)  # all is done, but who requested the stop is answered
+        _raise_if_stop_requested(guard)  # everything is done, but a requested stop still sets the exit code
         if training and len(run.record["attempts"]) > 1:
             say(f"goodput {goodput(run.record)}")
         return trainer.model, logs
 
 
-class _Progress(Hook):
-    """Shows and records how far training is, and gives a sign of life, after each compiled call."""
-
-    def __init__(self, console: ConsoleTracker, run: Run, guard: Any) -> None:
-        self._console, self._run, self._guard = console, run, guard
-
-    def on_call_end(self, step: int) -> None:
-        """Comes first of all hooks: whatever they do now, the step is done."""
-        self._console.progress(step)
-        self._run.mark_first_step()
-        self._guard.keep_going(step)
-
-    def on_rollback(self, steps: int) -> None:
-        """Records that steps are computed again, and where a kill would leave the run."""
-        self._run.add_recomputed_steps(steps)
-        self._guard.keep_going(self._run.step)
-
-
 def _announce_interruption(say: Callable[[str], None] | None, keeps: bool, kind: Any, error: Any, frames: Any) -> None:
-    """Says, when all is saved, that a stop was requested; the error notes that this was said."""
+    """Prints, after everything is saved, that a stop was requested, and marks the error as announced."""
     if isinstance(error, Interrupted):
         error.keeps = keeps
         if say is not None:
@@ -294,13 +254,13 @@ def _announce_interruption(say: Callable[[str], None] | None, keeps: bool, kind:
 
 @contextlib.contextmanager
 def _guarded(run: Run, params: ExperimentConfig) -> Iterator[Guard]:
-    """Locks the directory; removes it again if this attempt created it, failed, and ran no step."""
+    """Locks the directory; removes it again if this attempt created it and failed before its first step."""
     try:
         compiled = backend.keep_compiled(str(run.directory / ".compiled")) if run.is_kept else contextlib.nullcontext()
         with Guard(run.directory, params.runtime) as guard, compiled:
             run.reload()
             yield guard
-    except Interrupted:  # what is there helps the next attempt: a compiled program, the run's id
+    except Interrupted:  # the next attempt uses what is there: compiled programs, the run's id
         raise
     except BaseException:
         run.discard()
@@ -313,7 +273,7 @@ def _checkpoints(
 ) -> Iterator[OrbaxCheckpointer]:
     """Opens the run's checkpoints, or those beside `checkpoint`; closes them at the end.
 
-    A save that failed does not hide an error that is being raised.
+    A failed save does not hide an error that is being raised.
     """
     retention = Retention(
         newest=config.max_to_keep,
@@ -356,7 +316,7 @@ def _check(params: ExperimentConfig, model_dir: Any, strategy: Any) -> None:
 def _changes(
     checkpointer: OrbaxCheckpointer, run: Run, params: ExperimentConfig, allow: list[str], header: Mapping[str, Any]
 ) -> list[Change]:
-    """Returns what has changed since the newest checkpoint was trained; refuses what alters its arithmetic."""
+    """Returns the changes since the newest checkpoint was trained; refuses those that alter what the run computes."""
     if checkpointer.latest() is None:
         check_keys(run.directory, params, allow)
         return []
@@ -365,16 +325,16 @@ def _changes(
 
 
 def _used_config(checkpointer: OrbaxCheckpointer) -> str:
-    """Returns the configuration that the newest checkpoint was trained with; empty where it does not say."""
+    """Returns the configuration that the newest checkpoint was trained with; empty if it is unknown."""
     return str(checkpointer.newest_meta().get("extra", {}).get(Attempt.name, {}).get("config", ""))
 
 
 def _with_schedule(
     params: ExperimentConfig, task: Task, checkpointer: OrbaxCheckpointer, say: Callable[[str], None]
 ) -> TrainerConfig:
-    """Returns the trainer's section with a learning rate as long as training: nobody has set its length.
+    """Returns the trainer's section with a learning-rate schedule as long as training, whose length is not set.
 
-    A run that resumes keeps the length that it began with, however long it is trained now.
+    A resumed run keeps the length that it began with, however long it is trained now.
     """
     config = params.trainer
     key = f"trainer.optimizer_config.{config.optimizer_config.open_length}"
@@ -391,7 +351,7 @@ def _with_schedule(
 
 
 def _train_steps(params: ExperimentConfig, task: Task) -> int | None:
-    """Returns how long training is in steps; for epochs the data says it."""
+    """Returns the number of training steps; epochs are converted by the length of the data."""
     config = params.trainer
     if config.train_steps is not None:
         return config.train_steps
@@ -399,8 +359,8 @@ def _train_steps(params: ExperimentConfig, task: Task) -> int | None:
     return in_steps(config, batches).train_steps
 
 
-def _plan(mode: Mode, params: ExperimentConfig, task: Task, trainer: Trainer) -> TrainerConfig:
-    """Returns the trainer's section in steps; as it is, where nothing in it that counts steps will be used."""
+def _trainer_in_steps(mode: Mode, params: ExperimentConfig, task: Task, trainer: Trainer) -> TrainerConfig:
+    """Returns the trainer's section with all intervals in steps; unchanged where this mode uses none of them."""
     config = params.trainer
     if not mode.trains and (mode is Mode.EVAL or config.epochs is None):
         return config
@@ -411,7 +371,7 @@ def _plan(mode: Mode, params: ExperimentConfig, task: Task, trainer: Trainer) ->
 
 
 def _training_data(params: ExperimentConfig, task: Task) -> Stream:
-    """Returns the data that another process trains on: continuous_eval has to know when that one is done."""
+    """Returns the training data, to count its batches: continuous_eval needs to know when the trainer is done."""
     data = params.task.train_data.replace(is_training=True)
     data = data if data.seed is not None else data.replace(seed=params.runtime.seed)
     try:
@@ -419,6 +379,24 @@ def _training_data(params: ExperimentConfig, task: Task) -> Stream:
     except UsageError as error:
         reason = f"needs the length of {{data}}: {error}"
         raise UsageError(reason, key="trainer.epochs", mentions={"data": "task.train_data"}) from error
+
+
+def _create_controller(config: TrainerConfig, **parts: Any) -> Controller:
+    """Returns the loop over `parts`, with the intervals and limits of the trainer's section, which is in steps."""
+    return Controller(
+        steps_per_loop=config.steps_per_loop,  # type: ignore[arg-type]
+        checkpoint_interval=config.checkpoint_interval,  # type: ignore[arg-type]
+        checkpoint_seconds=config.checkpoint_seconds,
+        save_failure=config.save_failure,
+        summary_interval=config.summary_interval,  # type: ignore[arg-type]
+        recovery=Recovery(
+            config.loss_upper_bound,
+            config.recovery_begin_steps,
+            config.recovery_max_trials,
+            watched=getattr(parts["trainer"], "watched_log", "training_loss"),
+        ),
+        **parts,
+    )
 
 
 def _restore(
@@ -430,7 +408,7 @@ def _restore(
     say: Callable[[str], None],
     step: int | None,
 ) -> bool:
-    """Restores the newest checkpoint, or that of `step`; in a run that has none, gives the model its initial weights.
+    """Restores the newest checkpoint, or that of `step`; in a run without one, sets the model's initial weights.
 
     Returns:
       Whether a checkpoint was restored.
@@ -459,10 +437,10 @@ def _restore(
 def _require_reachable(
     controller: Controller, schedule: EpochSchedule | None, config: TrainerConfig, configured: TrainerConfig
 ) -> None:
-    """Refuses to end before the step that the restored run is at: what it has learned since cannot be undone.
+    """Refuses a target that the restored run has passed already: training cannot be undone.
 
     Raises:
-      UsageError: The run is beyond that step.
+      UsageError: The run is beyond the target.
     """
     step = controller.step
     if schedule is not None:
@@ -478,9 +456,9 @@ def _require_reachable(
 
 
 def _reported(reports: Any, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Says where initial weights came from, and returns it for the record; `reports` is one, a list of them, or none.
+    """Prints where initial weights came from, and returns it for the record; `reports` is one, several, or None.
 
-    What a file does not have, whoever read it has warned of.
+    Incomplete files are not printed: the code that read them has warned already.
     """
     listed = [report for report in nest.flatten([reports]) if isinstance(report, Report)]
     for report in listed:
@@ -500,13 +478,13 @@ def _announce_changes(changes: Iterable[Change], trainer: Trainer, say: Callable
 def _announce_plan(
     controller: Controller, trainer: Trainer, config: TrainerConfig, evaluations: str, say: Callable[[str], None]
 ) -> None:
-    """Says what is about to be trained or evaluated: the model, a batch's shapes, the plan.
+    """Prints what is about to be trained or evaluated: the model, a batch's shapes, the plan.
 
     Args:
       controller: The loop.
-      trainer: What it trains or evaluates.
+      trainer: The trainer with the model and the data.
       config: The trainer's section, in steps.
-      evaluations: When it is evaluated: `at intervals`, `at the end` or `never`.
+      evaluations: When evaluations run: `at intervals`, `at the end` or `never`.
       say: Called with each line.
     """
     saver = controller.saver
@@ -535,10 +513,12 @@ def _announce_plan(
         say("trainer.checkpoint_interval=0: nothing is saved before training is done, or a stop is requested")
 
 
-def _add_to_record(run: Run, extra: Mapping[str, Any]) -> None:
-    """Writes what the caller adds to the record, at once: a run that is killed has it, too."""
-    run.record |= {**extra, "data": {**run.record["data"], **extra.get("data", {})}}
-    run.update(run.step, run.record["epoch"])
+def _check_evaluation(controller: Controller, steps: int, say: Callable[[str], None]) -> None:
+    """Evaluates some batches before the first step, so that errors in the evaluation show at once."""
+    begin = time.perf_counter()
+    count = controller.try_evaluation(steps)
+    batches = "1 batch" if count == 1 else f"{count} batches"
+    say(f"sanity validation: evaluating works ({batches}, {time.perf_counter() - begin:.1f} s)")
 
 
 def _run_mode(controller: Controller, mode: Mode, config: Any, post_eval: bool) -> Logs:
@@ -559,8 +539,8 @@ def _run_mode(controller: Controller, mode: Mode, config: Any, post_eval: bool) 
 
 
 def _raise_if_stop_requested(guard: Any) -> None:
-    if leaving := guard.stop_requested():
-        raise leaving
+    if interrupted := guard.stop_requested():
+        raise interrupted
 
 
 def _ignore(line: str) -> None:
@@ -568,18 +548,18 @@ def _ignore(line: str) -> None:
 
 
 def _say(line: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it any more: no reason to stop
+    with contextlib.suppress(OSError):  # a closed pipe or terminal does not stop training
         text = redaction.text(line)
         print(text if "\n" in text else wrapped(text.split(" "), " ", sys.stderr), file=sys.stderr)
 
 
-def _text(params: ExperimentConfig, header: Mapping[str, Any]) -> str:
-    """Returns `config.yaml`: what repeats the run, and no secret."""
+def _config_text(params: ExperimentConfig, header: Mapping[str, Any]) -> str:
+    """Returns the text of `config.yaml`, which repeats the run; without secrets."""
     return dialect.dump(redaction.tree(dialect.escaped({**header, **params.as_dict()})))
 
 
 def _export(trainer: Trainer, directory: Path) -> None:
-    """Exports the model as it was evaluated: with its averaged weights, where there are such."""
+    """Exports the model as it was evaluated: with averaged weights, if the optimizer keeps an average."""
     sample = sample_inputs(trainer.model, unpack(trainer.example)[0])
     with evaluated_weights(trainer.optimizer), random_state.untouched():
         written = export_all(trainer.model, directory / "export", sample)

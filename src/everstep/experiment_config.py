@@ -45,7 +45,7 @@ class Mode(enum.StrEnum):
 
 @dataclasses.dataclass
 class ExperimentConfig(Config):
-    """Everything that decides how a run goes.
+    """The configuration of a run.
 
     @everstep.register_experiment("mnist/small")
     def small():
@@ -55,39 +55,40 @@ class ExperimentConfig(Config):
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     """What is learned, from which data."""
     trainer: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
-    """How long, with which optimizer, and what happens on the way."""
+    """How long to train, with which optimizer, and when to log, evaluate and save."""
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
-    """Where and how it computes."""
+    """Backend, devices, precision and seed."""
 
     @classmethod
     def from_yaml(cls, path: str | os.PathLike[str]) -> Self:
-        """Returns the configuration in a file: of the experiment it names, else of this class.
+        """Returns the configuration in a file: of the experiment that it names, else of this class.
 
-        A stored `config.yaml` names its experiment, whose registered function knows the classes that a file cannot
-        say; the file's values are laid over what it returns. A module of your own that registers the experiment has
-        to be imported before; what the file says under `imports` and `gin` is left to the command line.
+        A stored `config.yaml` names its experiment, whose registered function returns the classes that a file cannot
+        contain; the file's values are applied to what it returns. A module of your own that registers the experiment
+        has to be imported before; `imports` and `gin` in the file are used by the command line only.
 
         Raises:
-          UsageError: The file cannot be read, the experiment is not registered, or everything wrong in the values,
-            each with its line.
+          UsageError: The file cannot be read, the experiment is not registered, or values are invalid, each with its
+            line.
         """
         config = read_experiment(path, otherwise=cls)
         if not isinstance(config, cls):
-            raise UsageError(f"{path}: expected {cls.__name__}, but its experiment has {type(config).__name__}")
+            reason = f"expected {cls.__name__}, but its experiment has {type(config).__name__}"
+            raise UsageError(reason, key=str(path))
         return config
 
 
 def with_schedule(params: ExperimentConfig) -> ExperimentConfig:
-    """Returns a configuration with the length of its learning rate, where that follows the number of steps."""
+    """Returns a configuration whose learning-rate schedule has a length, if that follows the number of steps."""
     return params.replace(trainer=params.trainer.with_schedule())
 
 
 def read_experiment(path: str | os.PathLike[str], otherwise: Callable[[], ExperimentConfig]) -> ExperimentConfig:
-    """Returns a file's values laid over the experiment that it names, as `ExperimentConfig.from_yaml` does.
+    """Returns the experiment that a file names, with the file's values, as `ExperimentConfig.from_yaml` does.
 
     Args:
       path: The file.
-      otherwise: Makes the config to lay them over where the file names none.
+      otherwise: Creates the config if the file names no experiment.
 
     Raises:
       UsageError: As `ExperimentConfig.from_yaml`.
@@ -101,24 +102,27 @@ def _registered(name: str, origin: str) -> ExperimentConfig:
     try:
         config = get_exp_config(name)
     except UsageError as error:
-        raise UsageError(f"experiment: {error} (from {origin})") from None
+        problems = [dataclasses.replace(p, key=p.key or "experiment", origin=origin) for p in error.problems]
+        raise UsageError(problems) from None
     return as_experiment(name, config)
 
 
 def as_experiment(name: str, config: Config) -> Any:
-    """Returns what an experiment's function returned: an ExperimentConfig, or a config of another class with its parts.
+    """Returns what an experiment's function returned: an ExperimentConfig, or another config with the same sections.
 
     Raises:
-      UsageError: A part is missing, or is of a class that nothing here can read.
+      UsageError: A section is missing, or is of another class.
     """
     if isinstance(config, ExperimentConfig):
         return config
     parts: dict[str, type[Config]] = {"task": Config, "trainer": TrainerConfig, "runtime": RuntimeConfig}
     for key, cls in parts.items():
         if not isinstance(config.get(key), cls):
-            held = f"whose {key} is a {type(config.get(key)).__name__}" if key in config else f"which has no {key}"
+            found = f"whose {key} is a {type(config.get(key)).__name__}" if key in config else f"which has no {key}"
             raise UsageError(
-                f"experiment {name!r} must return an ExperimentConfig, received {type(config).__name__}, {held}: a "
-                "config of another class needs task (a Config), trainer (a TrainerConfig) and runtime (a RuntimeConfig)"
+                f"must return an ExperimentConfig, received {type(config).__name__}, {found}",
+                key=f"experiment {name!r}",
+                remedy="a config of another class needs task (a Config), trainer (a TrainerConfig) and runtime (a "
+                "RuntimeConfig)",
             )
     return config

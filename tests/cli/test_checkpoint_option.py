@@ -139,7 +139,7 @@ def test_an_export_of_an_export(run: Path, tmp_path: Path, capsys: Any, monkeypa
 @pytest.mark.parametrize("command", ["eval", "export"])
 @pytest.mark.parametrize(
     ("wanted", "said"),
-    [("6", "has no step 6; there are: 4, 8, 12"), ("4,4", "a step counts once"), ("newest", "expected a step, best")],
+    [("6", "has no step 6: there are: 4, 8, 12"), ("4,4", "a step counts once"), ("newest", "expected a step, best")],
 )
 def test_what_is_refused(run: Path, command: str, wanted: str, said: str, capsys: Any) -> None:
     capsys.readouterr()

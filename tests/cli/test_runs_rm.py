@@ -59,20 +59,20 @@ def test_trackers_keep_what_they_have(everstep: Any) -> None:
 
 
 REFUSED = {
-    "nowhere": "there is no directory 'nowhere'",
-    ".": "'.' is or holds the working directory",
-    "/": "'/' is or holds the working directory",
-    "..": "'..' is or holds the working directory",
-    "runs/a/../../.": "is or holds the working directory",
-    str(Path.home()): "is or holds your home directory",
-    "runs": "'runs' is no run, but holds some, such as 'runs/a': name the runs",
-    "empty": "'empty' is not a run directory: there is no run.json in it",
-    "runs/a/checkpoints": "'runs/a/checkpoints' is not a run directory",
-    "runs/a/run.json": "there is no directory 'runs/a/run.json'",
-    "link": "'link' is a link to ",
+    "nowhere": "nowhere: there is no such directory",
+    ".": ".: is or contains the working directory",
+    "/": "/: is or contains the working directory",
+    "..": "..: is or contains the working directory",
+    "runs/a/../../.": "is or contains the working directory",
+    str(Path.home()): "is or contains your home directory",
+    "runs": "runs: is not a run, but contains some, such as 'runs/a': specify the runs to remove",
+    "empty": "empty: is not a run directory: it has no run.json",
+    "runs/a/checkpoints": "runs/a/checkpoints: is not a run directory",
+    "runs/a/run.json": "runs/a/run.json: there is no such directory",
+    "link": "link: is a link to ",
     "damaged": "is not valid JSON",
-    "project": "'project' is a project, there is pyproject.toml in it",
-    "outer": "'outer' holds other runs, such as 'outer/inner/deep'",
+    "project": "project: is a project: it contains pyproject.toml",
+    "outer": "outer: contains other runs, such as 'outer/inner/deep'",
     "s3://bucket/run": "is at a URL: remove it with the store's own tools",
 }
 
@@ -95,7 +95,7 @@ def test_a_run_that_is_trained_is_left_alone(everstep: Any) -> None:
     with RunLock(run):
         outcome = everstep("runs", "rm", "runs/a", "--yes")
         assert outcome.code == 2
-        assert "'runs/a' is being trained" in outcome.err
+        assert "runs/a: is being trained" in outcome.err
     (run / ".lock.json").write_text(json.dumps({"host": "another", "pid": 1}))
     assert "runs/a/.lock.json" in everstep("runs", "rm", "runs/a", "--yes").err
     (run / ".lock.json").unlink()
@@ -134,7 +134,10 @@ def test_of_a_projects_run_the_users_files_stay(everstep: Any) -> None:
     for name in ("run.json", "checkpoints"):
         (folder / name).symlink_to(f"training/{name}")
     (folder / "exported").mkdir()
-    assert "is a part of the run 'runs/base': name that" in everstep("runs", "rm", "runs/base/training", "--yes").err
+    assert (
+        "is a part of the run 'runs/base': specify the whole run"
+        in everstep("runs", "rm", "runs/base/training", "--yes").err
+    )
     assert everstep("runs", "rm", "runs/base", "--yes").out.splitlines()[-1] == (
         "removed runs/base (your own files in it stay)"
     )

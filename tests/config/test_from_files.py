@@ -199,7 +199,7 @@ def test_a_file_that_names_no_experiment_is_of_the_class_itself(tmp_path: Path):
         ("\nexperiment: 3", r"experiment: received 3, expected text \(from .*c\.yaml:2\)"),
         ("experiment: mnist/mlp\ntask:\n  model: {unist: 3}", r"task\.model\.unist: .*'units'.*c\.yaml:3\)"),
         ("experiment: mnist/mlp\ntask: {layers: []}", r"task\.layers: .*unknown key.*c\.yaml:2\)"),
-        ("experiment: own/layer", "experiment 'own/layer' must return an ExperimentConfig, received Layer"),
+        ("experiment: own/layer", "experiment 'own/layer': must return an ExperimentConfig, received Layer"),
         ("trainer: {train_steps: no}", r"trainer\.train_steps: received 'no'.*c\.yaml:1\)"),
         ("experimnet: mnist/mlp", r"experimnet: .*unknown key.*c\.yaml:1\)"),
     ],

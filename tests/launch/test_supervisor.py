@@ -20,7 +20,7 @@ from everstep.run.record import Run, read
 RUN = (
     COUNT
     + """
-from everstep.run.heartbeat import Heartbeat
+from everstep.run.lock import Heartbeat
 from everstep.run.launcher import announce
 announce("run", {requeue})
 heart = Heartbeat("run", share=1)

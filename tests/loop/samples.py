@@ -30,7 +30,7 @@ class SavedCounter(Counter):
     """One that can be saved, too."""
 
     def state(self, into=None):
-        if self.global_step:  # the state before the first step is only looked at
+        if self.global_step:  # the state before the first step is only checked
             self.events.append(f"save {self.global_step}")
         return {"steps": np.array(self.global_step)}, {"step": self.global_step}
 

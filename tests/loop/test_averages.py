@@ -50,7 +50,7 @@ def test_a_job_that_only_evaluates_has_the_averages_too(tmp_path):
 
 
 class Compiled(TinyTask):
-    """Its model brings its own optimizer, which keeps an average that nobody evaluates."""
+    """Its model brings its own optimizer, which keeps an average that is not evaluated."""
 
     def build_model(self):
         model = super().build_model()

@@ -43,7 +43,7 @@ class Training:
         self.model.stop_training = False
         with self.state.resuming():
             self.list.on_train_begin()
-        self.state.look()
+        self.state.observe()
         if saved is not None:
             arrays, meta = saved
             self.state.restore(arrays, json.loads(json.dumps(meta)))
@@ -138,7 +138,7 @@ def test_arrays_have_stable_keys_and_are_copies():
     assert arrays[f"{prefix}/1"].tolist() == [0.0]
 
 
-def test_csv_log_that_is_gone(tmp_path, caplog):
+def test_missing_csv_log(tmp_path, caplog):
     first = Training([callbacks.CSVLogger(tmp_path / "log.csv")]).begin().run([0, 1])
     saved = first.state.state()
     first.list.on_train_end()
@@ -193,7 +193,7 @@ def test_going_back_in_the_same_process():
     """To a state in which some attributes had not changed yet."""
     training = Training([Mine()]).begin()
     mine, saved = training.list.callbacks[0], training.state.state()
-    training.run([0, 1]).state.look()
+    training.run([0, 1]).state.observe()
     training.state.restore(*saved)
     assert (mine.best, mine.worst, mine.count, mine.name) == (math.inf, None, 5, "new")
     assert (mine.scores, mine.table) == ([], {"a": 1})
@@ -201,7 +201,7 @@ def test_going_back_in_the_same_process():
 
 
 class Told(callbacks.Callback):
-    """Says itself what to keep, and keeps it in what nobody else could save."""
+    """Defines its state itself, and holds it in an object that could not be saved otherwise."""
 
     def __init__(self):
         super().__init__()
@@ -238,7 +238,7 @@ class Odd(callbacks.Callback):
         self.plain = 0
 
 
-def test_what_cannot_be_saved_is_said_once(caplog):
+def test_warns_once_about_what_cannot_be_saved(caplog):
     training = Training([callbacks.History(), Odd(net := model())], of=net).begin()
     for _ in range(2):
         training.state.state()
@@ -264,7 +264,7 @@ def test_protocols_that_do_not_work():
     with pytest.raises(UsageError, match="Half: has get_state and no set_state"):
         CallbackState([Half()])
     with pytest.raises(UsageError, match=r"Unsaveable.get_state\(\): returned an object of type set"):
-        CallbackState([Unsaveable()]).look()
+        CallbackState([Unsaveable()]).observe()
 
 
 def test_other_callbacks_are_refused():

@@ -1,4 +1,4 @@
-"""A run that is asked to end in the middle of what belongs to a step: the next attempt does the rest, once."""
+"""A run that is stopped while a step is being finished: the next attempt does the rest, once."""
 
 import numpy as np
 import pytest
@@ -11,30 +11,30 @@ from everstep.loop.recovery import Recovery
 from everstep.tracking.tracker import MemoryTracker
 
 
-class Asked(SystemExit):
+class Stopped(SystemExit):
     pass
 
 
 class Evaluated(SavedCounter):
     """The best is at step 10."""
 
-    def __init__(self, asked):
+    def __init__(self, stop_requested):
         super().__init__()
-        self.asked = asked
+        self.stop_requested = stop_requested
 
     def window_logs(self):
         return {"training_loss": 1.0}
 
     def evaluate(self, num_steps):
         self.events.append(f"evaluate {self.global_step}")
-        if self.asked(self.events):
-            raise Asked(143)
+        if self.stop_requested(self.events):
+            raise Stopped(143)
         return {"accuracy": 0.99 if self.global_step == 10 else 0.5}
 
 
-def attempt(directory, until, asked=lambda events: False, **settings):
+def attempt(directory, until, stop_requested=lambda events: False, **settings):
     """Trains, evaluating each 5 steps; returns what happened, and which steps are kept."""
-    trainer = Evaluated(asked)
+    trainer = Evaluated(stop_requested)
     checkpointer = OrbaxCheckpointer(directory, Retention(2, best=1, metric="accuracy"), run="r")
     controller = Controller(
         trainer=trainer,
@@ -42,14 +42,14 @@ def attempt(directory, until, asked=lambda events: False, **settings):
         steps_per_loop=5,
         checkpointer=checkpointer,
         checkpoint_interval=5,
-        stop_requested=lambda: Asked(143) if asked(trainer.events) else None,
+        stop_requested=lambda: Stopped(143) if stop_requested(trainer.events) else None,
         train_actions=[lambda logs: trainer.events.append(f"act {trainer.global_step}")],
         **settings,
     )
     controller.restore_checkpoint()
     try:
         controller.train_and_evaluate(until, eval_interval=5)
-    except Asked:
+    except Stopped:
         trainer.events.append("left")
     checkpointer.close()
     return trainer.events, checkpointer.steps()
@@ -80,7 +80,7 @@ def test_a_window_that_an_earlier_attempt_trained_has_no_rate(tmp_path):
 
 
 def test_an_old_alarm_does_not_keep_a_run_from_saving(tmp_path):
-    """Where training goes on whatever the loss is, only the state itself is judged."""
+    """Where training continues whatever the loss is, only the state itself is checked."""
     recovery = Recovery(upper_bound=0.01, max_trials=-1)
     _, steps = attempt(tmp_path, 40, lambda events: "evaluate 10" in events, recovery=recovery)
     assert recovery.alarm
@@ -103,7 +103,7 @@ def test_an_earlier_failure_does_not_keep_a_run_from_saving(tmp_path, monkeypatc
     assert "step 10 could not be saved" in caplog.text
 
 
-def test_what_is_infinite_from_the_start_is_saved(tmp_path):
+def test_initial_infinities_are_saved(tmp_path):
     class Best(Evaluated):
         def state(self, into=None):
             return {"task.best": np.array(np.inf)}, {"step": self.global_step}

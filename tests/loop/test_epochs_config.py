@@ -72,7 +72,7 @@ def test_intervals_of_another_form_are_refused(value):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"train_steps": None}, "train_steps: received None, and epochs is None as well: set one of them"),
+        ({"train_steps": None}, "train_steps: received None, and epochs is None, too: set one of them"),
         ({"epochs": 0}, "epochs: received 0.0, must be more than 0"),
         ({"epochs": -1.5}, "epochs: received -1.5, must be more than 0"),
         ({"epochs": float("inf")}, "epochs: received inf"),
@@ -148,7 +148,7 @@ def test_multiples_are_checked_in_steps():
 # -- in a run: an epoch of the tiny task has 5 steps -------------------------------------------------------------------
 
 IN_EPOCHS = {"epochs": 2.4, "steps_per_loop": "0.8 epochs", "validation_interval": "1.6 epochs"}
-IN_EPOCHS |= {"checkpoint_interval": "1.6 epochs"}  # as tiny_params() says in steps
+IN_EPOCHS |= {"checkpoint_interval": "1.6 epochs"}  # as tiny_params() has it in steps
 
 
 def epochs_params(**trainer):
@@ -190,7 +190,7 @@ def test_configuration_is_stored_in_epochs(finished):
 
 
 @pytest.mark.backend
-def test_plan_is_told_in_steps(finished, capsys):
+def test_plan_is_announced_in_steps(finished, capsys):
     run("train_and_eval", finished[0], params=epochs_params(epochs=2.6), verbose=True)
     printed = capsys.readouterr().err
     assert "plan: steps 12 to 13, log every 4, evaluate every 8, save every 8" in printed
@@ -207,7 +207,7 @@ def test_evaluation_needs_no_training_data(finished):
             return super().build_inputs(params, input_context)
 
     assert "mae" in run("eval", finished[0], task=NoTraining(), params=epochs_params())[1]
-    with pytest.raises(UsageError, match=r"trainer.epochs: .*task.train_data.*: there are no files here"):
+    with pytest.raises(UsageError, match=r"trainer.epochs: .*task.train_data.*there are no files here"):
         run("continuous_eval", finished[0], task=NoTraining(), params=epochs_params())
     by_steps = epochs_params(train_steps=12, epochs=None)
     assert "mae" in run("continuous_eval", finished[0], task=NoTraining(), params=by_steps)[1]
@@ -226,14 +226,14 @@ def test_data_of_unknown_length_needs_steps(tmp_path):
             x, y = super().build_inputs(params, input_context)
             return (lambda: iter([(x[:8], y[:8])] * 3)) if params.is_training else (x, y)
 
-    with pytest.raises(UsageError, match=r"trainer.epochs: received 2.4, but the training data does not say"):
+    with pytest.raises(UsageError, match=r"trainer.epochs: received 2.4, but the number of batches .* is unknown"):
         run("train", tmp_path / "run", task=Endless(), params=epochs_params())
     assert not (tmp_path / "run").exists()
     run("train", tmp_path / "run", task=Endless(), train_steps=4)
 
 
 @pytest.mark.backend
-def test_data_that_ends_is_told_in_steps(tmp_path):
+def test_data_that_ends_is_reported_in_steps(tmp_path):
     params = epochs_params()
     params.override({"task": {"train_data": {"repeat": False}}})
     with pytest.raises(TrainingError, match="ended after step 5"):

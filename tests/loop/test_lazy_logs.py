@@ -1,7 +1,7 @@
 from everstep.loop.lazy_logs import LazyLogs
 
 
-def test_fetched_once_and_only_when_looked_at():
+def test_fetched_once_and_only_when_read():
     calls = []
 
     def fetch():

@@ -196,7 +196,7 @@ def test_a_closing_evaluation_that_fails_loses_no_training(where, tmp_path):
     assert history(tmp_path / "run") == history(tmp_path / "whole")
 
 
-def test_an_evaluation_on_the_way_that_fails_loses_no_training(tmp_path):
+def test_a_failed_evaluation_loses_no_training(tmp_path):
     with pytest.raises(RuntimeError, match="in aggregate_logs"):
         FailingEvaluation("aggregate_logs", at=8).run(tmp_path / "run", checkpoint_interval=0)
     assert checkpoints(tmp_path / "run") == [8]
@@ -329,14 +329,14 @@ def test_evaluation_leaves_a_trainers_directory_alone(tmp_path):
 
 
 class AskedToEnd(TinyTask):
-    """Somebody asks for the end of the run while its model is built."""
+    """A stop is requested while its model is built."""
 
     def build_model(self):
         os.kill(os.getpid(), signal.SIGTERM)
         return super().build_model()
 
 
-def test_asked_to_end_before_the_first_step(tmp_path):
+def test_stop_requested_before_the_first_step(tmp_path):
     """Nothing is computed; what is there is kept for the next attempt, the run's id above all."""
     with pytest.raises(Interrupted) as interrupted:
         run("train", tmp_path / "run", AskedToEnd())
@@ -348,22 +348,22 @@ def test_asked_to_end_before_the_first_step(tmp_path):
     assert (again["id"], again["step"], len(again["attempts"])) == (record["id"], 12, 2)
 
 
-def test_a_program_that_is_asked_to_end_says_once_what_is_saved(tmp_path, capfd):
-    """Whoever catches it, a command line for example, knows that it is said."""
+def test_a_stopped_program_prints_once_what_is_saved(tmp_path, capfd):
+    """The error is marked as announced, so that a command line does not print it again."""
 
-    def ask(logs):
+    def request_stop(logs):
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted) as interrupted:
-        run("train", tmp_path / "run", train_actions=[ask], verbose=True)
-    said = f"SIGINT: the state is saved at step {interrupted.value.saved}; the same command resumes from there"
+        run("train", tmp_path / "run", train_actions=[request_stop], verbose=True)
+    message = f"SIGINT: the state is saved at step {interrupted.value.saved}; the same command resumes from there"
     assert exit_code(interrupted.value) == 130
-    assert capfd.readouterr().err.count(said) == 1
+    assert capfd.readouterr().err.count(message) == 1
     with pytest.raises(Interrupted) as interrupted:
-        run("train", tmp_path / "quiet", train_actions=[ask], verbose=False)
-    assert said not in capfd.readouterr().err
+        run("train", tmp_path / "quiet", train_actions=[request_stop], verbose=False)
+    assert message not in capfd.readouterr().err
     assert exit_code(interrupted.value) == 130
-    assert capfd.readouterr().err == f"everstep: {said}\n"
+    assert capfd.readouterr().err == f"everstep: {message}\n"
 
 
 class Reducing(TinyTask):
@@ -383,15 +383,15 @@ class Reducing(TinyTask):
 
 
 def test_a_reduced_loss_is_logged_beside_the_validation_loss(tmp_path, caplog):
-    """As Model Garden's trainer does it; what is no number is left out, and named once."""
+    """As in Model Garden's trainer; values that are no numbers are skipped, with one warning."""
     logs = run("train_and_eval", tmp_path / "run", Reducing())[1]
     plain = run("train_and_eval", tmp_path / "plain")[1]
     assert logs["validation_loss"] == plain["validation_loss"]
     assert (logs["loss"], logs["count"]) == (7.0, 13)
     assert "labels" not in logs
     assert record(tmp_path / "run")["metrics"]["validation"]["loss"] == 7.0
-    told = [line for line in caplog.messages if "reduce_aggregated_logs" in line]
-    assert told == [
+    warned = [line for line in caplog.messages if "reduce_aggregated_logs" in line]
+    assert warned == [
         "reduce_aggregated_logs returned a ndarray of shape (13, 1) for 'labels', which is not a single number "
         "and is not logged"
     ]
@@ -406,13 +406,13 @@ def test_a_reduced_loss_is_logged_beside_the_validation_loss(tmp_path, caplog):
         ("train_and_eval", False, "log every 4, evaluate every 8, save every 8"),
     ],
 )
-def test_the_plan_says_when_the_mode_evaluates(mode, post_eval, planned, tmp_path, capsys):
+def test_the_announced_plan_contains_when_the_mode_evaluates(mode, post_eval, planned, tmp_path, capsys):
     run(mode, tmp_path / "run", run_post_eval=post_eval, verbose=True, train_steps=4)
     assert f"plan: steps 0 to 4, {planned}\n" in capsys.readouterr().err
 
 
 class Unexportable(keras.Model):
-    """Once it is trained, nobody can call it."""
+    """Once it is trained, it cannot be called."""
 
     broken = False
 
@@ -422,7 +422,7 @@ class Unexportable(keras.Model):
 
     def call(self, x):
         if Unexportable.broken:
-            raise ValueError("nobody can call it")
+            raise ValueError("it cannot be called")
         return self.dense(x)
 
 

@@ -1,4 +1,4 @@
-"""Training in stages: what goes on, what begins anew, and the same bits after a kill in any stage."""
+"""Training in stages: what is carried over, what is not, and the same bits after a kill in any stage."""
 
 import json
 
@@ -69,7 +69,7 @@ def test_variables_that_still_fit_go_on(tmp_path, caplog):
     assert "step 8: stage 2 of 3" in caplog.text
     state, meta = saved(tmp_path)
     assert (meta["stage"], meta["step"]) == (1, 12)
-    assert state["optimizer/iteration"] == 12, "the optimizer's steps go on"
+    assert state["optimizer/iteration"] == 12, "the optimizer's steps continue"
     before, _ = saved(tmp_path, 8)
     assert before["model/dense_1/kernel"].shape == (5, 6)
     assert state["model/dense_1/kernel"].shape == (5, 9)
@@ -110,7 +110,7 @@ def test_interrupted_in_any_stage_ends_in_the_same_bits(tmp_path):
     assert resumed.built == [(0, False), (2, False)], "the stage of the checkpoint is built, and no other"
 
 
-# -- what goes on ------------------------------------------------------------------------------------------------------
+# -- what is carried over ----------------------------------------------------------------------------------------------
 
 
 class Stacking(Twice):
@@ -130,7 +130,7 @@ class Stacking(Twice):
         return model
 
 
-def test_a_model_that_comes_ready_is_trained_as_it_is(tmp_path):
+def test_without_carrying_the_model_is_trained_as_returned(tmp_path):
     params = tiny_params(train_steps=8, checkpoint_interval=4)
     params.override({"trainer": {"optimizer_config": {"learning_rate": {"constant": {"learning_rate": 0.0}}}}})
     task = Stacking()
@@ -142,7 +142,7 @@ def test_a_model_that_comes_ready_is_trained_as_it_is(tmp_path):
 
 
 class OwnOptimizers(Twice):
-    """Adam first, then what `second` says."""
+    """Adam first, then the optimizer of `second`."""
 
     def get_optimizer(self, stage):
         return (keras.optimizers.Adam(0.01), self.second)[stage]
@@ -155,7 +155,9 @@ def test_a_stage_with_an_optimizer_of_its_own(tmp_path):
     (before, _), (state, _) = saved(tmp_path, 4), saved(tmp_path)
     assert state["optimizer/learning_rate"] == 0
     assert state["optimizer/iteration"] == 8
-    assert np.array_equal(state["model/dense/kernel"], before["model/dense/kernel"]), "nor Adam's momentum goes on"
+    assert np.array_equal(state["model/dense/kernel"], before["model/dense/kernel"]), (
+        "Adam's momentum is not carried over"
+    )
 
 
 def test_averages_that_begin_in_a_stage_begin_as_the_weights(tmp_path):
@@ -166,10 +168,10 @@ def test_averages_that_begin_in_a_stage_begin_as_the_weights(tmp_path):
     (mean,) = [key for key in state if "model/dense/kernel" in key and key.endswith("average")]
     assert np.array_equal(state["model/dense/kernel"], before["model/dense/kernel"])
     assert np.allclose(state[mean], state["model/dense/kernel"], rtol=1e-6)
-    assert state["optimizer/inner/iteration"] == 8, "steps go on inside the wrapper"
+    assert state["optimizer/inner/iteration"] == 8, "steps continue inside the wrapper"
 
 
-def test_what_is_carried():
+def test_carried_variables():
     def state(level, value):
         keys = ["iteration", "learning_rate", "model/w/momentum"]
         return {"model/w": np.array([value]), **{f"optimizer/{level}{key}": np.array([value]) for key in keys}}
@@ -217,7 +219,7 @@ class Cached(Twice):
         return data.cache().shuffle(44, seed=1).repeat().batch(8, drop_remainder=True)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_stages_with_data_that_has_no_end(tmp_path):
     run("train", tmp_path, Cached(), tiny_params(train_steps=8))
     assert saved(tmp_path)[1]["stream"] == {"epoch": 1, "batch": 4}

@@ -29,7 +29,7 @@ def as_before():
 
 
 @pytest.mark.parametrize("draws", range(3))
-def test_goes_on_exactly(draws):
+def test_resumes_exactly(draws):
     random.seed(1), np.random.seed(2)
     for _ in range(draws):
         draw()
@@ -40,7 +40,7 @@ def test_goes_on_exactly(draws):
     assert [draw() for _ in range(3)] == wanted
 
 
-def test_whole_numbers_but_for_the_pending_normal_ones():
+def test_state_consists_of_integers_except_pending_normal_numbers():
     random.seed(1), np.random.seed(2)
     state = random_state.get()
     version, words, pending = state["python"]
@@ -56,7 +56,7 @@ def test_another_generator_behind_numpy():
         wanted = np.random.normal()
         random_state.set(json.loads(json.dumps(other)))
         assert np.random.normal() == wanted
-        with pytest.raises(UsageError, match="saved with MT19937 behind np.random, and here it is PCG64"):
+        with pytest.raises(UsageError, match="np.random: is PCG64, but the run was saved with MT19937"):
             random_state.set(state)
     finally:
         np.random.set_bit_generator(behind)

@@ -1,4 +1,4 @@
-"""NaN and spikes: nothing bad is saved, and training goes back, past what did the harm, as often as it may."""
+"""NaN and spikes: nothing bad is saved, and training is rolled back and skips bad batches, as often as allowed."""
 
 import contextlib
 import signal
@@ -14,7 +14,7 @@ from everstep.loop.hooks import Hook
 from everstep.loop.recovery import Recovery, non_finite
 
 
-def test_what_is_bad_about_logs():
+def test_bad_logs():
     recovery = Recovery(upper_bound=10.0, begin_steps=5)
     assert recovery.judge(1, {"training_loss": 3.0}) == ""
     assert recovery.judge(1, {"training_loss": 30.0}) == ""
@@ -23,14 +23,14 @@ def test_what_is_bad_about_logs():
         assert recovery.judge(1, {"training_loss": loss}) == f"the training loss is {loss} at step 1"
 
 
-def test_what_is_bad_about_a_state():
+def test_bad_states():
     state = {"a": np.ones(3), "b": np.array([1.0, np.nan]), "c": np.array(3), "d": np.float16([np.inf])}
     assert non_finite(state) == ["b", "d"]
     assert Recovery().judge_state(4, state) == "b and 1 more is not finite after step 4"
     assert Recovery().judge_state(4, {"a": np.ones(3)}) == ""
 
 
-def test_what_was_infinite_from_the_start_is_meant_to_be():
+def test_initial_infinities_are_intended():
     recovery = Recovery()
     best = {"task.best": np.array(np.inf)}
     assert recovery.judge_state(0, best) == ""
@@ -88,30 +88,30 @@ def spoiled_run(trials, loop):
 
 
 def test_one_bad_batch_takes_one_trial(tmp_path):
-    """Its logs are still on their way to the trackers when training goes back."""
+    """Its logs are not written by the trackers yet when training is rolled back."""
     for number in range(3):
         params, task, trainer = spoiled_run(trials=1, loop=1)
         es.run_experiment(task, params, tmp_path / str(number), "train", trainer=trainer, verbose=False)
         assert trainer.global_step == 30
 
 
-def test_a_run_that_is_asked_to_end_while_it_takes_care_goes_on_with_it(tmp_path):
+def test_a_run_stopped_while_skipping_batches_resumes_skipping(tmp_path):
     """Uninterrupted it takes one trial; so it does in three attempts."""
 
     class Asks(Hook):
         def on_call_end(self, step):
-            if asked and self.controller._skipper is not None:
+            if stopping and self.controller._skipper is not None:
                 signal.raise_signal(signal.SIGTERM)
 
-    for asked in (True, True, False):
+    for stopping in (True, True, False):
         params, task, trainer = spoiled_run(trials=1, loop=5)
-        context = pytest.raises(SystemExit, match="SIGTERM") if asked else contextlib.nullcontext()
+        context = pytest.raises(SystemExit, match="SIGTERM") if stopping else contextlib.nullcontext()
         with context:
             es.run_experiment(task, params, tmp_path / "run", "train", trainer=trainer, hooks=[Asks()], verbose=False)
     assert trainer.global_step == 30
 
 
-def test_batches_left_out_say_how_many_trials_there_were():
+def test_skipped_batches_count_as_trials_in_the_error():
     recovery = Recovery(max_trials=1, alarm="bad")
     recovery.try_again(10)
     recovery.skip(11, {"epoch": 0, "batch": 3}, "bad", further=False)

@@ -1,4 +1,4 @@
-"""Windows in which no step changes the weights are told, once."""
+"""One warning for windows in which no step changes the weights."""
 
 import logging
 
@@ -11,8 +11,8 @@ from everstep.task.optim.loss_scale import UPDATES, scaling_loss
 from loop.samples import TinyTask, run, tiny_params
 
 
-def told(caplog, skipped, *windows):
-    """Returns how often something was said after each window, given as its last step and the updates so far."""
+def warned_after(caplog, skipped, *windows):
+    """Returns the number of warnings after each window, given as its last step and the updates so far."""
     counts = []
     with caplog.at_level(logging.WARNING, logger="everstep.loop.recovery"):
         for step, updates in windows:
@@ -27,27 +27,31 @@ def scaling(**settings):
     return optimizer
 
 
-def test_a_window_without_an_update_is_told_once(caplog):
-    assert told(caplog, SkippedUpdates(scaling()), (4, 0), (8, 0)) == [1, 1]
+def test_one_warning_for_windows_without_an_update(caplog):
+    assert warned_after(caplog, SkippedUpdates(scaling()), (4, 0), (8, 0)) == [1, 1]
     assert "steps 1 to 4 changed no weights" in caplog.text
     assert "lower runtime.loss_scale" in caplog.text
 
 
 def test_steps_that_are_left_out_now_and_then_are_how_a_scale_is_found(caplog):
-    assert told(caplog, SkippedUpdates(scaling()), (4, 1), (8, 5), (12, 5)) == [0, 0, 1]
+    assert warned_after(caplog, SkippedUpdates(scaling()), (4, 1), (8, 5), (12, 5)) == [0, 0, 1]
     assert "steps 9 to 12 changed no weights" in caplog.text
 
 
-def test_a_run_that_goes_on_counts_from_where_it_is(caplog):
+def test_a_resumed_run_counts_from_its_step(caplog):
     optimizer = scaling()
     optimizer.inner_optimizer.inner_optimizer.iterations.assign(7)
-    assert told(caplog, SkippedUpdates(optimizer, 8), (12, 7)) == [1]
+    assert warned_after(caplog, SkippedUpdates(optimizer, 8), (12, 7)) == [1]
     assert "steps 9 to 12 changed no weights" in caplog.text
 
 
 def test_gradients_that_are_collected_are_no_reason(caplog):
-    assert told(caplog, SkippedUpdates(scaling(gradient_accumulation_steps=8)), (4, 0), (8, 1), (12, 1)) == [0, 0, 0]
-    assert told(caplog, SkippedUpdates(scaling(gradient_accumulation_steps=8)), (4, 0), (8, 0)) == [0, 1]
+    assert warned_after(caplog, SkippedUpdates(scaling(gradient_accumulation_steps=8)), (4, 0), (8, 1), (12, 1)) == [
+        0,
+        0,
+        0,
+    ]
+    assert warned_after(caplog, SkippedUpdates(scaling(gradient_accumulation_steps=8)), (4, 0), (8, 0)) == [0, 1]
 
 
 @pytest.mark.parametrize("optimizer", [None, keras.optimizers.SGD(0.1)])
@@ -59,7 +63,7 @@ def test_others_leave_out_nothing(caplog, optimizer):
 
 @pytest.mark.backend
 @pytest.mark.parametrize("scale", [2.0**40, "dynamic"])
-def test_a_run_that_does_not_learn_says_so(tmp_path, caplog, scale):
+def test_a_run_that_does_not_learn_warns(tmp_path, caplog, scale):
     params = tiny_params()
     params.override({"runtime": {"mixed_precision_dtype": "float16", "loss_scale": scale}})
 
@@ -71,5 +75,5 @@ def test_a_run_that_does_not_learn_says_so(tmp_path, caplog, scale):
 
     with caplog.at_level(logging.WARNING, logger="everstep.loop.recovery"):
         run("train", tmp_path / "run", task=Steep(), params=params)
-    told = [record.getMessage() for record in caplog.records if record.name == "everstep.loop.recovery"]
-    assert [line.split(":")[0] for line in told] == ["steps 1 to 4 changed no weights"]
+    warned = [record.getMessage() for record in caplog.records if record.name == "everstep.loop.recovery"]
+    assert [line.split(":")[0] for line in warned] == ["steps 1 to 4 changed no weights"]

@@ -71,7 +71,7 @@ def test_evaluation_leaves_the_open_window_alone(trainer):
     assert all(np.array_equal(before[key], after[key]) for key in before)
 
 
-def test_window_goes_on_while_open(trainer):
+def test_an_open_window_continues(trainer):
     trainer.train(2)
     first = trainer.engine.state()["window.train/samples"]
     trainer.train(2, new_window=False)
@@ -129,7 +129,7 @@ def test_training_data_that_ends():
     assert trainer.global_step == 5
 
 
-def test_half_a_trainer_says_so():
+def test_a_trainer_for_evaluation_only_refuses_to_train():
     trainer = create_trainer(tiny_params(), TinyTask(), train=False, evaluate=True)
     with pytest.raises(UsageError, match="created to evaluate only"):
         trainer.train(1)
@@ -158,14 +158,14 @@ def test_empty_data():
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "key"),
     [("input_path", "task.validation_data.input_path"), ("task.task_routines[1].seed", "task.task_routines[1].seed")],
 )
-def test_errors_of_data_carry_the_whole_key(path, said):
+def test_errors_of_data_carry_the_whole_key(path, key):
     class Lost(TinyTask):
         def build_inputs(self, params, input_context=None):
             raise UsageError([Problem(path, "received 'x'")])
 
     with pytest.raises(UsageError) as error:
         Trainer(tiny_params(), Lost(), Lost().build_model(), train=False)
-    assert str(error.value) == f"{said}: received 'x'"
+    assert str(error.value) == f"{key}: received 'x'"

@@ -28,7 +28,7 @@ def test_a_bad_disk(case: str) -> None:
     assert figures.trials == 3
 
 
-def test_a_disk_that_is_not_bad_does_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_good_disk_does_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bad_disks.CASES, "limited", (bad_disks.healthy, "File too large"))
     figures = bad_disks.measure("limited", tmp_path, trials=1)
     assert figures.wrong[0] == "trial 0: nothing was raised"

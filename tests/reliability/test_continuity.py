@@ -19,7 +19,7 @@ def test_each_point_is_there_once_in_all_places(tmp_path: Path) -> None:
     assert min(figures.points.values()) > 20
 
 
-def test_what_is_missing_double_or_different_is_found() -> None:
+def test_missing_duplicate_and_different_entries_are_found() -> None:
     expected = collections.Counter([("loss", 7, 0.5), ("loss", 14, 0.4), ("loss", 21, 0.3)])
     found = collections.Counter([("loss", 7, 0.5), ("loss", 7, 0.5), ("loss", 21, 0.2)])
     assert len(list(continuity.differences(found, expected))) == 4

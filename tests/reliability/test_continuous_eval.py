@@ -13,7 +13,7 @@ WORDS = ("trainer.train_steps=60", "trainer.checkpoint_interval=20", "trainer.co
 
 
 def evaluator(training: Job) -> tuple[Process, Path]:
-    """Starts the evaluation job of a run; returns its process, and where it says what it does."""
+    """Starts the evaluation job of a run; returns its process, and its log file."""
     log = training.directory.with_name("evaluator.log")
     return Process([*training.command(), "--mode", "continuous_eval"], log), log
 
@@ -23,7 +23,7 @@ def evaluated(log: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("first", ["evaluator", "trainer"])
-def test_it_evaluates_whoever_comes_first_and_over_a_kill(first: str, tmp_path: Path) -> None:
+def test_it_evaluates_whichever_starts_first_and_over_a_kill(first: str, tmp_path: Path) -> None:
     training = Job("reliability/cnn", BACKEND, tmp_path / "run", ("--no-export", *WORDS))
     if first == "trainer":
         trainer = training.start()

@@ -30,11 +30,11 @@ def test_a_flipped_format_is_damage_and_no_newer_program(tmp_path: Path, bit: in
 
 
 @pytest.mark.parametrize("missed", ["undetected", "not_recovered", "not_kept", "manifest_missed"])
-def test_what_is_missed_does_not_pass(missed: str) -> None:
+def test_unanswered_signals_do_not_pass(missed: str) -> None:
     assert Figures({"bits": 1}).passed()
     assert not Figures({"bits": 1}, **{missed: ["bit 0"]}).passed()
 
 
-def test_an_undamaged_checkpoint_is_what_comes_back(tmp_path: Path) -> None:
+def test_an_undamaged_checkpoint_is_restored(tmp_path: Path) -> None:
     damage.save_two(tmp_path)
     assert damage.restored(tmp_path) == damage.NEWEST

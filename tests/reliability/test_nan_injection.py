@@ -1,4 +1,4 @@
-"""A sample that spoils its batch: nothing bad is saved, whatever the run is told to do about it."""
+"""A sample that spoils its batch: nothing bad is saved, whatever the run is configured to do about it."""
 
 import pytest
 from benchmarks.reliability import nan_injection
@@ -7,7 +7,7 @@ pytestmark = pytest.mark.backend
 
 
 @pytest.mark.parametrize("kind", nan_injection.KINDS)
-def test_goes_back_and_leaves_out_the_batch(tmp_path, kind):
+def test_rolls_back_and_skips_the_batch(tmp_path, kind):
     outcome = nan_injection.run(tmp_path / "run", kind, sample=204, trials=3)
     assert (outcome.error, outcome.bad) == ("", [])
     assert outcome.checkpoints[-1] == 40
@@ -22,8 +22,8 @@ def test_stops_where_it_may_not_go_back(tmp_path):
     assert outcome.checkpoints
 
 
-def test_trains_on_without_saving_where_it_is_told_to(tmp_path):
+def test_continues_without_saving_if_configured(tmp_path):
     outcome = nan_injection.run(tmp_path / "run", "update", sample=204, trials=-1)
-    assert "training is done, but its end is not saved: model/dense/kernel" in outcome.error
+    assert "training is done, but its last state is not saved: model/dense/kernel" in outcome.error
     assert outcome.bad == []
     assert max(outcome.checkpoints) < 40

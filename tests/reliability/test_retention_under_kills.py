@@ -21,7 +21,7 @@ def test_after_many_kills_the_rule_holds(tmp_path: Path) -> None:
     assert figures.passed(), figures.wrong
 
 
-def test_what_is_not_as_the_rule_says_is_named() -> None:
+def test_violations_of_the_rule_are_named() -> None:
     newest = FIRST + 40
     before, present = kept_of(range(FIRST, newest - 9)), kept_of(range(FIRST, newest + 1))
     assert list(differences(present, before, newest)) == []
@@ -31,7 +31,7 @@ def test_what_is_not_as_the_rule_says_is_named() -> None:
     ]
     gone, extra = min(present), min(set(range(FIRST, newest)) - present)
     assert list(differences(present - {gone}, before, newest)) == [f"at step {newest}, [{gone}] should be there"]
-    assert list(differences(present | {extra}, before, newest)) == [f"at step {newest}, [{extra}] should be gone"]
+    assert list(differences(present | {extra}, before, newest)) == [f"at step {newest}, [{extra}] should be removed"]
 
 
 def saved(directory: Path, steps: range) -> list[int]:
@@ -55,7 +55,7 @@ def test_a_file_that_a_kill_left_does_not_end_saving(tmp_path: Path) -> None:
     assert temporaries(tmp_path) == set()
 
 
-def test_what_others_put_there_is_watched(tmp_path: Path) -> None:
+def test_files_of_others_are_watched(tmp_path: Path) -> None:
     retention_under_kills.put_foreign_things(tmp_path)
     before = retention_under_kills.fingerprints(tmp_path)
     (tmp_path / "note.txt").write_text("changed")

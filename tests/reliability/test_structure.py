@@ -31,7 +31,7 @@ def test_every_change_is_refused_as_a_whole(tmp_path: Path) -> None:
     assert figures.changes >= 30
 
 
-def test_what_is_no_change_would_be_noticed_as_not_refused(tmp_path: Path) -> None:
+def test_a_change_without_effect_would_be_noticed(tmp_path: Path) -> None:
     figures = structure.measure(tmp_path, SAME[:1], [])
     assert figures.silent == ["the same: not refused"]
     assert not figures.passed()

@@ -13,7 +13,7 @@ from tests.servers.mlflow_server import memory_folder
     [fails, *(pytest.param(one, marks=pytest.mark.full) for one in SCENARIOS if one is not fails)],
     ids=lambda scenario: scenario.__name__,
 )
-def test_nobody_waits_and_nothing_is_lost(tmp_path, monkeypatch, scenario):
+def test_training_does_not_wait_and_nothing_is_lost(tmp_path, monkeypatch, scenario):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with memory_folder() as memory:
         figures = measure(scenario, tracker_outage.STEP_SECONDS, tmp_path, memory, tracker_outage.SMALL)
@@ -26,7 +26,7 @@ def test_nobody_waits_and_nothing_is_lost(tmp_path, monkeypatch, scenario):
     [{"log_p99": 0.06}, {"added_p99": 0.06}, {"missing": 1}, {"duplicates": 1}, {"runs": 2}],
     ids=lambda change: next(iter(change)),
 )
-def test_what_is_not_as_it_must_be_does_not_pass(change):
+def test_violations_do_not_pass(change):
     good = Figures("fails", 0.001, 0.002, 0.0, 900, 900, 0, 0, 1, 2.0)
     assert good.passed()
     assert not dataclasses.replace(good, **change).passed()

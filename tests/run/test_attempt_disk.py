@@ -1,4 +1,4 @@
-"""A record that the disk does not take: it is told once, ends nothing, hides nothing, and is made up for."""
+"""A record that cannot be written: one warning, the run continues, errors are not hidden, and it is written later."""
 
 import contextlib
 import resource
@@ -26,7 +26,7 @@ def run(tmp_path):
     return run
 
 
-def test_a_record_that_cannot_be_written_is_told_once_and_made_up_for(run, caplog):
+def test_a_record_that_cannot_be_written_is_logged_once_and_written_later(run, caplog):
     with full_disk():
         run.update(100, 1, {"train": {"loss": 0.5}})
         run.update(200, 2)

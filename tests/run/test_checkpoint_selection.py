@@ -15,7 +15,7 @@ ACCURACY = {5: 0.5, 10: 0.9, 15: 0.8}
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """A run of three checkpoints, with what else lies about in such a folder."""
+    """A run with three checkpoints, and other files in their folder."""
     run = tmp_path_factory.mktemp("run")
     checkpointer = OrbaxCheckpointer(run / "checkpoints", Retention(newest=9))
     for step, accuracy in ACCURACY.items():
@@ -40,7 +40,7 @@ def config(run, **trainer):
         ("last:3", [5, 10, 15], "the average of steps 5, 10 and 15"),
     ],
 )
-def test_what_is_meant(kept, wanted, steps, text):
+def test_selected_checkpoints(kept, wanted, steps, text):
     chosen = choose(kept, wanted)
     assert (chosen.steps, str(chosen)) == (steps, text)
     assert all(path.is_dir() for path in chosen.paths)
@@ -53,16 +53,16 @@ def test_nonsense(kept, wanted):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("wanted", "message"),
     [
-        ("20", r"--checkpoint 20: .* has no step 20; there are: 5, 10, 15"),
-        ("5,6", r"has no step 6; there are: 5, 10, 15"),
-        ("last:4", r"has not so many checkpoints; there are: 5, 10, 15"),
+        ("20", r"--checkpoint: received '20', .* has no step 20: there are: 5, 10, 15"),
+        ("5,6", r"has no step 6: there are: 5, 10, 15"),
+        ("last:4", r"has fewer checkpoints: there are: 5, 10, 15"),
         ("5,10,5", r"a step counts once"),
     ],
 )
-def test_what_is_not_there(kept, wanted, said):
-    with pytest.raises(UsageError, match=said):
+def test_missing_checkpoints(kept, wanted, message):
+    with pytest.raises(UsageError, match=message):
         choose(kept, wanted)
 
 
@@ -79,11 +79,11 @@ def test_the_best_by_the_metric_that_the_run_names(kept):
     assert choose(kept, "best").steps == [5]
     for nothing in ({}, {"best_checkpoint_eval_metric": "recall"}):
         config(kept, **nothing)
-        with pytest.raises(UsageError, match=r"--checkpoint best: .*best_checkpoint_eval_metric.*there are: 5, 10, 15"):
+        with pytest.raises(UsageError, match=r"received 'best', .*best_checkpoint_eval_metric.*there are: 5, 10, 15"):
             choose(kept, "best")
 
 
-def test_the_best_that_was_put_apart_goes_first(kept):
+def test_exported_best_weights_come_first(kept):
     """It may be of a step that is no more; where the whole checkpoint is there, an evaluation takes that."""
     config(kept, best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="top")
     folder = OrbaxCheckpointer(kept / "top", Retention(newest=9))
@@ -95,4 +95,4 @@ def test_the_best_that_was_put_apart_goes_first(kept):
         assert choose(kept, "best").paths == (kept / "top" / str(step),)
         assert choose(kept, "best", needs="task").paths == (kept / whole / str(step),)
     (kept / "top" / "info.json").write_text(json.dumps({"best_ckpt_global_step": 8}))
-    assert choose(kept, "best").steps == [10], "what it names is gone"
+    assert choose(kept, "best").steps == [10], "the weights that it names are missing"

@@ -80,7 +80,7 @@ def test_operations_of_convolutions(tmp_path):
     cost = cost_of(Line(convolutional, (12, 12, 1)), tmp_path)
     first, second, last = 10 * 10 * 8 * 9, 8 * 8 * 16 * 9 * 8, 8 * 8 * 16
     assert cost["flops_per_inference_sample"] == pytest.approx(2 * (first + second + last), rel=0.05)
-    # The gradient of the images is nobody's business.
+    # The gradient of the images is not computed.
     assert cost["flops_per_train_step"] == pytest.approx(2 * BATCH * (2 * first + 3 * second + 3 * last), rel=0.1)
 
 
@@ -94,7 +94,7 @@ def test_a_loop_counts_as_often_as_it_runs_or_not_at_all(tmp_path):
 
 
 class Watched(everstep.Trainer):
-    """Trains as any other, and looks on."""
+    """Trains as any other, and records what it sees."""
 
     def train(self, num_steps, **call):
         return super().train(num_steps, **call)
@@ -180,7 +180,7 @@ def test_what_cannot_be_counted_does_not_fail_the_run(tmp_path):
     cost = cost_of(Stubborn(dense, (32,)), tmp_path)
     assert cost["flops_per_inference_sample"] is None
     assert cost["flops_per_train_step"]
-    assert cost["batch_size"] == 3 * BATCH  # as the task says
+    assert cost["batch_size"] == 3 * BATCH  # as the task defines it
 
 
 def test_counters_of_random_draws_are_no_parameters():
@@ -215,7 +215,7 @@ def test_peaks_of_devices(device, half, peak):
     assert peak_flops(device, half) == peak
 
 
-def test_what_is_unknown_is_not_said():
+def test_unknown_figures_are_not_printed():
     assert str(Cost(parameters=10, trainable_parameters=10)) == "10 parameters"
     known = Cost(1_320_000, 1_320_000, 1.64e10, None, 32, 12.34, 394.9, "NVIDIA H100", 2, 0.412)
     assert str(known) == (

@@ -50,7 +50,7 @@ def test_time_without_a_lost_step_is_no_part_of_the_ratio():
     assert "restarts took 27 of 51 s (0 recomputing, 7 starting, 20 down): SIGTERM ×1" in str(found)
 
 
-def test_nobody_waited_after_an_attempt_that_was_done():
+def test_pauses_after_a_finished_attempt_do_not_count():
     found = goodput(record(20, attempt(0, 10, 0, 1, 11), attempt(10, 20, 100_000, 100_001, 100_011)))
     assert (found.seconds, found.down, found.starting, found.reasons) == (22, 0, 0, {})
     assert str(found) == "100.0%: 20 steps kept of 20 computed in 2 attempts"
@@ -71,7 +71,7 @@ def test_a_damaged_checkpoint_takes_steps_of_an_earlier_attempt_along():
     assert (found.steps_kept, found.steps_computed, found.recomputing) == (40, 60, 20)
 
 
-def test_an_attempt_under_way_counts_up_to_what_is_known_of_it():
+def test_a_running_attempt_counts_up_to_its_last_heartbeat():
     found = goodput(record(9, attempt(0, 5, 0, 1, 6, reason="killed"), attempt(5, 9, 8, 10, None, reason=None)))
     assert (found.steps_kept, found.steps_computed) == (9, 9)
     assert found.restarting <= found.seconds == 10

@@ -42,5 +42,5 @@ def test_its_version_is_known_and_its_extras_are_not(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata.Distribution, "from_name", from_name)
     assert environment()["packages"]["everstep"] == everstep.__version__
-    [told] = extras()
-    assert (told.ok, "pip install" in told.text) == (False, True)
+    [check] = extras()
+    assert (check.ok, "pip install" in check.text) == (False, True)

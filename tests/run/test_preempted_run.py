@@ -14,7 +14,7 @@ NOTICE = ("runtime.preemption_notice=gce", "runtime.requeue_exit_code=85")
 cloud = test_preemption.cloud  # the fixture
 
 
-def test_a_notice_saves_the_step_reached_and_the_same_command_goes_on(cloud, tmp_path: Path) -> None:
+def test_a_notice_saves_the_step_and_the_same_command_resumes(cloud, tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parents[1] / "slow_experiment.py", tmp_path)
     job = Job("slow/line", BACKEND, tmp_path / "run", (*TRAIN, *NOTICE))
     process = job.start()
@@ -22,7 +22,7 @@ def test_a_notice_saves_the_step_reached_and_the_same_command_goes_on(cloud, tmp
         assert process.until(lambda: (job.heartbeat() or 0) > 0), process.said()
         assert job.newest_checkpoint() is None, "only the notice is to save"
         cloud.preempted = "TRUE"
-        assert process.wait(120) == 85, process.said()
+        assert process.wait() == 85, process.said()
     finally:
         process.kill()
     reached = job.heartbeat()

@@ -88,7 +88,7 @@ def test_states_are_noted_until_they_are_done_again(directory):
     assert again.record["states"]["10"] == weights_digest(states[3])
 
 
-def test_of_many_states_every_other_one_stays(directory):
+def test_every_other_state_is_dropped_if_there_are_many(directory):
     run = opened(directory)
     run.begin(0, "")
     for step in range(record.MAX_STATES + 2):
@@ -123,7 +123,7 @@ def test_attempts_add_up_and_one_without_an_end_was_killed(directory):
     ]
 
 
-def test_an_attempt_says_what_changed(directory):
+def test_an_attempt_records_changes(directory):
     opened(directory).begin(0, "")
     opened(directory).begin(40, "", changes=[{"key": "trainer.train_steps", "old": 60, "new": 120}])
     changes = [attempt["changes"] for attempt in read(directory)["attempts"]]
@@ -164,14 +164,14 @@ def test_discard_keeps_work(directory):
     assert not run.discard()
 
 
-def test_discard_keeps_checkpoints_nobody_reported(directory):
+def test_discard_keeps_unreported_checkpoints(directory):
     run = opened(directory)
     run.begin(0, "")
     (directory / "checkpoints" / "10").mkdir(parents=True)
     assert not run.discard()
 
 
-def test_read_says_what_is_wrong(tmp_path):
+def test_read_names_what_is_wrong(tmp_path):
     with pytest.raises(UsageError, match="is not a run directory"):
         read(tmp_path)
     (tmp_path / "run.json").write_text("[]")
@@ -213,13 +213,13 @@ def test_files_that_no_run_has_written_are_left_alone(tmp_path, name):
 
 
 def test_a_directory_with_other_files_is_a_warning(tmp_path, caplog):
-    """They stay; hidden files and what a submission leaves are nobody's concern; later attempts say nothing."""
+    """They are kept; hidden files and those of a submission do not count; later attempts do not warn."""
     for name in (".lock", "notes.txt", "thesis.tex"):
         (tmp_path / name).write_text("mine")
     (tmp_path / "submissions").mkdir()
     with caplog.at_level("WARNING"):
         Run.open(tmp_path, "line", "jax").begin(0, "")
         Run.open(tmp_path, "line", "jax").begin(0, "")
-    [told] = [message for message in caplog.messages if "other files" in message]
-    assert f"{str(tmp_path)!r} holds other files (notes.txt, thesis.tex): they are kept" in told
+    [warning] = [message for message in caplog.messages if "other files" in message]
+    assert f"{str(tmp_path)!r} contains other files (notes.txt, thesis.tex): they are kept" in warning
     assert (tmp_path / "notes.txt").read_text() == "mine"

@@ -303,7 +303,7 @@ def test_own_fields_unchanged(old, tmp_path):
     assert accepted_changes(store(tmp_path, mine(**old)), mine(**old)) == []
 
 
-def test_own_fields_are_refused_unless_the_class_says_otherwise(tmp_path):
+def test_own_fields_are_refused_unless_the_class_allows_them(tmp_path):
     new = mine(rate=2.0, report_every=1, preview={"units": 9}, model={"shape": [2, 2]})
     assert refused(tmp_path, mine(), new) == ["task.model.shape: [1, 2] -> [2, 2]", "task.rate: 1.0 -> 2.0"]
     changes = accepted_changes(tmp_path, new, ["task.rate", "task.model"])
@@ -438,7 +438,7 @@ def test_parts_of_a_stream_are_compared():
 
 
 class Opaque(Stream):
-    """Batches that nobody but the stream knows; its files, where it names some."""
+    """Batches that only the stream knows, and its files, if it has some."""
 
     def __init__(self, files=()):
         super().__init__(repeat=True, batches_per_epoch=3)

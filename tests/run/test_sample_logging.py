@@ -75,8 +75,8 @@ def check_samples(directory):
     events = EventAccumulator(str(directory / "validation")).Reload()
     assert [image.step for image in events.Images("predictions/1")] == [4, 8]
     assert events.Images("predictions/1")[1].encoded_image_string == (folder / "predictions-1.png").read_bytes()
-    told = events.Tensors("predictions/captions")[1].tensor_proto.string_val
-    assert [text.decode() for text in told] == [f"{number}: {caption}" for number, caption in enumerate(captions)]
+    texts = events.Tensors("predictions/captions")[1].tensor_proto.string_val
+    assert [text.decode() for text in texts] == [f"{number}: {caption}" for number, caption in enumerate(captions)]
 
 
 def check_histograms(directory):
@@ -87,7 +87,7 @@ def check_histograms(directory):
     assert sum(events.Histograms("dense/kernel")[0].histogram_value.bucket) == 128
 
 
-def test_what_fails_is_said_once_and_ends_nothing(caplog):
+def test_a_failure_is_logged_once_and_stops_nothing(caplog):
     inner = MemoryTracker()
     config = es.TrainerConfig().tracking.replace(samples=2, histogram_interval=2)
     tracker = SampleTracker(inner, None, config)
@@ -95,8 +95,8 @@ def test_what_fails_is_said_once_and_ends_nothing(caplog):
         tracker.log(step, {"loss": 1.0}, "train")
         tracker.log(step, {"loss": 1.0}, "validation")
     assert len(inner.points) == 4
-    said = "cannot be logged, and are not tried again; training continues"
-    assert [record.getMessage() for record in caplog.records] == [f"histograms {said}", f"samples {said}"]
+    message = "cannot be logged, and are switched off; training continues"
+    assert [record.getMessage() for record in caplog.records] == [f"histograms {message}", f"samples {message}"]
     assert "AttributeError" in caplog.text  # with its traceback
 
 
@@ -106,7 +106,7 @@ def test_what_is_neither_image_nor_text_is_named(value):
         images_or_text("odd", value, 2)
 
 
-def test_captions_that_are_missing_are_empty_and_no_more_are_shown_than_asked_for():
+def test_missing_captions_are_empty_and_the_number_of_samples_is_limited():
     kind, pictures, captions = images_or_text("some", (np.zeros((4, 8, 8)), ["one"]), 3)
     assert (kind, len(pictures), captions) == ("images", 3, ["one", "", ""])
     assert images_or_text("words", "one text", 3) == ("text", ["one text"], ())

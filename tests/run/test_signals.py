@@ -59,7 +59,7 @@ def test_sigterm_can_ask_for_a_requeue():
     assert signals.interrupted().exit_code == 85
 
 
-def test_the_first_one_counts_and_the_others_say_how_to_end_it(capfd):
+def test_the_first_signal_counts_and_others_print_how_to_end_it(capfd):
     with Signals() as signals:
         os.kill(os.getpid(), signal.SIGINT)
         assert capfd.readouterr().err == ""
@@ -110,7 +110,7 @@ def test_wrong_exit_codes(code):
 
 
 def python(script):
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
 
 
 def test_an_interruption_is_no_exception_and_ends_python_with_its_code():
@@ -129,7 +129,7 @@ def test_an_interruption_is_no_exception_and_ends_python_with_its_code():
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_worker_processes_die_of_what_kills_them(start, tmp_path):
+def test_worker_processes_end_on_signals(start, tmp_path):
     script = tmp_path / "main.py"
     script.write_text(f"""if True:
         import multiprocessing, time
@@ -137,7 +137,7 @@ def test_worker_processes_die_of_what_kills_them(start, tmp_path):
 
         def work(queue):
             queue.put("alive")
-            time.sleep(60)
+            time.sleep(600)
 
         if __name__ == "__main__":
             context = multiprocessing.get_context("{start}")
@@ -147,10 +147,10 @@ def test_worker_processes_die_of_what_kills_them(start, tmp_path):
                 worker.start()
                 print(queue.get(), flush=True)
                 worker.terminate()
-                worker.join(20)
+                worker.join(300)
                 print(worker.exitcode, signals.reason)
     """)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=600)
     assert done.stdout.split() == ["alive", "-15", "None"], done.stderr
 
 
@@ -168,7 +168,7 @@ def test_a_ctrl_c_at_the_terminal_leaves_the_run_its_workers():
             worker = os.fork()
             if worker == 0:
                 os.write(there, b"!")
-                time.sleep(60)
+                time.sleep(600)
                 os._exit(0)
             os.read(here, 1)
             os.killpg(0, signal.SIGINT)
@@ -182,4 +182,4 @@ def test_a_ctrl_c_at_the_terminal_leaves_the_run_its_workers():
         text=True,
         process_group=0,
     )
-    assert process.communicate(timeout=30)[0] == "SIGINT (0, 0)\n15\n"
+    assert process.communicate(timeout=300)[0] == "SIGINT (0, 0)\n15\n"

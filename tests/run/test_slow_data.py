@@ -1,4 +1,4 @@
-"""Whole runs on data that is slow or never comes, in processes of their own that are asked to end.
+"""Whole runs on data that is slow or never comes, in processes of their own that are stopped by SIGTERM.
 
 Run as a program it trains: `python test_slow_data.py <directory> <what the data does>`.
 """
@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 STEPS = 60
-SECONDS = 0.2  # to read a slow batch
+SECONDS = 0.2  # to read one of the first slow batches; later ones take five times as long
 LAST = 40  # the last batch that comes from a source that stops
 
 # Every day on one backend: neither has a part in reading, and the other takes longer to start.
@@ -30,12 +30,12 @@ pytestmark = [pytest.mark.backend, *EVERY_DAY]
 
 
 def batches(kind, behaviour):
-    """Returns a source that draws from the global generators, says what it does, and is slow or stops as told."""
+    """Returns a source that draws from the global generators, prints what it does, and behaves as specified."""
 
     def source():
         for number in itertools.count(1):
             if behaviour == f"{kind} slow":
-                time.sleep(SECONDS)
+                time.sleep(SECONDS if number <= 10 else 5 * SECONDS)
             if behaviour == f"{kind} stops" and number > LAST:
                 print("stopped", flush=True)
                 threading.Event().wait()
@@ -93,25 +93,24 @@ def command(directory, behaviour, per_loop=STEPS):
 
 
 def finished(directory, per_loop=STEPS):
-    """Runs to the end on data that comes at once; returns what that run has to show."""
-    done = subprocess.run(command(directory, "quick", per_loop), capture_output=True, text=True, timeout=120)
+    """Runs to the end on data that comes at once; returns the digest and the length of the history."""
+    done = subprocess.run(command(directory, "quick", per_loop), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     record = json.loads((directory / "run.json").read_text())
     return record["digest"], (directory / "history.csv").read_text().count("\n")
 
 
-def asked_to_end(directory, behaviour, when, per_loop=STEPS):
-    """Starts a run, sends SIGTERM after a line; returns its exit code, the seconds that took, and what it said."""
+def stopped(directory, behaviour, when, per_loop=STEPS):
+    """Starts a run, sends SIGTERM after a line; returns its exit code, and what it printed after it, and its errors."""
     process = subprocess.Popen(
         command(directory, behaviour, per_loop), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         assert f"{when}\n" in process.stdout, process.stderr.read()
         time.sleep(0.5)
-        begin = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        errors = process.communicate(timeout=30)[1]
-        return process.returncode, time.monotonic() - begin, errors
+        printed, errors = process.communicate(timeout=300)
+        return process.returncode, printed, errors
     finally:
         process.kill()
         process.wait()
@@ -127,8 +126,8 @@ def uninterrupted(tmp_path_factory):
 
 
 def test_slow_training_data(tmp_path, uninterrupted):
-    """It stops where it is: not at the end of its window, for which it would have to read ten seconds more."""
-    code, _, errors = asked_to_end(tmp_path / "run", "training slow", "training 10")
+    """It stops where it is: not at the end of its window, for which it would have to read for 50 seconds more."""
+    code, _, errors = stopped(tmp_path / "run", "training slow", "training 10")
     assert code == 143, errors
     [step] = saved(tmp_path / "run")
     assert 0 < step < STEPS
@@ -137,9 +136,8 @@ def test_slow_training_data(tmp_path, uninterrupted):
 
 @pytest.mark.full
 def test_training_data_that_stops(tmp_path, uninterrupted):
-    code, seconds, errors = asked_to_end(tmp_path / "run", "training stops", "stopped")
+    code, _, errors = stopped(tmp_path / "run", "training stops", "stopped")
     assert code == 143, errors
-    assert seconds < 8
     [step] = saved(tmp_path / "run")
     assert 0 < step <= LAST
     [attempt] = json.loads((tmp_path / "run" / "run.json").read_text())["attempts"]
@@ -150,20 +148,19 @@ def test_training_data_that_stops(tmp_path, uninterrupted):
 
 @pytest.mark.full
 def test_training_data_that_stops_before_an_action(tmp_path):
-    """The window is done, and its action waits for a reader that holds the generators it is to draw from."""
+    """The window is done, and its action waits for a reader that holds the random generators."""
     wanted = finished(tmp_path / "whole", LAST)
-    code, seconds, errors = asked_to_end(tmp_path / "run", "training stops", "stopped", LAST)
+    code, _, errors = stopped(tmp_path / "run", "training stops", "stopped", LAST)
     assert code == 143, errors
-    assert seconds < 8
     assert finished(tmp_path / "run", LAST) == wanted
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("behaviour", "when"), [("validation slow", "validation 8"), ("validation stops", "stopped")])
 def test_validation_data(tmp_path, uninterrupted, behaviour, when):
-    code, seconds, errors = asked_to_end(tmp_path / "run", behaviour, when)
+    code, printed, errors = stopped(tmp_path / "run", behaviour, when)
     assert code == 143, errors
-    assert seconds < 8
+    assert f"validation {LAST + 10}\n" not in printed, "it has read to the end"
     assert saved(tmp_path / "run") == [STEPS]
     assert finished(tmp_path / "run") == uninterrupted
 

@@ -56,7 +56,7 @@ def test_samples_are_counted_as_they_are(plain):
     for row in rows(plain[0]):
         assert row["samples_per_second"] / row["steps_per_second"] == pytest.approx(SAMPLES / 4)
         assert 0 <= row["data_wait"] <= 1
-        assert "mfu" not in row, "nobody knows what a processor can do"
+        assert "mfu" not in row, "the peak of a CPU is unknown"
     assert not (plain[0] / "profile").exists()
     assert "everstep-system" not in [thread.name for thread in threading.enumerate()]
 

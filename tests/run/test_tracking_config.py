@@ -1,4 +1,4 @@
-"""What the settings for looking on refuse."""
+"""Tracking settings that are refused."""
 
 import importlib.util
 
@@ -22,7 +22,7 @@ def test_a_profile_beyond_the_end():
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.01, float("inf"), float("nan")])
-def test_odd_seconds(seconds):
+def test_seconds_edge_cases(seconds):
     params = everstep.get_exp_config("mnist/mlp").replace(trainer={"tracking": {"system_seconds": seconds}})
     with pytest.raises(UsageError, match="trainer.tracking.system_seconds: received .*, must be 0 for none"):
         params.validate()

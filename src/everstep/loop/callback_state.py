@@ -1,9 +1,9 @@
-"""The state of callbacks and actions: what they must remember when a run is resumed in another process.
+"""The state of callbacks and actions, so that a run can be resumed in another process.
 
-One that has `get_state()` and `set_state(state)` defines it itself: a dict of plain values and arrays. Of all others
-it is found in their attributes: plain ones (numbers, text, lists and dicts of them, arrays, random generators) that
-have changed since construction are state; what it was constructed with, a patience or a file's name, is not, and
-stays as the new attempt specifies. Keras's own callbacks follow the same rule, but for the names below.
+A callback with `get_state()` and `set_state(state)` defines its state itself: a dict of plain values and arrays. For
+all others it is found in their attributes: plain ones (numbers, strings, lists and dicts of them, arrays, random
+generators) that have changed since construction are state; arguments, such as a patience or a file name, are not: a new
+attempt may change them. Keras's own callbacks follow the same rule, except for the names below.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ from everstep.types import State
 
 logger = logging.getLogger(__name__)
 
-# By Keras's class: attributes that change and are no state, because a new attempt finds or opens them anew. The sign
-# of `min_delta` is turned along with the setting of `monitor_op`; saved, it would be turned twice.
+# By Keras class: attributes that change and are not state, because a new attempt sets them again. Setting `monitor_op`
+# turns the sign of `min_delta`, too; if it were saved, it would be turned twice.
 _NOT_STATE = {
     "Callback": {"params", "_model"},
     "MonitorCallback": {"monitor_op", "min_delta"},
@@ -40,7 +40,7 @@ _NOT_STATE = {
     },
 }
 
-# They do not change, or are not for a callback to keep.
+# Values of these types do not change, or do not belong to the callback.
 _NO_MEMORY = (
     *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type),
     *(pathlib.PurePath, logging.Logger),
@@ -50,13 +50,13 @@ _NO_MEMORY = (
 class CallbackState:
     """The state of a list of callbacks, or of actions; a part of a run's state, see `everstep.loop.hooks.Stateful`.
 
-        state = CallbackState(callbacks)      # as they were made
+        state = CallbackState(callbacks)      # before any of them is called
         arrays, meta = state.state()          # {"callbacks/0.EarlyStopping/best_weights/0": …}, {"0.EarlyStopping": …}
         state.restore(arrays, meta)           # here or in another process, after on_train_begin
 
     Args:
       callbacks: The callbacks, before any of them is called.
-      name: What they are, `callbacks` or `actions`.
+      name: The key of the state, `callbacks` or `actions`.
     """
 
     def __init__(self, callbacks: Sequence[Any], name: str = "callbacks") -> None:
@@ -65,13 +65,13 @@ class CallbackState:
         self._each = {key: _state_of(c, f"{name}/{key}") for key, c in zip(keys, callbacks, strict=True)}
         self._warned = False
 
-    def look(self) -> None:
-        """Notes what `on_train_begin` has changed, and finds out early what cannot be saved."""
+    def observe(self) -> None:
+        """Notes what `on_train_begin` has changed, and detects early what cannot be saved."""
         for each in self._each.values():
-            each.look()
+            each.observe()
 
     def state(self) -> tuple[State, dict[str, Any]]:
-        """Returns arrays, and plain JSON values by callback; warns once of what cannot be saved."""
+        """Returns arrays, and plain JSON values by callback; warns once about what cannot be saved."""
         arrays: State = {}
         meta = {key: each.get(arrays) for key, each in self._each.items()}
         if not self._warned:
@@ -79,10 +79,10 @@ class CallbackState:
         return {key: array.copy() for key, array in arrays.items()}, meta
 
     def check(self, meta: dict[str, Any]) -> None:
-        """Checks that what was saved is of these callbacks.
+        """Checks that the state was saved by the same callbacks.
 
         Raises:
-          UsageError: It is of others; says which.
+          UsageError: It was saved by others; names the differences.
         """
         difference = _difference(list(meta), list(self._each))
         changed = [key for key, each in self._each.items() if key in meta and each.form not in meta[key]]
@@ -96,18 +96,18 @@ class CallbackState:
             )
 
     def restore(self, arrays: State, meta: dict[str, Any]) -> None:
-        """Continues from what `state` returned."""
+        """Restores what `state` returned."""
         self.check(meta)
         for key, each in self._each.items():
             each.set(arrays, meta[key])
 
     def restore_known(self, arrays: State, meta: dict[str, Any]) -> list[str]:
-        """Continues from what `state` returned of others, as far as they are the same.
+        """Restores what `state` returned for another list, as far as both contain the same callbacks.
 
-        One is the same as one that was saved if both are the first, or the second and so on, of a class of one name.
+        Two callbacks are the same if both are the first, or the second and so on, of their class name.
 
         Returns:
-          Those that were not saved: they start from scratch.
+          The callbacks that were not saved: they start from scratch.
         """
         saved, here = (_in_order(keys) for keys in (meta, self._each))
         known = [name for name, key in here.items() if name in saved and self._each[key].form in meta[saved[name]]]
@@ -117,7 +117,7 @@ class CallbackState:
 
     @contextlib.contextmanager
     def resuming(self) -> Iterator[None]:
-        """Around the `on_train_begin` of a resumed attempt: what it would erase stays."""
+        """Around the `on_train_begin` of a resumed attempt: files that it would overwrite are kept."""
         with contextlib.ExitStack() as stack:
             for each in self._each.values():
                 if isinstance(each, CSVLoggerState):
@@ -137,21 +137,21 @@ class CallbackState:
 
 
 def owners(actions: Sequence[Callable[..., Any]]) -> list[Any]:
-    """Returns what of actions can have a state: objects, and those whose methods are the actions, each once.
+    """Returns the objects that can have state: the actions, or the objects whose methods they are, each once.
 
-    What a function's closure holds is not visible.
+    Functions have none: a closure is not visible.
     """
     found = [getattr(action, "__self__", action) for action in actions]
-    mute = (types.FunctionType, types.ModuleType, functools.partial, type)
-    return list({id(o): o for o in found if hasattr(o, "__dict__") and not isinstance(o, mute)}.values())
+    stateless = (types.FunctionType, types.ModuleType, functools.partial, type)
+    return list({id(o): o for o in found if hasattr(o, "__dict__") and not isinstance(o, stateless)}.values())
 
 
 class AttributeState:
-    """The state of one callback, as its attributes show it.
+    """The state of one callback, found in its attributes.
 
     Args:
-      owner: The callback; as it is now is how it was made.
-      prefix: Where its arrays go, such as `callbacks/0.EarlyStopping`.
+      owner: The callback, as it was constructed.
+      prefix: The prefix of its arrays, such as `callbacks/0.EarlyStopping`.
 
     Attributes:
       unsaved: Attributes that may be state and cannot be saved, with their types; known after the first `get`.
@@ -164,18 +164,18 @@ class AttributeState:
         self.unsaved: dict[str, str] = {}
         own = [cls.__name__ for cls in type(owner).__mro__ if is_keras(cls)]
         self._not_state = set().union(*(_NOT_STATE.get(name, ()) for name in own))
-        self._born = {name: fingerprint(encoded, arrays) for name, encoded, arrays in self._plain()}
+        self._initial = {name: fingerprint(encoded, arrays) for name, encoded, arrays in self._plain()}
         self._changed: set[str] = set()
 
-    def look(self) -> None:
-        """Notes what has changed so far: what `on_train_begin` resets is state, also when it is back to what it was."""
+    def observe(self) -> None:
+        """Notes what has changed so far: what `on_train_begin` resets is state, even if reset to its old value."""
         for name, encoded, arrays in self._plain():
-            if name not in self._changed and fingerprint(encoded, arrays) != self._born.get(name):
+            if name not in self._changed and fingerprint(encoded, arrays) != self._initial.get(name):
                 self._changed.add(name)
 
     def get(self, arrays: State) -> dict[str, Any]:
-        """Returns the attributes that have ever changed, and the names of the others; arrays go to `arrays`."""
-        self.look()
+        """Returns the attributes that have ever changed, and the names of the others; adds arrays to `arrays`."""
+        self.observe()
         changed, unchanged = {}, []
         for name, encoded, own in self._plain():
             if name in self._changed:
@@ -186,11 +186,11 @@ class AttributeState:
         return {"attributes": changed, "unchanged": unchanged}
 
     def set(self, arrays: State, meta: dict[str, Any]) -> None:
-        """Sets the attributes; those that had not changed yet, and have since, go back to what they were made as."""
+        """Sets the attributes; those that have changed only since the save get their initial values."""
         for name in self._changed.intersection(meta["unchanged"]):
-            born, sums = json.loads(self._born[name])
+            initial, sums = json.loads(self._initial[name])
             if not sums:
-                setattr(self.owner, name, decode(born, {}))
+                setattr(self.owner, name, decode(initial, {}))
         for name, encoded in meta["attributes"].items():
             setattr(self.owner, name, decode(encoded, arrays))
             self._changed.add(name)
@@ -207,7 +207,7 @@ class AttributeState:
                 if self._may_be_state(value):
                     self.unsaved[name] = str(error)
                 continue
-            if redaction.tree({name: encoded}) == {name: encoded}:  # a secret is got anew, never saved
+            if redaction.tree({name: encoded}) == {name: encoded}:  # secrets are never saved
                 yield name, encoded, arrays
 
     def _may_be_state(self, value: Any) -> bool:
@@ -217,7 +217,7 @@ class AttributeState:
 
 
 def _model_parts(model: Any) -> list[Any]:
-    """Returns the model, its optimizer and its layers: their variables are saved with the run."""
+    """Returns the model, its optimizer and its layers, whose variables are saved with the run."""
     return [] if model is None else [model, model.optimizer, *model._flatten_layers()]
 
 
@@ -233,16 +233,16 @@ def _root(cls: type) -> str:
 class CSVLoggerState(AttributeState):
     """A CSVLogger's state: its columns, and how long its file was.
 
-    Its `on_train_begin` would overwrite the file. In a resumed attempt it appends instead, and rows that were written
-    after the checkpoint are cut off: their epochs are trained again.
+    Its `on_train_begin` would overwrite the file. In a resumed attempt it appends instead, and rows written after the
+    checkpoint are cut off: their epochs are trained again.
     """
 
     def get(self, arrays: State) -> dict[str, Any]:
-        """Returns the columns and the file's length; rows are on disk by then, the callback flushes each."""
+        """Returns the columns and the file's length; the callback flushes each row."""
         return {**super().get(arrays), "bytes": self._size()}
 
     def set(self, arrays: State, meta: dict[str, Any]) -> None:
-        """Cuts the file, as long as it is open: when training is done nobody writes to it any more."""
+        """Cuts the file if it is open; it is closed once training is done."""
         super().set(arrays, meta)
         file = self.owner.csv_file
         if file is None or file.closed:
@@ -256,7 +256,7 @@ class CSVLoggerState(AttributeState):
 
     @contextlib.contextmanager
     def resuming(self) -> Iterator[None]:
-        """Inside the block the file is opened to be appended to."""
+        """Inside the block the file is opened for appending."""
         append, self.owner.append = self.owner.append, True
         try:
             yield
@@ -264,7 +264,7 @@ class CSVLoggerState(AttributeState):
             self.owner.append = append
 
     def _size(self) -> int | None:
-        """Returns the file's length; None for one that is not there, or not on this machine."""
+        """Returns the file's length; None if it does not exist, or is remote."""
         try:
             return os.path.getsize(self.owner.filename)
         except OSError:
@@ -272,7 +272,7 @@ class CSVLoggerState(AttributeState):
 
 
 class _OwnState:
-    """The state of one that says itself what it is."""
+    """The state of a callback with `get_state` and `set_state`."""
 
     form = "state"
 
@@ -280,8 +280,8 @@ class _OwnState:
         self.owner, self.prefix = owner, prefix
         self.unsaved: dict[str, str] = {}
 
-    def look(self) -> None:
-        """Sees whether its state can be saved, before a step is lost to it."""
+    def observe(self) -> None:
+        """Checks that its state can be saved, before any step is trained."""
         self.get({})
 
     def get(self, arrays: State) -> dict[str, Any]:
@@ -310,7 +310,7 @@ def _state_of(callback: Any, prefix: str) -> AttributeState | _OwnState:
 
 
 def _in_order(keys: Iterable[str]) -> dict[tuple[str, int], str]:
-    """Returns keys `<index>.<class>` by the class, and by how many of it come before."""
+    """Returns keys `<index>.<class>` by class, and by their position among those of the class."""
     named: dict[tuple[str, int], str] = {}
     for key in sorted(keys, key=_index):
         name = key.partition(".")[2]
@@ -323,11 +323,11 @@ def _index(key: str) -> int:
 
 
 def _difference(saved: list[str], here: list[str]) -> str:
-    """Says what differs between two lists of `<index>.<class>`; nothing where they are one."""
+    """Describes the differences between two lists of `<index>.<class>`; empty if they are equal."""
     saved = sorted(saved, key=_index)
     if saved == here:
         return ""
     then, now = (Counter(key.partition(".")[2] for key in keys) for keys in (saved, here))
     parts = {"missing": then - now, "unexpected": now - then}
-    said = [f"{word}: {', '.join(names.elements())}" for word, names in parts.items() if names]
-    return "; ".join(said) or f"order then: {', '.join(saved)}; now: {', '.join(here)}"
+    found = [f"{word}: {', '.join(names.elements())}" for word, names in parts.items() if names]
+    return "; ".join(found) or f"order then: {', '.join(saved)}; now: {', '.join(here)}"

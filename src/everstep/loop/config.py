@@ -1,4 +1,4 @@
-"""How long to train, and what happens on the way."""
+"""`TrainerConfig`: how long to train, when to log, evaluate and save, and with which optimizer."""
 
 import dataclasses
 import math
@@ -22,13 +22,13 @@ _STEPS = re.compile(r"([0-9]{1,15})\.\.([0-9]{1,15})")
 
 
 def epochs_in(interval: Any) -> float | None:
-    """Returns the epochs that an interval such as `0.5 epochs` is given in; None for one in steps."""
+    """Returns the number of epochs of an interval such as `0.5 epochs`; None for an interval in steps."""
     match = _EPOCHS.fullmatch(interval) if isinstance(interval, str) else None
     return float(match[1]) if match else None
 
 
 def _checked_form(value: Any) -> Any:
-    """Returns an interval as it is: what is wrong with it is better said with both of its forms."""
+    """Returns a valid interval unchanged; the error names both of its forms."""
     whole = isinstance(value, numbers.Integral) or (isinstance(value, float) and value.is_integer())
     if (whole and not isinstance(value, bool)) or epochs_in(value):
         return value
@@ -40,15 +40,14 @@ Interval = Annotated[
     pydantic.BeforeValidator(_checked_form),
     pydantic.WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string", "pattern": f"^{_EPOCHS.pattern}$"}]}),
 ]
-"""Steps as a number, or epochs as text: `1 epoch`, `0.5 epochs`. `in_steps` makes steps of both."""
+"""Steps as a number, or epochs as text: `1 epoch`, `0.5 epochs`. `in_steps` converts both to steps."""
 
 _FOLDERS = (  # of a run directory
     *("checkpoints", "ema_checkpoints", "export", "exported_ckpts", "profile", "samples", "spool", "train", "wandb"),
 )
 
 INTERVALS = ("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval")
-"""The fields that may be given in epochs."""
-
+"""The fields that may be specified in epochs."""
 
 _CALLS = "every backend runs as many compiled steps in a call as it can, with the same bits however many they are"
 
@@ -58,32 +57,32 @@ _DECLINED = {
     "eval_tf_function": Declined("steps are always compiled", True),
     "eval_tf_while_loop": Declined(_CALLS, False),
     "allow_tpu_summary": Declined("steps write no summaries: what a train_step returns is logged", False),
-    "preemption_on_demand_checkpoint": Declined("a run that is asked to end always saves its state first", True),
-    "progressive": Declined("the stages are the task's: derive it from everstep.ProgressivePolicy"),
-    "trainer_type": Declined("it is the task that says how several are trained, in task.mode"),
-    "task_sampler": Declined("it is the task that says which of several comes next, in task.sampler"),
+    "preemption_on_demand_checkpoint": Declined("a run always saves its state when a stop is requested", True),
+    "progressive": Declined("the task defines the stages: derive it from everstep.ProgressivePolicy"),
+    "trainer_type": Declined("the task specifies how several tasks are trained: task.mode"),
+    "task_sampler": Declined("the task specifies which of several tasks comes next: task.sampler"),
 }
-"""Keys of TF Model Garden that are not offered: the reason, and the values that ask for nothing."""
+"""Keys of TF Model Garden that are not supported: the reason, and the values that have no effect anyway."""
 
 
 @dataclasses.dataclass
 class EarlyStoppingConfig(Config):
-    """Ends training once so many evaluations in a row have brought nothing; off as long as `metric` is empty."""
+    """Stops training after a number of evaluations without improvement; off while `metric` is empty."""
 
     metric: str = ""
-    """The evaluation metric that has to get better, such as `validation_loss`; `a|b` for one inside another."""
+    """The evaluation metric that has to improve, such as `validation_loss`; `a|b` for a nested one."""
     mode: Literal["higher", "lower"] | None = None
-    """Whether a higher or a lower value is better; to be said where `metric` is."""
+    """Whether a higher or a lower value is better; required if `metric` is set."""
     patience: int = 3
-    """After so many evaluations in a row without a better value, training ends."""
+    """The number of evaluations in a row without improvement after which training stops."""
     min_delta: float = 0.0
-    """By how much a value has to be better than the best so far to count as better."""
+    """The minimum difference to the best value so far that counts as an improvement."""
 
     def validate(self) -> None:
-        """Checks that what is asked for can be done.
+        """Checks the values.
 
         Raises:
-          UsageError: It cannot; names the key.
+          UsageError: One of them is invalid; names the key.
         """
         super().validate()
         if problems := list(self._problems()):
@@ -91,9 +90,8 @@ class EarlyStoppingConfig(Config):
 
     def _problems(self) -> Iterator[Problem]:
         if self.metric and self.mode is None:
-            yield Problem(
-                "mode", f"whether a 'higher' or a 'lower' {self.metric} is better has to be set", received=None
-            )
+            remedy = f"set whether a 'higher' or a 'lower' {self.metric} is better"
+            yield Problem("mode", "is required with metric", received=None, remedy=remedy)
         if self.patience < 1:
             yield Problem("patience", "must be at least 1", received=self.patience)
         if not self.min_delta >= 0:
@@ -102,9 +100,9 @@ class EarlyStoppingConfig(Config):
 
 @dataclasses.dataclass
 class TrainerConfig(Config):
-    """Steps, intervals and the optimizer. All steps are absolute: a resumed run does not start to count anew.
+    """Steps, intervals and the optimizer. All steps are absolute: a resumed run continues to count.
 
-    An epoch is as many steps as the training data has batches, where it says how many.
+    An epoch has as many steps as the training data has batches.
     """
 
     _alternatives: ClassVar[tuple[tuple[str, ...], ...]] = (("train_steps", "epochs"),)
@@ -121,45 +119,45 @@ class TrainerConfig(Config):
     optimizer_config: OptimizationConfig = dataclasses.field(default_factory=OptimizationConfig)
     """Optimizer, learning rate and warm-up."""
     train_steps: int | None = 1000
-    """The step at which training is done. None where `epochs` says it: setting one clears the other."""
+    """The step at which training is done. None if `epochs` is set: setting one clears the other."""
     epochs: float | None = None
-    """How often training goes through its data, in place of `train_steps`; 2.5 ends in the middle of the third time."""
+    """The number of passes over the training data, instead of `train_steps`; 2.5 ends in the middle of the third."""
     steps_per_loop: Interval = 100
-    """The logging window, in steps or as `1 epoch`: metrics and means are reported, and start anew, after it."""
+    """The logging window, in steps or as `1 epoch`: after it metrics and means are reported and reset."""
     summary_interval: Interval | None = None
-    """Record training logs only this often, a multiple of steps_per_loop. None: every loop."""
+    """The interval of training logs, a multiple of steps_per_loop. None: every loop."""
     checkpoint_interval: Interval = 1000
     """Save at the first loop's end at or after each multiple of this. 0: only when training is done or interrupted."""
     checkpoint_seconds: float | None = None
-    """Save also at the first loop's end after so many seconds without a save."""
+    """Save also at the first loop's end after this many seconds without a save."""
     max_to_keep: int = 5
-    """How many of the newest checkpoints to keep, at least 2: one of them may be damaged one day."""
+    """How many of the newest checkpoints to keep, at least 2, in case one is damaged."""
     keep_steps: int | None = None
-    """Keep also, for good, one checkpoint for every so many steps."""
+    """Keep also, permanently, one checkpoint per this many steps."""
     keep_seconds: float | None = None
-    """Keep also, for good, one checkpoint for every so many seconds."""
+    """Keep also, permanently, one checkpoint per this many seconds."""
     keep_best: int = 0
-    """Keep also so many of the best checkpoints by `best_checkpoint_eval_metric`."""
+    """Keep also this many of the best checkpoints by `best_checkpoint_eval_metric`."""
     best_checkpoint_eval_metric: str = ""
-    """The evaluation metric that tells which checkpoints are the best."""
+    """The evaluation metric that decides which checkpoints are the best."""
     best_checkpoint_metric_comp: Literal["higher", "lower"] = "higher"
     """Whether a higher or a lower value of that metric is better."""
     best_checkpoint_export_subdir: str = ""
-    """Where in the run directory to keep the weights that were best by that metric, and `info.json`. Empty: nowhere."""
+    """The folder in the run directory for the best weights by that metric, and `info.json`. Empty: none."""
     early_stopping: EarlyStoppingConfig = dataclasses.field(default_factory=EarlyStoppingConfig)
-    """Whether to end training once evaluations no longer get better."""
+    """Whether to stop training once evaluations no longer improve."""
     train_actions: list[str | dict[str, Any]] = dataclasses.field(default_factory=list)
-    """What to call with the logs after each loop: registered names, or entries with a `_target_`."""
+    """Actions called with the logs after each loop: registered names, or entries with a `_target_`."""
     eval_actions: list[str | dict[str, Any]] = dataclasses.field(default_factory=list)
-    """What to call with the logs after each evaluation: registered names, or entries with a `_target_`."""
+    """Actions called with the logs after each evaluation: registered names, or entries with a `_target_`."""
     save_failure: Literal["stop", "continue"] = "stop"
-    """What to do when a checkpoint cannot be written: stop the run, or train on and try again at the next one."""
+    """What to do when a checkpoint cannot be written: stop the run, or continue and try again at the next one."""
     loss_upper_bound: float = 1e6
-    """A mean loss above this, over a loop, is treated as one that is not finite."""
+    """A mean loss of a loop above this counts as divergence, like one that is not finite."""
     recovery_begin_steps: int = 0
-    """The step from which on `loss_upper_bound` counts; a loss that is not finite always does."""
+    """The first step at which `loss_upper_bound` applies; a loss that is not finite always counts."""
     recovery_max_trials: int = 0
-    """How often to roll back to the last good state and skip what did the harm. 0: stop. -1: train on, unsaved."""
+    """How often to roll back to the last good state and skip bad batches. 0: fail. -1: continue without saving."""
     validation_steps: int = -1
     """Batches per evaluation; -1 is the whole validation set, every sample once."""
     validation_interval: Interval = 1000
@@ -167,21 +165,21 @@ class TrainerConfig(Config):
     validation_summary_subdir: str = "validation"
     """Folder of the evaluation's TensorBoard events."""
     sanity_validation_steps: int = 0
-    """Batches to evaluate before the first step of a new run, so that what is wrong there shows at once. 0: none."""
+    """Batches to evaluate before the first step of a new run, so that errors there show at once. 0: none."""
     overfit_batches: int | None = None
-    """Train on the first so many batches alone, again and again in one order, and evaluate on them. None: on all."""
+    """Train only on this many first batches, repeated in one order, and evaluate on them. None: on all."""
     continuous_eval_timeout: int = 3600
-    """continuous_eval ends when no new checkpoint has come for so many seconds."""
+    """continuous_eval ends when no new checkpoint has appeared for this many seconds."""
     tracking: TrackingConfig = dataclasses.field(default_factory=TrackingConfig)
-    """Where numbers go beside the console, `history.csv` and TensorBoard."""
+    """Trackers beside the console, `history.csv` and TensorBoard."""
     profile: str = ""
-    """Of which steps to keep a trace in `profile/`, as `200..220`; `auto`: a few, once all is compiled. Empty: none."""
+    """The steps to trace into `profile/`, as `200..220`; `auto`: some, once everything is compiled. Empty: none."""
 
     def with_schedule(self, train_steps: int | None = None) -> Self:
-        """Returns the settings with a learning rate that ends with training, where nobody has set its length.
+        """Returns the settings with a learning-rate schedule that ends with training, if its length is not set.
 
         Args:
-          train_steps: How long training is; by default as these settings say, if they say it in steps.
+          train_steps: The number of training steps; by default `self.train_steps`.
         """
         steps = self.train_steps if train_steps is None else train_steps
         if steps is None or self.optimizer_config.open_length is None:
@@ -191,10 +189,10 @@ class TrainerConfig(Config):
         return new
 
     def validate(self) -> None:
-        """Checks the numbers.
+        """Checks the values.
 
         Raises:
-          UsageError: One of them cannot be used; names the key.
+          UsageError: One of them is invalid; names the key.
         """
         super().validate()
         problems = [*_wrong_length(self), *_too_small(self), *wrong_multiples(self), *_wrong_retention(self)]
@@ -204,7 +202,7 @@ class TrainerConfig(Config):
 
 
 def wrong_multiples(config: TrainerConfig) -> Iterator[Problem]:
-    """Yields what is wrong between intervals; those in epochs have to be made steps first."""
+    """Yields problems between intervals; those in epochs have to be converted to steps first."""
     every, loop = config.summary_interval, config.steps_per_loop
     if isinstance(every, int) and isinstance(loop, int) and loop > 0 and every % loop:
         yield Problem("summary_interval", f"must be a multiple of steps_per_loop ({loop})", received=every)
@@ -212,7 +210,7 @@ def wrong_multiples(config: TrainerConfig) -> Iterator[Problem]:
 
 def _wrong_length(config: TrainerConfig) -> Iterator[Problem]:
     if config.train_steps is None and config.epochs is None:
-        yield Problem("train_steps", "and epochs is None as well", received=None, remedy="set one of them")
+        yield Problem("train_steps", "and epochs is None, too", received=None, remedy="set one of them")
     if config.epochs is not None and not 0 < config.epochs < math.inf:
         yield Problem("epochs", "must be more than 0", received=config.epochs)
 
@@ -223,7 +221,7 @@ def _wrong_retention(config: TrainerConfig) -> Iterator[Problem]:
         yield Problem("max_to_keep", reason, received=config.max_to_keep)
     if config.keep_best and not config.best_checkpoint_eval_metric:
         remedy = "set best_checkpoint_eval_metric, too"
-        yield Problem("keep_best", "but by which metric is not set", received=config.keep_best, remedy=remedy)
+        yield Problem("keep_best", "but no metric is set", received=config.keep_best, remedy=remedy)
 
 
 def _wrong_export(config: TrainerConfig) -> Iterator[Problem]:
@@ -235,11 +233,11 @@ def _wrong_export(config: TrainerConfig) -> Iterator[Problem]:
         yield Problem("best_checkpoint_export_subdir", reason, received=folder)
     if folder and not config.best_checkpoint_eval_metric:
         reason = f"is empty, but best_checkpoint_export_subdir is {folder!r}"
-        yield Problem("best_checkpoint_eval_metric", reason, remedy="name the metric that decides what is best")
+        yield Problem("best_checkpoint_eval_metric", reason, remedy="set the metric that decides what is best")
 
 
 def profiled_steps(profile: str) -> tuple[int, int] | None:
-    """Returns the steps that `200..220` means; None for anything else."""
+    """Returns the first and the last step of `200..220`; None for anything else."""
     match = _STEPS.fullmatch(profile)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -249,7 +247,7 @@ def _wrong_profile(config: TrainerConfig) -> Iterator[Problem]:
     if config.profile not in ("", "auto") and (steps is None or steps[0] >= steps[1]):
         yield Problem("profile", "expected steps, as '200..220', or 'auto', or nothing", received=config.profile)
     elif steps is not None and end is not None and steps[0] >= end:
-        reason, remedy = f"but training ends at step {end}", "name steps before it"
+        reason, remedy = f"but training ends at step {end}", "choose steps before it"
         yield Problem("profile", reason, received=config.profile, remedy=remedy)
 
 
@@ -276,7 +274,7 @@ def _too_small(config: TrainerConfig) -> Iterator[Problem]:
 
 
 def _below(config: TrainerConfig, least: Mapping[str, int]) -> Iterator[Problem]:
-    """Yields the whole numbers that are too small."""
+    """Yields the integers below their minimum."""
     for name, bound in least.items():
         value = getattr(config, name)
         if isinstance(value, int) and value < bound:
@@ -284,19 +282,19 @@ def _below(config: TrainerConfig, least: Mapping[str, int]) -> Iterator[Problem]
 
 
 def in_steps(config: _AnyTrainerConfig, batches_per_epoch: int | None, counting: bool = False) -> _AnyTrainerConfig:
-    """Returns the same settings with plain steps everywhere.
+    """Returns the same settings with all intervals in steps.
 
         in_steps(TrainerConfig(epochs=3, validation_interval="0.5 epochs"), batches_per_epoch=10)
         # TrainerConfig(train_steps=30, epochs=None, validation_interval=5, …)
 
     Args:
-      config: The trainer's section; left as it is.
-      batches_per_epoch: How many steps an epoch has; None if the training data does not say.
-      counting: Whether the first epoch will tell. `epochs` stays then, and what happens once an epoch happens at the
-        end of every window, which is one.
+      config: The trainer's section; not changed.
+      batches_per_epoch: The number of steps of an epoch; None if it is unknown.
+      counting: Whether the first epoch will count them. Then `epochs` stays, and what is due once an epoch is due at
+        the end of every window, because each window is an epoch.
 
     Raises:
-      UsageError: Something is given in epochs and their length is not known, or the steps do not fit each other.
+      UsageError: Something is specified in epochs and their length is unknown, or the intervals do not fit together.
     """
     given = _in_epochs(config)
     if batches_per_epoch is None and given and counting:
@@ -313,7 +311,7 @@ def in_steps(config: _AnyTrainerConfig, batches_per_epoch: int | None, counting:
 
 
 def _in_epochs(config: TrainerConfig) -> dict[str, float]:
-    """Returns the fields that are given in epochs, and how many."""
+    """Returns the fields that are specified in epochs, and how many epochs."""
     found = {"epochs": config.epochs} | {name: epochs_in(getattr(config, name)) for name in INTERVALS}
     return {name: epochs for name, epochs in found.items() if epochs is not None}
 
@@ -337,9 +335,9 @@ def per_epoch(epochs: int, steps: int | None, **others: Any) -> TrainerConfig:
     """Returns a trainer's section with windows, evaluations and checkpoints at the ends of epochs.
 
     Args:
-      epochs: How many in all.
-      steps: Batches in each; None where the first epoch will tell.
-      **others: Fields that have other values.
+      epochs: The total number of epochs.
+      steps: Batches of an epoch; None if the first epoch counts them.
+      **others: Other fields, and fields with other values.
     """
     every: int | str = "1 epoch" if steps is None else steps
     length = {"train_steps": None, "epochs": float(epochs)} if steps is None else {"train_steps": epochs * steps}
@@ -348,8 +346,8 @@ def per_epoch(epochs: int, steps: int | None, **others: Any) -> TrainerConfig:
         "steps_per_loop": every,
         "validation_interval": every,
         "checkpoint_interval": every,
-        "loss_upper_bound": math.inf,  # that of a regression may be large
-        "recovery_max_trials": -1,  # a callback may want to see it; nothing that is not finite is saved
+        "loss_upper_bound": math.inf,  # the loss of a regression may be large
+        "recovery_max_trials": -1,  # callbacks may react; a state that is not finite is not saved
     }
     return TrainerConfig(**{**settings, **others})
 
@@ -359,7 +357,7 @@ _LEAST_EXPORTS = {"export_checkpoint_interval": 0, "export_max_to_keep": 1}
 
 @dataclasses.dataclass
 class ProgressiveTrainerConfig(TrainerConfig):
-    """How long to train in all, and which copies of the model to keep aside on the way."""
+    """The settings of a run in stages: those of any trainer, and which copies of the model to export."""
 
     _may_change: ClassVar[frozenset[str]] = TrainerConfig._may_change | {
         "export_checkpoint",
@@ -369,20 +367,20 @@ class ProgressiveTrainerConfig(TrainerConfig):
     }
 
     export_checkpoint: bool = True
-    """Whether to write copies of the model alone into `exported_ckpts`, for runs that know nothing of stages."""
+    """Whether to write copies of the model alone into `exported_ckpts`, for runs without stages."""
     export_checkpoint_interval: int | None = None
-    """Steps between them, each written at the first loop's end at or after a multiple; 0: none on the way. None:
-    `checkpoint_interval`. The model at the end of training is always among them."""
+    """Steps between copies, each written at the first loop's end at or after a multiple; 0: only the last one. None:
+    `checkpoint_interval`. The model at the end of training is always copied."""
     export_max_to_keep: int | None = None
-    """How many newest ones stay, at least 1; None: `max_to_keep`."""
+    """How many of the newest copies to keep, at least 1; None: `max_to_keep`."""
     export_only_final_stage_ckpt: bool = True
     """Whether only models of the last stage are copied."""
 
     def validate(self) -> None:
-        """Checks the numbers.
+        """Checks the values.
 
         Raises:
-          UsageError: One of them cannot be used; names the key.
+          UsageError: One of them is invalid; names the key.
         """
         super().validate()
         if problems := list(_below(self, _LEAST_EXPORTS)):

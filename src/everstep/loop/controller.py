@@ -1,15 +1,16 @@
-"""`Controller`: the outer loop. When to train, evaluate, save and act.
+"""`Controller`: the outer loop. It decides when to train, evaluate, save and act.
 
 while step < target and not stopped:
     train the window          trainer.train
-    log it                    tracker.log
-    check logs and state      where anything of the following is due
-    act                       train_actions, hooks
-    evaluate, act, log        at multiples of the interval, and at the end; there the state is saved before, too
-    save                      after everything that belongs to the step
+    finish the window:
+        log                   tracker.log
+        check                 logs and state, where anything of the following is due
+        act                   train_actions, hooks
+        evaluate              at multiples of the interval, and at the end; at the end the state is saved before, too
+        save                  last, after everything that belongs to the step
 
-A requested stop (a signal, a preemption notice) is answered between two compiled calls: the state is saved as it is, in
-the middle of a window or of its end, and nothing more is done. The next attempt does the rest.
+A requested stop (a signal, a preemption notice) takes effect between two compiled calls: the state is saved as it is,
+in the middle of a window or while one is being finished. The next attempt does the rest.
 """
 
 import contextlib
@@ -18,7 +19,6 @@ import enum
 import logging
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -29,12 +29,11 @@ from everstep.loop import random_state
 from everstep.loop.callback_state import CallbackState, owners
 from everstep.loop.hooks import Hook, Stateful
 from everstep.loop.lazy_logs import UnreadWindows
-from everstep.loop.plain_trainer import joined
+from everstep.loop.orbit import checkpointer_from, tracker_from, with_state
 from everstep.loop.recovery import BadBatchSkipper, Recovery
 from everstep.loop.saver import Parts, Saver, prefetch_paused
-from everstep.loop.schedule import Schedule, StepSchedule
+from everstep.loop.schedule import Schedule, StepSchedule, warn_of_data_end
 from everstep.loop.trainer import Trainer
-from everstep.tracking.tensorboard import TensorBoardTracker
 from everstep.tracking.tracker import NoopTracker, Tracker, plain
 from everstep.types import Logs
 
@@ -45,16 +44,16 @@ Action = Callable[[Mapping[str, Any]], None]
 
 
 class Phase(enum.StrEnum):
-    """How far the current window is."""
+    """The progress of the current window."""
 
     OPEN = "open"
-    """It has steps left to train."""
+    """Steps are left to train."""
     TRAINED = "trained"
-    """Its steps are done; it is not logged and acted on."""
+    """All steps are done; logging and actions are pending."""
     ACTED = "acted"
-    """It is logged and acted on; its evaluation or its save may be pending."""
+    """Logged and acted on; the evaluation or the save may be pending."""
     FINISHED = "finished"
-    """Everything that belongs to it is done."""
+    """Everything that belongs to the window is done."""
 
 
 @dataclasses.dataclass
@@ -62,9 +61,9 @@ class Window:
     """The state of the loop, saved in every checkpoint.
 
     Attributes:
-      phase: How far the window is that ends at the current step, or holds it.
+      phase: The progress of the window that contains the current step, or ends at it.
       stopped: Why training was stopped before its target; empty if it was not.
-      target: The step at which training was to end.
+      target: The step at which training ends.
     """
 
     phase: Phase = Phase.FINISHED
@@ -73,7 +72,7 @@ class Window:
 
     @classmethod
     def from_meta(cls, meta: Mapping[str, Any]) -> "Window":
-        """Returns the window that a checkpoint was saved in; older ones say it in the keys of before."""
+        """Returns the window that a checkpoint was saved in; checkpoints of older versions have other keys."""
         if "window" in meta:
             saved = meta["window"]
             return cls(Phase(saved["phase"]), saved["stopped"], saved["target"])
@@ -83,12 +82,12 @@ class Window:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """What one call of the controller does.
+class _LoopOptions:
+    """What one call of `train` or `train_and_evaluate` does.
 
     Attributes:
       schedule: Where windows end, and what is due there.
-      evaluates: Whether to evaluate where the schedule says so.
+      evaluates: Whether to evaluate where the schedule requests it.
       eval_steps: Batches of an evaluation, -1 for all.
       save_at_end: Whether to save when training is done.
     """
@@ -100,7 +99,7 @@ class Plan:
 
 
 class Controller:
-    """Trains, evaluates, saves and acts, each when it is due.
+    """Trains, evaluates, saves and acts when each is due.
 
         controller = Controller(trainer=trainer, evaluator=trainer, steps_per_loop=100, checkpointer=…, tracker=…)
         controller.restore_checkpoint()
@@ -118,19 +117,19 @@ class Controller:
       summary_interval: Log training only at multiples of it; None for every window.
       train_actions: Run after each window, before anything is saved.
       eval_actions: Run after each evaluation.
-      hooks: What else takes part; called after the actions, in their order.
+      hooks: Further participants, see `everstep.loop.hooks`; called after the actions, in their order.
       schedule: Where windows end and what is due there, in place of `steps_per_loop` and the intervals of a call.
-      recovery: What to do when the loss or the state goes bad; by default, train on without saving.
-      stop_requested: Returns what to raise, when the state is saved, once somebody has requested a stop.
+      recovery: What to do when training diverges; by default, continue without saving.
+      stop_requested: Returns the exception to raise after the state is saved, once a stop is requested; else None.
       global_step: For objects without one: the variable that counts their steps, such as `optimizer.iterations`.
       strategy: For objects that only have `train` and `evaluate`: the strategy in whose scope these are called.
-      summary_dir: In place of a tracker: where TensorBoard events of training go.
-      eval_summary_dir: Where those of evaluations go; None for `validation` in `summary_dir`.
-      orbit: What else orbit's Controller takes: `checkpoint_manager`, another name for `checkpointer`;
-        `enable_async_checkpointing`, which is always done; summary managers are refused.
+      summary_dir: Instead of a tracker: the directory for TensorBoard events of training.
+      eval_summary_dir: The directory for those of evaluations; None for `validation` in `summary_dir`.
+      orbit: Other arguments of orbit's Controller: `checkpoint_manager`, another name for `checkpointer`;
+        `enable_async_checkpointing`, which is always on; summary managers are not supported.
 
     Attributes:
-      window: How far the current window is, and why training was stopped.
+      window: The progress of the current window, and why training was stopped.
     """
 
     def __init__(
@@ -157,25 +156,23 @@ class Controller:
         eval_summary_dir: str | os.PathLike[str] | None = None,
         **orbit: Any,
     ) -> None:
-        checkpointer = _orbit_checkpointer(checkpointer, orbit)
-        tracker = _orbit_tracker(tracker, summary_dir, eval_summary_dir)
         if trainer is None and evaluator is None:
-            raise UsageError("Controller() has nothing to do", remedy="pass a trainer, an evaluator, or both")
-        self.trainer, self.evaluator = joined(trainer, evaluator, global_step, strategy)
+            raise UsageError("has nothing to do", key="Controller()", remedy="pass a trainer, an evaluator, or both")
+        checkpointer = checkpointer_from(checkpointer, orbit)
+        self.tracker = tracker_from(tracker, summary_dir, eval_summary_dir) or NoopTracker()
+        self.trainer, self.evaluator = with_state(trainer, evaluator, global_step, strategy)
         self.steps_per_loop, self.schedule = steps_per_loop, schedule
-        self.tracker = tracker or NoopTracker()
         self.summary_interval = summary_interval
         self.train_actions, self.eval_actions, self.hooks = list(train_actions), list(eval_actions), list(hooks)
         actions = CallbackState(owners([*self.train_actions, *self.eval_actions]), "actions")
         # Random numbers last: restoring may draw some.
         parts: list[Stateful] = [*self.hooks, actions, random_state.RandomState()]
         self.saver = Saver(checkpointer, checkpoint_interval, checkpoint_seconds, save_failure, parts)
-        self.recovery = recovery or Recovery()
-        self.recovery.watched = getattr(trainer, "watched_log", "training_loss")
-        self._acts = any(type(hook).on_window_end is not Hook.on_window_end for hook in self.hooks)
+        self.recovery = recovery or Recovery(watched=getattr(trainer, "watched_log", "training_loss"))
         self.window = Window()
         self._stop_requested = stop_requested
-        self._skipper: BadBatchSkipper | None = None  # while training passes a bad place again
+        self._hooks_act = any(type(hook).on_window_end is not Hook.on_window_end for hook in self.hooks)
+        self._skipper: BadBatchSkipper | None = None  # while steps that diverged before are trained again
         self._unread = UnreadWindows(self._watch)
         self._evaluated: dict[str, Any] = {"step": -1, "logs": {}}
         self._parts_before_evaluation: Parts | None = None
@@ -189,31 +186,31 @@ class Controller:
 
     @property
     def last_evaluation(self) -> Logs:
-        """The logs of the last evaluation."""
+        """The logs of the newest evaluation, also of one that an earlier attempt did."""
         return dict(self._evaluated["logs"])
 
     @property
     def training_time(self) -> tuple[int, float]:
-        """Steps that this controller has trained, and the seconds they took, without evaluations and saves."""
+        """The number of steps trained by this controller, and the seconds they took without evaluations and saves."""
         return self._unread.steps, self._unread.seconds
 
     @property
     def checkpointer(self) -> Checkpointer:
-        """Where states are kept."""
+        """Where states are saved."""
         return self.saver.checkpointer
 
     @property
     def stopped(self) -> str:
-        """Why training ends before its target; empty if it does not."""
+        """Why training was stopped before its target; empty if it was not."""
         return self.window.stopped
 
     def stop(self, reason: str) -> None:
-        """Ends training after what belongs to the current step; for actions and hooks."""
+        """Stops training once the current step is finished (evaluated, saved); for actions and hooks."""
         self.window.stopped = reason
 
     @contextlib.contextmanager
     def synced(self) -> Iterator[None]:
-        """Inside the block the Keras objects hold the current state; changes to them are taken over after it."""
+        """Inside the block the Keras objects have the current state; after it, their changes are copied back."""
         trainer = self.trainer or self.evaluator
         engine = getattr(trainer, "engine", None)
         with prefetch_paused(trainer):
@@ -228,7 +225,7 @@ class Controller:
     def train(self, steps: int | None, checkpoint_at_completion: bool = True) -> Logs:
         """Trains until `steps` steps are done in all; returns the last window's logs."""
         schedule = self.schedule or StepSchedule(self.steps_per_loop)
-        return self._run(Plan(schedule, save_at_end=checkpoint_at_completion), steps)
+        return self._run_loop(_LoopOptions(schedule, save_at_end=checkpoint_at_completion), steps)
 
     def train_and_evaluate(
         self, train_steps: int | None, eval_steps: int = -1, eval_interval: int | None = None
@@ -240,176 +237,45 @@ class Controller:
         """
         self._require("evaluator", "train_and_evaluate")
         schedule = self.schedule or StepSchedule(self.steps_per_loop, eval_interval)
-        self._run(Plan(schedule, evaluates=True, eval_steps=eval_steps), train_steps)
+        self._run_loop(_LoopOptions(schedule, evaluates=True, eval_steps=eval_steps), train_steps)
         return self.last_evaluation
-
-    def evaluate(self, steps: int = -1) -> Logs:
-        """Evaluates once; returns the logs.
-
-        Raises:
-          UsageError: `steps` is neither positive nor -1.
-        """
-        self._require("evaluator", "evaluate")
-        if steps < 1 and steps != -1:
-            reason = "must be at least 1, or -1 for the whole set"
-            raise UsageError(reason, key="trainer.validation_steps", received=steps)
-        if any(hook.watches_evaluation_batches for hook in self.hooks):
-            # An evaluation that is cut short is done again from its first batch: what hooks learn in it does not count.
-            self._parts_before_evaluation = self.saver.collect(self.trainer)
-        self._notify("on_evaluation_begin", self.step, steps)
-        begin = time.perf_counter()
-        try:
-            logs = dict(self._run_evaluator(steps) or {})
-        except Exception:
-            self._save_before_failing()
-            raise
-        logs["eval_seconds"] = round(time.perf_counter() - begin, 3)
-        self._act(self.eval_actions, logs)
-        self._parts_before_evaluation = None
-        self._notify("on_evaluation_end", self.step, logs)
-        self.tracker.log(self.step, logs, "validation")
-        self._evaluated = {"step": self.step, "logs": plain(logs)}
-        return logs
-
-    def try_evaluation(self, steps: int) -> int:
-        """Evaluates some batches to see whether it works, and restores everything; returns how many there were."""
-        self._require("evaluator", "try_evaluation")
-        variables, generators = self.evaluator.engine.state(), random_state.get()
-        self._run_evaluator(steps)
-        self.evaluator.engine.load(variables)
-        random_state.set(generators)
-        return int(getattr(self.evaluator, "evaluated_batches", steps))
-
-    def evaluate_continuously(
-        self,
-        steps: int = -1,
-        timeout: float | None = None,
-        timeout_fn: Callable[[], bool] = lambda: False,
-        poll: float = 1.0,
-    ) -> Logs:
-        """Evaluates the newest checkpoint each time one appears.
-
-        Ends when `timeout_fn` returns True after an evaluation, or when no new checkpoint came for `timeout` seconds:
-        the trainer is done or dead.
-
-        Returns:
-          The logs of the last evaluation.
-
-        Raises:
-          TrainingError: No checkpoint appeared at all.
-        """
-        self._require("evaluator", "evaluate_continuously")
-        seen, since = None, time.monotonic()
-        while timeout is None or time.monotonic() - since < timeout:
-            newest = self.checkpointer.latest()
-            if newest is None or newest == seen:
-                time.sleep(poll)
-                continue
-            try:
-                self.restore_checkpoint(newest)
-            except (UsageError, FileNotFoundError):
-                if newest in self.checkpointer.steps():
-                    raise
-                continue  # the trainer has pruned it meanwhile; there is a newer one
-            self.evaluate(steps)
-            self.tracker.flush()
-            seen, since = newest, time.monotonic()
-            if timeout_fn():
-                return self.last_evaluation
-        if seen is None:
-            raise TrainingError(f"no checkpoint appeared within {timeout} seconds", remedy="is the trainer running?")
-        logger.warning("no new checkpoint for %s seconds after step %d: giving up on the trainer", timeout, self.step)
-        return self.last_evaluation
-
-    # -- checkpoints -----------------------------------------------------------------------------------------------
-
-    def save_checkpoint(self) -> None:
-        """Saves now, unless this very step is saved; a state that is not finite never is."""
-        self._require("trainer", "save_checkpoint")
-        self._save(Phase.FINISHED)
-
-    def _save(self, phase: Phase) -> None:
-        """Saves the step; in any phase but FINISHED, the next attempt does the rest, and saves the step again."""
-        finished = phase is Phase.FINISHED
-        replaces = finished and self.saver.is_unfinished(self.step)
-        if self.saver.is_off or (self.checkpointer.latest() == self.step and not replaces):
-            return
-        self.tracker.flush()  # what was logged up to a committed step must not be lost
-        meta = {
-            "evaluated": self._evaluated,
-            "window": {"phase": phase.value, "stopped": self.window.stopped, "target": self.window.target},
-            "recovery": self.recovery.state(self._skipper.until if self._skipper else 0),
-        }
-        metrics = self._evaluated["logs"] if self._evaluated["step"] == self.step else {}
-        parts = self._parts_before_evaluation or self.saver.collect(self.trainer)
-        self.saver.save(self.trainer, parts, meta, metrics, self.recovery.judge_state, finished)
-        if self.saver.refused:
-            self.recovery.alarm = self.saver.refused
-        else:
-            self._notify("on_save", self.step)
-
-    def _save_before_failing(self) -> None:
-        """Saves what was trained, where its evaluation has failed: the next attempt evaluates it."""
-        if self.trainer is None or not self.step:
-            return
-        with contextlib.suppress(SaveError):  # why the evaluation failed counts more
-            self._save(self.window.phase)
-            self.checkpointer.wait()
-
-    def restore_checkpoint(self, step: int | None = None) -> int | None:
-        """Restores a checkpoint, by default the newest; returns its step, or None if there is none."""
-        if step is None and self.checkpointer.latest() is None:
-            self._notify("on_restore", None)
-            return None
-        meta = self.saver.read(self.trainer or self.evaluator, self.trainer is not None, step)
-        self._evaluated = meta.get("evaluated", self._evaluated)
-        self.window = Window.from_meta(meta)
-        self.saver.finished = self.window.phase is Phase.FINISHED
-        self._skip_bad_batches(until=self.recovery.restore(meta.get("recovery", {})))
-        self._notify("on_restore", self.step)
-        return self.step
-
-    def _skip_bad_batches(self, until: int) -> None:
-        """Trains step by step up to a step, past what went wrong there."""
-        if self.trainer is not None and self.step < until:
-            self._skipper = BadBatchSkipper(self.recovery, until)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
-    def _run(self, plan: Plan, steps: int | None) -> Logs:
+    def _run_loop(self, options: _LoopOptions, steps: int | None) -> Logs:
         self._require("trainer", "train")
-        target = plan.schedule.target(steps)
+        target = options.schedule.target(steps)
         if target > self.window.target:
-            self.window.stopped = ""  # what stopped training on its way to an earlier target
+            self.window.stopped = ""  # it was stopped before an earlier target
         self.window.target = target
         try:
-            logs = self._train(plan)
+            logs = self._train_windows(options)
         except BaseException as error:
             self._notify("on_exit", error)
             raise
         self._notify("on_exit", None)
         return dict(logs)
 
-    def _train(self, plan: Plan) -> Mapping[str, float]:
-        """Trains window after window; see the first lines of this file."""
+    def _train_windows(self, options: _LoopOptions) -> Mapping[str, float]:
+        """Trains and finishes window after window; see the first lines of this file."""
         self._begin()
         try:
-            logs = self._finish_restored_window(plan)
-            while not self._is_done(plan):
-                logs = self._train_window(plan)
+            logs = self._finish_restored_window(options)
+            while not self._is_done(options):
+                logs = self._train_window(options)
                 self._raise_if_stop_requested()
-                self._finish_window(plan, logs)
+                self._finish_window(options, logs)
             self._unread.settle()
             self.checkpointer.wait()
         except SystemExit:
             self._save_before_exit()
             raise
         if self.saver.refused:
-            raise TrainingError(f"training is done, but its end is not saved: {self.saver.refused}")
+            raise TrainingError(f"training is done, but its last state is not saved: {self.saver.refused}")
         return logs
 
     def _begin(self) -> None:
-        """Calls the hooks, and restores their state after it."""
+        """Begins training: hooks first, then their state, which `on_train_begin` may reset."""
         self._notify("on_train_begin")
         self.saver.restore_parts()
         self._notify("on_ready")
@@ -419,29 +285,29 @@ class Controller:
             self.save_checkpoint()  # there must be a state to roll back to
             self.checkpointer.wait()
         else:
-            self.recovery.judge_state(0, self.trainer.state()[0])  # what is infinite now is meant to be
+            self.recovery.judge_state(0, self.trainer.state()[0])  # initial infinities are intended
 
-    def _finish_restored_window(self, plan: Plan) -> Mapping[str, float]:
-        """Does what the attempt before left undone at its last step; returns the logs of that, if any."""
-        over = self.is_ending
-        if self.window.phase is Phase.TRAINED and (plan.schedule.is_window_end(self.step) or over):
+    def _finish_restored_window(self, options: _LoopOptions) -> Mapping[str, float]:
+        """Finishes what the previous attempt left pending at its last step; returns the logs of that window, if any."""
+        ending = self.is_ending
+        if self.window.phase is Phase.TRAINED and (options.schedule.is_window_end(self.step) or ending):
             logs = self._unread.add(self.step, self.trainer.window_logs(), 0, time.perf_counter(), 0.0)
-            self._finish_window(plan, logs)
+            self._finish_window(options, logs)
             return logs
-        if 0 < self.step != self._evaluated["step"] and self._evaluation_due(plan):
-            if over:
+        if 0 < self.step != self._evaluated["step"] and self._evaluation_due(options):
+            if ending:
                 self._notify("on_train_end", self.step)
-            self.evaluate(plan.eval_steps)
+            self.evaluate(options.eval_steps)
             if self.saver.is_unfinished(self.step):
                 self.save_checkpoint()
             self.window.phase = Phase.FINISHED
         return {}
 
-    def _is_done(self, plan: Plan) -> bool:
-        """Whether nothing is left to train; rolls back first where something has gone wrong."""
-        between_epochs = plan.schedule.counts_batches and plan.schedule.is_window_end(self.step)
+    def _is_done(self, options: _LoopOptions) -> bool:
+        """Whether nothing is left to train; rolls back first where training has diverged."""
+        between_epochs = options.schedule.counts_batches and options.schedule.is_window_end(self.step)
         if self.step and between_epochs and not self.stopped and self.trainer.at_pass_end():
-            self._learn_length(plan)
+            self._learn_length(options)
         self._raise_if_stop_requested()
         if self.is_ending:
             self._unread.settle()
@@ -449,14 +315,14 @@ class Controller:
             self._roll_back()
         return self.is_ending
 
-    def _train_window(self, plan: Plan) -> Mapping[str, float]:
-        """Trains up to the end of the window; returns its logs, which nobody has waited for."""
+    def _train_window(self, options: _LoopOptions) -> Mapping[str, float]:
+        """Trains up to the end of the window; returns its logs without waiting for the device."""
         self._notify("on_window_begin", self.step)
         begin, first = time.perf_counter(), self.step
-        end = min(plan.schedule.window_end(first), self.window.target)
+        end = min(options.schedule.window_end(first), self.window.target)
         self.window.phase = Phase.OPEN
-        trained = self._run_trainer(end - first, new_window=plan.schedule.is_window_end(first))
-        if plan.schedule.counts_batches and self._learn_length(plan):
+        trained = self._run_trainer(end - first, new_window=options.schedule.is_window_end(first))
+        if options.schedule.counts_batches and self._learn_length(options):
             self._notify("on_pass_end", self.step)
             end = self.step
         if self.step == end or self.stopped:
@@ -480,9 +346,102 @@ class Controller:
         return logs
 
     def _after_call(self, step: int) -> bool:
-        """Called by the trainer after each compiled call; returns whether to train on."""
+        """Called by the trainer after each compiled call; returns whether to continue."""
         self._notify("on_call_end", step)
         return not self.stopped and self._stop_requested() is None
+
+    def _finish_window(self, options: _LoopOptions, logs: Mapping[str, float]) -> None:
+        """Logs, checks, acts, evaluates and saves, in this order; only logs where training has diverged."""
+        if not self.summary_interval or self.step % self.summary_interval == 0:
+            self.tracker.log(self.step, logs, "train")
+        if self._has_diverged(options):
+            return
+        reason = self.stopped
+        self._act(self.train_actions, logs)
+        self._notify("on_window_end", self.step, logs)
+        self.window.phase = Phase.ACTED
+        if self.stopped != reason and self._has_diverged(options):  # stopped by an action: more is due now
+            return
+        ending, evaluating, saving = self.is_ending, self._evaluation_due(options), self._save_due(options)
+        if ending:
+            self._notify("on_train_end", self.step)
+        if evaluating:
+            if ending and options.save_at_end:
+                self._save(Phase.ACTED)  # the evaluation is user code: if it fails, the training is not lost
+            self.evaluate(options.eval_steps)
+            saving = saving or (options.save_at_end and bool(self.stopped))  # an action may just have stopped training
+        # Save last: everything that belongs to a saved step is done, and is not repeated after a resume.
+        if saving:
+            self.save_checkpoint()
+        self.window.phase = Phase.FINISHED
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the target is reached, or training was stopped."""
+        return self.step >= self.window.target or bool(self.stopped)
+
+    def _evaluation_due(self, options: _LoopOptions) -> bool:
+        return options.evaluates and options.schedule.evaluation_due(self.step, self.is_ending)
+
+    def _save_due(self, options: _LoopOptions) -> bool:
+        due = options.schedule.save_due(self.step, self.saver.step, self.saver.interval)
+        at_end = options.save_at_end and self.is_ending
+        return due or at_end or self.saver.time_is_up(self.step) or self.saver.is_unfinished(self.step)
+
+    def _has_diverged(self, options: _LoopOptions) -> bool:
+        """Checks the logs and the state before they are used; returns whether to roll back, or to fail.
+
+        Waits for the device only where something is due. A save checks the state itself.
+        """
+        evaluating = self._evaluation_due(options)
+        due, watching = self.is_ending or evaluating or self._save_due(options), self.recovery.max_trials >= 0
+        acting = watching and (bool(self.train_actions) or self._hooks_act)
+        if due or acting:
+            self._unread.settle()
+        if watching and (evaluating or (acting and due)) and not self.saver.is_off:
+            self.recovery.watch_state(self.step, self.trainer.state()[0])
+        return watching and (due or acting) and bool(self.recovery.alarm)
+
+    def _learn_length(self, options: _LoopOptions) -> bool:
+        """Passes the number of batches to the schedule, once the first pass over the data has counted them."""
+        stream = self.trainer.train_stream
+        if not options.schedule.learn_length(stream.batches_per_epoch):
+            return False
+        self.window.target = min(self.window.target, options.schedule.target(None))
+        if not stream.repeat and self.step < self.window.target:
+            warn_of_data_end("steps_per_epoch")
+            self.stop("the data ended: it can be read only once")
+        return True
+
+    # -- evaluation ------------------------------------------------------------------------------------------------
+
+    def evaluate(self, steps: int = -1) -> Logs:
+        """Evaluates once; returns the logs.
+
+        Raises:
+          UsageError: `steps` is neither positive nor -1.
+        """
+        self._require("evaluator", "evaluate")
+        if steps < 1 and steps != -1:
+            reason = "must be at least 1, or -1 for the whole set"
+            raise UsageError(reason, key="trainer.validation_steps", received=steps)
+        if any(hook.watches_evaluation_batches for hook in self.hooks):
+            # An interrupted evaluation is repeated from its first batch, with the hooks' state of before.
+            self._parts_before_evaluation = self.saver.collect(self.trainer)
+        self._notify("on_evaluation_begin", self.step, steps)
+        begin = time.perf_counter()
+        try:
+            logs = dict(self._run_evaluator(steps) or {})
+        except Exception:
+            self._save_before_failing()
+            raise
+        logs["eval_seconds"] = round(time.perf_counter() - begin, 3)
+        self._act(self.eval_actions, logs)
+        self._parts_before_evaluation = None
+        self._notify("on_evaluation_end", self.step, logs)
+        self.tracker.log(self.step, logs, "validation")
+        self._evaluated = {"step": self.step, "logs": plain(logs)}
+        return logs
 
     def _run_evaluator(self, steps: int) -> Any:
         if not isinstance(self.evaluator, Trainer):
@@ -509,62 +468,125 @@ class Controller:
             self._raise_if_stop_requested()
             raise
 
-    def _finish_window(self, plan: Plan, logs: Mapping[str, float]) -> None:
-        """Does what belongs to the end of a window: logs, checks, acts, evaluates, saves; no more if it is bad."""
-        if not self.summary_interval or self.step % self.summary_interval == 0:
-            self.tracker.log(self.step, logs, "train")
-        if self._is_bad(plan):
-            return
-        reason = self.stopped
-        self._act(self.train_actions, logs)
-        self._notify("on_window_end", self.step, logs)
-        self.window.phase = Phase.ACTED
-        if self.stopped != reason and self._is_bad(plan):  # more is due than before the actions
-            return
-        ending, evaluating, saving = self.is_ending, self._evaluation_due(plan), self._save_due(plan)
-        if ending:
-            self._notify("on_train_end", self.step)
-        if evaluating:
-            if ending and plan.save_at_end:
-                self._save(Phase.ACTED)  # the evaluation is user code: should it fail, the training is not lost
-            self.evaluate(plan.eval_steps)
-            saving = saving or (plan.save_at_end and bool(self.stopped))  # an action may just have stopped training
-        # Saved last: what a checkpoint holds is done, all of it, and is never done again.
-        if saving:
-            self.save_checkpoint()
-        self.window.phase = Phase.FINISHED
+    def try_evaluation(self, steps: int) -> int:
+        """Evaluates some batches as a check, and restores everything; returns how many batches there were."""
+        self._require("evaluator", "try_evaluation")
+        variables, generators = self.evaluator.engine.state(), random_state.get()
+        self._run_evaluator(steps)
+        self.evaluator.engine.load(variables)
+        random_state.set(generators)
+        return int(getattr(self.evaluator, "evaluated_batches", steps))
 
-    @property
-    def is_ending(self) -> bool:
-        """Whether nothing is left to train: the target is reached, or training was stopped."""
-        return self.step >= self.window.target or bool(self.stopped)
+    def evaluate_continuously(
+        self,
+        steps: int = -1,
+        timeout: float | None = None,
+        timeout_fn: Callable[[], bool] = lambda: False,
+        poll: float = 1.0,
+    ) -> Logs:
+        """Evaluates each new checkpoint that another process writes.
 
-    def _evaluation_due(self, plan: Plan) -> bool:
-        return plan.evaluates and plan.schedule.evaluation_due(self.step, self.is_ending)
+        Ends when `timeout_fn` returns True after an evaluation, or when no new checkpoint has appeared for `timeout`
+        seconds: then the trainer is done or dead.
 
-    def _save_due(self, plan: Plan) -> bool:
-        due = plan.schedule.save_due(self.step, self.saver.step, self.saver.interval)
-        at_end = plan.save_at_end and self.is_ending
-        return due or at_end or self.saver.time_is_up(self.step) or self.saver.is_unfinished(self.step)
+        Returns:
+          The logs of the last evaluation.
 
-    def _is_bad(self, plan: Plan) -> bool:
-        """Checks what is about to be acted on; returns whether that is a reason to roll back, or to stop.
-
-        Waits for the device only where something is due; a save checks the state by itself.
+        Raises:
+          TrainingError: No checkpoint appeared at all.
         """
-        evaluating = self._evaluation_due(plan)
-        due, watching = self.is_ending or evaluating or self._save_due(plan), self.recovery.max_trials >= 0
-        acting = watching and (bool(self.train_actions) or self._acts)
-        if due or acting:
-            self._unread.settle()
-        if watching and (evaluating or (acting and due)) and not self.saver.is_off:
-            self.recovery.watch_state(self.step, self.trainer.state()[0])
-        return watching and (due or acting) and bool(self.recovery.alarm)
+        self._require("evaluator", "evaluate_continuously")
+        seen, since = None, time.monotonic()
+        while timeout is None or time.monotonic() - since < timeout:
+            newest = self.checkpointer.latest()
+            if newest is None or newest == seen:
+                time.sleep(poll)
+                continue
+            try:
+                self.restore_checkpoint(newest)
+            except (UsageError, FileNotFoundError):
+                if newest in self.checkpointer.steps():
+                    raise
+                continue  # the trainer has removed it meanwhile; there is a newer one
+            self.evaluate(steps)
+            self.tracker.flush()
+            seen, since = newest, time.monotonic()
+            if timeout_fn():
+                return self.last_evaluation
+        if seen is None:
+            raise TrainingError(f"no checkpoint appeared within {timeout} seconds", remedy="start the trainer")
+        logger.warning("no new checkpoint for %s seconds after step %d: evaluation ends", timeout, self.step)
+        return self.last_evaluation
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def save_checkpoint(self) -> None:
+        """Saves now, unless this step is saved already; a state that is not finite is never saved."""
+        self._require("trainer", "save_checkpoint")
+        self._save(Phase.FINISHED)
+
+    def _save(self, phase: Phase) -> None:
+        """Saves the step; in any phase but FINISHED, the next attempt finishes it, and saves it again."""
+        finished = phase is Phase.FINISHED
+        replaces = finished and self.saver.is_unfinished(self.step)
+        if self.saver.is_off or (self.checkpointer.latest() == self.step and not replaces):
+            return
+        self.tracker.flush()  # the logs of a saved step must be on disk before it
+        meta = {
+            "evaluated": self._evaluated,
+            "window": {"phase": phase.value, "stopped": self.window.stopped, "target": self.window.target},
+            "recovery": self.recovery.state(self._skipper.until if self._skipper else 0),
+        }
+        metrics = self._evaluated["logs"] if self._evaluated["step"] == self.step else {}
+        parts = self._parts_before_evaluation or self.saver.collect(self.trainer)
+        self.saver.save(self.trainer, parts, meta, metrics, self.recovery.judge_state, finished)
+        if self.saver.refused:
+            self.recovery.alarm = self.saver.refused
+        else:
+            self._notify("on_save", self.step)
+
+    def _save_before_failing(self) -> None:
+        """Saves the step whose evaluation has failed: the next attempt evaluates it again."""
+        if self.trainer is None or not self.step:
+            return
+        with contextlib.suppress(SaveError):  # the error of the evaluation is raised
+            self._save(self.window.phase)
+            self.checkpointer.wait()
+
+    def _save_before_exit(self) -> None:
+        """Saves for the next attempt, if a stop was requested and training has not diverged."""
+        if self._stop_requested() is None:
+            return
+        self._unread.settle()
+        if self.recovery.alarm and self.recovery.max_trials >= 0:
+            logger.warning("the state of step %d is not saved: %s", self.step, self.recovery.alarm)
+            return
+        try:
+            self.checkpointer.wait()
+        except SaveError as error:  # of an earlier step; this save may succeed
+            logger.error("%s", error)
+        self._save(self.window.phase)
+        self.checkpointer.wait()
+
+    def restore_checkpoint(self, step: int | None = None) -> int | None:
+        """Restores a checkpoint, by default the newest; returns its step, or None if there is none."""
+        if step is None and self.checkpointer.latest() is None:
+            self._notify("on_restore", None)
+            return None
+        meta = self.saver.read(self.trainer or self.evaluator, self.trainer is not None, step)
+        self._evaluated = meta.get("evaluated", self._evaluated)
+        self.window = Window.from_meta(meta)
+        self.saver.finished = self.window.phase is Phase.FINISHED
+        self._skip_bad_batches(until=self.recovery.restore(meta.get("recovery", {})))
+        self._notify("on_restore", self.step)
+        return self.step
+
+    # -- recovery --------------------------------------------------------------------------------------------------
 
     def _roll_back(self) -> None:
-        """Returns to the last good state, and trains from there step by step past what went wrong."""
+        """Restores the last good state, and has the steps since then trained one by one, skipping bad batches."""
         reached = max(self.step, self._skipper.until if self._skipper else 0)
-        # All logs of the steps so far are written before: later they would be taken for new ones.
+        # Write all logs of the steps so far before: afterwards they would count as new ones.
         self._unread.settle()
         self.tracker.flush()
         computed, target = self.step, self.window.target
@@ -583,22 +605,16 @@ class Controller:
         self.tracker.start(self.step)
 
     def _watch(self, step: int, logs: Logs) -> None:
-        """Checks the logs of a window that ends at `step`; where the trainer knows the very step, that is named."""
+        """Checks the logs of a window that ends at `step`; reports the exact bad step, where the trainer knows it."""
         bad_step = getattr(self.trainer, "bad_step", lambda step: None)
         self.recovery.watch(bad_step(step) or step, logs)
 
-    def _learn_length(self, plan: Plan) -> bool:
-        """Tells the schedule how many batches there are, where the first pass over the data has counted them."""
-        stream = self.trainer.train_stream
-        if not plan.schedule.learn_length(stream.batches_per_epoch):
-            return False
-        self.window.target = min(self.window.target, plan.schedule.target(None))
-        if not stream.repeat and self.step < self.window.target:
-            warn_of_data_end("steps_per_epoch")
-            self.stop("the data ran out: it can be read only once")
-        return True
+    def _skip_bad_batches(self, until: int) -> None:
+        """Has the steps up to `until` trained one by one, each checked."""
+        if self.trainer is not None and self.step < until:
+            self._skipper = BadBatchSkipper(self.recovery, until)
 
-    # -- small things ----------------------------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------------------------
 
     def _notify(self, event: str, *arguments: Any) -> None:
         for hook in self.hooks:
@@ -613,76 +629,14 @@ class Controller:
                 action(logs)
 
     def _may_wait(self) -> bool:
-        """Whether to wait for data: not once a stop is requested."""
+        """Whether the trainer may wait for the next batch: until a stop is requested."""
         return self._stop_requested() is None
 
     def _raise_if_stop_requested(self) -> None:
-        leaving = self._stop_requested()
-        if leaving is not None:
-            raise leaving
-
-    def _save_before_exit(self) -> None:
-        """Saves for the next attempt, if a stop was requested and there is something good to save."""
-        if self._stop_requested() is None:
-            return
-        self._unread.settle()
-        if self.recovery.alarm and self.recovery.max_trials >= 0:
-            logger.warning("the state of step %d is not saved: %s", self.step, self.recovery.alarm)
-            return
-        try:
-            self.checkpointer.wait()
-        except SaveError as error:  # of an earlier step; this one may do better
-            logger.error("%s", error)
-        self._save(self.window.phase)
-        self.checkpointer.wait()
+        if (interrupted := self._stop_requested()) is not None:
+            raise interrupted
 
     def _require(self, attribute: str, method: str) -> None:
         if getattr(self, attribute) is None:
-            raise UsageError(f"Controller.{method} needs a {attribute}", remedy=f"Controller({attribute}=…)")
-
-
-def warn_of_data_end(key: str) -> None:
-    """Warns as Keras does where an epoch or an evaluation gets fewer batches than specified by `key`."""
-    doing = "training" if key == "steps_per_epoch" else "evaluation"
-    warnings.warn(
-        f"Your input ran out of data; interrupting {doing}. It ends where a pass over the data does: make {key} a "
-        "divisor of the number of batches, or let the data repeat itself, as dataset.repeat() does.",
-        stacklevel=2,
-    )
-
-
-def _orbit_checkpointer(checkpointer: Checkpointer | None, orbit: dict[str, Any]) -> Checkpointer | None:
-    """Returns where to save, by either name.
-
-    Raises:
-      UsageError: Something among orbit's other arguments is not offered, or unknown.
-    """
-    orbit.pop("enable_async_checkpointing", None)  # checkpoints are always written in the background
-    for name in ("summary_manager", "eval_summary_manager"):
-        if orbit.pop(name, None) is not None:
-            raise UsageError("is not offered", key=name, remedy="pass summary_dir=… or tracker=…")
-    manager = orbit.pop("checkpoint_manager", None)
-    if orbit:
-        raise TypeError(f"Controller() got an unexpected keyword argument {next(iter(orbit))!r}")
-    if manager is None:
-        return checkpointer
-    if checkpointer is not None:
-        raise UsageError("is another name for checkpointer", key="checkpoint_manager", remedy="pass one of them")
-    if not isinstance(manager, Checkpointer):
-        reason = f"expected a Checkpointer, received a {type(manager).__name__}"
-        remedy = "everstep.checkpoint.orbax.OrbaxCheckpointer(directory) is one"
-        raise UsageError(reason, key="checkpoint_manager", remedy=remedy)
-    return manager
-
-
-def _orbit_tracker(tracker: Tracker | None, summary_dir: Any, eval_summary_dir: Any) -> Tracker | None:
-    if summary_dir is None and eval_summary_dir is None:
-        return tracker
-    if tracker is not None:
-        raise UsageError("creates a tracker, and one is passed", key="summary_dir", remedy="pass one of them")
-    folder = os.path.abspath(summary_dir if summary_dir is not None else eval_summary_dir)
-    return TensorBoardTracker(
-        folder,
-        validation_subdir="validation" if eval_summary_dir is None else os.path.abspath(eval_summary_dir),
-        train_subdir=".",
-    )
+            reason = f"needs {'an' if attribute == 'evaluator' else 'a'} {attribute}"
+            raise UsageError(reason, key=f"Controller.{method}", remedy=f"Controller({attribute}=…)")

@@ -1,4 +1,4 @@
-"""From a task and its configuration to a trainer."""
+"""`create_trainer`: a trainer from a task and its configuration."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ from everstep.task.task import Task
 def create_trainer(
     params: Any, task: Task, train: bool, evaluate: bool, trainer_cls: type[Trainer] = Trainer
 ) -> Trainer:
-    """Seeds everything, builds model and optimizer as `params` say, and joins them in a trainer.
+    """Seeds everything, builds model and optimizer as configured, and returns a trainer of them.
 
     Args:
       params: An ExperimentConfig.
       task: The task.
-      train: Whether it will train.
-      evaluate: Whether it will evaluate.
+      train: Whether the trainer will train.
+      evaluate: Whether the trainer will evaluate.
       trainer_cls: The class of the trainer; for a task that is trained in stages, a `ProgressiveTrainer`.
 
     Raises:
@@ -40,13 +40,17 @@ def create_trainer(
 
 
 def _progressive(trainer_cls: type[Trainer]) -> type[ProgressiveTrainer]:
-    """Returns the class that trains in stages: the one that was asked for, if it can."""
+    """Returns the class that trains in stages: the requested one, if it is a ProgressiveTrainer."""
     if issubclass(trainer_cls, ProgressiveTrainer):
         return trainer_cls
     if trainer_cls is Trainer:
         return ProgressiveTrainer
-    reason = f"received {trainer_cls.__name__}, but the task is trained in stages"
-    raise UsageError(reason, key="trainer_cls", remedy="derive it from ProgressiveTrainer")
+    raise UsageError(
+        "but the task is trained in stages",
+        key="trainer_cls",
+        received=trainer_cls.__name__,
+        remedy="derive it from ProgressiveTrainer",
+    )
 
 
 def _optimizer(params: Any, task: Task, model: keras.Model) -> keras.Optimizer:

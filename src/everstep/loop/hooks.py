@@ -1,8 +1,29 @@
-"""`Hook`: what takes part in training without being the loop.
+"""`Hook`: an object that takes part in training, event by event.
 
-The controller calls each event on all hooks, in the order of its list. A hook that looks at the Keras objects, or
-changes them, does so inside `with self.controller.synced():`. What it must remember over attempts is its state; a
-hook without a `name` has none.
+The controller calls each event on all hooks, in the order of its list:
+
+| event | when | used by |
+|---|---|---|
+| `setup` | the controller is created | all; actions get the controller here |
+| `on_restore` | the variables of a checkpoint are restored, or there is none | KerasCallbacks, `--fast-dev-run` |
+| `on_train_begin` | training begins; the state of hooks is restored after it | KerasCallbacks |
+| `on_ready` | everything is restored, the first step is next | Profile, listeners of the entry points |
+| `on_window_begin` | before the first step of a window, or of the rest of one | KerasCallbacks, `--fast-dev-run` |
+| `on_call_end` | after each compiled call | Progress, KerasCallbacks, Profile, listeners |
+| `on_pass_end` | the first pass over data of unknown length has ended | KerasCallbacks |
+| `on_window_end` | a window is logged, checked and acted on | KerasCallbacks, `--fast-dev-run` |
+| `on_train_end` | after the last training step, before the final evaluation | Attempt |
+| `on_evaluation_begin` | before an evaluation | KerasCallbacks, `--fast-dev-run` |
+| `on_evaluation_batch_begin`, `_end` | around each batch of it, if `watches_evaluation_batches` | KerasCallbacks |
+| `on_evaluation_end` | after an evaluation and its actions, before it is tracked | KerasCallbacks, `--fast-dev-run` |
+| `on_save` | a checkpoint is being written | `--fast-dev-run` |
+| `on_rollback` | training was rolled back | Progress |
+| `on_divergence` | training has diverged, no trials are left, and it is about to fail | KerasCallbacks |
+| `on_exit` | last, whether training is done or has failed | Profile, listeners, `--fast-dev-run` |
+| `state`, `check`, `restore` | with every save, and with every restore | those with a `name` |
+
+A hook reads or changes the Keras objects inside `with self.controller.synced():`. What it must remember over attempts
+is its state; a hook without a `name` has none.
 """
 
 from collections.abc import Mapping
@@ -31,17 +52,17 @@ class Stateful(Protocol):
         """
 
     def restore(self, arrays: State, meta: Any) -> None:
-        """Continues from what `state` returned: before the first step, and after a rollback."""
+        """Restores what `state` returned: before the first step, and after a rollback."""
 
 
 class Hook:
     """Base class of hooks: override the events you need.
 
-        class Progress(Hook):
+        class PrintLoss(Hook):
             def on_window_end(self, step, logs):
                 print(step, logs["training_loss"])
 
-        everstep.run_experiment(task, params, "runs/demo", hooks=[Progress()])
+        everstep.run_experiment(task, params, "runs/demo", hooks=[PrintLoss()])
 
     Attributes:
       name: The key of its state in checkpoints; empty for a hook without state.
@@ -58,10 +79,10 @@ class Hook:
         self.controller = controller
 
     def on_restore(self, step: int | None) -> None:
-        """After the variables of a checkpoint were read; `step` is None where there was none."""
+        """After the variables of a checkpoint were restored; `step` is None if there was no checkpoint."""
 
     def on_train_begin(self) -> None:
-        """Before training, and before the state of hooks is restored: what is reset here does not last."""
+        """Before training, and before the state of hooks is restored: a restore overwrites what is reset here."""
 
     def on_ready(self) -> None:
         """Before the first step, when everything is restored."""
@@ -79,7 +100,7 @@ class Hook:
         """After a window was logged and acted on; reading the logs waits for the device."""
 
     def on_train_end(self, step: int) -> None:
-        """After the last training step, before the closing evaluation."""
+        """After the last training step, before the final evaluation."""
 
     def on_evaluation_begin(self, step: int, num_steps: int) -> None:
         """Before an evaluation of `num_steps` batches, -1 for all."""
@@ -101,10 +122,10 @@ class Hook:
         """After training was rolled back by so many steps."""
 
     def on_divergence(self) -> None:
-        """When training diverged and is not rolled back: it is about to fail."""
+        """When training has diverged and is not rolled back, because no trials are left: it is about to fail."""
 
     def on_exit(self, error: BaseException | None) -> None:
-        """Last of all, when training is done, or was ended by `error`."""
+        """Last of all, when training is done (`error` is None), or has failed with `error`."""
 
     def state(self) -> tuple[State, Any]:
         """Returns what to save with every checkpoint; see `Stateful`."""
@@ -114,18 +135,18 @@ class Hook:
         """Checks saved values; see `Stateful`."""
 
     def restore(self, arrays: State, meta: Any) -> None:
-        """Continues from saved values; see `Stateful`."""
+        """Restores saved values; see `Stateful`."""
 
 
 class LearningRate(Hook):
-    """Uses a constant learning rate that was changed between two attempts.
+    """Applies a constant learning rate that was changed between two attempts.
 
-    The rate that training has reached, which callbacks may have lowered, is a variable, and a checkpoint restores it.
-    That would silently undo a changed setting. So a checkpoint also says which rate the optimizer was created with: if
-    that differs now, the new one is used.
+    The current rate, which callbacks may have lowered, is a variable that a checkpoint restores. That would silently
+    undo a changed setting. So a checkpoint also holds the rate that the optimizer was created with: if that differs
+    now, the new one is used.
 
     Args:
-      rate: The rate that the optimizer was created with; None for a schedule, which is no variable.
+      rate: The rate that the optimizer was created with; None for a schedule, which is not a variable.
     """
 
     name = "learning_rate"
@@ -135,10 +156,10 @@ class LearningRate(Hook):
 
     def state(self) -> tuple[State, dict[str, Any]]:
         """Returns no arrays, and the rate."""
-        return {}, {"told": self._rate} if self._rate is not None else {}
+        return {}, {"told": self._rate} if self._rate is not None else {}  # the key of saved checkpoints
 
     def restore(self, arrays: State, meta: dict[str, Any]) -> None:
-        """Sets the rate, if the checkpoint was saved with another one."""
+        """Sets the rate, if the checkpoint was saved with a different one."""
         if self._rate is None or meta.get("told", self._rate) == self._rate:
             return
         trainer = self.controller.trainer

@@ -1,14 +1,13 @@
 """Keras callbacks as a hook of a loop whose windows are epochs.
 
 Epoch methods are called exactly when Keras would call them. The batch methods of Keras's own callbacks are called
-once per epoch, with that epoch's logs; a callback of the user's that has batch methods makes the engine run single
-steps, with a warning.
+once per epoch, with that epoch's logs; a user's callback with batch methods makes the engine run single steps, with a
+warning.
 
-What callbacks remember is a part of a run's state. A resumed attempt calls `on_train_begin`, which resets them, and
-then restores them. A checkpoint at an epoch's end is taken before the next `on_epoch_begin`, so that each epoch
-begins and ends once, whatever the attempts. One taken inside an epoch is of callbacks that have seen its beginning.
-They see it again, because they may open there what cannot be saved, a clock or a progress bar; what it changes is
-restored.
+The callbacks' state is part of the run's state. A resumed attempt calls `on_train_begin`, which resets them, and then
+restores their state. At an epoch's end the checkpoint is saved before the next `on_epoch_begin`, so that each epoch
+begins and ends once, however many attempts there are. After a resume inside an epoch its `on_epoch_begin` is called
+again, because callbacks may open there what cannot be saved, a clock or a progress bar; then their state is restored.
 """
 
 import contextlib
@@ -22,34 +21,32 @@ import keras
 from everstep.engine.logs import floats, with_arrays
 from everstep.errors import UsageError, nearest, own_frames, wants_traceback
 from everstep.loop.callback_state import CallbackState
-from everstep.loop.controller import warn_of_data_end
 from everstep.loop.hooks import Hook
 from everstep.loop.plain_values import decode, encode
-from everstep.loop.schedule import OPEN, EpochSchedule
+from everstep.loop.schedule import OPEN, EpochSchedule, warn_of_data_end
 from everstep.task.optim.loss_scale import UPDATES
 from everstep.types import Logs, State
 
 logger = logging.getLogger(__name__)
 
 BETWEEN, TRAINING, TESTING = "between epochs", "training", "testing"
-"""Where callbacks are: `on_epoch_begin` leads from the first to the second, `on_test_begin` to the third, and
-`on_epoch_end` back."""
+"""The phases of callbacks: `on_epoch_begin` leads to the second, `on_test_begin` to the third, `on_epoch_end` back."""
 
 _TRAIN_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _TEST_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 
 
 class KerasCallbacks(Hook):
-    """Calls a list of Keras callbacks, and saves what they remember.
+    """Calls a list of Keras callbacks, and saves their state.
 
     Args:
       callbacks: The user's callbacks, in any form that `fit` takes; a History is added.
-      model: The model that they are set on.
-      schedule: The epochs; the controller is given the same object.
-      initial_epoch: The epoch that a run begins with which is not resumed.
-      verbose: The verbosity that callbacks are given.
+      model: The model that is set on the callbacks.
+      schedule: The epochs; pass the same object to the controller.
+      initial_epoch: The first epoch of a new run.
+      verbose: The verbosity that is passed to the callbacks.
       listeners: Their `on_epoch_end` is called with each epoch and its logs, after the callbacks. Those with
-        `get_state` and `set_state` are saved as the callbacks are, behind those of the user.
+        `get_state` and `set_state` are saved like callbacks, after those of the user.
     """
 
     name = "callbacks"
@@ -77,7 +74,7 @@ class KerasCallbacks(Hook):
         saved = [listener for listener in listeners if hasattr(listener, "get_state")]
         self._state = CallbackState([*self.list.callbacks[: len(given)], *saved, *self.list.callbacks[len(given) :]])
         self.per_call = int(getattr(model, "steps_per_execution", None) or 1)
-        self.history.on_train_begin()  # it has its list of epochs also where there is nothing left to train
+        self.history.on_train_begin()  # creates its list of epochs, even if nothing is left to train
         self.phase, self._epoch = BETWEEN, 0
         self._logs: Logs = {}
         self._evaluated_steps = self._num_steps = 0
@@ -109,18 +106,18 @@ class KerasCallbacks(Hook):
     # -- the state ---------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[State, dict[str, Any]]:
-        """Returns what callbacks remember, and where they are."""
+        """Returns the state of the callbacks, and their phase."""
         arrays, each = self._state.state()
-        stop = bool(self.model.stop_training) and self.phase != BETWEEN  # between epochs it has been obeyed
+        stop = bool(self.model.stop_training) and self.phase != BETWEEN  # between epochs training has stopped already
         place = {"phase": self.phase, "epoch": self._epoch, "stop": stop}
         place |= {"batches": self.schedule.batches, "first_epoch": self.schedule.first_epoch}
         return arrays, {**place, "logs": encode(floats(self._logs), "", {}), "each": each}
 
     def check(self, meta: dict[str, Any]) -> None:
-        """Checks that these are the callbacks that were saved, and learns where they were.
+        """Checks that the same callbacks were saved, and restores their phase and the schedule.
 
         Raises:
-          UsageError: They are others.
+          UsageError: Other callbacks were saved.
         """
         self._state.check(meta["each"])
         self.phase, self._epoch = meta["phase"], meta["epoch"]
@@ -128,14 +125,14 @@ class KerasCallbacks(Hook):
         self.schedule.first_epoch = meta.get("first_epoch", 0)
 
     def restore(self, arrays: State, meta: dict[str, Any]) -> None:
-        """Continues from what `state` returned."""
+        """Restores what `state` returned."""
         self._state.restore(arrays, meta["each"])
         self.phase, self._epoch = meta["phase"], meta["epoch"]
         self._logs = with_arrays(decode(meta["logs"], {}))
         self.model.stop_training = meta["stop"]
 
     def setup(self, controller: Any) -> None:
-        """Gives the controller to callbacks that have `set_controller`."""
+        """Passes the controller to callbacks that have `set_controller`."""
         super().setup(controller)
         for callback in self.list.callbacks:
             if hasattr(callback, "set_controller"):
@@ -144,7 +141,7 @@ class KerasCallbacks(Hook):
     # -- events of the loop --------------------------------------------------------------------------------------------
 
     def on_restore(self, step: int | None) -> None:
-        """A run without a checkpoint begins with its first epoch as if others had been trained before."""
+        """A new run begins at `initial_epoch`, as if the epochs before it had been trained."""
         first, stream = self._initial_epoch, self.controller.trainer.train_stream
         if step is None and first and stream.counting:
             self.schedule.first_epoch = first
@@ -154,29 +151,29 @@ class KerasCallbacks(Hook):
             stream.count(self.schedule.batches)
 
     def _start_at(self, step: int) -> None:
-        """Begins after so many steps: data whose epochs have a length is read from where they would have led."""
+        """Sets the step, and the position of the data, if its length is known, as if `step` steps had been trained."""
         trainer = self.controller.trainer
         batches = trainer.train_stream.batches_per_epoch
         epoch, batch = divmod(step, batches) if batches else (0, 0)
         state = trainer.engine.state()
-        self.controller.recovery.judge_state(0, state)  # what is infinite now is meant to be
+        self.controller.recovery.judge_state(0, state)  # initial infinities are intended
         trainer.restore(state, {"step": step, "stream": {"epoch": epoch, "batch": batch}})
-        self.controller.saver.step = step
+        self.controller.saver.start_at(step)
 
     def on_train_begin(self) -> None:
-        """Calls `on_train_begin`; what that changes in a resumed run is restored afterwards, variables here."""
+        """Calls `on_train_begin`; in a resumed run the variables are restored after it here, the state by the loop."""
         controller, trainer = self.controller, self.controller.trainer
         if controller.is_ending and self.phase == BETWEEN:
-            return  # nothing is left to train: callbacks are only restored
+            return  # nothing is left to train: the callbacks are only restored
         if names := ", ".join(self.single_steps):
-            logger.warning("running single steps: %s wants to be called at every batch", names)
+            logger.warning("running single steps: %s has methods for every batch", names)
             self._watches_steps = True
-        # A step of the model's own that runs uncompiled may set model.stop_training whenever it runs.
+        # A custom train_step that runs uncompiled may set model.stop_training in any step.
         own_step = type(self.model).train_step is not keras.Model.train_step
         if names or (trainer.engine.is_eager and own_step):
             trainer.step_by_step()
         if names := ", ".join(self.single_evaluations):
-            logger.warning("evaluating in single steps: %s wants to be called at every batch", names)
+            logger.warning("evaluating in single steps: %s has methods for every batch", names)
             self.watches_evaluation_batches = True
         resuming = controller.saver.is_restoring
         variables = trainer.engine.state() if resuming else None
@@ -190,7 +187,7 @@ class KerasCallbacks(Hook):
         self.model.stop_training = False
         with self._state.resuming() if resuming else contextlib.nullcontext():
             self.list.on_train_begin()
-        self._state.look()
+        self._state.observe()
         if self.phase != BETWEEN:
             self.list.on_epoch_begin(self._epoch)
         end = self.schedule.begin(self._epoch + 1)
@@ -200,8 +197,8 @@ class KerasCallbacks(Hook):
             self.list.on_test_begin()
 
     def on_window_begin(self, step: int) -> None:
-        """Before an epoch's first step, or the first one after a stop inside it."""
-        if self.phase == TESTING:  # it was stopped before its evaluation, and is now trained further
+        """Before an epoch's first step, or the first step after a resume inside it."""
+        if self.phase == TESTING:  # stopped before its evaluation, and trained further now
             self.phase = TRAINING
         if self.phase == TRAINING:
             return
@@ -211,7 +208,7 @@ class KerasCallbacks(Hook):
             self._begin_batch(step - self.schedule.first(step))
 
     def on_call_end(self, step: int) -> None:
-        """After each step, where callbacks watch batches; stops, as Keras would, where `stop_training` was set."""
+        """Calls the batch methods of the user's callbacks; stops if `stop_training` was set, as Keras does."""
         if self._watches_steps:
             done, last = self.schedule.done(step), self.schedule.window_end(step - 1) == step
             if not last and not self._due(done):
@@ -220,10 +217,10 @@ class KerasCallbacks(Hook):
                 self._end_batch(done)
                 if not last and not self.model.stop_training:
                     self._begin_batch(done)
-        self._obey()  # any thread may have set model.stop_training
+        self._stop_if_requested()  # any thread may have set model.stop_training
 
     def on_pass_end(self, step: int) -> None:
-        """Calls callbacks after the last steps of an epoch that ends unexpectedly: fewer than the others."""
+        """Calls batch methods after the last steps of an epoch that is shorter than expected."""
         done = self.schedule.done(step)
         if self._watches_steps and not self._due(done):
             with self.controller.synced():
@@ -243,10 +240,10 @@ class KerasCallbacks(Hook):
                 self.phase = TESTING
             else:
                 self._end_epoch()
-        self._obey()
+        self._stop_if_requested()
 
     def on_evaluation_begin(self, step: int, num_steps: int) -> None:
-        """Notes how many batches there should be."""
+        """Remembers the requested number of batches."""
         self._num_steps = num_steps
 
     def on_evaluation_batch_begin(self, done: int) -> None:
@@ -259,7 +256,7 @@ class KerasCallbacks(Hook):
                 self._call(_TEST_HOOKS[0], done, {}, own=False)
 
     def on_evaluation_batch_end(self, done: int) -> bool:
-        """After a validation step; False ends the evaluation here, as Keras would."""
+        """After a validation step; False ends the evaluation here, as in Keras."""
         self._evaluated_steps = done
         if not self._due(done):
             return True
@@ -271,7 +268,7 @@ class KerasCallbacks(Hook):
         """Ends the epoch."""
         with self.controller.synced():
             if self.watches_evaluation_batches and not self._due(self._evaluated_steps):
-                self._end_test_batch(self._evaluated_steps, logs)  # of fewer steps than the others
+                self._end_test_batch(self._evaluated_steps, logs)  # the last call has fewer steps
             if self.phase == TESTING:
                 validation = self._fit_logs(logs, "test")
                 self._call(_TEST_HOOKS[0], 0, {}, own=True)
@@ -279,28 +276,28 @@ class KerasCallbacks(Hook):
                 self.list.on_test_end(validation)
                 self._logs |= {f"val_{name}": value for name, value in validation.items()}
                 self._end_epoch()
-        self._obey()
+        self._stop_if_requested()
         evaluated = self.controller.evaluator.evaluated_batches
         if evaluated < self._num_steps and not getattr(self.model, "stop_evaluating", False):
             warn_of_data_end("validation_steps")
 
     def on_divergence(self) -> None:
-        """Adds the epoch that training failed in to the history, with what is known of it; no callback is called."""
+        """Adds the failed epoch to the history, with its logs so far; calls no callback."""
         unknown = {"val_loss": math.nan} if self.schedule.validates(self._epoch) else {}
         logs = self._fit_logs(self.controller.trainer.window_logs(), "train")
         self.history.on_epoch_end(self._epoch, {**logs, **unknown})
 
-    def _obey(self) -> None:
+    def _stop_if_requested(self) -> None:
         if self.model.stop_training:
             self.controller.stop("model.stop_training was set")
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    # Keras calls the hooks of a batch once for `steps_per_execution` of them: at the first one with its index, and
-    # after the last with the index that this one has, or would have in an epoch that is longer.
+    # Keras calls batch methods once per `steps_per_execution` steps: before the first with its index, and after the
+    # last with the index that it has, or would have in a longer epoch.
 
     def _due(self, done: int) -> bool:
-        """Whether batch methods are called when so many steps, which are not the last ones, are done."""
+        """Whether batch methods are called after `done` steps that are not the last ones."""
         return done % self.per_call == 0
 
     def _begin_batch(self, done: int) -> None:
@@ -329,7 +326,7 @@ class KerasCallbacks(Hook):
 
     @contextlib.contextmanager
     def _monitors_explained(self) -> Iterator[None]:
-        """A callback that monitors what nobody logs: Keras only says that it does not know which way is better."""
+        """Explains the error of a callback that monitors a name which is not logged; Keras's message does not."""
         try:
             yield
         except ValueError as error:
@@ -345,9 +342,9 @@ class KerasCallbacks(Hook):
             ) from cause
 
     def _fit_logs(self, logs: Mapping[str, Any], kind: str) -> Logs:
-        """Returns the logs as `fit` names them, those that are arrays in one piece.
+        """Returns the logs with the names of `fit`, and with whole arrays.
 
-        Keras's own steps log `model.metrics`: where a model overrides that without the tracker of the loss, no loss.
+        Keras's own steps log `model.metrics`: if a model overrides that without the loss tracker, there is no loss.
         """
         dropped = {"learning_rate", "steps_per_second", "eval_seconds", UPDATES}
         loss, step = ("training_loss", "train_step") if kind == "train" else ("validation_loss", "test_step")
@@ -365,13 +362,13 @@ class KerasCallbacks(Hook):
 
 
 def _wants(callback: keras.callbacks.Callback, hooks: Sequence[str]) -> bool:
-    """Whether a callback does anything at a batch."""
+    """Whether a callback has any of these batch methods."""
     default = keras.callbacks.Callback
     return any(name in vars(callback) or getattr(type(callback), name) is not getattr(default, name) for name in hooks)
 
 
 def _is_keras_own(callback: keras.callbacks.Callback, hooks: Sequence[str]) -> bool:
-    """Whether the batch hooks are Keras's, not a function or subclass of the user's, and one call an epoch will do."""
+    """Whether the batch methods are Keras's, not the user's, and one call an epoch is enough."""
     if any(name in vars(callback) for name in hooks) or _acts_at_batches(callback):
         return False
     default = keras.callbacks.Callback
@@ -385,10 +382,10 @@ def accepted(given: Any, keeps: bool = True) -> list[keras.callbacks.Callback]:
 
     Args:
       given: None, a callback, a `CallbackList`, or any nesting of them.
-      keeps: Whether the run has a directory that it resumes from.
+      keeps: Whether the run has a directory to resume from.
 
     Raises:
-      UsageError: Something in it is no callback, or would be relied on and cannot work.
+      UsageError: Something in it is not a callback, or cannot work here.
     """
     flat = [callback for each in keras.tree.flatten(given) if each is not None for callback in _of(each)]
     backups = [callback for callback in flat if isinstance(callback, keras.callbacks.BackupAndRestore)]
@@ -400,8 +397,8 @@ def accepted(given: Any, keeps: bool = True) -> list[keras.callbacks.Callback]:
         )
     if backups:
         logger.warning(
-            "BackupAndRestore is skipped: it would replace the weights that the run resumes with by older ones; a run "
-            "with a directory resumes by itself"
+            "BackupAndRestore is skipped: it would replace the restored weights by older ones; a run with a directory "
+            "resumes by itself"
         )
     return [callback for callback in flat if callback not in backups]
 
@@ -414,10 +411,10 @@ def _of(each: Any) -> list[keras.callbacks.Callback]:
     name = getattr(each, "__name__", type(each).__name__)
     is_class = isinstance(each, type) and issubclass(each, keras.callbacks.Callback)
     remedy = f"write {name}(…)" if is_class else "keras.callbacks.LambdaCallback creates one from functions"
-    raise UsageError(f"received {name}, expected a keras.callbacks.Callback", key="callbacks", remedy=remedy)
+    raise UsageError("expected a keras.callbacks.Callback", key="callbacks", received=name, remedy=remedy)
 
 
 def _acts_at_batches(callback: keras.callbacks.Callback) -> bool:
-    """Whether one of Keras's own callbacks is set to do something at batches, not only at an epoch's end."""
+    """Whether a Keras callback is configured to act at batches, not only at an epoch's end."""
     counts = [getattr(callback, name, "epoch") for name in ("save_freq", "update_freq")]
     return any(count != "epoch" for count in counts) or bool(getattr(callback, "_should_trace", False))

@@ -1,4 +1,4 @@
-"""Logs that stay on the device until somebody reads them: the training thread hands over window after window."""
+"""Logs that stay on the device until they are read, so that training does not wait for them."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ _BEHIND = 2  # windows that the device may be behind
 
 
 class LazyLogs(Mapping[str, float]):
-    """A window's logs, fetched when first read, by whichever thread reads them.
+    """A window's logs, fetched from the device when first read, in any thread.
 
     Args:
       fetch: Returns the logs; called once.
@@ -24,10 +24,8 @@ class LazyLogs(Mapping[str, float]):
         self._lock = threading.Lock()
 
     def then(self, change: Callable[[Logs], Logs]) -> "LazyLogs":
-        """Passes the logs through `change` when they are fetched; to be called before anybody reads them."""
-        fetch = self._fetch
-        self._fetch = lambda: change(fetch())
-        return self
+        """Returns logs that apply `change` to these when they are read."""
+        return LazyLogs(lambda: change(self.read()))
 
     def read(self) -> Logs:
         """Returns the logs; waits for the device."""
@@ -50,49 +48,50 @@ class LazyLogs(Mapping[str, float]):
 
 
 class UnreadWindows:
-    """The windows that were handed to the device and not read yet; reads them late, and in their order.
+    """The windows that the device computes and whose logs are not read yet; reads them late, and in their order.
 
     Args:
       watch: Called with the step and the logs of each window, as soon as they are read.
 
     Attributes:
-      steps: Steps of all windows that were read.
-      seconds: How long they took.
+      steps: The number of steps in all windows read so far.
+      seconds: How long those windows took.
     """
 
     def __init__(self, watch: Callable[[int, Logs], None]) -> None:
         self._watch = watch
         self._unread: deque[LazyLogs] = deque()
-        self._last_done = 0.0  # when the last window was over
+        self._last_done = 0.0  # when the last window was done
         self.steps, self.seconds = 0, 0.0
 
     def add(self, step: int, trained: Any, steps: int, begin: float, spent: float) -> LazyLogs:
-        """Returns the logs of a window, with its rate; reads the windows that the device is too far behind.
+        """Returns the logs of a window, with its rate; reads an older window if the device is too far behind.
 
         Args:
-          step: Its last step.
+          step: The last step of the window.
           trained: What `trainer.train` returned.
-          steps: How many steps it has; 0 for a window that an earlier attempt trained, which has no rate here.
-          begin: When it was handed over.
-          spent: Seconds that handing it over took.
+          steps: The number of steps; 0 for a window trained by an earlier attempt, which has no rate here.
+          begin: When the call of `trainer.train` began.
+          spent: How many seconds the call took.
         """
 
         def add_rate(logs: Logs) -> Logs:
-            # A window begins when it is handed over, or when the one before it is done. It took at least as long as
-            # handing it over: tiny ones are over before anyone looks.
+            # A window begins with its call, or when the window before it is done. It took at least as long as its
+            # call: tiny windows are done before their logs are read.
             started, self._last_done = max(begin, self._last_done), time.perf_counter()
             seconds = max(self._last_done - started, spent, 1e-9)
             self.steps, self.seconds = self.steps + steps, self.seconds + seconds
             self._watch(step, logs)
             return {**logs, "steps_per_second": steps / seconds} if steps else logs
 
-        logs = trained if isinstance(trained, LazyLogs) else LazyLogs(lambda: dict(trained or {}))
-        self._unread.append(logs.then(add_rate))
+        lazy = trained if isinstance(trained, LazyLogs) else LazyLogs(lambda: dict(trained or {}))
+        logs = lazy.then(add_rate)
+        self._unread.append(logs)
         if len(self._unread) > _BEHIND:
             self._unread.popleft().read()
         return logs
 
     def settle(self) -> None:
-        """Waits for all windows handed to the device."""
+        """Reads all windows; waits for the device."""
         while self._unread:
             self._unread.popleft().read()

@@ -1,8 +1,8 @@
 """Plain Python values as JSON and back, exactly, with arrays put aside.
 
-None, bools, whole numbers, text, finite floats and lists stand for themselves. Everything else is an object with one
-key that says what it is: `{"float": "nan"}`, `{"tuple": […]}`, `{"dict": [[key, value], …]}`, `{"array": "name"}`.
-Python writes a float with as many digits as it takes to read the same one back, so nothing is lost on the way.
+None, bools, integers, strings, finite floats and lists are stored as they are. Everything else is an object with one
+key that names its type: `{"float": "nan"}`, `{"tuple": […]}`, `{"dict": [[key, value], …]}`, `{"array": "name"}`.
+Python writes a float with enough digits to read the same one back, so nothing is lost.
 """
 
 import json
@@ -18,26 +18,25 @@ from everstep.types import State
 
 
 class NotPlainError(Exception):
-    """A value holds something that is neither plain nor an array; the text is its type's name."""
+    """A value contains something that is neither plain nor an array; the message is the name of its type."""
 
 
 def encode(value: Any, name: str, arrays: State) -> Any:
-    """Returns a value in JSON's terms; the arrays in it, not copied, go to `arrays` under `name` and names below it.
+    """Returns a value as JSON; its arrays, not copied, are added to `arrays` under `name` and names below it.
 
-    Example: `encode({"best": math.inf, "scores": np.zeros(3)}, "mine", arrays := {})` leaves one array there,
-    `mine/scores`.
+    Example: `encode({"best": math.inf, "scores": np.zeros(3)}, "mine", arrays := {})` adds one array, `mine/scores`.
 
     Raises:
-      NotPlainError: There is something in it that only pickle could keep.
+      NotPlainError: It contains something that only pickle could save.
     """
     try:
         return _encode(value, name, arrays)
     except RecursionError:
-        raise NotPlainError(f"{type(value).__name__} that holds itself") from None
+        raise NotPlainError(f"{type(value).__name__} that contains itself") from None
 
 
 def decode(value: Any, arrays: State) -> Any:
-    """Returns the value that `encode` was given, with arrays of its own."""
+    """Returns the value that was passed to `encode`, with copies of its arrays."""
     if isinstance(value, list):
         return [decode(item, arrays) for item in value]
     if not isinstance(value, dict):
@@ -47,7 +46,7 @@ def decode(value: Any, arrays: State) -> Any:
 
 
 def fingerprint(encoded: Any, arrays: State) -> str:
-    """Returns a text that differs when the value does; of arrays it keeps no more than a checksum."""
+    """Returns a string that differs if the value does; arrays are represented by their checksums."""
     return json.dumps([encoded, [[name, a.dtype.name, a.shape, _checksum(a)] for name, a in arrays.items()]])
 
 
@@ -56,7 +55,7 @@ def _checksum(array: np.ndarray) -> int:
 
 
 def _encode(value: Any, name: str, arrays: State) -> Any:
-    # Exactly these types: what restores a subclass as its base would lose something silently.
+    # Exactly these types: restoring a subclass as its base class would silently lose something.
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -77,7 +76,7 @@ def _pair(key: Any, value: Any, index: int, name: str, arrays: State) -> list[An
 
 
 def _encode_numbers(value: Any, name: str, arrays: State) -> Any:
-    """Encodes what NumPy and `random` have."""
+    """Encodes the types of NumPy and `random`."""
     if isinstance(value, np.generic) and _storable(value.dtype):
         number = float(value) if "float" in value.dtype.name else value.item()
         return {"scalar": [value.dtype.name, _encode(number, name, arrays)]}
@@ -94,7 +93,7 @@ def _encode_numbers(value: Any, name: str, arrays: State) -> Any:
 
 
 def _storable(dtype: np.dtype) -> bool:
-    """Whether it is a number of at most 64 bits; NumPy does not know those of machine learning, such as bfloat16."""
+    """Whether it is a number of at most 64 bits; `kind` does not cover types such as bfloat16."""
     return (dtype.kind in "fiub" or "float" in dtype.name) and dtype.itemsize <= 8 and dtype.isnative
 
 

@@ -1,11 +1,10 @@
 """Progressive training: larger images, more regularisation, another model, stage by stage.
 
-A task that is a `ProgressivePolicy` as well is trained in stages. A stage ends with the window in which its last step
-lies, and with everything that belongs to it: it is logged, evaluated and saved as it was trained. The next window
-begins in the next stage: variables that are still there with the same shape go on, those of the optimizer too, unless
-the policy says that its models come ready.
+A task that is a `ProgressivePolicy` as well is trained in stages. A stage ends with the window that contains its last
+step, which is logged, evaluated and saved in that stage. The next window begins in the next stage: variables with the
+same key and shape keep their values, those of the optimizer too, unless the policy declines that with `carries`.
 
-A checkpoint says which stage it is of; a run that goes on builds that stage before it reads the variables.
+A checkpoint holds its stage; a resumed run builds that stage before it restores the variables.
 """
 
 import abc
@@ -17,7 +16,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
 
 from everstep.loop import random_state
 from everstep.loop.lazy_logs import LazyLogs
@@ -33,7 +31,7 @@ _LASTING = ("model/", "optimizer/", "task.")
 
 
 class ProgressivePolicy(abc.ABC):
-    """What each stage trains, and for how long; a task derives from it and from `Task`.
+    """Defines what each stage trains, and for how long; a task derives from it and from `Task`.
 
     Example:
         class Growing(everstep.ProgressivePolicy, MnistTask):
@@ -45,48 +43,48 @@ class ProgressivePolicy(abc.ABC):
 
     @abc.abstractmethod
     def num_stages(self) -> int:
-        """Returns how many stages there are."""
+        """Returns the number of stages."""
 
     @abc.abstractmethod
     def num_steps(self, stage: int) -> int:
-        """Returns how many steps a stage has; training beyond the last one's stays in it."""
+        """Returns the number of steps of a stage; training beyond the last stage stays in it."""
 
     @abc.abstractmethod
     def get_model(self, stage: int, old_model: keras.Model | None = None) -> keras.Model:
         """Returns the model of a stage.
 
-        What it returns is the shape of the model. Variables that the stage before had under the same key (the name of
-        the layer, numbered from the model's first) with the same shape then get the values they had there, over what
-        was set here; `carries` keeps them off.
+        Only its architecture counts. Variables that had the same key (the name of the layer, numbered from the model's
+        first) and the same shape in the previous stage get the values they had there, whatever was set here, unless
+        `carries` returns False.
 
         Args:
-          stage: Its number, from 0 on.
-          old_model: The model of the stage before, with what it has learned. None in the first stage, and where a run
-            goes on from a checkpoint, which has all values: the model must then have the same variables.
+          stage: The number of the stage, from 0 on.
+          old_model: The trained model of the previous stage. None in the first stage, and where a run resumes from a
+            checkpoint, which has all values: the model must then have the same variables.
         """
 
     def carries(self, stage: int) -> bool:
-        """Returns whether variables that still fit go on into a stage.
+        """Returns whether variables that still fit keep their values in a stage.
 
-        False for a policy whose `get_model` makes the new model of the old one, such as by copying a layer: it is
-        trained as it was returned, and the optimizer remembers nothing but the number of steps.
+        False for a policy whose `get_model` derives the new model from the old one, such as by copying a layer: the
+        model is trained as returned, and the optimizer keeps nothing but the number of steps.
         """
         return True
 
     def get_optimizer(self, stage: int) -> keras.Optimizer | None:
-        """Returns a stage's own optimizer, which begins with its own learning rate; None for the configured one."""
+        """Returns the optimizer of a stage, with its own learning rate; None for the configured one."""
         return None
 
     def get_train_dataset(self, stage: int) -> Any:
-        """Returns a stage's own training data; None for what `build_inputs` returns."""
+        """Returns the training data of a stage; None for what `build_inputs` returns."""
         return None
 
     def get_eval_dataset(self, stage: int) -> Any:
-        """Returns a stage's own validation data; None for what `build_inputs` returns."""
+        """Returns the validation data of a stage; None for what `build_inputs` returns."""
         return None
 
     def stage_at(self, step: int) -> int:
-        """Returns the stage that the step with this index belongs to."""
+        """Returns the stage of the step with this index."""
         end = 0
         for stage in range(self.num_stages()):
             end += self.num_steps(stage)
@@ -99,7 +97,7 @@ class ProgressiveTrainer(Trainer):
     """Trains the stages of a policy, one after the other.
 
     Attributes:
-      stage: The stage it is in.
+      stage: The current stage.
     """
 
     task: Any  # a Task and a ProgressivePolicy
@@ -120,25 +118,25 @@ class ProgressiveTrainer(Trainer):
         super().__init__(config, task, model, optimizer, train, evaluate, *data)
 
     def train(self, num_steps: int, *, new_window: bool = True, **call: Any) -> LazyLogs:
-        """Trains `num_steps` steps in one stage: the one in which the window begins."""
+        """Trains `num_steps` steps in the stage in which the window begins."""
         stage = self.task.stage_at(self.global_step)
         if new_window and stage != self.stage:
-            self._grow(stage)
+            self._advance_to(stage)
         return super().train(num_steps, new_window=new_window, **call)
 
     def state(self, into: State | None = None) -> tuple[State, dict[str, Any]]:
-        """Returns what must resume together; the stage, too."""
+        """Returns what must resume together, and the stage."""
         state, meta = super().state(into)
         return state, {**meta, "stage": self.stage}
 
     def restore(self, state: State, meta: dict[str, Any]) -> None:
-        """Continues from what `state` returned: builds the stage first, then reads the variables."""
+        """Restores what `state` returned: builds the stage first, then restores the variables."""
         if meta.get("stage", 0) != self.stage:
             self._enter(meta["stage"], old_model=None)
         super().restore(state, meta)
 
-    def _grow(self, stage: int) -> None:
-        """Goes on in another stage with all that is still there."""
+    def _advance_to(self, stage: int) -> None:
+        """Builds another stage, and carries over the variables that still fit."""
         before, epoch, optimizer = self.engine.state(), self.epoch, self.optimizer
         self._enter(stage, self.model)
         same_kind = _kind(optimizer) is _kind(self.optimizer)
@@ -147,7 +145,7 @@ class ProgressiveTrainer(Trainer):
         self.engine.load(state)
         self.engine.reset("train")
         if self._train_feed is not None:
-            self._train_feed.restore({"epoch": epoch + 1, "batch": 0})  # another order than the stage before had
+            self._train_feed.restore({"epoch": epoch + 1, "batch": 0})  # another order than in the previous stage
         text = "step %d: stage %d of %d, %d of %d variables carried over"
         logger.warning(text, self.global_step, stage + 1, self.task.num_stages(), carried, variables)
 
@@ -165,7 +163,7 @@ class ProgressiveTrainer(Trainer):
             self.model = self.task.get_model(stage, old_model)
             if self._trains:
                 self.optimizer = self._make_optimizer(self.task, stage, self.config)
-            self._join(
+            self._build(
                 self.task.get_train_dataset(stage) if self._trains else None,
                 self.task.get_eval_dataset(stage) if self._evaluates else None,
             )
@@ -173,7 +171,7 @@ class ProgressiveTrainer(Trainer):
 
 @contextlib.contextmanager
 def _seeded(seed: int, stage: int) -> Iterator[None]:
-    """What is made inside the block depends on seed and stage alone; the numbers of user code go on as they were."""
+    """Objects created inside the block depend on seed and stage alone; the generators are restored afterwards."""
     before = random_state.get()
     keras.utils.set_random_seed((seed + 1_000_003 * stage) % 2**32)
     try:
@@ -183,7 +181,7 @@ def _seeded(seed: int, stage: int) -> Iterator[None]:
 
 
 def _kind(optimizer: Any) -> type:
-    """Returns the class of the optimizer that updates the weights, whatever it is wrapped in."""
+    """Returns the class of the innermost optimizer, which updates the weights."""
     while getattr(optimizer, "inner_optimizer", None) is not None:
         optimizer = optimizer.inner_optimizer
     return type(optimizer)
@@ -196,12 +194,12 @@ def is_progressive(task: Task) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Carrying:
-    """What goes on beside the number of steps, which always does.
+    """What a stage takes over from the previous one, beside the number of steps, which it always does.
 
     Attributes:
-      weights: What the model has learned, its averages, and what the optimizer remembers of it.
-      slots: That last part; not where another kind of optimizer begins, which would take it for something else.
-      rate: The learning rate, where it is no schedule; not where a stage has an optimizer of its own.
+      weights: The model's variables, their averages, and the optimizer's slots.
+      slots: The optimizer's slots; not if the next stage has another kind of optimizer, whose slots mean other things.
+      rate: The learning rate, if it is not a schedule; not if the next stage has its own optimizer.
     """
 
     weights: bool = True
@@ -209,7 +207,7 @@ class Carrying:
     rate: bool = True
 
     def takes(self, key: str) -> bool:
-        """Whether the variable with this key goes on."""
+        """Whether the variable with this key is carried over."""
         if not key.startswith("optimizer/") or averaged_keys([key]):
             return self.weights
         name = key.rpartition("/")[2]
@@ -219,35 +217,35 @@ class Carrying:
 
 
 def carry(before: State, fresh: State, carrying: Carrying) -> tuple[State, int, int]:
-    """Returns the state in which a stage begins, and how many of how many variables in it go on.
+    """Returns the state in which a stage begins, and how many of its variables are carried over, of how many.
 
-    Averages of weights that nobody averaged before begin as those weights.
+    Averages that the previous stage did not have begin with the weights.
 
     Args:
-      before: The state of the stage before.
-      fresh: The state of this one as it was built.
-      carrying: What goes on.
+      before: The last state of the previous stage.
+      fresh: The initial state of this stage.
+      carrying: What is carried over.
     """
     lasting = [key for key in fresh if key.startswith(_LASTING)]
-    then, now = _middle(before), _middle(fresh)
+    then, now = _innermost(before), _innermost(fresh)
     former = {key: before.get(_former_key(key, then, now)) for key in lasting if carrying.takes(key)}
-    carried = {key: array for key, array in former.items() if array is not None and _fits(array, fresh[key])}
+    carried = {
+        key: array
+        for key, array in former.items()
+        if array is not None and (array.shape, array.dtype) == (fresh[key].shape, fresh[key].dtype)
+    }
     state = {**fresh, **carried}
     begun = {mean: state[weight] for mean, weight in averaged_keys(fresh).items() if mean not in carried}
     return {**state, **begun}, len(carried), len(lasting)
 
 
-def _middle(state: State) -> str:
-    """Returns what the keys of the optimizer in the middle begin with."""
+def _innermost(state: State) -> str:
+    """Returns the prefix of the keys of the innermost optimizer."""
     return max((match[0] for key in state if (match := _LEVELS.match(key))), key=len, default="optimizer/")
 
 
 def _former_key(key: str, then: str, now: str) -> str:
-    """Returns the key that a variable had in the stage before; empty where no such optimizer was around."""
+    """Returns the key that a variable had in the previous stage; empty if that had no such optimizer."""
     if not key.startswith("optimizer/") or then == now:
         return key
     return then + key.removeprefix(now) if key.startswith(now) else ""
-
-
-def _fits(array: np.ndarray, other: np.ndarray) -> bool:
-    return (array.shape, array.dtype) == (other.shape, other.dtype)

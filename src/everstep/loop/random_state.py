@@ -1,7 +1,7 @@
 """The global random generators, Python's and NumPy's, as whole numbers.
 
-Callbacks and actions may draw from `random` and `np.random`. Saved with every checkpoint and restored when a run
-resumes, the generators give them the numbers they would have got.
+Callbacks and actions may draw from `random` and `np.random`. The generators are saved with every checkpoint and
+restored when a run resumes, so that these draw the same numbers as in an uninterrupted run.
 """
 
 import contextlib
@@ -26,14 +26,15 @@ def set(state: dict[str, Any]) -> None:
     """Restores both generators to what `get` returned, in this process or another.
 
     Raises:
-      UsageError: NumPy's global generator is of another kind than then.
+      UsageError: NumPy's global generator is of another kind now.
     """
     version, words, gauss = state["python"]
     here, saved = np.random.get_state(legacy=False)["bit_generator"], state["numpy"]["bit_generator"]
     if here != saved:
         raise UsageError(
-            f"the run was saved with {saved} behind np.random, and here it is {here}",
-            remedy="call np.random.set_bit_generator as then",
+            f"is {here}, but the run was saved with {saved}",
+            key="the bit generator of np.random",
+            remedy="call np.random.set_bit_generator with the same kind",
         )
     random.setstate((version, tuple(words), gauss))
     np.random.set_state(state["numpy"])
@@ -41,7 +42,7 @@ def set(state: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def untouched() -> Iterator[None]:
-    """Numbers that are drawn inside the block, such as those of a model that is loaded, do not count."""
+    """After the block the generators are as before it, whatever it draws, such as a model that is loaded."""
     before = get()
     try:
         yield
@@ -59,10 +60,10 @@ class RandomState:
         return {}, get()
 
     def check(self, meta: dict[str, Any]) -> None:
-        """Accepts any."""
+        """Accepts any state."""
 
     def restore(self, arrays: State, meta: dict[str, Any]) -> None:
-        """Restores both."""
+        """Restores both generators."""
         set(meta)
 
 

@@ -1,7 +1,7 @@
-"""What is done when training diverges: a loss that is not finite or too high, a state that is not finite.
+"""Recovery from divergence: a loss that is not finite or too high, a state that is not finite.
 
-Nothing of the kind is ever saved. With `max_trials` 0 training stops; with n > 0 it is rolled back to the last good
-state and repeated, step by step, skipping the batches that do the harm; with -1 it continues without saving.
+A diverged state is never saved. With `max_trials` 0 training fails; with n > 0 it is rolled back to the last good state
+and repeated, step by step, skipping the batches that cause the divergence; with -1 it continues without saving.
 """
 
 import dataclasses
@@ -26,19 +26,19 @@ _ADVICE: dict[str, Any] = {
     "mentions": {"trials": "trainer.recovery_max_trials"},
 }
 
-_PIECE = 1 << 20  # elements checked in one go: what that takes stays in the processor's cache
+_PIECE = 1 << 20  # elements checked at a time: they fit into the processor's cache
 
 
 @dataclasses.dataclass
 class Recovery:
-    """Judges logs and states, and keeps count.
+    """Checks logs and states, and counts trials.
 
     Attributes:
-      upper_bound: A mean loss above it is as bad as one that is not finite.
-      begin_steps: The step from which on the bound counts.
-      max_trials: How often to roll back; 0 stops at once, -1 never does.
-      watched: Which of the logs is checked; the loss, unless steps return none.
-      alarm: What was found and not handled yet.
+      upper_bound: A mean loss above it counts as divergence.
+      begin_steps: The first step at which the bound applies.
+      max_trials: How often to roll back; 0 fails at once, -1 never fails.
+      watched: The name of the checked log: the loss, unless steps return none.
+      alarm: The divergence that was found and is not handled yet; empty if there is none.
       trials: How often training was rolled back, or a further batch skipped, over all attempts.
       skipped: The batches that were skipped, over all attempts.
     """
@@ -63,7 +63,7 @@ class Recovery:
         return ""
 
     def judge_state(self, step: int, state: State) -> str:
-        """Returns what in a state is not finite; empty if all is. What was so from the start is meant to be."""
+        """Returns what in a state is not finite; empty if nothing is. Infinities at step 0 are intended."""
         infinite = non_finite(state)
         if self._infinite_from_the_start is None:
             self._infinite_from_the_start = frozenset(infinite) if step == 0 else frozenset()
@@ -72,26 +72,26 @@ class Recovery:
         return f"{new[0]}{more} is not finite after step {step}" if new else ""
 
     def watch(self, step: int, logs: Mapping[str, float]) -> None:
-        """Raises the alarm if a window's logs are bad; warns once, where training continues all the same."""
+        """Sets the alarm if a window's logs are bad; warns once, if training continues nevertheless."""
         if self.alarm:
             return
         self.alarm = self.judge(step, logs)
         if self.alarm and self.max_trials < 0:
             logger.warning(
-                "%s: training continues, but nothing of it is worth keeping: check the data for NaN and infinity, or "
-                "lower the learning rate",
+                "%s: training continues, but its results are useless: check the data for NaN and infinity, or lower "
+                "the learning rate",
                 self.alarm,
             )
 
     def watch_state(self, step: int, state: State) -> None:
-        """Raises the alarm if a state is not finite."""
+        """Sets the alarm if a state is not finite."""
         self.alarm = self.alarm or self.judge_state(step, state)
 
     def try_again(self, good: int | None) -> None:
         """Counts a rollback to the last good state.
 
         Args:
-          good: Its step; None if there is none.
+          good: The step of the last good state; None if there is none.
 
         Raises:
           TrainingError: There are no trials left.
@@ -103,7 +103,7 @@ class Recovery:
         logger.warning("%s: rolling back to step %d (trial %d of %d)", reason, good, self.trials, self.max_trials)
 
     def skip(self, step: int, position: Mapping[str, Any], reason: str, further: bool) -> None:
-        """Notes a batch that is skipped; each further one of a trial counts as one.
+        """Records a skipped batch; each further batch of a trial counts as another trial.
 
         Raises:
           TrainingError: There are no trials left.
@@ -116,7 +116,7 @@ class Recovery:
         logger.warning("%s: skipping batch %s of epoch %s", reason, batch["batch"], batch["epoch"])
 
     def state(self, skip_until: int = 0) -> dict[str, Any]:
-        """Returns what a checkpoint has to remember; `skip_until` is the step up to which bad batches are skipped."""
+        """Returns what a checkpoint holds; `skip_until` is the step up to which bad batches are skipped."""
         return {
             "trials": self.trials,
             "careful_until": skip_until,
@@ -125,7 +125,7 @@ class Recovery:
         }
 
     def restore(self, state: Mapping[str, Any]) -> int:
-        """Continues from what `state` returned; trials used up since then stay used up.
+        """Restores what `state` returned; trials used since then stay used.
 
         Returns:
           The step up to which bad batches are skipped; 0 for none.
@@ -136,7 +136,7 @@ class Recovery:
         return int(state.get("careful_until", 0))
 
     def _so_far(self, good: int | None) -> str:
-        """Returns what was tried, and what is kept."""
+        """Describes the trials so far, and the last good checkpoint."""
         tried = f"after {self.trials} trial{'s' if self.trials > 1 else ''}, " if self.trials else ""
         batches = ", ".join(f"batch {batch['batch']} of epoch {batch['epoch']}" for batch in self.skipped)
         kept = f"the checkpoint of step {good} is the last good one" if good is not None else "nothing bad was saved"
@@ -144,10 +144,10 @@ class Recovery:
 
 
 class BadBatchSkipper:
-    """Trains single steps, each checked before the next; a batch that spoils the loss or the state is skipped.
+    """Trains single steps, each checked before the next; a batch that makes the loss or the state bad is skipped.
 
     Args:
-      recovery: Judges logs and states.
+      recovery: Checks logs and states, and counts the skipped batches.
       until: The step up to which steps are checked.
     """
 
@@ -167,12 +167,12 @@ class BadBatchSkipper:
         """Trains up to `n` good steps, no further than `until`.
 
         Args:
-          engine: Runs the steps; another one in each stage of a progressive run.
-          feed: Where batches come from.
-          n: How many steps.
-          begin: Steps done before.
-          logs: Reads the open window.
-          after: Called after each step with the steps done; False ends it.
+          engine: Runs the steps; each stage of a progressive run has its own.
+          feed: The source of batches.
+          n: The number of good steps.
+          begin: The number of steps done before.
+          logs: Returns the logs of the open window.
+          after: Called after each step with the number of steps done; False stops training here.
 
         Returns:
           The steps done; fewer than requested if the data ended or `until` is reached.
@@ -198,11 +198,11 @@ class BadBatchSkipper:
 class SkippedUpdates:
     """Warns, once, of windows whose steps changed no weights, because the gradients of the scaled loss are not finite.
 
-    One such step now and then is how a scale is found; a window of nothing else is a run that does not learn, and whose
-    loss may look as usual.
+    Some such steps are normal while the scale adapts. If a whole window consists of them, the run does not learn,
+    though its loss may look normal.
 
     Args:
-      optimizer: The optimizer, as it is after `step`; one that does not scale the loss skips nothing.
+      optimizer: The optimizer, as it is after `step`; one that does not scale the loss skips no updates.
       step: Steps done so far.
     """
 
@@ -216,7 +216,7 @@ class SkippedUpdates:
             self._per_update = int(scaling.gradient_accumulation_steps or 1)
 
     def watch(self, step: int, logs: Logs) -> None:
-        """Checks the logs of a window that ends at `step`, when somebody reads them anyway."""
+        """Checks the logs of a window that ends at `step`, when they are read anyway."""
         updates = logs.get(UPDATES)
         if updates is None or self._warned:
             return

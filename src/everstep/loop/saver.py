@@ -1,8 +1,8 @@
-"""`Saver`: what is in a checkpoint of a run.
+"""`Saver`: what a checkpoint of a run contains.
 
-Beside the variables, everything that must resume with them: hooks, actions, random generators. Their arrays join the
-checkpoint's state under keys that begin with the part's name, `callbacks/…`; plain JSON values go into the checkpoint's
-meta. A checkpoint is read before training begins, and a part is restored after everything that might change it.
+Beside the variables, a checkpoint contains everything that must resume with them: hooks, actions, random generators.
+Their arrays are saved under keys that begin with the part's name, `callbacks/…`; their plain JSON values are in the
+checkpoint's meta. A checkpoint is read before training begins; a part is restored after everything that may change it.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ class Saver:
       checkpointer: Where checkpoints are written.
       interval: Steps between saves; 0 for none before the end.
       seconds: Save also after so many seconds without a save.
-      failure: Whether a save that fails stops the run.
-      parts: What belongs to the state beside the variables, in the order in which it is restored.
+      failure: Whether a failed save stops the run.
+      parts: The parts of the state beside the variables, in the order in which they are restored.
 
     Attributes:
       step: The last step that was saved or restored.
@@ -50,7 +50,7 @@ class Saver:
         self.interval, self.seconds, self.failure = interval, seconds, failure
         self.step, self.finished, self.refused = 0, True, ""
         self._parts = [part for part in parts if part.name]
-        self._copied: State | None = None  # of the last save: memory to use again
+        self._copied: State | None = None  # by the last save; its memory is reused
         self._time = time.monotonic()
         self._unrestored: Parts | None = None
 
@@ -64,8 +64,12 @@ class Saver:
         """Whether a checkpoint was read, and its parts are not restored yet."""
         return self._unrestored is not None
 
+    def start_at(self, step: int) -> None:
+        """Counts save intervals from a step at which a new run begins."""
+        self.step = step
+
     def time_is_up(self, step: int) -> bool:
-        """Whether the last save is too many seconds ago."""
+        """Whether a save is due by time."""
         return bool(self.seconds) and step > self.step and time.monotonic() - self._time >= (self.seconds or 0)
 
     def is_unfinished(self, step: int) -> bool:
@@ -91,19 +95,19 @@ class Saver:
         judge: Callable[[int, State], str],
         finished: bool,
     ) -> None:
-        """Saves a trainer, unless its state is bad; then `refused` says why.
+        """Saves a trainer, unless its state is bad; then `refused` is the reason.
 
         Args:
           trainer: The trainer whose state is saved.
           parts: What `collect` returned.
           meta: What else belongs to the step.
           metrics: The evaluation that belongs to the step.
-          judge: Says what is wrong with a state; empty if nothing is.
+          judge: Returns what is wrong with a state; empty if nothing is.
           finished: Whether everything that belongs to the step is done.
         """
         step = trainer.global_step
         with self._failure_policy():
-            self.checkpointer.wait()  # what is being written must not change
+            self.checkpointer.wait()  # the memory below may still be being written
         self._copied, own = trainer.state(self._copied)
         self.refused = judge(step, self._copied)
         if self.refused:
@@ -116,7 +120,7 @@ class Saver:
 
     @contextlib.contextmanager
     def _failure_policy(self) -> Iterator[None]:
-        """Decides whether a save that failed, this one or one before it, ends the run."""
+        """Decides whether a failed save, this one or an earlier one, stops the run."""
         try:
             yield
         except SaveError as error:
@@ -125,13 +129,13 @@ class Saver:
             logger.error("%s; training continues", error)
 
     def read(self, trainer: Any, trains: bool, step: int | None = None) -> dict[str, Any]:
-        """Restores the variables of a trainer, and keeps the state of the parts for `restore_parts`.
+        """Restores the variables of a trainer, and holds the state of the parts for `restore_parts`.
 
         Returns:
           The checkpoint's meta.
 
         Raises:
-          UsageError: The checkpoint does not fit, or holds the state of a part that is not there.
+          UsageError: The checkpoint does not fit, or holds the state of a part that this run does not have.
         """
         state, meta = self.checkpointer.restore(step)
         extra = meta.get("extra", {})
@@ -141,7 +145,7 @@ class Saver:
             names = {part.name for part in self._parts}
             if unknown := [name for name, own in extra.items() if own and name not in names]:
                 raise UsageError(
-                    f"the checkpoint holds the state of {', '.join(unknown)}, which this call does not have",
+                    f"the checkpoint has the state of {', '.join(unknown)}, which this call does not have",
                     remedy="resume with the call that started the run, or start a new one",
                 )
             for part in self._parts:
@@ -155,7 +159,7 @@ class Saver:
     def restore_parts(self) -> None:
         """Restores the parts: after everything that may change them, before the first step.
 
-        What older checkpoints do not have stays as it is.
+        A part that the checkpoint does not contain keeps its present state.
         """
         if self._unrestored is None:
             return
@@ -167,6 +171,6 @@ class Saver:
 
 
 def prefetch_paused(trainer: Any) -> contextlib.AbstractContextManager[None]:
-    """Inside the block no thread of ours draws random numbers: those of user code depend on nothing else."""
+    """Inside the block prefetching draws no random numbers, so that those of user code are reproducible."""
     pause: Callable[[], Any] = getattr(trainer, "prefetch_paused", contextlib.nullcontext)
     return pause()

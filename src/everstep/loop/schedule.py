@@ -1,30 +1,31 @@
-"""When windows end, and what is due at their ends: functions of the absolute step.
+"""Schedules: where windows end, and what is due there. Both depend on the absolute step alone.
 
-A save, a signal or a resume never opens or closes a window, so that a run that was interrupted logs the same numbers at
-the same steps as one that was not.
+A save, a signal or a resume never opens or closes a window. So an interrupted run logs the same numbers at the same
+steps as an uninterrupted one.
 """
 
 import abc
+import warnings
 from collections.abc import Callable
 
 from everstep.errors import UsageError
 
 OPEN = 2**40
-"""The end of an epoch of unknown length: more steps than anybody trains."""
+"""The end of an epoch of unknown length: more steps than any run has."""
 
 
 class Schedule(abc.ABC):
-    """What the controller asks after each window. Steps are counted by index: step 0 is the first.
+    """Answers the controller's questions about windows, evaluations and saves. The first step has index 0.
 
     Attributes:
-      counts_batches: Whether it has to learn from the first pass over the data how long that is.
+      counts_batches: Whether the first pass over the data has to count the batches.
     """
 
     counts_batches = False
 
     @abc.abstractmethod
     def target(self, steps: int | None) -> int:
-        """Returns the step at which training ends, if it is to have no more than `steps`."""
+        """Returns the step at which training ends, `steps` at most."""
 
     @abc.abstractmethod
     def window_end(self, step: int) -> int:
@@ -32,18 +33,18 @@ class Schedule(abc.ABC):
 
     @abc.abstractmethod
     def is_window_end(self, step: int) -> bool:
-        """Whether a window ends after `step` steps, so that the next step opens one."""
+        """Whether a window ends after `step` steps, so that the next step opens another."""
 
     @abc.abstractmethod
     def evaluation_due(self, step: int, ending: bool) -> bool:
-        """Whether to evaluate after `step` steps; `ending` where training ends there."""
+        """Whether to evaluate after `step` steps; `ending` tells that training ends there."""
 
     def save_due(self, step: int, last_saved: int, interval: int) -> bool:
         """Whether a multiple of the interval was passed since the last save."""
         return bool(interval) and step // interval > last_saved // interval
 
     def learn_length(self, batches: int | None) -> bool:
-        """Notes how many batches a pass over the data has; returns whether that was unknown until now."""
+        """Sets the number of batches of a pass over the data; returns whether it was unknown until now."""
         return False
 
 
@@ -52,7 +53,7 @@ class StepSchedule(Schedule):
 
     Args:
       steps_per_loop: The length of a window, or a function of the step at which it begins.
-      eval_interval: Windows also end at its multiples, where evaluations are, and count anew from there. None: no cuts.
+      eval_interval: Windows also end at multiples of it, where evaluations are, and restart there. None: no cuts.
     """
 
     def __init__(self, steps_per_loop: int | Callable[[int], int], eval_interval: int | None = None) -> None:
@@ -92,19 +93,18 @@ class EpochSchedule(Schedule):
         schedule = EpochSchedule(epochs=4, steps=4, batches=10)
         [schedule.window_end(step) for step in (0, 4, 8, 10)]  # [4, 8, 10, 14]
 
-    Where steps and passes do not fit, a pass that ends inside an epoch ends it, as in Keras: of 10 batches at 4 steps
-    an epoch, epochs have 4, 4 and 2 steps, and so on; with more steps than there are batches, an epoch is a pass.
-    Data that does not say how many batches it has is counted by its first pass; until `learn_length`, an epoch
-    without `steps` has no end.
+    The end of a pass also ends an epoch, as in Keras: with 10 batches and 4 steps an epoch, epochs have 4, 4 and 2
+    steps, and so on; with more steps than batches, an epoch is a pass. Where the number of batches is unknown, the
+    first pass counts them; until `learn_length` is called, an epoch without `steps` has no end.
 
     Args:
       epochs: How many there are in all.
       steps: Steps of an epoch; None for a pass.
-      batches: Batches of a pass; None where it is unknown, or the data is endless.
+      batches: Batches of a pass; None where that is unknown, or the data is endless.
       first_epoch: The epoch that step 0 belongs to.
       validates: Whether an epoch is evaluated: for all, or a function of its number, counted from 0.
-      key: What the user calls the number of epochs, for errors.
-      origin: The file and line that specify it, where there is one.
+      key: The user's name for the number of epochs, for errors.
+      origin: The file and line that specify it, if any.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class EpochSchedule(Schedule):
         return self.length is not None and not (self.batches or 0) % self.length
 
     def target(self, steps: int | None) -> int:
-        """Returns the end of the last epoch, or `steps`, whichever is first; `OPEN` while both are unknown."""
+        """Returns the end of the last epoch or `steps`, the earlier of the two; `OPEN` while both are unknown."""
         total = self.begin(self.epochs)
         return min(OPEN if steps is None else steps, OPEN if total is None else total)
 
@@ -158,11 +158,11 @@ class EpochSchedule(Schedule):
         return step > 0 and (ending or self.is_window_end(step)) and self.validates(self.number(step - 1))
 
     def save_due(self, step: int, last_saved: int, interval: int) -> bool:
-        """As for steps; where epochs differ in length, multiples would miss the ends of some, so all are saved."""
+        """As for steps; every epoch where epochs differ in length: multiples would miss the ends of some."""
         return super().save_due(step, last_saved, interval) or (bool(interval) and not self.is_regular)
 
     def learn_length(self, batches: int | None) -> bool:
-        """Notes how many batches a pass has."""
+        """Sets the number of batches of a pass."""
         learned = self.batches is None and batches is not None
         self.batches = batches if learned else self.batches
         return learned
@@ -171,13 +171,13 @@ class EpochSchedule(Schedule):
         """Refuses fewer epochs than a restored run has trained.
 
         Raises:
-          UsageError: It has trained more, or is inside a later one.
+          UsageError: The run has trained more epochs, or part of a later one.
         """
         whole, begun = self.number(step), step > self.first(step)
         if step > self.target(steps):
-            trained = f"but epoch {whole + 1} has begun already" if begun else f"but {whole} are trained already"
+            reason = f"but epoch {whole + 1} has begun already" if begun else f"but {whole} are trained already"
             remedy = f"ask for {whole + begun} or more, or start a new run"
-            raise UsageError(trained, key=self._key, received=self.epochs, remedy=remedy, origin=self._origin)
+            raise UsageError(reason, key=self._key, received=self.epochs, remedy=remedy, origin=self._origin)
 
     def number(self, step: int) -> int:
         """Returns the epoch that a step belongs to."""
@@ -199,11 +199,11 @@ class EpochSchedule(Schedule):
         return step - (rest % self.length if self.length else rest)
 
     def done(self, step: int) -> int:
-        """Returns how many steps of its epoch are done after `step` steps: all of them at its end, never none."""
+        """Returns how many steps of the current epoch are done after `step` steps; at its end, all of them."""
         return step - self.first(step - 1) if step else 0
 
     def is_cut(self, step: int) -> bool:
-        """Whether an epoch that ends after `step` steps has fewer than specified."""
+        """Whether the epoch that ends after `step` steps has fewer steps than specified."""
         return self.steps is not None and self.done(step) < self.steps
 
     def _passes(self, step: int) -> tuple[int, int]:
@@ -211,3 +211,13 @@ class EpochSchedule(Schedule):
 
     def _per_pass(self) -> int:
         return -(-self.batches // (self.length or 1)) if self.batches else 0
+
+
+def warn_of_data_end(key: str) -> None:
+    """Warns as Keras does where an epoch or an evaluation has fewer batches than specified by `key`."""
+    doing = "training" if key == "steps_per_epoch" else "evaluation"
+    warnings.warn(
+        f"Your input ran out of data; interrupting {doing}. It ends where a pass over the data does: make {key} a "
+        "divisor of the number of batches, or let the data repeat itself, as dataset.repeat() does.",
+        stacklevel=2,
+    )

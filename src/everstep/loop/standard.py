@@ -1,4 +1,4 @@
-"""`StandardTrainer` and `StandardEvaluator`: loops over a step of one's own, in orbit's words, for a `Controller`.
+"""`StandardTrainer` and `StandardEvaluator`: loops over user-defined steps, with orbit's names, for a `Controller`.
 
     class MyTrainer(StandardTrainer):
         def train_step(self, iterator): ...
@@ -6,8 +6,9 @@
 
     controller = Controller(trainer=MyTrainer(dataset), global_step=optimizer.iterations, steps_per_loop=100)
 
-For code that has them already. A `Task` has more: it runs on every backend, and its data resumes at its position. Here
-data starts anew with each process. On TensorFlow steps over `tf.data` are compiled; elsewhere they run as they are.
+They are for existing code. A `Task` offers more: it runs on every backend, and its data resumes at its position. Here
+data starts from its beginning in each process. On TensorFlow steps over `tf.data` are compiled; elsewhere they run
+eagerly.
 """
 
 import abc
@@ -27,7 +28,7 @@ class StandardTrainerOptions:
     Attributes:
       use_tf_function: Whether steps are compiled.
       use_tf_while_loop: Whether the loop around them is compiled with them.
-      use_tpu_summary_optimization: Not offered; must be False.
+      use_tpu_summary_optimization: Not supported; must be False.
     """
 
     use_tf_function: bool = True
@@ -41,7 +42,7 @@ class StandardEvaluatorOptions:
 
     Attributes:
       use_tf_function: Whether steps are compiled.
-      use_tf_while_loop: Not offered; must be False: the outputs of each step are reduced outside the compiled step.
+      use_tf_while_loop: Not supported; must be False: the outputs of each step are reduced outside the compiled step.
       recreate_iterator_for_each_eval: Whether each evaluation starts at the beginning of the data.
     """
 
@@ -71,7 +72,7 @@ class StandardTrainer(abc.ABC):
         self._train_loop: Callable[[Any, int], None] | None = None
 
     def train(self, num_steps: int) -> Any:
-        """Runs so many steps; returns what `train_loop_end` does."""
+        """Runs `num_steps` steps; returns what `train_loop_end` returns."""
         self.train_loop_begin()
         if self._train_iter is None:
             self._train_iter = nest.map_leaves(iter, self.train_dataset)
@@ -97,14 +98,14 @@ class StandardTrainer(abc.ABC):
 
     @abc.abstractmethod
     def train_step(self, iterator: Any) -> Any:
-        """Trains one step, on what it takes from the iterator."""
+        """Trains one step, on the next batch of the iterator."""
 
     def train_loop_end(self) -> Any:  # noqa: B027
         """Called after the steps; returns the logs, or None."""
 
     @property
     def train_dataset(self) -> Any:
-        """The data; given another, training goes on from its beginning."""
+        """The data; after setting it, training continues from the beginning of the new data."""
         return self._train_dataset
 
     @train_dataset.setter
@@ -131,7 +132,7 @@ class StandardEvaluator(abc.ABC):
         self._eval_step: Callable[[Any], Any] | None = None
 
     def evaluate(self, num_steps: int) -> Any:
-        """Evaluates so many batches, or with -1 all there are; returns what `eval_end` does."""
+        """Evaluates `num_steps` batches, -1 for all; returns what `eval_end` returns."""
         state = self.eval_begin()
         if self._eval_iter is None or self._eval_options.recreate_iterator_for_each_eval:
             self._eval_iter = nest.map_leaves(iter, self.eval_dataset)
@@ -147,16 +148,18 @@ class StandardEvaluator(abc.ABC):
             state, done = self.eval_reduce(state, outputs), done + 1
         if done < num_steps:
             raise UsageError(
-                f"the data ended after {done} of {num_steps} batches", remedy="evaluate fewer, or -1 for all"
+                f"the data ended after {done} of {num_steps} batches",
+                key="eval_dataset",
+                remedy="evaluate fewer, or -1 for all",
             )
         return self.eval_end() if state is None else self.eval_end(state)
 
     def eval_begin(self) -> Any:  # noqa: B027
-        """Called before the steps; the place to reset metrics. What it returns is the first state of `eval_reduce`."""
+        """Called before the steps; the place to reset metrics. Returns the first state of `eval_reduce`."""
 
     @abc.abstractmethod
     def eval_step(self, iterator: Any) -> Any:
-        """Evaluates one batch, which it takes from the iterator; its end ends the evaluation."""
+        """Evaluates the next batch of the iterator, whose end ends the evaluation."""
 
     def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:  # noqa: B027
         """Folds the outputs of a step into the state."""
@@ -166,7 +169,7 @@ class StandardEvaluator(abc.ABC):
 
     @property
     def eval_dataset(self) -> Any:
-        """The data; given another, it is read from its beginning."""
+        """The data; after setting it, evaluation starts at the beginning of the new data."""
         return self._eval_dataset
 
     @eval_dataset.setter

@@ -1,6 +1,6 @@
-"""`Trainer`: the inner loop, `train(num_steps) -> logs` and `evaluate(num_steps) -> logs`, and nothing more.
+"""`Trainer`: the inner loop, `train(num_steps) -> logs` and `evaluate(num_steps) -> logs`.
 
-When to train, evaluate and save is the controller's business; how a step runs, the engine's.
+The controller decides when to train, evaluate and save; the engine runs the steps.
 """
 
 import contextlib
@@ -37,10 +37,10 @@ class Trainer:
     Args:
       config: An ExperimentConfig; its task's data sections, trainer and runtime are read.
       task: The task.
-      model: Its model.
-      optimizer: Its optimizer; not needed to evaluate.
-      train: Whether it will train.
-      evaluate: Whether it will evaluate.
+      model: The model to train or evaluate.
+      optimizer: The optimizer; not needed to evaluate.
+      train: Whether the trainer will train.
+      evaluate: Whether the trainer will evaluate.
       train_dataset: Data to train on instead of the task's.
       validation_dataset: Data to evaluate on instead of the task's.
     """
@@ -58,17 +58,17 @@ class Trainer:
     ) -> None:
         self.config, self.task, self.model, self.optimizer = config, task, model, optimizer
         self.global_step = 0
-        self._counted_from = 0  # the step after which the engine has begun to count
+        self._counted_from = 0  # the step at which the engine's window was opened
         self._bad_steps: dict[int, int] = {}  # the first bad step of a window, by the window's last
-        self._checked: set[int] = set()
+        self._checked: set[int] = set()  # ids of the array streams that were checked as a whole
         self._warmups: list[Callable[[], tuple[int, float]]] = []  # of each stage's engine
         self.evaluated_batches = 0
-        self._may_wait: Callable[[], bool] = lambda: True  # of the call that runs
+        self._may_wait: Callable[[], bool] = lambda: True  # of the current call
         self._trains, self._evaluates = train, evaluate
-        self._join(train_dataset, validation_dataset)
+        self._build(train_dataset, validation_dataset)
 
-    def _join(self, train_dataset: Any, validation_dataset: Any) -> None:
-        """Reads the first batches, and builds the engine of the model and the optimizer on their shapes."""
+    def _build(self, train_dataset: Any, validation_dataset: Any) -> None:
+        """Creates the streams, reads the first batches, and builds the engine for their shapes."""
         config = self.config
         self.train_stream, self.validation_stream = self._streams(train_dataset, validation_dataset)
         if self.validation_stream is not None:
@@ -80,14 +80,14 @@ class Trainer:
         self.train_example = train_batch
         self.example = train_batch if validation_batch is None else validation_batch
         self.engine = engine = self._built_engine(train_batch, validation_batch)
-        steps, seconds = engine.warmup  # an engine may have served before
+        steps, seconds = engine.warmup  # an engine may be reused
         self._warmups.append(lambda: (engine.warmup[0] - steps, engine.warmup[1] - seconds))
         self._skipped = SkippedUpdates(self.optimizer, self.global_step)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
-        self._validation_feed: Feed | None = None  # of the running evaluation, or closed, of the last one
+        self._validation_feed: Feed | None = None  # of the current evaluation, or, closed, of the last one
 
     def _built_engine(self, train_batch: Batch | None, validation_batch: Batch | None) -> Engine:
-        """Returns an engine that is built on the shapes of these batches."""
+        """Returns an engine that is built for the shapes of these batches."""
         engine = create_engine(self.task, self.model, self.optimizer, enable_xla=self.config.runtime.enable_xla)
         engine.measures_norms = self.config.trainer.tracking.norms
         engine.build(train_batch, validation_batch)
@@ -104,20 +104,20 @@ class Trainer:
     ) -> LazyLogs:
         """Trains `num_steps` steps, and returns the window's logs.
 
-        The device may still be at work when it returns; reading the logs waits for it.
+        The device may still be computing when it returns; reading the logs waits for it.
 
-        There are fewer steps where `after_call` or `may_wait` ends the call, or where the first pass over the data
+        It trains fewer steps where `after_call` or `may_wait` returns False, or where the first pass over the data
         ends, which counts the batches.
 
         Args:
-          num_steps: How many steps.
-          new_window: Whether a window begins; False continues the one that a call before has left open.
-          after_call: Called after each compiled call with the steps done in all; False ends training here.
-          may_wait: Polled while the next batch is not there; False ends training here.
-          skipper: Checks single steps and skips bad batches, as long as it is needed.
+          num_steps: The number of steps.
+          new_window: Whether a window begins; False continues the one that the previous call left open.
+          after_call: Called after each compiled call with the total number of steps done; False stops training here.
+          may_wait: Polled while the next batch is not available; False stops training here.
+          skipper: Trains single steps up to its `until`, checks each, and skips bad batches.
 
         Raises:
-          TrainingError: The training data ended before, or something in it is wrong.
+          TrainingError: The training data ended too early, or a batch is invalid.
         """
         if self._train_feed is None:
             raise UsageError("this trainer was created to evaluate only", remedy="Trainer(…, train=True)")
@@ -155,7 +155,7 @@ class Trainer:
         return self._logs(self._skipped.watch if done == num_steps or ended else None)
 
     def _count_pass(self) -> bool:
-        """Where the first pass was to tell how many batches there are, it has; returns whether it was."""
+        """At the end of a first pass that counts the batches, sets their number; returns whether it was such a pass."""
         stream, feed = self.train_stream, self._train_feed
         if not isinstance(stream, CountedStream) or not stream.counting or feed is None:
             return False
@@ -165,13 +165,13 @@ class Trainer:
         return True
 
     def at_pass_end(self) -> bool:
-        """Whether the first pass, which counts the batches, has just ended; waits for the next batch to find out."""
+        """Whether the first pass, which counts the batches, has just ended; waits for the next batch to know."""
         counting = self.train_stream is not None and self.train_stream.counting and self._train_feed is not None
         return counting and self._train_feed.at_end() and self._count_pass()  # type: ignore[union-attr]
 
     @property
     def watched_log(self) -> str:
-        """Which of the logs of training has to stay finite."""
+        """The name of the training log that has to stay finite."""
         return "training_loss" if self.engine.watched_log == self.task.loss else self.engine.watched_log
 
     def window_logs(self) -> LazyLogs:
@@ -179,7 +179,7 @@ class Trainer:
         return self._logs()
 
     def _logs(self, watch: Callable[[int, Logs], None] | None = None) -> LazyLogs:
-        """Returns the window's logs; `watch` is called with them, and with the step that they end at, when read."""
+        """Returns the window's logs; when they are read, `watch` is called with their last step and them."""
         read, step, first = self.engine.read_later("train"), self.global_step, self._counted_from
         bad_step, loss = self.engine.read_bad_step_later(), self.task.loss
 
@@ -191,13 +191,13 @@ class Trainer:
                 watch(step, logs)
             if loss not in logs:
                 return logs
-            # The loss comes first, under the name that the logs of Model Garden's trainer give it.
+            # The loss comes first, under the name that Model Garden's trainer logs it.
             return {"training_loss": logs[loss], **{name: value for name, value in logs.items() if name != loss}}
 
         return LazyLogs(fetch)
 
     def bad_step(self, step: int) -> int | None:
-        """Returns the first step with a loss that was not finite, of a window that ends at `step` and was read."""
+        """Returns the first step with a non-finite loss in the window that ends at `step`, once its logs are read."""
         return self._bad_steps.get(step)
 
     def evaluate(
@@ -212,10 +212,10 @@ class Trainer:
         """Evaluates `num_steps` batches, or with -1 the whole validation set, every sample once.
 
         Args:
-          num_steps: How many batches.
-          before_call: Called before each compiled call with the batches done.
-          after_call: Called after each; False ends the evaluation here.
-          may_wait: Polled while the next batch is not there.
+          num_steps: The number of batches.
+          before_call: Called before each compiled call with the number of batches done.
+          after_call: Called after each call; False ends the evaluation here.
+          may_wait: Polled while the next batch is not available.
           single_batches: Whether each batch is a call of its own.
 
         Raises:
@@ -244,12 +244,12 @@ class Trainer:
 
     @property
     def evaluating(self) -> bool:
-        """Whether an evaluation is under way."""
+        """Whether an evaluation is running."""
         return self._validation_feed is not None and not self._validation_feed.closed
 
     @property
     def epochs_done(self) -> float | None:
-        """Epochs done so far, with the part of the one under way; None where nobody knows how long one is."""
+        """Epochs done so far, with the fraction of the current one; None if their length is unknown."""
         per_epoch = self.train_stream.batches_per_epoch if self.train_stream is not None else None
         if self._train_feed is None or not per_epoch:
             return None
@@ -258,26 +258,26 @@ class Trainer:
 
     @property
     def warmup(self) -> tuple[int, float]:
-        """Steps in calls that compiled or were the first of all, and the seconds that those calls took."""
+        """The steps in calls that compiled or were the first ones, and the seconds that these calls took."""
         each = [warmup() for warmup in self._warmups]
         return sum(steps for steps, _ in each), sum(seconds for _, seconds in each)
 
     @property
     def consumed(self) -> tuple[int, float]:
-        """Samples that training has taken from its data so far, and the seconds that it waited for them."""
+        """The number of samples that training has read so far, and the seconds it waited for them."""
         return (0, 0.0) if self._train_feed is None else (self._train_feed.samples, self._train_feed.waited)
 
     def state(self, into: State | None = None) -> tuple[State, dict[str, Any]]:
         """Returns what must resume together: every variable, and the step and data position.
 
         Args:
-          into: Variables that an earlier call returned and nobody needs any more; their memory is used again.
+          into: Arrays of an earlier call that are no longer needed; their memory is reused.
         """
         stream = dict(self._train_feed.state()) if self._train_feed else {}
         return self.engine.state(into), {"step": self.global_step, "stream": stream}
 
     def restore(self, state: State, meta: dict[str, Any]) -> None:
-        """Continues from what `state` returned; strict where it trains, the model's part where it only evaluates."""
+        """Restores what `state` returned: strictly for training; for evaluation only, the model's part."""
         if self._train_feed is None:
             self.engine.load(with_averages(state), only=("model/", "model.", "task."))
         else:
@@ -289,7 +289,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def prefetch_paused(self) -> Iterator[None]:
-        """Inside the block no data is read ahead: user code has the global random generators for itself."""
+        """Inside the block nothing is prefetched: only user code draws from the global random generators."""
         with contextlib.ExitStack() as stack:
             for feed in (self._train_feed, self._validation_feed):
                 if feed is not None:
@@ -298,7 +298,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Inside the block the model has its averaged weights, where the optimizer keeps an average of them."""
+        """Inside the block the model has its averaged weights, if the optimizer keeps an average."""
         average = find_average(self.optimizer)
         if average is None:
             yield
@@ -311,18 +311,18 @@ class Trainer:
             self.engine.exchange(pairs)
 
     def step_by_step(self) -> None:
-        """Makes every training step a call of its own, so that `after_call` is called for each."""
+        """Makes every training step a call of its own, so that `after_call` is called after each."""
         if self.train_stream is not None:
             self._train_feed = self._feed(self.train_stream, single=True)
 
     def close(self) -> None:
-        """Stops reading ahead, and shows the state to the Keras objects."""
+        """Stops prefetching, and copies the state to the Keras objects."""
         if self._train_feed is not None:
             self._train_feed.close()
         self.engine.push()
 
     def _streams(self, train_dataset: Any, validation_dataset: Any) -> tuple[Stream | None, Stream | None]:
-        """Returns the data to train on and that to evaluate on, each where it is needed."""
+        """Returns the training and the validation stream; None for one that is not needed."""
         data, held = self.config.task, self.config.trainer.overfit_batches
         if held is not None:
             train, validation = hold(
@@ -337,13 +337,13 @@ class Trainer:
     def _stream(self, params: Any, dataset: Any, training: bool, shuffle: bool | None = None) -> Stream:
         seed = self.config.runtime.seed if params.seed is None else params.seed
         is_training = training if params.is_training is None else params.is_training
-        params = params.replace(is_training=is_training, seed=seed)  # so that `build_inputs` knows both
+        params = params.replace(is_training=is_training, seed=seed)  # for `build_inputs`
         with _in_section(training):
             source = dataset if dataset is not None else self.task.inputs_for(params)
             return make_stream(source, params, training=training, seed=self.config.runtime.seed, shuffle=shuffle)
 
     def _feed(self, stream: Stream, single: bool = False) -> Feed:
-        if isinstance(stream, ArrayStream):  # all of it can be looked at now, once
+        if isinstance(stream, ArrayStream):  # checked as a whole, once
             if id(stream) not in self._checked:
                 with _in_section(stream is self.train_stream):
                     self.task.check_batch(stream.arrays)
@@ -354,7 +354,7 @@ class Trainer:
 
 @contextlib.contextmanager
 def _in_section(training: bool) -> Iterator[None]:
-    """Says in errors which data they are about, by its keys; of several tasks, each names its own."""
+    """Adds the key of the data section to errors; of several tasks, each names its own section."""
     try:
         yield
     except UsageError as error:
@@ -370,7 +370,7 @@ def _first(stream: Stream | None, training: bool) -> Batch | None:
         try:
             return stream.peek()
         except StopIteration:
-            raise UsageError("the dataset is empty: it has no batch at all; give it data") from None
+            raise UsageError("the dataset is empty, it has no batch at all", remedy="pass some data") from None
 
 
 def _require_end(stream: Stream, num_steps: int) -> None:

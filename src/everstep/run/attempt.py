@@ -1,25 +1,116 @@
-"""One attempt at a run: how far it is, how it ended, and what its state was when training was done."""
+"""One attempt at a run: it holds the directory, reacts to stop requests, and records its progress and its end."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from everstep import redaction
+from everstep import redaction, storage
 from everstep.config.difference import Change
 from everstep.loop.hooks import Hook
-from everstep.run import resume_checks
+from everstep.run import preemption, resume_checks
 from everstep.run.digest import digest, weights_digest
+from everstep.run.launcher import announce
+from everstep.run.lock import RunLock, last_beat
 from everstep.run.record import Run
-from everstep.run.signals import Interrupted
+from everstep.run.signals import Interrupted, Signals
+from everstep.tracking.console import ConsoleTracker
 from everstep.tracking.tracker import Kind, Tracker
 from everstep.types import State
 
 
-class Attempt(Tracker, Hook):
-    """Keeps `run.json` up to date: in memory at each log, on disk at each flush.
+class Guard:
+    """Inside the block this process holds the directory; signals and preemption notices are stop requests.
 
-    It is a part of the state, too: the digests are those of the end of training, before the closing evaluation, which
-    may draw random numbers. An attempt that has only the rest to do could not take them.
+    Example:
+      with Guard(directory, params.runtime) as guard:
+          controller = Controller(…, stop_requested=guard.stop_requested)
+
+    Args:
+      directory: The run directory; created if it does not exist.
+      runtime: The runtime section: `stop_signals`, `requeue_exit_code`, `preemption_notice`.
+
+    Attributes:
+      last_beat: The last heartbeat of the previous attempt, its step and its time; None if there is none.
+    """
+
+    def __init__(self, directory: Path, runtime: Any) -> None:
+        self._directory, self._runtime = directory, runtime
+        self._signals = Signals(runtime.stop_signals, runtime.requeue_exit_code)
+        self._lock = RunLock(directory)
+        self._stack = contextlib.ExitStack()
+        self.last_beat: tuple[int, float] | None = None
+
+    def __enter__(self) -> "Guard":
+        storage.prepare_directory(self._directory)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._lock)
+            self.last_beat = last_beat(self._directory)
+            announce(self._directory, self._runtime.requeue_exit_code)
+            stack.enter_context(self._signals)
+            if self._runtime.preemption_notice:
+                notices = preemption.watcher(self._runtime.preemption_notice)
+                notices.start(self._signals.request)
+                stack.callback(notices.stop)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def beat(self, step: int) -> None:
+        """Writes a heartbeat: `step` is done."""
+        self._lock.beat(step)
+
+    def stop_requested(self) -> Interrupted | None:
+        """Returns the exception to raise after the state is saved, if a stop is requested."""
+        return self._signals.interrupted() if self._signals.reason is not None else None
+
+
+class NoGuard:
+    """For modes that only read the run directory: no lock, no heartbeat, no stop requests."""
+
+    last_beat = None
+
+    def stop_requested(self) -> None:
+        """Returns None."""
+
+
+class Progress(Hook):
+    """Shows and records the progress of training, and writes a heartbeat, after each compiled call.
+
+    Args:
+      console: The tracker that shows the progress.
+      run: The run whose record is updated.
+      guard: The guard that writes heartbeats.
+    """
+
+    def __init__(self, console: ConsoleTracker, run: Run, guard: Guard) -> None:
+        self._console, self._run, self._guard = console, run, guard
+
+    def on_call_end(self, step: int) -> None:
+        """The first of all hooks: whatever the others do, the step is done."""
+        self._console.progress(step)
+        self._run.mark_first_step()
+        self._guard.beat(step)
+
+    def on_rollback(self, steps: int) -> None:
+        """Records the steps that are computed again, and the step that a kill would leave the run at."""
+        self._run.add_recomputed_steps(steps)
+        self._guard.beat(self._run.step)
+
+
+class Attempt(Tracker, Hook):
+    """Updates `run.json`: in memory at each log, on disk at each flush.
+
+    It is a part of the run's state, too: the digests are those of the end of training, before the final evaluation,
+    which may draw random numbers. An attempt that only has to finish the rest could not compute them.
+
+    Args:
+      run: The run whose record is updated.
+      trainer: The trainer whose state is recorded.
+      config_text: The text of `config.yaml`.
+      allow_change: Keys that a resumed run may change.
     """
 
     name = "attempt"
@@ -27,7 +118,7 @@ class Attempt(Tracker, Hook):
     def __init__(self, run: Run, trainer: Any, config_text: str = "", allow_change: Sequence[str] = ()) -> None:
         self._run, self._trainer = run, trainer
         self._allowed = allow_change
-        self._made_of: dict[str, Any] = {
+        self._inputs: dict[str, Any] = {
             "config": config_text,
             "data": resume_checks.data_fingerprints(trainer) if run.is_kept else {},
             "packages": resume_checks.packages() if run.is_kept else {},
@@ -37,7 +128,7 @@ class Attempt(Tracker, Hook):
         self._digested_step = -1
 
     def start(self, step: int) -> None:
-        """Nothing to cut: the record has only the newest logs."""
+        """Does nothing: the record has only the newest logs."""
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
         """Remembers the last logs of training and of evaluation."""
@@ -53,10 +144,10 @@ class Attempt(Tracker, Hook):
         self.flush()
 
     def on_train_end(self, step: int) -> None:
-        """Takes the digests, when the last training step is done."""
-        self._take_digests()
+        """Computes the digests, when the last training step is done."""
+        self._compute_digests()
 
-    def _take_digests(self) -> None:
+    def _compute_digests(self) -> None:
         if not self._run.is_kept:
             return
         state = self._trainer.engine.state()
@@ -64,26 +155,26 @@ class Attempt(Tracker, Hook):
         self._digested_step = self._trainer.global_step
 
     def require_digests(self) -> None:
-        """Takes the digests, if they are not taken: in an attempt that had nothing left to train."""
+        """Computes the digests in an attempt that had nothing left to train, if no checkpoint has them."""
         if self._digests is None:
-            self._take_digests()
+            self._compute_digests()
 
     def state(self) -> tuple[State, dict[str, Any]]:
-        """Returns what the run is made of, the digests, if they are taken, and of which step they are."""
+        """Returns the configuration, the data fingerprints, the packages, and the digests, if computed."""
         digests = {"step": self._digested_step, "digests": self._digests} if self._digests else {}
-        return {}, {**self._made_of, **digests}
+        return {}, {**self._inputs, **digests}
 
     def check(self, meta: Mapping[str, Any]) -> None:
-        """Refuses other data than the checkpoint was trained on; says which libraries have changed.
+        """Refuses other data than the checkpoint was trained on; warns about changed libraries.
 
         Raises:
-          UsageError: The data differs, and nobody said that it may.
+          UsageError: The data differs, and `allow_change` does not contain `data`.
         """
-        resume_checks.check_data(meta.get("data", {}), self._made_of["data"], self._allowed)
-        resume_checks.warn_about_versions(meta.get("packages", {}), self._made_of["packages"])
+        resume_checks.check_data(meta.get("data", {}), self._inputs["data"], self._allowed)
+        resume_checks.warn_about_versions(meta.get("packages", {}), self._inputs["packages"])
 
     def restore(self, arrays: State, meta: Mapping[str, Any]) -> None:
-        """Knows the digests again, if they are of the step that was restored."""
+        """Restores the digests, if they belong to the restored step."""
         self._digests, self._digested_step = None, -1
         if meta.get("step") == self._trainer.global_step:
             self._digests, self._digested_step = tuple(meta["digests"]), meta["step"]
@@ -92,16 +183,16 @@ class Attempt(Tracker, Hook):
     def recorded(
         self, train_steps: int | None, changes: Iterable[Change] = (), beat: tuple[int, float] | None = None
     ) -> Iterator[None]:
-        """Records an attempt and how it ended; one that ran no step leaves nothing behind.
+        """Records the attempt, and how the block ended.
 
         Args:
           train_steps: The step at which training ends; None while that is unknown.
-          changes: What has changed in the configuration since the last attempt.
-          beat: The last sign of life of the attempt before.
+          changes: The changes of the configuration since the last attempt.
+          beat: The last heartbeat of the previous attempt.
         """
-        parts, records = self._made_of, resume_checks.as_records(changes)
+        inputs, records = self._inputs, resume_checks.as_records(changes)
         self._run.record["train_steps"] = train_steps
-        self._run.begin(self._trainer.global_step, parts["config"], data=parts["data"], changes=records, beat=beat)
+        self._run.begin(self._trainer.global_step, inputs["config"], data=inputs["data"], changes=records, beat=beat)
         self._run.record["environment"]["engine"] = self._trainer.engine.describe()
         try:
             yield

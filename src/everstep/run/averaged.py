@@ -1,4 +1,4 @@
-"""What was chosen of a run's checkpoints, as one of them."""
+"""Selected checkpoints as one: a single one as it is, several as their average."""
 
 import contextlib
 import tempfile
@@ -12,10 +12,10 @@ from everstep.task.optim.ema import averaged_keys
 
 @contextlib.contextmanager
 def as_checkpoint(chosen: Chosen) -> Iterator[Path]:
-    """Yields one checkpoint: the one that was chosen, or the average of several, which is gone after use.
+    """Yields one checkpoint: the selected one, or the average of several, which is removed after the block.
 
-    The average has the model's variables and what the task keeps beside it; of a run that averages its weights on its
-    way, those averages. Statistics of batch normalization are averaged as weights are.
+    The average has the model's variables and those of the task; if the optimizer averages weights, the averages are
+    used. Statistics of batch normalization are averaged like weights.
 
     Raises:
       UsageError: They cannot be averaged.
@@ -31,6 +31,6 @@ def as_checkpoint(chosen: Chosen) -> Iterator[Path]:
 
 
 def lasting(keys: Sequence[str]) -> dict[str, str]:
-    """Returns the keys that an evaluation needs, each with where its value is: averages are kept by the optimizer."""
+    """Returns the keys that an evaluation needs, each with the key of its value: its average, if there is one."""
     means = {weight: mean for mean, weight in averaged_keys(keys).items()}
     return {key: means.get(key, key) for key in keys if key.startswith(("model/", "task."))}

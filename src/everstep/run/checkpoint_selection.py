@@ -1,6 +1,6 @@
-"""Which of a run's weights are meant: `--checkpoint 200`, `best`, `last`, or the average of several.
+"""Selects checkpoints of a run: `--checkpoint 200`, `best`, `last`, or several to average.
 
-Found out without reading any of them, and without a backend.
+Reads none of them, and needs no backend.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ _NEWEST = re.compile(r"last(?::([1-9][0-9]{0,4}))?")
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """Checkpoints of a run.
+    """Selected checkpoints of a run.
 
     Attributes:
-      paths: Where they are, by step; several stand for their average.
+      paths: Their paths, in the order of their steps; several stand for their average.
     """
 
     paths: tuple[Path, ...]
@@ -49,16 +49,16 @@ class Chosen:
 
 
 def choose(directory: Path, wanted: str, needs: str = "model") -> Chosen:
-    """Returns the checkpoints that are meant.
+    """Returns the selected checkpoints.
 
     Args:
       directory: The run directory.
-      wanted: What was asked for.
-      needs: `model` where its weights are enough, which is all that is kept of the best; `task` where whatever else the
-        task keeps is needed: then the best's whole checkpoint is taken, if it is still there.
+      wanted: The value of `--checkpoint`.
+      needs: `model` if the model's weights are enough, which is all that the folder of the best weights has; `task` if
+        the task's variables are needed: then the whole checkpoint of the best step is used, if it still exists.
 
     Raises:
-      UsageError: It is nothing that can be meant, or not there; lists the steps that are.
+      UsageError: The value is invalid, or there is no such checkpoint; lists the steps there are.
     """
     kept = checkpoints(directory)
     if wanted == "best":
@@ -67,15 +67,15 @@ def choose(directory: Path, wanted: str, needs: str = "model") -> Chosen:
 
 
 def selected_steps(wanted: str, kept: Sequence[int], place: str) -> list[int]:
-    """Returns which of the steps that are kept are meant, in order; all of them where the best is to be found.
+    """Returns the selected steps, in order; for `best`, all of them.
 
     Args:
-      wanted: What was asked for.
+      wanted: The value of `--checkpoint`.
       kept: The steps there are.
-      place: Where they are, for messages.
+      place: The run, for messages.
 
     Raises:
-      UsageError: It is nothing that can be meant, or not there.
+      UsageError: The value is invalid, or there is no such step.
     """
     steps = sorted(kept)
     if wanted == "best":
@@ -83,15 +83,15 @@ def selected_steps(wanted: str, kept: Sequence[int], place: str) -> list[int]:
     if found := _NEWEST.fullmatch(wanted):
         count = int(found[1] or 1)
         if count > len(steps):
-            raise UsageError(f"{FLAG} {wanted}: {place!r} has not so many checkpoints; {_there(steps)}")
+            raise UsageError(f"{place!r} has fewer checkpoints", key=FLAG, received=wanted, remedy=_existing(steps))
         return steps[-count:]
-    asked = _numbers(wanted)
-    if missing := [step for step in asked if step not in steps]:
-        raise UsageError(f"{FLAG} {wanted}: {place!r} has no step {missing[0]}; {_there(steps)}")
-    return asked
+    selected = _numbers(wanted)
+    if missing := [step for step in selected if step not in steps]:
+        raise UsageError(f"{place!r} has no step {missing[0]}", key=FLAG, received=wanted, remedy=_existing(steps))
+    return selected
 
 
-def _there(steps: Iterable[int]) -> str:
+def _existing(steps: Iterable[int]) -> str:
     listed = ", ".join(map(str, sorted(steps)))
     return f"there are: {listed}" if listed else "there is none"
 
@@ -99,9 +99,9 @@ def _there(steps: Iterable[int]) -> str:
 def _numbers(wanted: str) -> list[int]:
     words = wanted.split(",")
     if not all(_STEP.fullmatch(word) for word in words):
-        raise UsageError(f"{FLAG}: received {wanted!r}, expected {_FORMS}")
+        raise UsageError(f"expected {_FORMS}", key=FLAG, received=wanted)
     if len(set(words)) < len(words):
-        raise UsageError(f"{FLAG}: received {wanted!r}: a step counts once; name each a single time")
+        raise UsageError("a step counts once", key=FLAG, received=wanted, remedy="list each step once")
     return sorted(map(int, words))
 
 
@@ -113,22 +113,24 @@ def checkpoints(directory: Path) -> dict[int, Path]:
 
 
 def _best(directory: Path, kept: Mapping[int, Path], needs: str) -> Path:
-    """Returns the best weights that a run has put apart, else the best of its checkpoints by its own metric."""
+    """Returns the exported best weights of a run, else the best of its checkpoints by its own metric."""
     config = _trainer(directory)
-    apart = _apart(directory / str(config.get("best_checkpoint_export_subdir") or "best"))
-    if apart is not None:
-        return kept.get(int(apart.name), apart) if needs == "task" else apart
+    exported = _exported_best(directory / str(config.get("best_checkpoint_export_subdir") or "best"))
+    if exported is not None:
+        return kept.get(int(exported.name), exported) if needs == "task" else exported
     metric, mode = config.get("best_checkpoint_eval_metric"), config.get("best_checkpoint_metric_comp", "higher")
     rated = Retention(best=1, metric=str(metric), mode=mode).best_of(_entries(kept)) if metric else set()
     if not rated:
         raise UsageError(
-            f"{FLAG} best: {str(directory)!r} does not say which step is the best: trainer.best_checkpoint_eval_metric "
-            f"names the metric, before a run is trained; {_there(kept)}"
+            f"the best step of {str(directory)!r} is unknown: trainer.best_checkpoint_eval_metric was not set",
+            key=FLAG,
+            received="best",
+            remedy=_existing(kept),
         )
     return kept[rated.pop()]
 
 
-def _apart(folder: Path) -> Path | None:
+def _exported_best(folder: Path) -> Path | None:
     with contextlib.suppress(UsageError, KeyError, TypeError, ValueError):
         path = folder / str(int(storage.read_json(folder / "info.json")["best_ckpt_global_step"]))
         return path if (path / manifest.NAME).is_file() else None
@@ -137,12 +139,12 @@ def _apart(folder: Path) -> Path | None:
 
 def _entries(kept: Mapping[int, Path]) -> Iterator[Entry]:
     for step, path in kept.items():
-        with contextlib.suppress(Damaged, UsageError, OSError):  # one that cannot be read is not the best
+        with contextlib.suppress(Damaged, UsageError, OSError):  # a damaged one is not the best
             yield Entry(step, metrics=manifest.read(path).metrics)
 
 
 def _trainer(directory: Path) -> Mapping[str, Any]:
-    """Returns the trainer's section of a run's configuration; empty where it cannot be read."""
+    """Returns the trainer's section of a run's configuration; empty if it cannot be read."""
     for place in (directory, directory / "training"):
         with contextlib.suppress(UsageError):
             section = load_file(place / "config.yaml").get("trainer")

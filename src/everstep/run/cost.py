@@ -1,7 +1,7 @@
-"""What a run costs: parameters, operations of a step, steps and samples a second, the share of the device that is used.
+"""What a run costs: parameters, operations of a step, steps and samples per second, utilisation of the device.
 
-`Throughput` adds the rates to the logs while a run trains. `measure` takes the figures once, when training is done:
-nothing is compiled for them, and what cannot be known is None.
+`Throughput` adds the rates to the logs while a run trains. `measure` computes all figures once, when training is done;
+it compiles nothing, and unknown figures are None.
 """
 
 import dataclasses
@@ -22,7 +22,9 @@ from everstep.task.task import unpack
 from everstep.tracking.tracker import Kind, Tracker
 from everstep.types import Batch, Logs
 
-# Words of the name, half precision, float32. The first that a device's name has counts.
+logger = logging.getLogger(__name__)
+
+# A part of the device's name, peak FLOPs in half precision, in float32. The first match counts.
 _PEAKS: tuple[tuple[str, float, float], ...] = (
     ("H200 NVL", 835e12, 417e12),
     ("H200", 989e12, 494e12),
@@ -42,11 +44,11 @@ _PEAKS: tuple[tuple[str, float, float], ...] = (
     ("TPU v6 lite", 918e12, 918e12),
     ("TPU v6e", 918e12, 918e12),
 )
-_SLICES = ("MIG", "GRID")  # names of a part of a device, which has a part of its peak
+_SLICES = ("MIG", "GRID")  # names of slices of a device, whose peak is unknown
 
 
 def peak_flops(device: str, half_precision: bool) -> float | None:
-    """Returns the peak of a device, such as `NVIDIA H100 80GB HBM3`; None if it is not known here."""
+    """Returns the peak FLOPs of a device, such as `NVIDIA H100 80GB HBM3`; None if it is unknown."""
     if any(_has(device, word) for word in _SLICES):
         return None
     for name, half, single in _PEAKS:
@@ -56,11 +58,8 @@ def peak_flops(device: str, half_precision: bool) -> float | None:
 
 
 def _has(device: str, words: str) -> bool:
-    """Returns whether a name contains words as such: an A1000 is not an A100."""
+    """Returns whether a name contains whole words: an A1000 is not an A100."""
     return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", device) is not None
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,19 +67,19 @@ class Cost:
     """The figures of a run; None where one cannot be known.
 
     Attributes:
-      parameters: Numbers in the model's variables, without the counters of random generators.
-      trainable_parameters: Those of them that are trained.
+      parameters: The number of the model's parameters, without the counters of random generators.
+      trainable_parameters: The number of trained ones among them.
       flops_per_train_step: Floating-point operations of one training step, over all devices.
       flops_per_inference_sample: Those of the model alone, for one sample.
       batch_size: Samples of a training step.
-      steps_per_second: Of this attempt while it trained: without evaluations and saves, and without the calls that
-        compiled, which a longer run pays for only once.
+      steps_per_second: The rate of this attempt, without evaluations, saves, and calls that compiled, which are a fixed
+        cost.
       samples_per_second: The same in samples.
-      device: The name that the device reports.
-      devices: How many of them share a step.
-      utilisation: Operations done, of those that the devices could do at their peak.
-      stages: Stages that this attempt has trained. Where they are several, the figures of a step are those of the last,
-        and samples a second and utilisation are unknown.
+      device: The name of the device.
+      devices: The number of devices that share a step.
+      utilisation: The share of the devices' peak that was used.
+      stages: The number of stages that this attempt has trained. If there are several, the figures of a step are those
+        of the last one, and samples per second and utilisation are unknown.
     """
 
     parameters: int
@@ -110,7 +109,7 @@ class Cost:
 
 
 def measure(record: dict[str, Any], trainer: Trainer, training_time: tuple[int, float]) -> Cost | None:
-    """Measures a run that has trained, and puts the figures into its record under `cost`.
+    """Measures a run that has trained, and adds the figures to its record under `cost`.
 
     Args:
       record: The record of the run; its last attempt is the one that has just trained.
@@ -118,24 +117,24 @@ def measure(record: dict[str, Any], trainer: Trainer, training_time: tuple[int, 
       training_time: The steps of this attempt, and the seconds in which they were trained.
 
     Returns:
-      The figures; None if this attempt has trained no step, or they cannot be taken. Then the record keeps what it
-      says, or says how many parameters there are.
+      The figures; None if this attempt has trained no step, or they cannot be computed. Then the record keeps its
+      figures, or gets the number of parameters.
     """
     try:
         if record["attempts"][-1].get("first_step") is None:
-            if not record.get("cost"):  # whoever trained was killed before the end: what depends on no step is known
+            if not record.get("cost"):  # the attempt that trained was killed: the number of parameters is known
                 record["cost"] = dataclasses.asdict(Cost(*count_parameters(trainer.model)))
             return None
         cost = _cost(record["attempts"][-1], trainer, training_time)
         record["cost"] = dataclasses.asdict(cost)
         return cost
-    except Exception as error:  # a figure to read at the end is no reason to fail
+    except Exception as error:  # figures must not fail a run
         logger.debug("cost unknown: %s: %s", type(error).__name__, error)
         return None
 
 
 def count_parameters(model: keras.Model) -> tuple[int, int]:
-    """Returns how many numbers a model holds, and how many are trained; counters of random generators excluded."""
+    """Returns the number of a model's parameters, and of trained ones, without counters of random generators."""
     trained = sum(_size(variable) for variable in model.trainable_variables)
     others = [v for v in model.non_trainable_variables if v.name != "seed_generator_state"]
     return trained + sum(_size(variable) for variable in others), trained
@@ -146,8 +145,8 @@ def _cost(attempt: Mapping[str, Any], trainer: Trainer, training_time: tuple[int
     size, stages = samples_per_step(trainer), _stages(attempt, trainer)
     train_flops = flops.of_train_step(trainer.engine, trainer.train_example)
     rate = steady_rate(training_time, getattr(trainer, "warmup", (0, 0.0)))
-    alike = rate if stages == 1 else None  # the speed of steps that are as the last one
-    device, devices = device_kind(), int(trainer.engine.describe().get("replicas", 1))
+    alike = rate if stages == 1 else None  # all steps were like the last one
+    most, device, devices = peak(trainer), device_kind(), int(trainer.engine.describe().get("replicas", 1))
     return Cost(
         parameters=parameters,
         trainable_parameters=trained,
@@ -158,19 +157,19 @@ def _cost(attempt: Mapping[str, Any], trainer: Trainer, training_time: tuple[int
         samples_per_second=alike * size if alike and size else None,
         device=device,
         devices=devices,
-        utilisation=_utilisation(train_flops, alike, peak(trainer)),
+        utilisation=train_flops * alike / most if train_flops and alike and most else None,
         stages=stages,
     )
 
 
 def samples_per_step(trainer: Trainer) -> int | None:
-    """Returns the samples of a training step; a task of several tasks says it itself."""
+    """Returns the number of samples of a training step; a task may define it itself, as a `MultiTask` does."""
     batch = trainer.train_example
     return None if batch is None else getattr(trainer.task, "samples_per_step", _size_of_batch)(batch)
 
 
 def peak(trainer: Trainer) -> float | None:
-    """Returns the operations a second that the devices of a trainer can do; None where it is unknown."""
+    """Returns the peak FLOPs per second of a trainer's devices; None if it is unknown."""
     model, devices = trainer.model, int(trainer.engine.describe().get("replicas", 1))
     half = any(layer.compute_dtype in ("float16", "bfloat16") for layer in (model, *model.layers))
     of_one = peak_flops(device_kind(), half)
@@ -189,18 +188,14 @@ def _inference_flops(trainer: Trainer) -> float | None:
 
 
 def steady_rate(training_time: tuple[int, float], warmup: tuple[int, float]) -> float | None:
-    """Returns steps per second without those of the warmup; None where there were no others.
+    """Returns steps per second without the warmup; None if there were no other steps.
 
     Args:
       training_time: Steps, and the seconds in which they were trained.
-      warmup: Those of them in calls that compiled.
+      warmup: The steps and seconds of calls that compiled.
     """
     steps, seconds = training_time[0] - warmup[0], training_time[1] - warmup[1]
     return steps / seconds if steps > 0 and seconds > 0 else None
-
-
-def _utilisation(operations: float | None, rate: float | None, most: float | None) -> float | None:
-    return operations * rate / most if operations and rate and most else None
 
 
 def _size_of_batch(batch: Batch) -> int:
@@ -215,7 +210,7 @@ def _size(variable: keras.Variable) -> int:
 
 
 def _short(number: float) -> str:
-    """Returns a number with three digits and a prefix: 1.32 M; with a space at its end, or the prefix."""
+    """Returns a number with three digits and a unit prefix, as `1.32 M`; without a prefix it ends with a space."""
     for power, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= power:
             return f"{number / power:.3g} {prefix}"
@@ -223,7 +218,7 @@ def _short(number: float) -> str:
 
 
 class _Mark(NamedTuple):
-    """How far training was at some time."""
+    """The progress of training at some time."""
 
     step: int
     samples: int
@@ -233,13 +228,12 @@ class _Mark(NamedTuple):
 class Throughput(Tracker):
     """Adds figures to the logs of training windows, on their way to another tracker.
 
-    samples_per_second: Of the batches as they were, the smaller one at an epoch's end included.
+    samples_per_second: Of the actual batches, including the smaller one at an epoch's end.
     data_wait: The share of the time that was spent waiting for the next batch, 0 to 1.
-    mfu: Model FLOPs utilisation: the operations of the steps over what the devices could have done at their peak,
-      where both are known.
+    mfu: Model FLOPs utilisation: the operations of the steps divided by the peak of the devices, if both are known.
 
-    They are computed when the logs are first read, off the training thread. Only the operations of a step are
-    counted on it, once, after the first window, and only on devices whose peak is known.
+    They are computed when the logs are first read, outside the training thread. Only the operations of a step are
+    counted in it, once, after the first window, and only on devices whose peak is known.
 
     Args:
       tracker: Where logs go.
@@ -249,15 +243,18 @@ class Throughput(Tracker):
     def __init__(self, tracker: Tracker, trainer: Any) -> None:
         self._tracker, self._trainer = tracker, trainer
         self._last = _Mark(0, 0, 0.0)
-        self._share: tuple[Any, float | None] = (None, None)  # of the peak that a step a second is, and whose steps
+        self._share: tuple[Any, float | None] = (
+            None,
+            None,
+        )  # an engine, and what a step a second uses
 
     def start(self, step: int) -> None:
-        """Begins to count."""
+        """Begins to count, and starts the other tracker."""
         self._last = _Mark(step, *self._trainer.consumed)
         self._tracker.start(step)
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
-        """Hands the logs on; those of training with more in them."""
+        """Passes the logs on; adds the figures to those of training."""
         self._tracker.log(step, self._with_figures(step, logs) if kind == "train" else logs, kind)
 
     def flush(self) -> None:
@@ -273,25 +270,26 @@ class Throughput(Tracker):
         steps, waited = step - before.step, _gain(before.waited, self._last.waited)
         samples, share = self._samples(steps, before), self._share_of_peak()
 
-        def fetch() -> Logs:
+        def add_figures(logs: Logs) -> Logs:
             rate = logs.get("steps_per_second")
             if not rate or steps <= 0:
-                return dict(logs)
+                return logs
             found = {"samples_per_second": samples and rate * samples, "mfu": share and rate * share}
             known = {name: value for name, value in found.items() if value is not None}
             return {**logs, **known, "data_wait": min(1.0, waited * rate / steps)}
 
-        return LazyLogs(fetch)
+        lazy = logs if isinstance(logs, LazyLogs) else LazyLogs(lambda: dict(logs))
+        return lazy.then(add_figures)
 
     def _samples(self, steps: int, before: _Mark) -> float | None:
-        """Returns the samples of a step, in the mean of the last ones."""
+        """Returns the mean number of samples of the last steps."""
         if hasattr(self._trainer.task, "samples_per_step"):
             return samples_per_step(self._trainer)
         return _gain(before.samples, self._last.samples) / steps if steps > 0 else None
 
     def _share_of_peak(self) -> float | None:
         engine = self._trainer.engine
-        if self._share[0] is not engine:  # another one for each stage
+        if self._share[0] is not engine:  # each stage has its own
             most = peak(self._trainer)
             operations = flops.of_train_step(engine, self._trainer.train_example) if most else None
             self._share = engine, operations / most if operations and most else None
@@ -299,5 +297,5 @@ class Throughput(Tracker):
 
 
 def _gain(before: float, now: float) -> float:
-    """Returns how much a count has grown; where it began anew meanwhile, the count."""
+    """Returns how much a count has grown; if it was reset meanwhile, the count."""
     return now - before if now >= before else now

@@ -9,15 +9,15 @@ import numpy as np
 from everstep.types import State
 
 WEIGHTS = "model/"
-"""What the keys of a model's own variables begin with."""
+"""The prefix of the keys of a model's variables."""
 
 
 def digest(state: State) -> str:
     """Returns the sha256 of a state: key, dtype, shape and bytes of every array, sorted by key.
 
     Bytes are taken in C order and little endian, so neither memory layout nor machine matters. Every array is
-    preceded by the length of its header, and the header gives the length of its bytes: no two different
-    states feed the hash the same stream.
+    preceded by the length of its header, and the header determines the length of its bytes: no two different states
+    give the hash the same bytes.
     """
     sha = hashlib.sha256()
     for key in sorted(state):
@@ -29,12 +29,12 @@ def digest(state: State) -> str:
 
 
 def weights_digest(state: State) -> str:
-    """Returns the digest of the model's variables alone: what was learned, without the optimizer."""
+    """Returns the digest of the model's variables alone, without the optimizer."""
     return digest({key: array for key, array in state.items() if key.startswith(WEIGHTS)})
 
 
 def array_bytes(array: np.ndarray) -> memoryview:
-    """Returns the values of an array as bytes in C order, little endian; a copy only where it must be."""
+    """Returns the values of an array as bytes in C order, little endian; copies only if needed."""
     order = array.dtype.byteorder
     if order == ">" or (order == "=" and sys.byteorder == "big"):
         array = array.byteswap()

@@ -1,8 +1,8 @@
-"""How a program that trains ends: what it says of the error that ends it, once, and its exit code.
+"""How a training program ends: the message of the error that ended it, and its exit code.
 
-0 done, 1 failed, 2 bad input, 130 interrupted, 143 asked to end (or the requeue exit code). Bad input and failed runs
-are one text. An error of the user's own code shows where it happened there; `EVERSTEP_TRACEBACK=1`, or `--traceback`
-on the command line, shows every frame of any error.
+0 done, 1 failed, 2 bad input, 130 interrupted, 143 stopped by SIGTERM (or the requeue exit code). Bad input and failed
+runs print one message. An error in the user's code shows where it happened there; `EVERSTEP_TRACEBACK=1`, or
+`--traceback` on the command line, shows every frame of any error.
 """
 
 import os
@@ -18,7 +18,7 @@ OPTION = "--traceback"
 
 
 def without_option(words: Sequence[str]) -> list[str]:
-    """Returns a command line without `--traceback`, which from now on holds for this process and its children."""
+    """Returns a command line without `--traceback`, after applying it to this process and its children."""
     end = words.index("--") if "--" in words else len(words)
     if OPTION in words[:end]:
         os.environ["EVERSTEP_TRACEBACK"] = "1"
@@ -26,11 +26,11 @@ def without_option(words: Sequence[str]) -> list[str]:
 
 
 def exit_code(error: BaseException, name: str = "everstep: ") -> int:
-    """Says on standard error what has ended a program; returns the exit code.
+    """Prints the error that has ended a program to standard error; returns the exit code.
 
     Args:
-      error: What was raised.
-      name: What each line begins with.
+      error: The exception that was raised.
+      name: The prefix of each line.
     """
     expected = isinstance(error, UsageError | TrainingError)
     interrupted = isinstance(error, Interrupted | KeyboardInterrupt)
@@ -59,7 +59,7 @@ def _print_interruption(error: BaseException, name: str) -> None:
 
 
 def _unexpected(error: BaseException, name: str) -> Iterable[str]:
-    """Yields what happened, and where in the user's code; the whole traceback where that took no part in it."""
+    """Yields the error, and where it happened in the user's code; the whole traceback if that is not involved."""
     frames = own_frames(error)
     if not frames:
         yield "".join(traceback.format_exception(error)).rstrip()

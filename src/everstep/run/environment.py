@@ -1,4 +1,4 @@
-"""What made a run: the code, the packages, the machine, the data. Observed, never imported."""
+"""The environment of a run: its code, packages, machine and data. Nothing is imported to find out."""
 
 import contextlib
 import hashlib
@@ -24,19 +24,19 @@ REQUIREMENTS = "requirements.txt"
 """The file of a run directory that lists every installed package."""
 
 CODE_DIFF = "code.diff"
-"""The file of a run directory with the changes that were not committed."""
+"""The file of a run directory with the uncommitted changes."""
 
 MAX_DIFF_BYTES = 5 * 2**20
-"""A longer patch is not kept: it holds data."""
+"""A longer patch is not stored: it contains data."""
 
 MAX_DATA_BYTES = 256 * 2**20
-"""Data files are read to the last byte up to this size, over all files: half a second's work."""
+"""Data files are read completely up to this total size, which takes half a second."""
 
 MAX_SAMPLED_FILES = 1000
-"""Of so many further files a few places are read; of the others the size is all that counts."""
+"""The number of further files of which samples are read; of the others only the size."""
 
 MAX_NAMED_FILES = 200
-"""A folder of more files has one fingerprint for all of them."""
+"""A folder with more files gets one fingerprint for all of them."""
 
 _PACKAGES = ("everstep", "keras", "jax", "jaxlib", "tensorflow", "torch", "numpy")
 _PROCESSORS = Path("/proc/cpuinfo")
@@ -76,7 +76,7 @@ _SAMPLE_BYTES, _SAMPLES = 2**16, 4
 
 
 def environment() -> dict[str, Any]:
-    """Returns Python, platform, processors, the versions of what computes, and variables that change how it does."""
+    """Returns Python, platform, processors, versions of numerical libraries, and variables that affect them."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -102,12 +102,12 @@ def gpus() -> list[str]:
 
 
 def settings() -> dict[str, str]:
-    """Returns the environment variables that change what libraries compute, as far as they are set."""
+    """Returns the environment variables that change what libraries compute, if set."""
     return {name: os.environ[name] for name in _SETTINGS if name in os.environ}
 
 
 def with_settings(variables: Mapping[str, str], recorded: Mapping[str, str]) -> dict[str, str]:
-    """Returns environment variables, with those that change what libraries compute as they were recorded."""
+    """Returns environment variables, with the recorded values of those that change what libraries compute."""
     others = {name: value for name, value in variables.items() if name not in _SETTINGS}
     return {**others, **{name: str(value) for name, value in recorded.items() if name in _SETTINGS}}
 
@@ -123,13 +123,13 @@ def installed_packages() -> dict[str, str]:
 
 
 def write_requirements(directory: Path) -> None:
-    """Writes `requirements.txt` to a run directory: `pip install -r` brings the packages back."""
+    """Writes `requirements.txt` to a run directory, for `pip install -r`."""
     lines = [f"{name}=={version}\n" for name, version in installed_packages().items()]
     storage.write_text(directory / REQUIREMENTS, "".join(lines))
 
 
 def read_requirements(directory: Path) -> dict[str, str]:
-    """Returns what `write_requirements` wrote; empty where there is nothing."""
+    """Returns what `write_requirements` wrote; empty if there is no such file."""
     try:
         lines = (directory / REQUIREMENTS).read_text("utf-8").split()
     except (OSError, UnicodeDecodeError):
@@ -160,12 +160,12 @@ def _value_of(name: str, path: Path) -> str:
 
 
 def code_version(path: storage.PathLike) -> dict[str, Any]:
-    """Returns which code is at `path`.
+    """Returns the version of the code at `path`.
 
     Returns:
       `commit`, `dirty` (a tracked file changed, or there is an untracked Python file) and `changes` (a digest of the
       patch) inside a git work tree; elsewhere they are None and `sources` is a digest of the Python files below `path`.
-      In a submitted run, the version that was submitted.
+      In a submitted run, the submitted version.
     """
     if (submitted := submitted_code(path)) is not None:
         return submitted
@@ -180,9 +180,9 @@ def code_version(path: storage.PathLike) -> dict[str, Any]:
 
 
 def code_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Returns how what `code_version` returned has changed, as `commit 1f2e3d4c5b -> commit 0a1b2c3d4e`.
+    """Returns the change between two results of `code_version`, as `commit 1f2e3d4c5b -> commit 0a1b2c3d4e`.
 
-    Empty where it has not, or where nothing is known of before.
+    Empty if there is none, or if `before` is unknown.
     """
     keys = ("commit", "dirty", "changes", "sources")
     same = not before or all(before.get(key) == now.get(key) for key in keys)
@@ -190,11 +190,11 @@ def code_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def code_diff(path: storage.PathLike) -> bytes | None:
-    """Returns how the repository around `path` differs from its last commit, as a patch; empty where it does not.
+    """Returns how the repository around `path` differs from its last commit, as a patch; empty if it does not.
 
-    Commit and patch together bring the code back: untracked Python files are in the patch, too. The repository is only
-    read; what git has to write goes to a temporary folder. None where it cannot be known: there is no git, no
-    repository or no commit, or the patch is too long.
+    Commit and patch together restore the code: untracked Python files are in the patch, too. The repository is only
+    read; git writes to a temporary folder. None if the patch is unknown: there is no git, no repository or no commit,
+    or it is too long.
     """
     top = git(path, "rev-parse", "--show-toplevel")
     if top is None:
@@ -211,17 +211,17 @@ def code_diff(path: storage.PathLike) -> bytes | None:
 
 
 def code_diff_digest(path: storage.PathLike) -> str | None:
-    """Returns the sha256 of what `code_diff` returns; None where nothing differs, or it cannot be known."""
+    """Returns the sha256 of the patch of `code_diff`; None if nothing differs, or it is unknown."""
     found = code_diff(path)
     return hashlib.sha256(found).hexdigest() if found else None
 
 
 def write_code_diff(directory: Path, path: storage.PathLike | None) -> None:
-    """Writes the patch to a run directory, for its owner alone and without known secrets; an earlier one is removed.
+    """Writes the patch to a run directory, readable by its owner only and without known secrets.
 
     Args:
       directory: The run directory.
-      path: Where the code is; None where it is known to be that of its commit.
+      path: The folder of the code; None if it is known to be unchanged. Then an earlier patch is removed.
     """
     found = None if path is None else code_diff(path)
     if found:
@@ -235,13 +235,13 @@ def write_code_diff(directory: Path, path: storage.PathLike | None) -> None:
 def git(
     path: storage.PathLike, *words: str, stdin: bytes | None = None, variables: Mapping[str, str] | None = None
 ) -> bytes | None:
-    """Returns what git prints; None where there is no git, no repository, no commit, or no good answer in time.
+    """Returns the output of git; None if there is no git, no repository or no commit, or it fails or times out.
 
     Args:
-      path: The folder to call it in.
-      *words: The command.
-      stdin: What it reads.
-      variables: Environment variables for it.
+      path: The working directory.
+      *words: The arguments.
+      stdin: The standard input.
+      variables: Additional environment variables.
     """
     try:
         done = subprocess.run(
@@ -259,7 +259,7 @@ def git(
 
 @contextlib.contextmanager
 def _read_only_git(root: str) -> Iterator[dict[str, str]]:
-    """Yields environment variables with which git writes to a temporary folder whatever it has to write."""
+    """Yields environment variables that make git write to a temporary folder only."""
     places = [git(root, "rev-parse", "--git-path", name) for name in ("index", "objects")]
     if any(place is None for place in places):
         raise FileNotFoundError(root)
@@ -283,7 +283,7 @@ def _code_text(code: Mapping[str, Any]) -> str:
 
 
 def _sources_digest(root: Path) -> str:
-    """Returns the digest of the Python files below `root`; bounded, for `root` may be a home directory."""
+    """Returns the digest of the Python files below `root`; limited, because `root` may be a home directory."""
     sha, left = hashlib.sha256(), _MAX_SOURCE_BYTES
     for number, source in enumerate(_sources(root)):
         if number >= _MAX_SOURCES or left <= 0:
@@ -317,11 +317,11 @@ def fingerprint(arrays: Any) -> dict[str, dict[str, Any]]:
 
 
 def file_fingerprints(files: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Returns the content of files, by their names without folders: data may lie elsewhere tomorrow.
+    """Returns fingerprints of files by their names without folders, because data may be moved.
 
     Returns:
-      For each `bytes`, and `sha256` of all of it, or `sampled`, that of four places in it. Neither where there are too
-      many files, or one cannot be read.
+      For each file `bytes`, and `sha256` of its content, or `sampled`, that of four samples of it. Neither if there are
+      too many files, or it cannot be read.
     """
     found: dict[str, dict[str, Any]] = {}
     for file, content in _contents(files):
@@ -333,7 +333,7 @@ def file_fingerprints(files: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def folder_fingerprint(folder: Path) -> dict[str, Any]:
-    """Returns each file's fingerprint by its path in a folder; of many files, one for all: `sha256`."""
+    """Returns each file's fingerprint by its path in a folder; for many files, one for all: `sha256`."""
     found = {os.path.relpath(file, folder): content for file, content in _contents(_files_below(folder))}
     if len(found) <= MAX_NAMED_FILES:
         return found

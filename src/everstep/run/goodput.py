@@ -1,8 +1,8 @@
 """Goodput: of the training steps that a run has computed, the share that was kept.
 
-A step is computed when the call that runs it is done, and kept when the run's present state contains it. Steps are
+A step is computed when the call that runs it is done, and kept when the run's current state contains it. Steps are
 lost when a process ends without saving them, when training rolls back, or when a damaged checkpoint makes it resume
-from an earlier one; then they are computed again. Time is no part of the ratio. What restarts have cost in seconds
+from an earlier one; then they are computed again. The ratio does not depend on time. The cost of restarts in seconds
 (computing lost steps, starting up again, being down) is reported beside it.
 """
 
@@ -14,14 +14,14 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Goodput:
-    """What a run has to show for its work.
+    """The goodput of a run, and what its restarts have cost.
 
     Attributes:
-      attempts: How often it was started.
-      steps_kept: Steps that the run's state contains, those that it did not begin with.
+      attempts: The number of attempts.
+      steps_kept: The steps that the run's state contains, without those that it began with.
       steps_computed: Steps kept and steps lost.
-      seconds: The duration of all attempts and of the pauses between them, but for pauses after an attempt that was
-        done: nobody waited for those.
+      seconds: The duration of all attempts and of the pauses between them, except pauses after an attempt that was
+        done: it was not restarted.
       recomputing: Seconds of it in which the lost steps were computed.
       starting: Seconds from the start of each further attempt to its first step.
       down: Seconds between the end of an attempt and the start of the next.
@@ -63,7 +63,7 @@ def goodput(record: Mapping[str, Any]) -> Goodput:
     for one, later in zip(attempts, attempts[1:], strict=False):
         # What the next attempt resumed from was computed before it, even if no heartbeat reached the disk.
         one.to_step = max(one.to_step, later.from_step)
-    # An attempt that was done was not restarted: somebody wanted more.
+    # An attempt that was done was not restarted: it was extended.
     restarts = [(one, later) for one, later in zip(attempts, attempts[1:], strict=False) if one.reason != "done"]
     reasons: dict[str, int] = {}
     for one, _ in restarts:
@@ -84,9 +84,9 @@ def goodput(record: Mapping[str, Any]) -> Goodput:
 
 
 def _recomputing(attempts: "Sequence[_Attempt]", step: int) -> float:
-    """Returns the seconds in which steps were computed that are no part of the run's state now.
+    """Returns the seconds in which lost steps were computed.
 
-    They are those that an attempt rolled back, and those beyond the earliest step that a later one resumed from.
+    They are steps that an attempt rolled back, and steps beyond the earliest step that a later attempt resumed from.
     """
     total, resumed_from = 0.0, step
     for one in reversed(attempts):
@@ -98,7 +98,7 @@ def _recomputing(attempts: "Sequence[_Attempt]", step: int) -> float:
 
 @dataclasses.dataclass
 class _Attempt:
-    """An attempt as recorded, with times that make sense: in order, those that are missing left out."""
+    """An attempt as recorded, with its times in order; missing ones are None."""
 
     from_step: int
     to_step: int
@@ -146,13 +146,13 @@ class _Attempt:
 
 
 def _between(begin: float | None, end: float | None) -> float:
-    """Returns how long it took; nothing where either time is not known."""
+    """Returns the seconds between two times; 0 if one is unknown."""
     return 0.0 if begin is None or end is None else max(0.0, end - begin)
 
 
 def seconds(time: Any) -> float | None:
-    """Returns a time of a record in seconds since 1970; None for one that is missing, or cannot be read."""
+    """Returns a time of a record in seconds since 1970; None if it is missing or invalid."""
     try:
         return datetime.datetime.fromisoformat(time).timestamp()
-    except (TypeError, ValueError, OverflowError):  # somebody else's, or damaged
+    except (TypeError, ValueError, OverflowError):  # written by another program, or damaged
         return None

@@ -1,8 +1,8 @@
 """What a run exchanges with the process that launched it: a supervisor, or the job of a submission.
 
-EVERSTEP_SUPERVISOR names a file to which the run writes its directory; the supervisor, which is another process, reads
-it when the run has died. EVERSTEP_SUBMISSION names the folder with the config file, the classes and the code version as
-they were when the run was submitted: a job may wait for hours, and what is edited meanwhile is not used.
+EVERSTEP_SUPERVISOR is the path of a file to which the run writes its directory; the supervisor reads it when the run
+has died. EVERSTEP_SUBMISSION is the folder with the config file, the classes and the code version as they were when the
+run was submitted: a job may wait for hours, and later edits are not used.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ RECORD, STARTED, ENDED = "submission.json", "started.json", "ended.json"
 
 @dataclasses.dataclass(frozen=True)
 class Announcement:
-    """What a run has told its supervisor.
+    """What a run has written for its supervisor.
 
     Attributes:
       model_dir: The run directory.
@@ -38,19 +38,19 @@ class Announcement:
 
 
 def announce(model_dir: storage.PathLike, requeue_exit_code: int | None = None) -> None:
-    """Tells the supervisor where the run keeps its state; does nothing without one. Call it early."""
+    """Writes the run directory for the supervisor; does nothing without one. Call it early."""
     path = os.environ.get(SUPERVISOR)
     if path:
-        told = {"model_dir": os.path.abspath(model_dir), "requeue_exit_code": requeue_exit_code}
-        with contextlib.suppress(OSError):  # a supervisor that has gone is no reason to stop
-            storage.write_json(path, told)
+        announcement = {"model_dir": os.path.abspath(model_dir), "requeue_exit_code": requeue_exit_code}
+        with contextlib.suppress(OSError):  # training does not depend on the supervisor
+            storage.write_json(path, announcement)
 
 
 def announced(path: storage.PathLike) -> Announcement | None:
     """Returns the last announcement in the file at `path`; None if there is none."""
     with contextlib.suppress(UsageError, KeyError, TypeError):
-        told = storage.read_json(path)
-        return Announcement(Path(told["model_dir"]), told.get("requeue_exit_code"))
+        found = storage.read_json(path)
+        return Announcement(Path(found["model_dir"]), found.get("requeue_exit_code"))
     return None
 
 
@@ -71,7 +71,7 @@ def submitted(run_dir: storage.PathLike) -> Submitted | None:
     """Returns the copies that this process uses for the run in `run_dir`; None if it was not submitted.
 
     Raises:
-      UsageError: They are gone: what would be trained now is not what was submitted.
+      UsageError: They are missing, so the run cannot be trained as submitted.
     """
     folder = _submission_folder()
     if folder is None or not folder.resolve().is_relative_to(Path(run_dir).resolve()):
@@ -81,12 +81,12 @@ def submitted(run_dir: storage.PathLike) -> Submitted | None:
         return None
     copies = Submitted(folder / record["config"], folder / "sources")
     if not (copies.config.is_file() and copies.sources.is_dir()):
-        raise UsageError(f"the copies in {str(folder)!r} are incomplete", remedy="submit the run again")
+        raise UsageError("the submitted copies are incomplete", key=str(folder), remedy="submit the run again")
     return copies
 
 
 def submitted_code(root: storage.PathLike) -> dict[str, Any] | None:
-    """Returns the version of the code at `root` as it was submitted; None where this process was not."""
+    """Returns the submitted version of the code at `root`; None if this process was not submitted."""
     folder = _submission_folder()
     with contextlib.suppress(UsageError, KeyError, TypeError, OSError):
         if folder is not None:

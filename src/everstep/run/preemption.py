@@ -1,4 +1,4 @@
-"""Preemption notices: watching a cloud's metadata server for word that this machine is about to be taken away."""
+"""Preemption notices: polls a cloud's metadata server for the notice that this machine is about to be reclaimed."""
 
 import abc
 import functools
@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 class Watcher(abc.ABC):
     """Polls a metadata server for a preemption notice, in a thread of its own.
 
-    A network failure, or a server that does not exist, never disturbs the run: the first failure is a warning, the
-    others are silent, and polling continues.
+    A network failure, or a missing server, never disturbs the run: the first failure is a warning, the others are
+    silent, and polling continues.
 
     Attributes:
       interval: Seconds between two polls.
@@ -44,7 +44,7 @@ class Watcher(abc.ABC):
         """
 
     def start(self, on_notice: Callable[[str], None]) -> None:
-        """Starts polling; the notice goes to `on_notice`, once, from the watcher's thread."""
+        """Starts polling; calls `on_notice` once with the notice, in the watcher's thread."""
         self._thread = threading.Thread(target=self._watch, args=(on_notice,), name="preemption", daemon=True)
         self._thread.start()
 
@@ -57,7 +57,7 @@ class Watcher(abc.ABC):
     def request(self, url: str, headers: Mapping[str, str], method: str = "GET") -> tuple[int, str]:
         """Returns the status and the text that a metadata server answers.
 
-        The server is a part of this machine: no proxy is used, and it answers soon or not at all.
+        The server is local to the machine: no proxy is used, and the timeout is short.
 
         Raises:
           OSError, ValueError, http.client.HTTPException: There is no answer, or it is not text.

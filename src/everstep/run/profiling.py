@@ -1,4 +1,4 @@
-"""When a trace of a run is taken, and where it goes: `RUN/profile/`."""
+"""`Profile`: traces some steps of a run into `RUN/profile/`."""
 
 import logging
 from collections.abc import Callable
@@ -12,22 +12,22 @@ from everstep.loop.hooks import Hook
 logger = logging.getLogger(__name__)
 
 FOLDER = "profile"
-"""Where in the run directory."""
+"""The folder in the run directory."""
 
-_STEPS = 20  # of a trace whose steps nobody has said: enough to see, and to open
+_STEPS = 20  # the length of an automatic trace: enough to analyse, small enough to open
 
 
 class Profile(Hook):
-    """Takes a trace of some steps of an attempt, if `trainer.profile` asks for one.
+    """Traces some steps of an attempt, as configured by `trainer.profile`.
 
-    It begins and ends between two calls of the engine, so it has all steps of the calls that hold those asked for.
-    What goes wrong with it is said, and no reason to stop: a run is worth more than a look at it.
+    A trace begins and ends between two calls of the engine, so it contains all steps of the calls with the requested
+    ones. A failure is logged and does not stop the run.
 
     Args:
       trainer: The trainer whose steps are traced.
       config: The trainer's section, in steps.
       directory: The run directory.
-      say: Called with a line that tells where the trace is.
+      say: Called with a line that contains the path of the trace.
     """
 
     def __init__(self, trainer: Any, config: Any, directory: Path, say: Callable[[str], None]) -> None:
@@ -36,21 +36,21 @@ class Profile(Hook):
         self._trace: Trace | None = None
 
     def on_ready(self) -> None:
-        """Chooses the steps, and begins where the first of them is next."""
+        """Chooses the steps, and begins the trace if the first of them is next."""
         step = self._trainer.global_step
         self._first, self._last = _range(self._config, step)
-        self._look(step)
+        self._update(step)
 
     def on_call_end(self, step: int) -> None:
         """Begins or ends the trace."""
-        self._look(step)
+        self._update(step)
 
     def on_exit(self, error: BaseException | None) -> None:
-        """Ends a trace that training did not."""
+        """Ends a trace that is still running."""
         if self._trace is not None:
             self._end(self._trainer.global_step)
 
-    def _look(self, step: int) -> None:
+    def _update(self, step: int) -> None:
         if self._trace is not None and step >= self._last:
             self._end(step)
         elif self._trace is None and self._first <= step < self._last:
@@ -61,7 +61,7 @@ class Profile(Hook):
         try:
             self._trainer.engine.wait()
             self._trace = Trace(self._trainer.engine, self._directory, lambda: int(self._trainer.global_step))
-        except Exception as error:  # another profiler at work, a driver that does not allow it
+        except Exception as error:  # such as another profiler, or missing permissions
             self._give_up(error)
 
     def _end(self, step: int) -> None:
@@ -79,13 +79,13 @@ class Profile(Hook):
 
 
 def _range(config: Any, step: int) -> tuple[int, int]:
-    """Returns between which steps a trace is taken: nothing, where the second is not beyond the first."""
+    """Returns the first and the last step of the trace; equal ones for no trace."""
     if not config.profile:
         return 0, 0
-    if (asked := profiled_steps(config.profile)) is not None:
-        return asked
-    if config.train_steps is None:  # nobody knows yet how many there will be
+    if (requested := profiled_steps(config.profile)) is not None:
+        return requested
+    if config.train_steps is None:  # the length is unknown yet
         return step + _STEPS, step + 2 * _STEPS
     left = config.train_steps - step
-    first = step + min(config.steps_per_loop, left // 2)  # by then what has to be compiled is
+    first = step + min(config.steps_per_loop, left // 2)  # everything is compiled by then
     return first, min(first + _STEPS, config.train_steps)

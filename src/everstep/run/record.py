@@ -1,4 +1,4 @@
-"""The run directory's own record: `run.json` and `config.yaml`, over as many attempts as the run takes."""
+"""The record of a run in its directory, `run.json` and `config.yaml`, over all attempts."""
 
 import contextlib
 import copy
@@ -33,7 +33,7 @@ Record = dict[str, Any]
 """The content of `run.json`."""
 
 MAX_STATES = 500
-"""The most states that are recorded; of more, every other earlier one is dropped."""
+"""The maximum number of recorded states; beyond it, every other one is dropped."""
 
 Clock = Callable[[], datetime.datetime]
 
@@ -61,18 +61,18 @@ _BLANK: Record = {
 
 
 LOGGED = "logged.jsonl"
-"""What a flow's `log_metrics` was given: on each line a step, a name, and the number as Python spells it."""
+"""The metrics logged by a flow's `log_metrics`: on each line a step, a name, and the number as Python prints it."""
 
 OWN_FILES = ("config.yaml", REQUIREMENTS, CODE_DIFF, "history.csv")
 """The files that a run writes in its directory, after `run.json`."""
 
 
 _BEFORE_A_RUN = ("submissions", "checkpoints", "spool", "train", "validation", "logs", "run_id.txt")
-"""What may be in a run directory before its record."""
+"""Files and folders that a run directory may contain before its record."""
 
 
 def refuse_foreign(directory: Path, names: Sequence[str]) -> None:
-    """Refuses a directory with files that a run would overwrite and no run has written.
+    """Refuses a directory with files that a run would overwrite, and that no run has written.
 
     Raises:
       UsageError: There is such a file.
@@ -100,65 +100,79 @@ class Run:
       directory: The run directory.
       record: What `run.json` says, or will say with the next write.
       code_root: Where the run's code is; by default the working directory.
-      newest_save: The last step that this attempt has on disk, and when it was (`time.monotonic`); None before that.
-      is_kept: Whether the directory is kept afterwards; else no record is written.
+      is_kept: Whether the directory is kept afterwards; if not, no record is written.
+      newest_save: The last step that this attempt has saved, and when (`time.monotonic`); None before the first.
     """
 
-    is_kept = True
-
-    def __init__(self, directory: Path, record: Record, clock: Clock = _utc_now) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        record: Record,
+        clock: Clock = _utc_now,
+        code_root: storage.PathLike | None = None,
+        is_kept: bool = True,
+    ) -> None:
         self.directory = directory
         self.record = record
-        self.code_root = Path.cwd()
+        self.code_root = Path.cwd() if code_root is None else Path(code_root)
+        self.is_kept = is_kept
         self._clock = clock
         self._opened = self._time()
-        self.newest_save: tuple[int, float] | None = None  # the step, and when (time.monotonic)
+        self.newest_save: tuple[int, float] | None = None
         self._code: dict[str, Any] | None = None
         self._unwritten = False  # whether writing the record has failed, and was logged
         self._other_files = _other_files(directory)
         self._created = [path for path in (directory, *directory.parents) if not path.exists()]
 
     @classmethod
-    def open(cls, model_dir: storage.PathLike, experiment: str, backend: str, clock: Clock = _utc_now) -> "Run":
+    def open(
+        cls,
+        model_dir: storage.PathLike,
+        experiment: str,
+        backend: str,
+        clock: Clock = _utc_now,
+        code_root: storage.PathLike | None = None,
+        is_kept: bool = True,
+    ) -> "Run":
         """Returns the run in `model_dir`, with its id and attempts so far, or a new one.
 
-        Nothing is written before `begin`. Open it before anything else writes there: a directory that is not
-        there yet counts as created by this attempt.
+        Nothing is written before `begin`. Open it before anything else writes there: a directory that does not
+        exist yet counts as created by this attempt.
 
         Raises:
           UsageError: There is a `run.json` that cannot be read.
         """
         directory = Path(model_dir)
         record = read(directory) if (directory / "run.json").exists() else _blank(id=uuid.uuid4().hex)
-        return cls(directory, record | {"experiment": experiment, "backend": backend}, clock)
+        return cls(directory, record | {"experiment": experiment, "backend": backend}, clock, code_root, is_kept)
 
     def reload(self) -> None:
-        """Reads what was recorded since it was opened; call it when this process holds the directory's lock."""
+        """Reads the record again; call it once this process holds the directory's lock."""
         if (self.directory / "run.json").exists():
             self.record |= {**read(self.directory), **{key: self.record[key] for key in ("experiment", "backend")}}
 
     @property
     def id(self) -> str:
-        """The run's id: the same over all its attempts."""
+        """The run's id, the same in all its attempts."""
         return str(self.record["id"])
 
     def recorded_id(self) -> str:
-        """Returns the id that `run.json` has now; empty while there is none, because no trainer has started yet."""
+        """Returns the id in `run.json` as it is now; empty while no trainer has written one."""
         return str(read(self.directory)["id"]) if (self.directory / "run.json").exists() else ""
 
     @property
     def step(self) -> int:
-        """Steps done, as far as recorded."""
+        """The number of steps done, as recorded."""
         return int(self.record["step"])
 
     def code(self) -> dict[str, Any]:
-        """Returns which code is at `code_root`; read once."""
+        """Returns the version of the code at `code_root`; read once."""
         if self._code is None:
             self._code = code_version(self.code_root)
         return self._code
 
     def changed_code(self) -> str:
-        """Returns how the code differs from that of the last attempt, on one line; empty where it does not."""
+        """Returns how the code differs from that of the last attempt, on one line; empty if it does not."""
         return code_change(self.record["code"], self.code()) if self.record["attempts"] else ""
 
     def begin(
@@ -171,15 +185,15 @@ class Run:
         changes: Iterable[Mapping[str, Any]] = (),
         beat: tuple[int, float] | None = None,
     ) -> None:
-        """Starts an attempt at `step`; an earlier one that never ended was killed.
+        """Starts an attempt at `step`; an earlier attempt without an end was killed.
 
         Args:
-          step: The step restored, 0 for a fresh run.
+          step: The restored step, 0 for a new run.
           config_text: The resolved configuration, written to `config.yaml`.
-          code: Which code runs; by default that of `code_root`.
-          data: Fingerprints of the data, where they were taken.
-          changes: What the configuration has changed in since the last attempt: `key`, `old` and `new` of each.
-          beat: The last heartbeat of an earlier attempt: its step, and when that was reached.
+          code: The version of the code; by default that of `code_root`.
+          data: Fingerprints of the data, if taken.
+          changes: The changes of the configuration since the last attempt: `key`, `old` and `new` of each.
+          beat: The last heartbeat of an earlier attempt: its step, and its time in seconds since 1970.
 
         Raises:
           UsageError: The directory cannot be created or written to.
@@ -187,8 +201,8 @@ class Run:
         refuse_foreign(self.directory, OWN_FILES)
         if self._other_files:
             logger.warning(
-                "%r holds other files (%s): they are kept, but are removed together with this run: use a directory of "
-                "its own",
+                "%r contains other files (%s): they are kept, but are removed together with this run: use a "
+                "directory of its own",
                 *(str(self.directory), ", ".join(self._other_files)),
             )
         storage.prepare_directory(self.directory)
@@ -225,7 +239,7 @@ class Run:
             ) from error
 
     def _close_dead_attempt(self, attempt: Record, beat: tuple[int, float] | None) -> None:
-        """Completes the record of an attempt that had no time to end."""
+        """Completes the record of an attempt that was killed."""
         attempt["reason"] = attempt["reason"] or "killed"
         attempt["ended"] = attempt["started"]
         if beat is None:
@@ -236,14 +250,14 @@ class Run:
             attempt["ended"] = last
 
     def mark_first_step(self) -> None:
-        """Records when the attempt has done its first steps, at once: one that is killed early has it, too."""
+        """Records when the attempt has done its first steps; written at once, in case it is killed early."""
         attempt = self.record["attempts"][-1]
         if attempt["first_step"] is None:
             attempt["first_step"] = self._time()
             self._try_to_write()
 
     def add_recomputed_steps(self, steps: int) -> None:
-        """Records, at once, that the attempt has rolled back so many steps, which it computes a second time."""
+        """Records, at once, that the attempt has rolled back `steps` steps, which it computes again."""
         attempt = self.record["attempts"][-1]
         attempt["steps_again"] += steps
         attempt["to_step"] -= steps
@@ -251,12 +265,12 @@ class Run:
         self._try_to_write()
 
     def saved(self, step: int, state: State) -> None:
-        """Records the digest of the weights that were saved, with the next write.
+        """Records the digest of the weights of a checkpoint, with the next write.
 
-        It is called by the thread that writes checkpoints, while training continues.
+        The thread that writes checkpoints calls it, while training continues.
 
         Args:
-          step: The step.
+          step: The saved step.
           state: Every variable after it.
         """
         self.newest_save = step, time.monotonic()
@@ -265,15 +279,20 @@ class Run:
         self.record["states"] = {**self.record["states"], str(step): found}
 
     def _drop_states(self, step: int) -> None:
-        """Drops the digests from a step on: these steps are recomputed, perhaps without some batches."""
+        """Drops the digests of `step` and later: these steps are recomputed, perhaps without some batches."""
         known = {name: found for name, found in self.record["states"].items() if int(name) < step}
-        # Another thread may be writing the record: what it reads is replaced, never changed.
+        # Another thread may be writing the record: replace the dictionary, never change it.
         self.record["states"] = known if len(known) < MAX_STATES else dict(list(known.items())[::2])
 
-    def update(self, step: int, epoch: int, metrics: Mapping[str, Mapping[str, float]] | None = None) -> None:
-        """Records how far the run is; `metrics` replaces the last logs of the kinds it names.
+    def add(self, extra: Mapping[str, Any]) -> None:
+        """Adds keys to the record, and writes it at once: a killed run has them, too; `data` adds fingerprints."""
+        self.record |= {**extra, "data": {**self.record["data"], **extra.get("data", {})}}
+        self.update(self.step, self.record["epoch"])
 
-        A disk that refuses the record is logged, and no reason to stop: the next write has everything.
+    def update(self, step: int, epoch: int, metrics: Mapping[str, Mapping[str, float]] | None = None) -> None:
+        """Records the progress of the run; `metrics` replaces the last logs of the kinds it contains.
+
+        A failed write is logged and does not stop the run: the next write has everything.
         """
         self.record |= {"step": step, "epoch": epoch}
         self.record["metrics"] |= {kind: dict(logs) for kind, logs in (metrics or {}).items()}
@@ -281,13 +300,13 @@ class Run:
         self._try_to_write()
 
     def finish(self, status: Status, reason: str, digest: str | None = None, weights_digest: str | None = None) -> None:
-        """Ends the attempt, for `reason`; a disk that refuses the record does not hide how it ended."""
+        """Ends the attempt, for `reason`; a failed write is only logged."""
         self.record["attempts"][-1] |= {"ended": self._time(), "reason": reason}
         self.record |= {"status": status, "digest": digest, "weights_digest": weights_digest}
         self._try_to_write()
 
     def discard(self) -> bool:
-        """Removes the directory if this attempt created it and ran no step; otherwise leaves everything.
+        """Removes the directory if this attempt created it and ran no step; otherwise keeps everything.
 
         Returns:
           Whether it was removed.
@@ -331,12 +350,12 @@ class Run:
 
 
 def _other_files(directory: Path) -> list[str]:
-    """Returns the files in a directory without a run; hidden files, and those of a submission, do not count."""
+    """Returns the files in a directory without a run, except hidden files and those of a submission."""
     if not directory.is_dir() or (directory / "run.json").exists():
         return []
     names = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
-    strange = [name for name in names if name not in _BEFORE_A_RUN]
-    return strange if len(strange) <= 5 else [*strange[:5], f"and {len(strange) - 5} more"]
+    others = [name for name in names if name not in _BEFORE_A_RUN]
+    return others if len(others) <= 5 else [*others[:5], f"and {len(others) - 5} more"]
 
 
 def _spelled(moment: datetime.datetime) -> str:
@@ -408,9 +427,9 @@ _ATTEMPT = {
 
 
 def damage(record: Mapping[str, Any]) -> str | None:
-    """Returns the first key of a record that is missing or has no usable value, `attempts[0].started`; None if all do.
+    """Returns the first key of a record that is missing or has a wrong type, `attempts[0].started`; None if none is.
 
-    Times only have to be texts here; their readers parse them.
+    Times only have to be strings here; their readers parse them.
     """
     return next(_wrong_keys(record), None)
 
@@ -419,7 +438,7 @@ def _wrong_keys(record: Mapping[str, Any]) -> Iterator[str]:
     yield from _mismatches(record, _TOP, "")
     for number, attempt in enumerate(record["attempts"]):
         yield from _mismatches(attempt, _ATTEMPT, f"attempts[{number}].")
-        if not isinstance(attempt.get("steps_again", 0), int):  # not every version wrote it
+        if not isinstance(attempt.get("steps_again", 0), int):  # older versions did not write it
             yield f"attempts[{number}].steps_again"
     yield from (f"metrics.{kind}" for kind, logs in record["metrics"].items() if not isinstance(logs, dict))
 

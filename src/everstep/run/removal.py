@@ -1,7 +1,7 @@
-"""Removing a run: only what is a run, that nobody trains, and in one move for whoever looks on.
+"""Removes runs: only directories that are runs, only while no process trains them, and atomically for observers.
 
-The directory first gets a hidden name beside the old one, then its files go. A process that is killed in between leaves
-a hidden rest that no listing shows, which the next removal in the same place clears away.
+The directory is first renamed to a hidden name beside the old one, then its files are removed. A process that is killed
+in between leaves a hidden folder that no listing shows; the next removal in the same place removes it.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from everstep.run.lock import RunLock, is_held
 from everstep.run.record import Record, find_runs, read
 
 TRAINING = "training"
-"""The folder in a project's run in which the loop trains."""
+"""The folder of the loop in a project's run."""
 
-_REST = ".everstep-removed-"
+_LEFTOVER = ".everstep-removed-"
 _PROJECT = ("pyproject.toml", "setup.py", ".git")
 _OF_A_PROJECTS_RUN = (
     *("run.json", TRAINING, "checkpoints", "best", "history.csv", "train", "validation", "logs", "exported", "reports"),
@@ -31,64 +31,71 @@ def check(directory: Path) -> Record:
     """Returns the record of a run that may be removed.
 
     Raises:
-      UsageError: It is no run, holds more than one, or is being trained; says what to do.
+      UsageError: It is not a run, contains other runs, or is being trained; tells what to do.
     """
     name = str(directory)
     if directory.is_symlink():
-        raise UsageError(f"{name!r} is a link to {str(directory.resolve())!r}: name that, or remove the link with rm")
+        reason, remedy = f"is a link to {str(directory.resolve())!r}", "specify that, or remove the link with rm"
+        raise UsageError(reason, key=name, remedy=remedy)
     if not directory.is_dir():
-        raise UsageError(f"there is no directory {name!r}")
-    _refuse_wandering(directory)
+        raise UsageError("there is no such directory", key=name)
+    _refuse_other_places(directory)
     own = directory / TRAINING if is_of_a_project(directory) else directory
     if not (own / "run.json").is_file():
         raise _no_run(directory)
     record = read(own)
     if others := _runs_in(directory):
-        raise UsageError(f"{name!r} holds other runs, such as {str(others[0])!r}: name those you mean")
+        remedy = "specify the runs to remove"
+        raise UsageError(f"contains other runs, such as {str(others[0])!r}", key=name, remedy=remedy)
     for place in (directory, directory / TRAINING):
         if is_held(place):
             raise UsageError(
-                f"{name!r} is being trained: end that first; where its process is surely gone, on another machine say, "
-                f"remove {str(place / '.lock.json')!r}"
+                "is being trained",
+                key=name,
+                remedy="stop that first; if its process is certainly dead, such as on another machine, remove "
+                f"{str(place / '.lock.json')!r}",
             )
     return record
 
 
-def _refuse_wandering(directory: Path) -> None:
-    """Refuses places in which somebody lives, whatever lies in them, and parts of a run."""
+def _refuse_other_places(directory: Path) -> None:
+    """Refuses the home and the working directory, projects, and parts of a run, whatever they contain."""
     path, here, home = directory.resolve(), Path.cwd(), Path.home()
     for inside, what in ((here, "the working directory"), (home, "your home directory")):
         if inside.resolve().is_relative_to(path):
-            raise UsageError(f"{str(directory)!r} is or holds {what}: name a run directory")
+            raise UsageError(f"is or contains {what}", key=str(directory), remedy="specify a run directory")
     if marks := [mark for mark in _PROJECT if (directory / mark).exists()]:
-        raise UsageError(f"{str(directory)!r} is a project, there is {marks[0]} in it: name a run directory")
+        reason = f"is a project: it contains {marks[0]}"
+        raise UsageError(reason, key=str(directory), remedy="specify a run directory")
     if directory.name == TRAINING and is_of_a_project(directory.parent):
-        raise UsageError(f"{str(directory)!r} is a part of the run {str(directory.parent)!r}: name that")
+        reason = f"is a part of the run {str(directory.parent)!r}"
+        raise UsageError(reason, key=str(directory), remedy="specify the whole run")
 
 
 def _no_run(directory: Path) -> UsageError:
     runs = sorted(path.parent for depth in ("*", "*/*") for path in directory.glob(f"{depth}/run.json"))
     if runs:
-        return UsageError(f"{str(directory)!r} is no run, but holds some, such as {str(runs[0])!r}: name the runs")
-    return UsageError(f"{str(directory)!r} is not a run directory: there is no run.json in it")
+        reason = f"is not a run, but contains some, such as {str(runs[0])!r}"
+        return UsageError(reason, key=str(directory), remedy="specify the runs to remove")
+    return UsageError("is not a run directory: it has no run.json", key=str(directory))
 
 
 def _runs_in(directory: Path) -> list[Path]:
-    """Returns the runs in folders of a run; its own loop's folder is a part of it."""
+    """Returns other runs in the folders of a run; the folder of its loop is a part of it."""
     folders = [entry for entry in directory.iterdir() if entry.is_dir() and not entry.is_symlink()]
     inside = [folder for folder in folders if folder.name not in (TRAINING, "submissions")]
     return [path for folder in inside for path, _ in find_runs(folder)]
 
 
 def users_of(directory: Path) -> list[Path]:
-    """Returns the runs beside this one that began with its weights, as far as their records tell."""
+    """Returns the runs beside this one that started from its weights, according to their records."""
     path = directory.resolve()
     beside = [entry for entry in sorted(directory.parent.iterdir()) if entry.resolve() != path]
     return [other for other in beside if any(_leads_to(origin, path) for origin in _origins(other))]
 
 
 def _origins(directory: Path) -> Iterator[str]:
-    with contextlib.suppress(UsageError, OSError):  # no run, or one that tells nothing any more
+    with contextlib.suppress(UsageError, OSError):  # not a run, or a damaged one
         found = read(directory)["initial_weights"]
         for report in found if isinstance(found, list) else ():
             if isinstance(report, Mapping) and isinstance(report.get("path"), str):
@@ -96,34 +103,34 @@ def _origins(directory: Path) -> Iterator[str]:
 
 
 def _leads_to(origin: str, path: Path) -> bool:
-    with contextlib.suppress(OSError, ValueError):  # a text that is no path on this machine
+    with contextlib.suppress(OSError, ValueError):  # not a path on this machine
         return Path(origin).resolve().is_relative_to(path)
     return False
 
 
 def contents(directory: Path) -> tuple[int, int]:
-    """Returns how many files a directory has, and how many bytes they are; what links lead to does not count."""
+    """Returns the number of files in a directory and their total size; links are not followed."""
     sizes = [os.lstat(Path(folder, name)).st_size for folder, _, names in os.walk(directory) for name in names]
     return len(sizes), sum(sizes)
 
 
 def is_of_a_project(directory: Path) -> bool:
-    """Tells whether it is the folder of a project's run, in which the config file is the user's own."""
+    """Whether it is the run of a project, whose config file belongs to the user."""
     return (directory / TRAINING / "run.json").is_file() and any(directory.glob("*.yaml"))
 
 
 def remove(directory: Path) -> None:
-    """Removes a run that was checked; of a project's, what the run has written, and nothing else.
+    """Removes a checked run; of a project's run, only what the run has written.
 
     Raises:
-      UsageError: Somebody has begun to train it meanwhile, or it cannot be moved; nothing is removed.
+      UsageError: A process has begun to train it meanwhile, or it cannot be moved; nothing is removed.
       TrainingError: Some of its files cannot be removed.
     """
     with contextlib.ExitStack() as held:
         for place in (directory, directory / TRAINING):
             if place.is_dir():
                 held.enter_context(RunLock(place))
-        clear_rests(directory.parent)
+        remove_leftovers(directory.parent)
         if is_of_a_project(directory):
             _remove_parts(directory)
         else:
@@ -131,29 +138,29 @@ def remove(directory: Path) -> None:
 
 
 def _remove_parts(directory: Path) -> None:
-    """Takes away what says that there is a run first: a kill in the middle leaves none that looks whole."""
+    """Removes the record first: a kill in the middle does not leave a run that looks complete."""
     for name in _OF_A_PROJECTS_RUN:
         path = directory / name
         if path.is_symlink() or path.is_file():
             path.unlink(missing_ok=True)
         elif path.is_dir():
             _erase(_aside(path))
-    with contextlib.suppress(OSError):  # there is something of the user's in it
+    with contextlib.suppress(OSError):  # it contains files of the user
         directory.rmdir()
 
 
-def clear_rests(folder: Path) -> None:
-    """Removes what a removal that was killed has left in a folder."""
-    for rest in folder.glob(f"{_REST}*"):
-        shutil.rmtree(rest, ignore_errors=True)
+def remove_leftovers(folder: Path) -> None:
+    """Removes what killed removals have left in a folder."""
+    for leftover in folder.glob(f"{_LEFTOVER}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _aside(path: Path) -> Path:
-    hidden = path.with_name(f"{_REST}{uuid.uuid4().hex[:12]}-{path.name}"[:200])
+    hidden = path.with_name(f"{_LEFTOVER}{uuid.uuid4().hex[:12]}-{path.name}"[:200])
     try:
         path.rename(hidden)
     except OSError as error:
-        raise UsageError(f"{str(path)!r} cannot be removed: {error.strerror}") from error
+        raise UsageError(f"cannot be removed: {error.strerror}", key=str(path)) from error
     return hidden
 
 
@@ -161,4 +168,5 @@ def _erase(path: Path) -> None:
     """Removes a directory; links in it are removed, never followed."""
     shutil.rmtree(path, ignore_errors=True)
     if path.exists():
-        raise TrainingError(f"the run is gone, but some of its files cannot be removed: see to {str(path)!r}")
+        reason = "the run is removed, but some of its files cannot be"
+        raise TrainingError(reason, key=str(path), remedy="remove them yourself")

@@ -1,7 +1,7 @@
 """What a resumed run may change: its configuration key by key, its data, the versions of its libraries.
 
-Each config class lists in `_may_change` the fields that alter nothing a run computes. A change of any other key, or of
-the training data, is refused with `ChangeRefused`, unless the user allows it: `--allow-change KEY`, in Python
+Each config class lists in `_may_change` the fields that do not alter what a run computes. A change of any other key, or
+of the training data, is refused with `ChangeRefused`, unless the user allows it: `--allow-change KEY`, in Python
 `allow_change=[KEY]`. Other library versions are a warning.
 """
 
@@ -27,19 +27,19 @@ from everstep.run.environment import environment, file_fingerprints, fingerprint
 logger = logging.getLogger(__name__)
 
 DATA = "data"
-"""What `--allow-change` calls the training data."""
+"""The name of the training data for `--allow-change`."""
 
 FILES, FIRST_BATCH = "files", "first_batch"
-"""The names under which fingerprints of files, and of a first batch, are kept."""
+"""The keys of the fingerprints of files, and of a first batch."""
 
 _STEP = re.compile(r"[^.\[\]]+|\[\d+\]")
 
 
 class ChangeRefused(UsageError):
-    """A resumed run would compute something else than it did so far.
+    """A resumed run would compute something else than before.
 
-    There is one problem for each change, whose `key` is what `allow_change` takes; the last problem has no key, and its
-    remedy says how to allow them. An entry point renames the keys (`errors.renamed_keys`), or builds it with its own.
+    There is one problem per change, whose `key` is what `allow_change` takes; the last problem has no key, and its
+    remedy tells how to allow them. An entry point renames the keys (`errors.renamed_keys`), or creates its own error.
     """
 
     @property
@@ -70,21 +70,21 @@ def refuse_changes(changed: Sequence[Problem], reason: str) -> ChangeRefused:
 def accepted_changes(
     directory: Path, params: Config, allow_change: Sequence[str] = (), gin: str = "", used: str = ""
 ) -> list[Change]:
-    """Returns what differs from the configuration that a run has used so far, all of it accepted.
+    """Returns the accepted changes since the configuration that a run has used so far.
 
-    Secrets are redacted in what is returned and in what is raised.
+    Secrets are redacted in the result and in errors.
 
     Args:
       directory: The run directory.
       params: The configuration to use now, with the backend resolved.
-      allow_change: Keys that may change whatever they alter; one that holds others covers them.
+      allow_change: Keys that may change whatever they alter; a section covers its keys.
       gin: The gin bindings to use now.
       used: The configuration that the newest checkpoint was trained with; by default that of `config.yaml`, which the
-        last attempt wrote, whether or not it trained a step.
+        last attempt wrote, even if it trained no step.
 
     Raises:
       ChangeRefused: A key has changed that alters what the run computes; lists all of them.
-      UsageError: The stored configuration cannot be read, so nobody knows what has changed.
+      UsageError: The stored configuration cannot be read, so the changes are unknown.
     """
     tree, trouble = (dialect.load(used), "") if used else _read_stored(directory)
     old_gin = str(tree.get("gin", ""))
@@ -110,7 +110,7 @@ def check_keys(directory: Path, params: Config, allow_change: Iterable[str]) -> 
     """Refuses keys that exist neither in the configuration nor in the one that a run has used so far.
 
     Raises:
-      UsageError: Names the key and the nearest ones.
+      UsageError: There is no such key; names the nearest ones.
     """
     for key in allow_change:
         known = (params, _read_stored(directory)[0])
@@ -120,13 +120,13 @@ def check_keys(directory: Path, params: Config, allow_change: Iterable[str]) -> 
 
 
 def stored_seed(directory: Path) -> int | None:
-    """Returns the seed that the run in a directory was started with; None where there is none."""
+    """Returns the seed that the run in a directory was started with; None if there is none."""
     seed = find_key(_read_stored(directory)[0], "runtime.seed")
     return seed if isinstance(seed, int) else None
 
 
 def as_records(changes: Iterable[Change]) -> list[dict[str, Any]]:
-    """Returns changes as `run.json` has them; a side on which the key did not exist is skipped."""
+    """Returns changes in the format of `run.json`; `old` or `new` is omitted if the key did not exist."""
     return [
         {"key": change.path}
         | {side: value for side, value in (("old", change.old), ("new", change.new)) if value is not ABSENT}
@@ -137,9 +137,9 @@ def as_records(changes: Iterable[Change]) -> list[dict[str, Any]]:
 def changes_since(tree: Mapping[str, Any], params: Config) -> list[Change]:
     """Returns every key whose value differs between a stored configuration and this one.
 
-    The stored values get this configuration's types first, so that 1 and 1.0 are the same where the field says so.
+    The stored values are converted to this configuration's types first, so that 1 and 1.0 are equal for a float field.
     A key that is not stored has changed if its value is not the default; a stored key that no longer exists has
-    changed. A value that was stored redacted is not compared.
+    changed. A redacted value is not compared.
 
     Args:
       tree: The stored values.
@@ -152,7 +152,7 @@ def changes_since(tree: Mapping[str, Any], params: Config) -> list[Change]:
 
 
 def _read_stored(directory: Path) -> tuple[dict[str, Any], str]:
-    """Returns the values in `config.yaml`, or none and why it cannot be read."""
+    """Returns the values in `config.yaml`, or none and the reason why it cannot be read."""
     try:
         tree = load_file(directory / "config.yaml")
     except UsageError as error:
@@ -177,7 +177,7 @@ def _may_change(params: Config, path: str) -> bool:
 
 
 def _typed(tree: Mapping[str, Any], params: Config) -> tuple[Config, list[Change]]:
-    """Returns the stored values in a copy of `params`, and those that it cannot take."""
+    """Returns a copy of `params` with the stored values, and those that do not fit."""
     now = params.as_dict()
     old, rest = params.replace(), copy.deepcopy(_with_secrets(tree, redaction.tree(dialect.escaped(now)), now))
     lost: list[Change] = []
@@ -191,12 +191,12 @@ def _typed(tree: Mapping[str, Any], params: Config) -> tuple[Config, list[Change
 
 
 def _with_secrets(stored: Any, shown: Any, now: Any) -> Any:
-    """Returns the stored values with today's secrets where they have marks or references for them.
+    """Returns the stored values, with the current secrets in place of redaction marks and references.
 
     Args:
       stored: The stored values.
-      shown: Today's values, as they would be stored.
-      now: Today's values.
+      shown: The current values, as they would be stored.
+      now: The current values.
     """
     if stored == shown or redaction.is_redacted(stored):
         return now
@@ -208,7 +208,7 @@ def _with_secrets(stored: Any, shown: Any, now: Any) -> Any:
 
 
 def _cut(tree: dict[str, Any], path: str) -> tuple[str, Any]:
-    """Removes the value at a path from a tree; where the tree ends on the way, or in a list, what holds the rest."""
+    """Removes the value at a path from a tree, or the innermost dictionary entry that contains it; returns both."""
     holder: Any = tree
     found: list[tuple[dict[Any, Any], Any, str]] = []
     done = ""
@@ -225,7 +225,7 @@ def _cut(tree: dict[str, Any], path: str) -> tuple[str, Any]:
 
 
 def _added(tree: Mapping[str, Any], params: Config) -> Iterator[Change]:
-    """Yields the values that the stored configuration has no key for, unless they are their class's defaults."""
+    """Yields the values whose keys are not stored, unless they are the defaults of their class."""
     usual = at_default(params)
     for path, value in leaves(params.as_dict()):
         if find_key(tree, path) is ABSENT and not is_below(path, usual):
@@ -236,19 +236,19 @@ def _added(tree: Mapping[str, Any], params: Config) -> Iterator[Change]:
 
 
 def find_key(root: Any, path: str) -> Any:
-    """Returns the value at a path, also in branches of a choice that are not in use, or ABSENT."""
+    """Returns the value at a path, also in unused branches of a choice, or ABSENT."""
     for step in _split(path) or [path]:
         root = _child(root, step)
     return root
 
 
 def is_below(path: str, keys: Iterable[str]) -> bool:
-    """Returns whether a path is one of the keys, or inside what one of them holds."""
+    """Returns whether a path is one of the keys, or below one of them."""
     return any(path == key or path.startswith((f"{key}.", f"{key}[")) for key in keys)
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the values of a tree with their paths; lists of plain values, and what is empty, are values."""
+    """Yields the values of a tree with their paths; lists of plain values and empty containers are values."""
     if isinstance(value, Mapping) and value:
         items = [(str(key), item) for key, item in value.items()]
     elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
@@ -266,7 +266,7 @@ def _split(path: str) -> list[str]:
 
 
 def _child(holder: Any, step: str) -> Any:
-    """Returns what a config, a dict or a list holds under one part of a path, or ABSENT."""
+    """Returns the value of a config, a dict or a list for one part of a path, or ABSENT."""
     if isinstance(holder, list | tuple):
         index = int(step[1:-1]) if step.startswith("[") else len(holder)
         return holder[index] if index < len(holder) else ABSENT
@@ -288,9 +288,9 @@ def _keys(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 
 def data_fingerprints(trainer: Any) -> dict[str, Any]:
-    """Returns what identifies the data: digests of arrays and files, the kind and length of other streams.
+    """Returns fingerprints of the data: digests of arrays and files, the kind and length of other streams.
 
-    Training data that only the user's own code knows is identified by its first batch.
+    Training data that comes from the user's code is identified by its first batch.
     """
     streams = {"train": trainer.train_stream, "validation": trainer.validation_stream}
     found = {kind: _fingerprint(stream) for kind, stream in streams.items() if stream is not None}
@@ -304,7 +304,7 @@ def _fingerprint(stream: Stream) -> dict[str, Any]:
         return fingerprint(stream.arrays)
     if isinstance(stream, RowsStream):
         return fingerprint(stream.parts)
-    if isinstance(stream, CountedStream):  # a way to read the other one
+    if isinstance(stream, CountedStream):  # a wrapper
         return _fingerprint(stream.sources[""])
     parts = {name: _fingerprint(part) for name, part in stream.sources.items()}
     inside = {f"{name}/{key}".strip("/"): value for name, part in parts.items() for key, value in part.items()}
@@ -313,7 +313,7 @@ def _fingerprint(stream: Stream) -> dict[str, Any]:
 
 
 def _is_opaque(stream: Stream) -> bool:
-    """Returns whether nothing is known of the content of a stream but the batches that it yields."""
+    """Returns whether the content of a stream is known only by the batches that it yields."""
     if stream.sources:
         return all(map(_is_opaque, stream.sources.values()))
     return not (isinstance(stream, ArrayStream | RowsStream) or stream.files)
@@ -336,7 +336,7 @@ def check_data(before: Mapping[str, Any], now: Mapping[str, Any], allow_change: 
 def _data_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted({*before, *now}):
         old, new = before.get(name), now.get(name)
-        if old == new or name == FIRST_BATCH:  # a shuffle without a seed draws another one each time
+        if old == new or name == FIRST_BATCH:  # it differs with an unseeded shuffle
             continue
         if name.rpartition("/")[2] == FILES:
             yield from _changed_files(old, new)
@@ -348,7 +348,7 @@ def _data_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iter
 
 
 def _changed_files(before: Any, now: Any) -> Iterator[str]:
-    """Yields which files differ; nothing where the record is too old to know."""
+    """Yields which files differ; nothing if the record is too old to contain them."""
     if not isinstance(before, Mapping) or not isinstance(now, Mapping):
         return
     for name in sorted({*before, *now}):
@@ -366,12 +366,12 @@ def _brief(described: Any) -> str:
 
 
 def packages() -> dict[str, str]:
-    """Returns the versions of the libraries that compute."""
+    """Returns the versions of the numerical libraries."""
     return dict(environment()["packages"])
 
 
 def warn_about_versions(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Warns about libraries whose versions have changed: the arithmetic may have changed, too."""
+    """Warns about changed library versions: the arithmetic may have changed, too."""
     changed = [f"{name} {old} -> {now[name]}" for name, old in before.items() if name in now and now[name] != old]
     if changed:
         logger.warning("resuming with other versions, so the bits may differ: %s", ", ".join(changed))

@@ -1,6 +1,6 @@
-"""Signals that stop a run: each sets a flag, and the loop checks the flag when it can save.
+"""Signals that stop a run: a handler sets a flag, and the loop checks the flag where it can save.
 
-Nothing is ever saved inside a handler: the state may be in the middle of a step there.
+Nothing is saved inside a handler: the state may be in the middle of a step.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 from everstep.errors import UsageError, nearest
 
 _ALWAYS = (signal.SIGTERM, signal.SIGINT)
-# What schedulers send to announce the end. SIGTERM among them: then it, too, ends with the requeue exit code.
+# Sent by schedulers before the end. SIGTERM is among them: listed as extra, it ends with the requeue exit code, too.
 _NAMES = ("HUP", "QUIT", "USR1", "USR2", "ALRM", "XCPU", "PWR", "TERM")
 _EXTRA = {name: getattr(signal, f"SIG{name}") for name in _NAMES if hasattr(signal, f"SIG{name}")}
 
@@ -21,12 +21,12 @@ _EXTRA = {name: getattr(signal, f"SIG{name}") for name in _NAMES if hasattr(sign
 class Interrupted(SystemExit):
     """A stop was requested, and the run has saved its state: the same command resumes from there.
 
-    It is no `Exception`, so a user's `except Exception` does not take it for a failure; and where nobody catches it,
-    Python ends with its exit code and without a traceback.
+    It is not an `Exception`, so that a user's `except Exception` does not catch it; uncaught, it ends Python with its
+    exit code and without a traceback.
 
     Attributes:
       reason: `SIGTERM`, or the text of a preemption notice.
-      exit_code: What the process should exit with.
+      exit_code: The exit code of the process.
       saved: The step from which the same command resumes; None if it starts anew.
       keeps: Whether the run has a directory to resume from.
       announced: Whether its text has been shown to the user.
@@ -44,7 +44,7 @@ class Interrupted(SystemExit):
 
     @property
     def text(self) -> str:
-        """The reason, and what the next attempt resumes from."""
+        """The reason, and where the next attempt resumes."""
         if not self.keeps:
             return f"{self.reason}: nothing is kept without model_dir=…, a directory to resume from"
         if self.saved is None:
@@ -75,13 +75,13 @@ class Signals:
               save()
               raise signals.interrupted()
 
-    The first one counts. A further one changes nothing, but prints how to end the process at once. Outside the main
-    thread Python cannot handle signals: the block then changes nothing.
+    The first signal counts. Further ones only print how to end the process at once. Outside the main thread Python
+    cannot handle signals: there the block changes nothing.
 
     Args:
       extra: Names of further signals, such as `USR1` or `SIGUSR2`.
-      requeue_exit_code: What a run ends with after one of those, or after a preemption notice, so that a scheduler
-        starts it again; None: 128 + the signal's number, for a notice that of SIGTERM.
+      requeue_exit_code: The exit code after one of those signals, or after a preemption notice, so that a scheduler
+        starts the run again; None: 128 + the signal's number, for a notice that of SIGTERM.
 
     Attributes:
       received: The number of the signal that requested a stop, or None.
@@ -99,12 +99,12 @@ class Signals:
         self._former: dict[int, Any] = {}
 
     def request(self, reason: str) -> None:
-        """Requests a stop, for `reason`; a preemption watcher calls it from its own thread."""
+        """Requests a stop for `reason`; a preemption watcher calls it in its own thread."""
         if self.reason is None:
             self.reason = reason
 
     def interrupted(self) -> Interrupted:
-        """Returns what to raise when the state is saved."""
+        """Returns the exception to raise after the state is saved."""
         return Interrupted(self.reason or "no stop was requested", self._exit_code())
 
     def __enter__(self) -> "Signals":
@@ -142,9 +142,9 @@ _active: list[Signals] = []
 
 
 def _restore_in_fork() -> None:
-    """Restores the handlers in a data worker, which has nothing to save and must end when it is signalled.
+    """Restores the handlers in a forked data worker, which has nothing to save and must end on a signal.
 
-    A Ctrl-C at the terminal reaches it too, but the run needs its workers until it has saved: SIGINT is ignored.
+    Ctrl-C at the terminal reaches workers, too, but the run needs them until it has saved: they ignore SIGINT.
     """
     for signals in reversed(_active):
         signals._restore()
@@ -180,6 +180,6 @@ def _checked(exit_code: int | None) -> int | None:
 
 
 def _say(line: str) -> None:
-    """Writes past Python's buffers: the handler may have interrupted a write to them."""
+    """Bypasses Python's buffers: the handler may have interrupted a write to them."""
     with contextlib.suppress(OSError):
         os.write(2, f"{line}\n".encode(errors="replace"))

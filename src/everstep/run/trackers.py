@@ -1,4 +1,4 @@
-"""Where the logs of a run go, and what trackers are given beside numbers: samples, histograms, the state of the run."""
+"""The trackers of a run, and what they log beside numbers: samples, histograms, the progress of the run."""
 
 import contextlib
 import logging
@@ -12,7 +12,7 @@ from everstep.data.sparse import first_samples
 from everstep.evaluation.arrays import host_array
 from everstep.evaluation.display import picture
 from everstep.loop import random_state
-from everstep.loop.saver import Saver
+from everstep.loop.hooks import Hook
 from everstep.run.attempt import Attempt
 from everstep.run.goodput import goodput
 from everstep.run.record import Run
@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 class SampleTracker(Tracker):
     """Adds samples and histograms, as configured, on the way to another tracker.
 
-    It is called by the thread that trains, when the state is that of the step which is logged. It changes nothing in
-    the training; what fails is logged once, and not tried again.
+    The training thread calls it, when the state is that of the logged step. It does not influence training; a failure
+    is logged once, and the call is not repeated.
 
     Args:
       tracker: The tracker that receives everything.
@@ -76,7 +76,7 @@ class SampleTracker(Tracker):
                 self._tracker.log_text(step, name, shown)
 
     def _shown(self) -> Mapping[str, Any]:
-        """Returns what the task shows of its first validation samples, with the weights that are evaluated."""
+        """Returns what `Task.show` makes of the first validation samples, with the weights that are evaluated."""
         trainer, task = self._trainer, self._trainer.task
         inputs = nest.map_leaves(host_array, first_samples(trainer.example, self._num_samples))
         drawn = random_state.get()
@@ -95,7 +95,7 @@ def _works(what: str, call: Callable[[], None]) -> bool:
     try:
         call()
     except Exception:
-        logger.exception("%s cannot be logged, and are not tried again; training continues", what)
+        logger.exception("%s cannot be logged, and are switched off; training continues", what)
         return False
     return True
 
@@ -140,7 +140,7 @@ def create_tracker(
       run: The run.
       params: The experiment's configuration.
       console: The tracker that prints.
-      attempt: Keeps the run's record, where something is trained.
+      attempt: The tracker that updates the run's record; None if nothing is trained.
       save_summary: Whether to write anything but that record.
       trainer: The trainer with the model and the samples to log.
 
@@ -151,19 +151,19 @@ def create_tracker(
     sinks: list[Tracker] = [console]
     if save_summary:
         sinks.append(TensorBoardTracker(run.directory, config.validation_summary_subdir))
-    if save_summary and attempt is not None:  # an evaluation job beside the trainer must not write the same file
+    if save_summary and attempt is not None:  # a separate evaluation process must not write the same file
         sinks.append(HistoryTracker(run.directory / "history.csv"))
     if attempt is not None:
         sinks.append(attempt)
     if save_summary and attempt is not None:
-        sinks += _chosen(run, config.tracking, params)
+        sinks += _configured(run, config.tracking, params)
     tracker = BackgroundTracker(MultiTracker(sinks))
     shows = save_summary and (config.tracking.samples or config.tracking.histogram_interval)
     return SampleTracker(tracker, trainer, config.tracking) if shows else tracker
 
 
-def _chosen(run: Run, config: TrackingConfig, params: Any) -> list[Tracker]:
-    """Returns the trackers that the configuration asks for; files first, which others upload."""
+def _configured(run: Run, config: TrackingConfig, params: Any) -> list[Tracker]:
+    """Returns the trackers that are configured; files first, which others upload."""
     chosen: list[Tracker] = []
     if config.samples:
         chosen.append(SampleFiles(run.directory))
@@ -207,25 +207,26 @@ def _mlflow(run: Run, config: TrackingConfig, params: Any) -> MlflowTracker:
     )
 
 
-class LiveFacts:
-    """The progress of a run, for the live display; called ten times a second, so no file is read for it.
+class LiveFacts(Hook):
+    """The progress of a run, for the live display; called ten times a second, so it reads no file.
+
+    It is a hook to know the controller, which is created after the console.
 
     Args:
-      run: The run.
-      trainer: Its trainer.
-      saver: Its saver.
+      run: The run whose attempts are shown.
+      trainer: The trainer whose epoch is shown.
     """
 
-    def __init__(self, run: Run, trainer: Any, saver: Saver) -> None:
-        self._run, self._trainer, self._saver = run, trainer, saver
+    def __init__(self, run: Run, trainer: Any) -> None:
+        self._run, self._trainer = run, trainer
 
     def __call__(self, step: int) -> Facts:
-        """Returns what is known when `step` steps are done."""
+        """Returns the facts after `step` steps."""
         attempts = self._run.record["attempts"]
         return Facts(
             epoch=self._trainer.epochs_done,
             phase=self._phase(attempts),
-            saves=not self._saver.is_off,
+            saves=not self.controller.saver.is_off,
             checkpoint=self._checkpoint(),
             attempts=max(1, len(attempts)),
             goodput=self._goodput(attempts, step),
@@ -237,11 +238,12 @@ class LiveFacts:
         return "starting" if attempts and attempts[-1]["first_step"] is None else ""
 
     def _checkpoint(self) -> tuple[int, float | None] | None:
-        """Returns the newest step on disk, and since when, if this attempt has saved it."""
+        """Returns the newest step on disk, and its age in seconds, if this attempt has saved it."""
         if self._run.newest_save is not None:
             step, when = self._run.newest_save
             return step, time.monotonic() - when
-        return (self._saver.step, None) if self._saver.step else None
+        restored = self.controller.saver.step
+        return (restored, None) if restored else None
 
     def _goodput(self, attempts: list[dict[str, Any]], step: int) -> float | None:
         if not attempts:

@@ -65,8 +65,6 @@ class ConsoleTracker(Tracker):
       out: Where to write; standard error by default.
       clock: Seconds; for the rate and the time left.
       history: The `history.csv` of the run, to show what earlier attempts have logged.
-
-    Attributes:
       facts: Called with the step, by the drawing thread, whenever the display is drawn; has to be cheap.
     """
 
@@ -76,12 +74,13 @@ class ConsoleTracker(Tracker):
         out: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
         history: Path | None = None,
+        facts: Callable[[int], Facts] = lambda step: Facts(),
     ) -> None:
         self._total_steps = total_steps
         self._out: TextIO | None = sys.stderr if out is None else out  # None in a process that began without one
         self._clock = clock
         self._history = history
-        self.facts: Callable[[int], Facts] = lambda step: Facts()
+        self.facts = facts
         self._screen: LiveScreen | None = None
         self._lock = threading.Lock()  # one thread logs, another draws
         self._metrics = LiveMetrics()

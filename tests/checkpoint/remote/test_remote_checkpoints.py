@@ -19,7 +19,7 @@ def test_only_the_requested_steps_are_fetched(place, tmp_path, monkeypatch, caps
     url = place.url()
     remote_program.train(url)
     assert sorted(checkpoints(Path(local_run(url)))) == [12]
-    with pytest.raises(UsageError, match=rf"'{url}' has no step 5; there are: 4, 8, 12"):
+    with pytest.raises(UsageError, match=rf"'{url}' has no step 5: there are: 4, 8, 12"):
         local_run(url, "5")
     found = Path(local_run(url, "4,12"))
     assert sorted(checkpoints(found)) == [4, 12]

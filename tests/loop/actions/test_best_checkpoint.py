@@ -37,7 +37,7 @@ def evaluate(exporter, values, first=1, name="accuracy"):
 
 
 def stored(directory):
-    """Returns what `info.json` says, after a look at the weights it names."""
+    """Returns the content of `info.json`, after checking the weights that it names."""
     info = json.loads((directory / "info.json").read_text())
     state, meta = OrbaxCheckpointer(directory, repair=False).restore(info["best_ckpt_global_step"])
     assert state["model/step"].tolist() == [info["best_ckpt_global_step"]]
@@ -61,7 +61,7 @@ def test_one_best_and_what_it_is(tmp_path):
     assert list(OrbaxCheckpointer(tmp_path, repair=False).restore()[0]) == ["model/step"]
 
 
-def test_a_restart_goes_on_comparing(tmp_path):
+def test_comparison_continues_after_a_restart(tmp_path):
     evaluate(BestCheckpointExporter(tmp_path, "accuracy", "lower"), [0.5, 0.4])
     again = BestCheckpointExporter(tmp_path, "accuracy", "lower")
     assert again.best_value == 0.4
@@ -70,7 +70,7 @@ def test_a_restart_goes_on_comparing(tmp_path):
 
 
 def test_another_metric_begins_where_the_weights_are(tmp_path):
-    """All metrics of the best are known, so the comparison goes on with another one of them."""
+    """All metrics of the best are stored, so the comparison can continue with another one of them."""
     evaluate(BestCheckpointExporter(tmp_path, "accuracy"), [0.5])
     assert BestCheckpointExporter(tmp_path, "loss", "lower").best_value == 1.0
     other = BestCheckpointExporter(tmp_path, "f1")
@@ -86,7 +86,7 @@ def test_nan_is_never_best(tmp_path):
     assert evaluate(BestCheckpointExporter(tmp_path, "accuracy"), [0.1, math.nan])[0] == [True, False]
 
 
-def test_metrics_that_are_not_finite_are_told(tmp_path):
+def test_metrics_that_are_not_finite_are_written(tmp_path):
     logs = {"a": {"b": 0.5, "c": math.nan}, "d": np.float32(math.inf)}
     assert BestCheckpointExporter(tmp_path, "a|b").maybe_export_checkpoint(Trainer(), logs, 4)
     assert logs["best_a|b"] == 0.5
@@ -96,7 +96,7 @@ def test_metrics_that_are_not_finite_are_told(tmp_path):
 
 
 def test_an_unknown_metric_names_those_there_are(tmp_path):
-    with pytest.raises(UsageError, match=r"best_checkpoint_eval_metric: there is no metric 'acc'; .*: accuracy, loss$"):
+    with pytest.raises(UsageError, match=r"best_checkpoint_eval_metric: received 'acc', .*: accuracy, loss$"):
         evaluate(BestCheckpointExporter(tmp_path, "acc"), [0.5])
     with pytest.raises(UsageError, match="best_checkpoint_metric_comp: received 'max'"):
         BestCheckpointExporter(tmp_path, "accuracy", "max")
@@ -126,7 +126,7 @@ def test_a_killed_attempt_was_further(tmp_path):
     assert names(tmp_path) == ["4", "info.json"]
 
 
-def test_a_run_that_begins_anew_does_not_look_ahead(tmp_path):
+def test_a_new_run_ignores_weights_of_later_steps(tmp_path):
     """Killed before it had saved anything."""
     evaluate(BestCheckpointExporter(tmp_path, "accuracy"), [0.5, 0.7])
     again = BestCheckpointExporter(tmp_path, "accuracy")
@@ -210,7 +210,7 @@ def test_at_every_instant_info_and_weights_agree(tmp_path, monkeypatch):
 
 
 def test_info_follows_the_weights(tmp_path):
-    """Killed after the same step was written again and before `info.json` was; or somebody edited that."""
+    """Killed after the same step was written again and before `info.json` was; or that was edited."""
     evaluate(BestCheckpointExporter(tmp_path, "accuracy"), [0.5])
     for text in ('{"accuracy": 0.9, "best_ckpt_global_step": 1}', "{", "[]", None):
         (tmp_path / "info.json").unlink() if text is None else (tmp_path / "info.json").write_text(text)
@@ -261,10 +261,10 @@ LOGS = {"loss": 1.0, "eval_seconds": 2.0}
 
 
 @pytest.mark.parametrize("missing", ["data_dir", "best_checkpoint_export_subdir", "best_checkpoint_eval_metric", None])
-def test_it_exists_if_all_is_said(tmp_path, missing):
+def test_exporter_exists_if_everything_is_configured(tmp_path, missing):
     params = es.ExperimentConfig()
-    said = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "accuracy"}
-    params.override({"trainer": {name: value for name, value in said.items() if name != missing}})
+    settings = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "accuracy"}
+    params.override({"trainer": {name: value for name, value in settings.items() if name != missing}})
     exporter = maybe_create_best_ckpt_exporter(params, "" if missing == "data_dir" else tmp_path)
     assert (exporter is None) == (missing is not None)
     assert list(tmp_path.iterdir()) == []
@@ -281,11 +281,11 @@ def test_a_folder_of_its_own(folder):
 def test_a_folder_without_a_metric_is_a_mistake():
     params = es.ExperimentConfig()
     params.override({"trainer": {"best_checkpoint_export_subdir": "best"}})
-    with pytest.raises(UsageError, match=r"^trainer.best_checkpoint_eval_metric: is empty, but .* is 'best': name the"):
+    with pytest.raises(UsageError, match=r"^trainer.best_checkpoint_eval_metric: is empty, but .* is 'best': set the"):
         params.validate()
 
 
-def test_what_is_no_number_is_not_in_the_file(tmp_path):
+def test_values_that_are_no_numbers_are_not_in_the_file(tmp_path):
     """A task may show an action an image among its metrics."""
     exporter = BestCheckpointExporter(tmp_path, "scores|accuracy")
     logs = {"scores": {"accuracy": 0.5, "image": np.zeros((4, 4)), "none": None}, "text": "good"}

@@ -9,8 +9,7 @@ from everstep.checkpoint.checkpointer import SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.errors import UsageError
 from everstep.experiment import create_trainer
-from everstep.loop.actions.exported_copies import ExportedCopies, maybe_create_exported_copies
-from everstep.loop.actions.weights import WeightsFolder
+from everstep.loop.actions.weights import ExportedCopies, WeightsFolder, maybe_create_exported_copies
 from everstep.loop.progressive import ProgressivePolicy
 from everstep.testing import models
 
@@ -81,14 +80,14 @@ def test_written_at_the_first_loop_at_or_after_a_multiple(tmp_path, fields, step
     assert all(np.array_equal(state[key], whole[key]) for key in state)
 
 
-def test_a_run_that_goes_on_writes_the_same(tmp_path):
+def test_a_resumed_run_writes_the_same(tmp_path):
     """Stopped at step 12 and saved there: the multiple of 10 is behind it, and does not come again at step 16."""
     config = {"export_checkpoint_interval": 10, "export_only_final_stage_ckpt": False}
     copied(tmp_path, params(train_steps=12, **config))
     assert copied(tmp_path, params(train_steps=20, **config)).steps() == [12, 20]
 
 
-def test_nothing_that_is_not_a_number_is_kept(tmp_path):
+def test_nan_is_not_kept(tmp_path):
     task = Stages()
     task.spoiled = True
     config = params(train_steps=12, recovery_max_trials=9, export_only_final_stage_ckpt=False)
@@ -106,7 +105,7 @@ def test_a_run_that_ends_before_its_time_leaves_its_model(tmp_path):
     assert copies.steps()[0] < 40
 
 
-def test_averaged_weights_are_what_is_copied(tmp_path):
+def test_averaged_weights_are_copied(tmp_path):
     config = params(train_steps=8)
     config.override({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.9}}}})
     state, _ = copied(tmp_path, config).restore()
@@ -137,7 +136,7 @@ def test_another_run_starts_from_them(tmp_path):
     assert np.array_equal(model.layers[0].get_weights()[0], state["model/dense/kernel"])
 
 
-def test_where_they_are_not_asked_for(tmp_path):
+def test_no_copies_unless_configured(tmp_path):
     class Plain:
         """A trainer that knows nothing of stages."""
 

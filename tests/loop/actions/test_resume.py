@@ -17,11 +17,11 @@ SETTINGS = {**BEST, **EVERY, **STOPPING, "train_steps": 40}
 
 
 class Killed(BaseException):
-    """As sudden as SIGKILL: nothing is saved on the way out."""
+    """As sudden as SIGKILL: nothing is saved."""
 
 
 def killed_at(step):
-    """Returns an action that dies at the evaluation of a step, one every 2, before its checkpoint is written."""
+    """Returns an action that kills the run at the evaluation of a step (every 2), before its checkpoint is written."""
     steps = iter(range(2, 100, 2))
 
     def die(logs):

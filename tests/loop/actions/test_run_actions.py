@@ -1,4 +1,4 @@
-"""Actions that a configuration asks for: which are made, which are refused, what a run that goes on may change."""
+"""Configured actions: which are created, which are refused, and what a resumed run may change."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ from everstep.errors import TrainingError, UsageError
 from everstep.loop.controller import Controller
 
 
-def test_the_best_may_be_turned_on_and_off_when_a_run_goes_on(tmp_path):
+def test_best_weights_may_be_turned_on_and_off_on_resume(tmp_path):
     run("train_and_eval", tmp_path / "run", task=Wavering(), **EVERY | {"train_steps": 4})
     run("train_and_eval", tmp_path / "run", task=Wavering(), **EVERY | BEST | {"train_steps": 8})
     assert info(tmp_path / "run")["best_ckpt_global_step"] == 6
@@ -23,22 +23,24 @@ def test_the_best_may_be_turned_on_and_off_when_a_run_goes_on(tmp_path):
 
 
 def test_a_metric_that_no_evaluation_will_have_is_refused_at_the_start(tmp_path):
-    with pytest.raises(UsageError, match=r"^trainer.best_checkpoint_eval_metric: there is no metric 'score'; .* mae"):
+    with pytest.raises(
+        UsageError, match=r"^trainer.best_checkpoint_eval_metric: received 'score', is not a metric .* mae"
+    ):
         run("train_and_eval", tmp_path / "run", **BEST)
     assert not (tmp_path / "run").exists()
 
 
 def test_one_that_only_an_evaluation_can_know_is_refused_there(tmp_path):
     settings = EVERY | BEST | {"best_checkpoint_eval_metric": "sore"}
-    with pytest.raises(UsageError, match=r"there is no metric 'sore'; .*: mae, score, validation_loss"):
+    with pytest.raises(UsageError, match=r"received 'sore', is not a metric .*: mae, score, validation_loss"):
         run("train_and_eval", tmp_path / "run", task=Wavering(), **settings)
 
 
 @pytest.mark.parametrize(("task", "known"), [(None, "mae"), (Wavering(), "mae, score")])
 def test_checkpoints_cannot_be_the_best_by_an_unknown_metric(tmp_path, task, known):
-    """Where a task gathers its own metrics, the first evaluation tells."""
+    """If a task computes its own metrics, they are known after the first evaluation."""
     settings = EVERY | {"keep_best": 1, "best_checkpoint_eval_metric": "sore"}
-    with pytest.raises(UsageError, match=rf"best_checkpoint_eval_metric: there is no metric 'sore'; .*: {known}, val"):
+    with pytest.raises(UsageError, match=rf"best_checkpoint_eval_metric: received 'sore', .*: {known}, val"):
         run("train_and_eval", tmp_path / "run", task=task, **settings)
 
 
@@ -77,7 +79,7 @@ def test_averages_that_the_disk_does_not_take(tmp_path, monkeypatch, caplog):
 
 
 class Spoiled(TinyTask):
-    """Its weights are gone after the update of step 8, which no loss tells before the next; its score only grows."""
+    """Its weights are NaN after the update of step 8, which no loss shows before the next; its score only grows."""
 
     def train_step(self, inputs, model, optimizer, metrics):
         logs = super().train_step(inputs, model, optimizer, metrics)
@@ -94,7 +96,7 @@ class Spoiled(TinyTask):
 
 
 @pytest.mark.parametrize("trials", [0, -1])
-def test_weights_that_are_gone_are_not_the_best(tmp_path, trials):
+def test_diverged_weights_are_not_the_best(tmp_path, trials):
     """Neither where that ends the run, nor where it trains on."""
     acted = []
     params = tiny_params(**EVERY | BEST | {"train_steps": 8, "recovery_max_trials": trials})
@@ -158,13 +160,13 @@ def test_early_stopping_as_an_argument(tmp_path):
     assert record(tmp_path / "run")["step"] == 6  # 0.7 is not better by more than 0.3 than 0.5
 
 
-def test_early_stopping_may_change_when_a_run_goes_on(tmp_path, caplog):
+def test_early_stopping_may_change_on_resume(tmp_path, caplog):
     settings = EVERY | {"checkpoint_interval": 2}
     config = {"metric": "score", "mode": "higher", "patience": 2}
     run("train_and_eval", tmp_path / "run", task=Wavering(), **settings | {"train_steps": 4})
     run("train_and_eval", tmp_path / "run", task=Wavering(), early_stopping=config, **settings)
     assert record(tmp_path / "run")["step"] == 10
-    assert "ends at step 10: score has not become better in 2 evaluations (best: 0.7)" in caplog.text
+    assert "stops at step 10: score has not improved in 2 evaluations (best: 0.7)" in caplog.text
     run("train_and_eval", tmp_path / "run", task=Wavering(), **settings | {"train_steps": 14})
     assert record(tmp_path / "run")["step"] == 14
 
@@ -175,8 +177,16 @@ def test_early_stopping_may_change_when_a_run_goes_on(tmp_path, caplog):
         ("train_and_eval", {"metric": "validation_loss"}, "trainer.early_stopping.mode: received None"),
         ("train_and_eval", {"patience": 0}, "trainer.early_stopping.patience: received 0"),
         ("train_and_eval", {"min_delta": -1.0}, "trainer.early_stopping.min_delta: received -1.0"),
-        ("train_and_eval", {"metric": "acc", "mode": "higher"}, "trainer.early_stopping.metric: there is no metric"),
-        ("train", {"metric": "mae", "mode": "lower"}, "mode 'train' does not evaluate on its way: use train_and_eval"),
+        (
+            "train_and_eval",
+            {"metric": "acc", "mode": "higher"},
+            "trainer.early_stopping.metric: received 'acc', is not a metric",
+        ),
+        (
+            "train",
+            {"metric": "mae", "mode": "lower"},
+            "mode 'train' does not evaluate during training: use train_and_eval",
+        ),
     ],
 )
 def test_early_stopping_that_cannot_be(tmp_path, mode, config, message):
@@ -185,15 +195,15 @@ def test_early_stopping_that_cannot_be(tmp_path, mode, config, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_early_stopping_says_what_it_lacks():
+def test_early_stopping_names_invalid_arguments():
     for settings, message in (
         ({"mode": "max"}, "EarlyStopping.mode: received 'max', expected"),
-        ({"mode": "lower", "patience": 0}, "received patience=0 and min_delta=0.0"),
+        ({"mode": "lower", "patience": 0}, "EarlyStopping.patience: received 0, must be at least 1"),
         ({"mode": "lower", "patience": 1}, r"no controller to stop: .*set_controller\(controller\)"),
     ):
         with pytest.raises(UsageError, match=message):
             EarlyStopping("score", **settings)({"score": float("nan")})
-    with pytest.raises(UsageError, match=r"EarlyStopping.metric: there is no metric 'score'; .*: mae"):
+    with pytest.raises(UsageError, match=r"EarlyStopping.metric: received 'score', .*: mae"):
         EarlyStopping("score", "higher")({"mae": 1.0})
 
 
@@ -277,7 +287,7 @@ def test_actions_by_target(tmp_path, monkeypatch):
     assert (tmp_path / "count.txt").read_text() == "6"
     for target, message in {
         "os.system": "'os.system' is refused",
-        "my_actions.number": "made a int, which cannot be called with logs",
+        "my_actions.number": "creates a int, which cannot be called with logs",
         "my_actions.Nothing": "'my_actions.Nothing' does not exist",
         "my_actions.Count": "Count cannot be built: .*more",
     }.items():
@@ -287,19 +297,21 @@ def test_actions_by_target(tmp_path, monkeypatch):
 
 def test_names_that_are_not_registered(tmp_path):
     params = tiny_params(train_actions=["tests/note"])
-    with pytest.raises(UsageError, match=r"trainer.train_actions\[0\]: there is no action 'tests/note'; did you mean"):
+    with pytest.raises(
+        UsageError, match=r"trainer.train_actions\[0\]: received 'tests/note', there is no such action: did"
+    ):
         run("train", tmp_path / "run", params=params)
     assert not (tmp_path / "run").exists()
     with pytest.raises(UsageError, match=r"eval_actions\[0\]: received {'a': 1}, expected a registered name"):
         tiny_params(eval_actions=[{"a": 1}]).trainer.validate()
-    with pytest.raises(UsageError, match=r"'tests/count' is registered already, by .*Count"):
+    with pytest.raises(UsageError, match=r"'tests/count': is registered already, by .*Count"):
         register_action("tests/count")(note_loss)
-    with pytest.raises(UsageError, match="is no name for an action"):
+    with pytest.raises(UsageError, match="is not a valid name of an action"):
         register_action("a b")
 
 
 def test_a_list_of_actions_may_change_if_allowed(tmp_path):
-    """What is still listed goes on, also at another place of the list; what is new starts anew."""
+    """Actions that are still listed are restored, also at another position; new ones start from scratch."""
     allow = {"allow_change": ["trainer.train_actions", "trainer.eval_actions"]}
     counted = tmp_path / "run" / "count.txt"
 
@@ -315,7 +327,7 @@ def test_a_list_of_actions_may_change_if_allowed(tmp_path):
 
 
 def test_a_list_of_actions_is_a_change_of_what_is_computed(tmp_path):
-    """They may change the weights, so nobody knows."""
+    """They may change the weights."""
     run("train", tmp_path / "run", params=tiny_params(train_steps=4))
     params = tiny_params(train_steps=8, train_actions=["tests/note_loss"])
     with pytest.raises(UsageError, match=r"trainer.train_actions: \[\] -> \[tests/note_loss\]"):

@@ -1,6 +1,6 @@
 """A run that is there to be reproduced; each test has a copy of the repository that it was done in.
 
-The code is that of a commit, and two changes that are not committed: a file that nobody added, and an edit.
+The code is that of a commit, and two changes that are not committed: an untracked file, and an edit.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ import keras
 import numpy as np
 import pytest
 
+from everstep.run.reproduce.comparison import Verdict
 from everstep.run.reproduce.reproducing import reproduce
-from everstep.run.reproduce.verdict import Verdict
 
 HERE = Path(__file__).parent
 IGNORED = "points.npz\nfirst\nsecond\nagain\n__pycache__\n"
@@ -37,10 +37,10 @@ class Place:
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=600)
 
     def reproduce(self, *words: str) -> tuple[int, dict[str, Any]]:
-        """Returns exit code and verdict of a reproduction; of one that cannot be, what was said."""
+        """Returns exit code and verdict of a reproduction, or the error of one that is not possible."""
         done = self.everstep("reproduce", "first", "--json", *words)
         if done.returncode == 2:
-            return 2, {"said": done.stderr.strip()}
+            return 2, {"error": done.stderr.strip()}
         assert done.returncode in (0, 1), done.stderr
         assert done.stdout, done.stderr
         return done.returncode, json.loads(done.stdout)
@@ -59,7 +59,7 @@ class Place:
         return [*TRAIN, f"--backend={keras.backend.backend()}"]
 
     def train(self, *words: str) -> None:
-        """Trains the run anew, with the code that is here now."""
+        """Trains the run again, with the current code."""
         shutil.rmtree(self.folder / "first", ignore_errors=True)
         done = self.everstep(*self.words(), *words)
         assert done.returncode == 0, done.stderr

@@ -1,12 +1,12 @@
-"""The code of a run, brought back from its commit and the patch that the run has kept."""
+"""The code of a run, restored from its commit and the patch that the run has kept."""
 
 import hashlib
 
 import pytest
 
-from everstep.run.reproduce import data_here, recorded_code
+from everstep.run.reproduce.comparison import changed_files, missing_files
 from everstep.run.reproduce.evidence import examine
-from everstep.run.reproduce.recorded_code import Unknown
+from everstep.run.reproduce.repetition import CodeUnavailable, python_path, restore_code
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def original(place):
     return examine(place.folder / "first")
 
 
-def test_code_is_what_it_was_and_data_what_it_is(place, original, tmp_path):
+def test_code_of_the_record_with_the_current_data(place, original, tmp_path):
     then = {name: (place.folder / name).read_text() for name in ("reproduce_experiment.py", "reproduce_rate.py")}
     place.rewrite("reproduce_experiment.py", "Dropout(RATE)", "Dropout(0.1)")
     (place.folder / "reproduce_rate.py").unlink()
@@ -22,7 +22,7 @@ def test_code_is_what_it_was_and_data_what_it_is(place, original, tmp_path):
     place.git("add", ".")
     place.git("commit", "-qm", "second")
     status = place.git("status", "--porcelain", "--ignored")
-    folder = recorded_code.restore(original, place.folder, tmp_path / "code")
+    folder = restore_code(original, place.folder, tmp_path / "code")
     assert {name: (folder / name).read_text() for name in then} == then
     assert (folder / "points.npz").resolve() == (place.folder / "points.npz").resolve()
     assert not (folder / "later.py").exists()
@@ -33,40 +33,40 @@ def test_code_is_what_it_was_and_data_what_it_is(place, original, tmp_path):
 
 def test_a_folder_of_the_repository(place, original, tmp_path):
     (place.folder / "below" / "data").mkdir(parents=True)
-    folder = recorded_code.restore(original, place.folder / "below", tmp_path / "code")
+    folder = restore_code(original, place.folder / "below", tmp_path / "code")
     assert folder == tmp_path / "code" / "below"
     assert (folder / "data").is_dir()
 
 
 def test_modules_are_found_there(place, original, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(place.folder / "src"))
-    found = recorded_code.python_path(place.folder, tmp_path / "code")
+    found = python_path(place.folder, tmp_path / "code")
     assert found == str(tmp_path / "code" / "src")
 
 
-def test_a_patch_that_is_not_what_it_was(place, original, tmp_path):
+def test_a_modified_patch(place, original, tmp_path):
     place.rewrite("first/code.diff", "0.5", "0.6")
-    with pytest.raises(Unknown, match="is not what it was"):
-        recorded_code.restore(original, place.folder, tmp_path / "code")
+    with pytest.raises(CodeUnavailable, match="is missing or was modified"):
+        restore_code(original, place.folder, tmp_path / "code")
 
 
-def test_a_commit_that_is_gone(place, original, tmp_path):
+def test_a_missing_commit(place, original, tmp_path):
     original.record["code"]["commit"] = "0" * 40
-    with pytest.raises(Unknown, match="commit 000000000000 is in no git repository"):
-        recorded_code.restore(original, place.folder, tmp_path / "code")
+    with pytest.raises(CodeUnavailable, match="commit 000000000000 is in no git repository"):
+        restore_code(original, place.folder, tmp_path / "code")
     original.record["code"]["commit"] = None
-    with pytest.raises(Unknown, match="not made in a git repository"):
-        recorded_code.restore(original, place.folder, tmp_path / "code")
+    with pytest.raises(CodeUnavailable, match="not trained in a git repository"):
+        restore_code(original, place.folder, tmp_path / "code")
 
 
-def test_files_of_the_data_are_looked_at_without_a_run(place, original):
+def test_data_files_are_checked_without_a_run(place, original):
     sha = hashlib.sha256((place.folder / "points.npz").read_bytes()).hexdigest()
-    told = {"sha256": sha, "bytes": 1, "path": "points.npz"}
-    original.record["data"] |= {"points.raw": told, "elsewhere": {**told, "path": "s3://bucket/points.npz"}}
-    assert data_here.changed(original, place.folder) == data_here.gone(original, place.folder) == []
+    entry = {"sha256": sha, "bytes": 1, "path": "points.npz"}
+    original.record["data"] |= {"points.raw": entry, "elsewhere": {**entry, "path": "s3://bucket/points.npz"}}
+    assert changed_files(original, place.folder) == missing_files(original, place.folder) == []
     (place.folder / "points.npz").write_bytes(b"other")
-    assert [str(cause) for cause in data_here.changed(original, place.folder)] == ["data: points.raw has other content"]
+    assert [str(cause) for cause in changed_files(original, place.folder)] == ["data: points.raw has other content"]
     (place.folder / "points.npz").unlink()
-    assert data_here.changed(original, place.folder) == []
-    (cause,) = data_here.gone(original, place.folder)
+    assert changed_files(original, place.folder) == []
+    (cause,) = missing_files(original, place.folder)
     assert str(cause) == f"data: points.raw is gone: {str(place.folder / 'points.npz')!r}"

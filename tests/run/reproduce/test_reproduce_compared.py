@@ -82,7 +82,7 @@ def test_a_package_is_the_cause_where_they_do_not(pair):
     assert found.outcome.difference.startswith("step 8: the weights were ")
 
 
-def test_other_data_is_another_experiment_whatever_comes_of_it(pair):
+def test_other_data_is_another_experiment_whatever_its_result(pair):
     data = pair.record()["data"]
     data["train"]["0"]["sha256"] = "0" * 64
     edited(pair, data=data, environment__machine="arm64")
@@ -112,33 +112,33 @@ def test_packages_that_do_not_compute_come_after_those_that_do(pair):
     listed = (pair.folder / "second" / "requirements.txt").read_text()
     (pair.folder / "second" / "requirements.txt").write_text(listed.replace("==", "==0."))
     edited(pair, environment__packages={**pair.record()["environment"]["packages"], "numpy": "0.1"})
-    told = [cause.what for cause in verdict(pair).others]
-    assert told[0].startswith("numpy was ")
-    assert len(told) == 7
-    assert told[-1].endswith(" more have other versions, too")
+    found = [cause.what for cause in verdict(pair).others]
+    assert found[0].startswith("numpy was ")
+    assert len(found) == 7
+    assert found[-1].endswith(" more have other versions, too")
     (pair.folder / "second" / "requirements.txt").unlink()
     assert len(verdict(pair).others) == 1
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"environment__settings": {"XLA_FLAGS": "--fast"}}, "config: the variable XLA_FLAGS was "),
         ({"environment__gpus": ["NVIDIA H200"]}, "hardware: gpus was none, now it is NVIDIA H200"),
         ({"backend": "abacus"}, "config: the backend was "),
     ],
 )
-def test_other_surroundings_are_named(pair, changes, said):
+def test_other_surroundings_are_named(pair, changes, message):
     edited(pair, **changes)
-    assert [cause for cause in verdict(pair).others if str(cause).startswith(said)]
+    assert [cause for cause in verdict(pair).others if str(cause).startswith(message)]
 
 
 def test_a_file_of_the_data_is_named(pair):
-    told = {"kind": "InputStream", "files": {"train-0.tfrec": {"bytes": 3, "sha256": "a"}}}
+    entry = {"kind": "InputStream", "files": {"train-0.tfrec": {"bytes": 3, "sha256": "a"}}}
     for name, digest in (("first", "a"), ("second", "b")):
         path = pair.folder / name / "run.json"
         record = json.loads(path.read_text())
-        record["data"] = {"train": {**told, "files": {"train-0.tfrec": {"bytes": 3, "sha256": digest}}}}
+        record["data"] = {"train": {**entry, "files": {"train-0.tfrec": {"bytes": 3, "sha256": digest}}}}
         path.write_text(json.dumps(record))
     assert str(verdict(pair).cause) == "data: train/files/train-0.tfrec has other content"
     edited(pair, data={"train": {"kind": "InputStream"}})  # as an older version has recorded it
@@ -158,16 +158,16 @@ def test_the_first_step_whose_weights_differ_is_named(pair):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("run.json", b'{"id": "a", "st', "run.json"),
-        ("run.json", b'{"id": "a", "attempts": 3}', "attempts is not what it should be"),
+        ("run.json", b'{"id": "a", "attempts": 3}', "attempts is missing or has the wrong type"),
         ("history.csv", b"step,loss\n8,\xff\n", "history.csv"),
     ],
 )
-def test_what_is_damaged_is_named(pair, name, content, said):
+def test_damaged_files_are_named(pair, name, content, message):
     (pair.folder / "second" / name).write_bytes(content)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         reproduce(pair.folder / "second", show=False)
 
 
@@ -181,7 +181,7 @@ def test_a_run_by_its_id(pair, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("identical")
 
 
-def test_a_digest_on_the_way_is_used(pair):
+def test_a_recorded_digest_of_an_earlier_step_is_used(pair):
     for name in ("first", "second"):
         shutil.rmtree(pair.folder / name / "checkpoints")
     numbers = (pair.folder / "first" / "history.csv").read_text().splitlines()[0]
@@ -195,15 +195,15 @@ def test_a_digest_on_the_way_is_used(pair):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"steps": 0}, "must be at least 1"),
         ({"steps": 3}, "steps that can be checked: 4, 8"),
-        ({"model_dir": "first"}, "nothing is overwritten"),
+        ({"model_dir": "first"}, "--model-dir: .* is not empty: use a new directory"),
     ],
 )
-def test_bad_requests_are_refused(place, settings, said):
-    with pytest.raises(UsageError, match=said):
+def test_bad_requests_are_refused(place, settings, message):
+    with pytest.raises(UsageError, match=message):
         place.again(**settings)
 
 

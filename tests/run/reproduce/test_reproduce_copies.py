@@ -1,4 +1,4 @@
-"""What is brought back or copied to do a run again: the project itself stays as it is, and old code is old."""
+"""Restored and copied projects: the original stays unchanged, and recorded code is used, not the current one."""
 
 import hashlib
 import os
@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from everstep.run.reproduce import project_copy, recorded_code
 from everstep.run.reproduce.evidence import Evidence
+from everstep.run.reproduce.repetition import CodeUnavailable, copy_flow_project, restore_code
 
 SETTINGS = {"task": "A", "parameters": {"seed": 1}, "catalog": {}, "optimizer": {}}
 
@@ -37,8 +37,8 @@ def test_values_of_this_machine_are_not_removed(tmp_path):
     commit = committed(project, **{".gitignore": "config/local/\n", "train.py": "x = 1\n"})
     (project / "config" / "local").mkdir()
     (project / "config" / "local" / "parameters.yaml").write_text("A: {mine: 1}\n")
-    code = recorded_code.restore(evidence(tmp_path, commit), project, tmp_path / "restored")
-    project_copy.copy_flow_project(code, tmp_path / "copy", SETTINGS)
+    code = restore_code(evidence(tmp_path, commit), project, tmp_path / "restored")
+    copy_flow_project(code, tmp_path / "copy", SETTINGS)
     assert (project / "config" / "local" / "parameters.yaml").read_text() == "A: {mine: 1}\n"
 
 
@@ -48,7 +48,7 @@ def test_values_behind_a_link_are_not_removed(tmp_path):
     home.mkdir()
     (home / "parameters.yaml").write_text("A: {mine: 1}\n")
     os.symlink(home, project / "config" / "local")
-    project_copy.copy_flow_project(project, tmp_path / "copy", SETTINGS)
+    copy_flow_project(project, tmp_path / "copy", SETTINGS)
     assert (home / "parameters.yaml").is_file()
 
 
@@ -59,8 +59,8 @@ def test_what_a_task_writes_stays_in_the_copy(tmp_path):
     (project / "data" / "feature" / "f.txt").write_text("original")
     (project / "data" / "raw").mkdir()
     (project / "data" / "raw" / "a.txt").write_text("a")
-    code = recorded_code.restore(evidence(tmp_path, commit), project, tmp_path / "restored")
-    project_copy.copy_flow_project(code, copy, SETTINGS)
+    code = restore_code(evidence(tmp_path, commit), project, tmp_path / "restored")
+    copy_flow_project(code, copy, SETTINGS)
     assert (copy / "data" / "raw" / "a.txt").read_text() == "a"
     (copy / "data" / "feature" / "f.txt").write_text("again")
     (copy / "data" / "raw" / "new.txt").write_text("downloaded")
@@ -68,11 +68,11 @@ def test_what_a_task_writes_stays_in_the_copy(tmp_path):
     assert [path.name for path in (project / "data" / "raw").iterdir()] == ["a.txt"]
 
 
-def test_a_folder_that_had_another_name_is_told(tmp_path):
+def test_a_renamed_folder_is_reported(tmp_path):
     commit = committed(tmp_path / "project", **{"old/train.py": "RATE = 1\n"})
     git(tmp_path / "project", "mv", "old", "new")
-    with pytest.raises(recorded_code.Unknown, match="has no folder 'new'"):
-        recorded_code.restore(evidence(tmp_path, commit), tmp_path / "project" / "new", tmp_path / "restored")
+    with pytest.raises(CodeUnavailable, match="has no folder 'new'"):
+        restore_code(evidence(tmp_path, commit), tmp_path / "project" / "new", tmp_path / "restored")
 
 
 def test_code_of_today_does_not_come_before_that_of_the_record(tmp_path):
@@ -83,7 +83,7 @@ def test_code_of_today_does_not_come_before_that_of_the_record(tmp_path):
     (project / "util" / "__init__.py").write_text("RATE = 2\n")
     (project / "util" / "data.bin").write_text("x")
     git(project, "add", ".")
-    code = recorded_code.restore(evidence(tmp_path, commit), project, tmp_path / "restored")
+    code = restore_code(evidence(tmp_path, commit), project, tmp_path / "restored")
     done = subprocess.run([sys.executable, "main.py"], cwd=code, capture_output=True, text=True)
     assert done.stdout.strip() == "1"
 
@@ -91,7 +91,7 @@ def test_code_of_today_does_not_come_before_that_of_the_record(tmp_path):
 def test_a_copy_inside_the_project_does_not_copy_itself(tmp_path):
     committed(tmp_path / "project")
     (tmp_path / "project" / "out").mkdir()
-    project_copy.copy_flow_project(tmp_path / "project", tmp_path / "project" / "out" / "again" / "project", SETTINGS)
+    copy_flow_project(tmp_path / "project", tmp_path / "project" / "out" / "again" / "project", SETTINGS)
     assert len(list(tmp_path.rglob("parameters.yaml"))) == 2
 
 
@@ -106,8 +106,8 @@ def test_a_patch_from_outside_the_project_is_not_applied(tmp_path, inside):
     (run / "code.diff").write_text(patch)
     original = evidence(run, commit, dirty=True, changes=hashlib.sha256(patch.encode()).hexdigest())
     if inside:
-        code = recorded_code.restore(original, project, tmp_path / "restored")
+        code = restore_code(original, project, tmp_path / "restored")
         assert (code / "train.py").read_text() == "RATE = 3\n"
     else:
-        with pytest.raises(recorded_code.Unknown, match="not run unasked"):
-            recorded_code.restore(original, project, tmp_path / "restored")
+        with pytest.raises(CodeUnavailable, match="outside the project, and are not applied"):
+            restore_code(original, project, tmp_path / "restored")

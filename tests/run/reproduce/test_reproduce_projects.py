@@ -1,4 +1,4 @@
-"""Runs of projects, done again from a fresh clone: flows, components, programs."""
+"""Runs of projects, repeated from a fresh clone: flows, components, programs."""
 
 import contextlib
 import json
@@ -56,7 +56,7 @@ def test_a_flow_in_a_fresh_clone(tmp_path):
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(demo), str(clone))
     shutil.copytree(run, clone / "runs" / "first")
-    demo.rename(tmp_path / "gone")
+    demo.rename(tmp_path / "moved")
     parameters = clone / "config" / "parameters.yaml"
     parameters.write_text(parameters.read_text().replace("epoch: 5", "epoch: 7"))
     before = contents(clone)
@@ -69,7 +69,7 @@ def test_a_flow_in_a_fresh_clone(tmp_path):
     found = reproduce(clone / "runs" / "first", steps=8, show=False)
     assert str(found.cause) == "data: mnist.raw has other content"
     (clone / "data" / "raw" / "mnist.npz").unlink()
-    with pytest.raises(UsageError, match=r"cannot be done again.*data: mnist.raw is gone: .*mnist\.npz"):
+    with pytest.raises(UsageError, match=r"cannot be repeated.*data: mnist.raw is gone: .*mnist\.npz"):
         reproduce(clone / "runs" / "first", show=False)
 
 

@@ -1,4 +1,4 @@
-"""Runs done again, in processes of their own: identical, or the cause is named."""
+"""Runs repeated in processes of their own: identical, or the cause is named."""
 
 import shutil
 import signal
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from everstep.errors import UsageError
-from everstep.run.heartbeat import last_beat
+from everstep.run.lock import last_beat
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(900)]
 
@@ -35,7 +35,7 @@ def test_identical_although_the_code_has_changed(place):
 
 
 def everything(place):
-    """All files, with their contents: the run, the repository and the project are only looked at."""
+    """All files, with their contents: the run, the repository and the project are only read."""
     files = (path for path in place.folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path: path.read_bytes() for path in files}
 
@@ -54,13 +54,13 @@ def test_one_byte_of_the_data(place):
 
 
 @pytest.mark.full
-def test_data_that_is_gone(place):
+def test_missing_data(place):
     (place.folder / "points.npz").unlink()
     done = place.everstep("reproduce", "first")
     assert done.returncode == 2
-    (said,) = [line for line in done.stderr.splitlines() if line.startswith("everstep: error: ")]
-    assert "points.npz" in said
-    assert "the weights kept of step 8 are those of the record" in said
+    (message,) = [line for line in done.stderr.splitlines() if line.startswith("everstep: error: ")]
+    assert "points.npz" in message
+    assert "the weights kept of step 8 are those of the record" in message
     assert not done.stdout
 
 
@@ -91,18 +91,18 @@ def test_other_code_that_cannot_be_brought_back(place):
 
 
 @pytest.mark.full
-def test_code_that_is_gone_is_brought_back(place):
+def test_deleted_code_is_restored(place):
     (place.folder / "reproduce_experiment.py").unlink()
     found = place.again()
     assert found.cause.kind == "code"
     assert found.outcome.difference.startswith("its start: here ")
-    place.folder.joinpath(".git").rename(place.folder / "gone")
+    place.folder.joinpath(".git").rename(place.folder / "moved")
     code, verdict = place.reproduce()
     assert code == 2
-    said = verdict["said"]
-    assert "\n" not in said
-    assert "reproduce_experiment" in said
-    assert "the code of the record cannot be tried" in said
+    message = verdict["error"]
+    assert "\n" not in message
+    assert "reproduce_experiment" in message
+    assert "the code of the record cannot be tried" in message
 
 
 @pytest.mark.full
@@ -141,12 +141,12 @@ def test_a_configuration_of_another_version(place):
     place.rewrite("first/config.yaml", "train_steps: 8", "train_steps: 8\n  trained_stops: 8")
     code, verdict = place.reproduce()
     assert code == 2
-    assert "trained_stops" in verdict["said"]
-    assert "\n" not in verdict["said"]
+    assert "trained_stops" in verdict["error"]
+    assert "\n" not in verdict["error"]
 
 
 @pytest.mark.full
-def test_a_run_that_was_killed_and_went_on(place):
+def test_a_run_that_was_killed_and_resumed(place):
     killed = started(place, steps=400)
     killed.kill()
     killed.wait()
@@ -158,7 +158,7 @@ def test_a_run_that_was_killed_and_went_on(place):
 
 @pytest.mark.full
 def test_of_a_run_that_did_not_end_a_part(place):
-    """It would train for days: who asks for a part does not wait for the rest."""
+    """It would train for days: a partial repetition does not wait for the rest."""
     stopped = started(place, steps=100_000_000)
     stopped.send_signal(signal.SIGTERM)
     stopped.wait()
@@ -171,12 +171,12 @@ def test_of_a_run_that_did_not_end_a_part(place):
 
 
 def started(place, steps):
-    """Returns the process of a run that has come to its 40th step."""
+    """Returns the process of a run that has reached step 40."""
     shutil.rmtree(place.folder / "first")
     place.rewrite("reproduce_experiment.py", '"train_steps": 8', f'"train_steps": {steps}')
     command = [sys.executable, "-m", "everstep", *place.words()]
     process = subprocess.Popen(command, cwd=place.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     while (last_beat(place.folder / "first") or (0, 0.0))[0] < 40:
         assert process.poll() is None
         assert time.monotonic() < end

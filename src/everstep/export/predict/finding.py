@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from everstep import storage
-from everstep.checkpoint.remote.urls import is_url
 from everstep.checkpoint.remote.run_copies import local_view
+from everstep.checkpoint.remote.urls import is_url
 from everstep.errors import UsageError
 from everstep.run.checkpoint_selection import selected_steps
 from everstep.run.record import Record, find_runs, read

@@ -302,8 +302,7 @@ class FlowContext:
 
     def open_record(self) -> FlowTracking:
         """Begins an attempt in `run.json`, and to track it, where it is not the loop that does so."""
-        self.own = run = Run.open(self.directory, self.settings.task, self.backend)
-        run.code_root = self.root
+        self.own = run = Run.open(self.directory, self.settings.task, self.backend, code_root=self.root)
         if changed := run.changed_code():
             logger.warning("the code has changed since the last attempt: %s", changed)
         record = self.record()

@@ -8,8 +8,7 @@ from typing import Any
 
 from everstep.launch.submit.submissions import Queues, Submission, find
 from everstep.run.goodput import seconds
-from everstep.run.heartbeat import last_beat
-from everstep.run.lock import is_held
+from everstep.run.lock import is_held, last_beat
 from everstep.run.record import Record, damage, find_runs
 
 _TRAINING = "training"

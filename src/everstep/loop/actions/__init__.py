@@ -1,4 +1,5 @@
-"""Actions: what is called with the logs after a loop or an evaluation, and what a run brings along of them.
+"""Actions: called with the logs after each loop or evaluation.
 
-The public names are in `everstep.actions`.
+`from_config.py` creates those that a configuration lists, `registry.py` knows them by name. The public names are in
+`everstep.actions`.
 """

@@ -1,8 +1,8 @@
-"""The best weights of a run, kept apart from its checkpoints.
+"""The best weights of a run, in a folder beside its checkpoints.
 
-`<model_dir>/<subdir>/` holds the weights of the step with the best evaluation, `<step>/`, and `info.json` with all
-metrics of that evaluation and `best_ckpt_global_step`. Whenever a process dies, `info.json` names weights that are
-there and that it is about: new ones are written whole, then `info.json` is replaced, then the old ones go.
+`<model_dir>/<subdir>/` contains the weights of the step with the best evaluation, `<step>/`, and `info.json` with all
+metrics of that evaluation and `best_ckpt_global_step`. Whenever a process is killed, `info.json` describes weights that
+exist: new ones are written completely, then `info.json` is replaced, then the old ones are removed.
 """
 
 import functools
@@ -23,20 +23,20 @@ KEY = "trainer.best_checkpoint_eval_metric"
 
 
 class BestCheckpointExporter:
-    """Writes the weights each time an evaluation is the best so far.
+    """Writes the weights whenever an evaluation is the best so far.
 
         exporter = BestCheckpointExporter("runs/demo/best", "accuracy")
         exporter.maybe_export_checkpoint(trainer, logs, trainer.global_step)
 
-    It compares with what is in the folder. In a resumed run, what its checkpoint holds goes first, and
-    what is of a later step than the first evaluation does not count: a killed attempt may have been further, and the
-    run will get there again.
+    It compares with the weights in the folder. In a resumed run the state in the checkpoint takes precedence, and
+    weights of a later step than the first evaluation are ignored: a killed attempt had reached it, and the run will
+    reach it again.
 
     Args:
       export_dir: The folder.
-      metric_name: The evaluation metric, `a|b` for one inside another.
+      metric_name: The evaluation metric, `a|b` for a nested one.
       metric_comp: Whether a `higher` or a `lower` value is better.
-      failure: What to do where the disk does not take the weights: `stop`, or `continue` with those there are.
+      failure: What to do if the weights cannot be written: `stop`, or `continue` with existing ones.
 
     Raises:
       UsageError: `metric_comp` is something else.
@@ -56,22 +56,22 @@ class BestCheckpointExporter:
         self._folder, self._path = WeightsFolder(export_dir), Path(export_dir).absolute() / "info.json"
         self._stored = self._repaired()
         self._best = self._stored_value()
-        self._sure = False  # whether the best is known to be of this run's own past
+        self._sure = False  # whether the best value is of an earlier step of this run
         self._controller: Any = None
 
     def set_controller(self, controller: Any) -> None:
-        """Receives the loop whose evaluations it gets; `run_experiment` calls it."""
+        """Called by `run_experiment` with the loop."""
         self._controller = controller
         self._folder.join(controller)
 
     @property
     def best_ckpt_logs(self) -> dict[str, Any]:
-        """What `info.json` says; empty if nothing was written yet."""
+        """The content of `info.json`; empty if nothing was written yet."""
         return dict(self._stored)
 
     @property
     def best_ckpt_path(self) -> str | None:
-        """Where the best weights are; None if nothing was written yet."""
+        """The path of the best weights; None if nothing was written yet."""
         return str(self._folder.directory / str(self._stored[STEP])) if self._stored else None
 
     @property
@@ -83,16 +83,16 @@ class BestCheckpointExporter:
         """Writes the weights if the evaluation is the best so far, and adds `best_<metric>` to its logs.
 
         Args:
-          trainer: Its model is written, with averaged weights where its optimizer averages them.
-          logs: Of the evaluation.
-          global_step: The step that was evaluated.
+          trainer: The trainer whose model is written, with averaged weights if its optimizer averages them.
+          logs: The logs of the evaluation.
+          global_step: The evaluated step.
 
         Returns:
-          Whether it is the best so far.
+          Whether the evaluation is the best so far.
 
         Raises:
           UsageError: The logs do not have the metric; lists those they have.
-          SaveError: The disk did not take the weights; what was there is still there.
+          SaveError: The weights cannot be written; existing ones are kept.
         """
         value = metrics.value_of(logs, self.metric, KEY)
         if not self._sure and self._stored.get(STEP, -1) >= global_step:
@@ -108,13 +108,13 @@ class BestCheckpointExporter:
         return better
 
     def get_state(self) -> dict[str, Any]:
-        """Returns what a run has to remember."""
+        """Returns the metric and its best value."""
         return {"metric": self.metric, "comp": self.comp, "best": self._best}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continues from what `get_state` returned, where it is of the same metric and the weights are still there.
+        """Restores what `get_state` returned, if the metric is the same and the weights still exist.
 
-        A closing evaluation comes after the last save: what is in the folder, of no later step, is the run's own, too.
+        The final evaluation comes after the last save: weights in the folder that are not of a later step count, too.
         """
         if (state["metric"], state["comp"]) == (self.metric, self.comp) and self._stored:
             step = None if self._controller is None else self._controller.step
@@ -122,8 +122,8 @@ class BestCheckpointExporter:
             self._best, self._sure = metrics.best_at(step, state["best"], *stored, self.comp == "higher"), True
 
     def _export(self, trainer: Any, info: dict[str, Any]) -> bool:
-        """Writes weights and what they are; returns whether the disk took them."""
-        if info == self._stored:  # written by an attempt that was killed before it was saved
+        """Writes weights and `info.json`; returns whether that succeeded."""
+        if info == self._stored:  # written by an attempt that was killed before the next save
             return True
         return attempt(functools.partial(self._write, trainer, info), "the best weights", self.failure)
 
@@ -131,10 +131,10 @@ class BestCheckpointExporter:
         self._folder.write(info[STEP], model_weights(trainer), {"info": info}, info)
         storage.write_json(self._path, info)
         self._stored = info
-        self._folder.keep({info[STEP]})  # only now: until here the former ones were the best there are
+        self._folder.keep({info[STEP]})  # last: until here the old weights are the best
 
     def _repaired(self) -> dict[str, Any]:
-        """Returns what is in the folder; where a process was killed in the middle of a change, completes it."""
+        """Returns the info of the weights in the folder; completes a change that a kill has interrupted."""
         written, steps = self._written(), self._folder.steps()
         if not steps:
             return {}
@@ -158,7 +158,7 @@ class BestCheckpointExporter:
         return found if isinstance(found, dict) else {}
 
     def _stored_value(self) -> float | None:
-        """Returns the metric of what is in the folder; None where that was exported by another one."""
+        """Returns the metric of the weights in the folder; None if they were chosen by another metric."""
         try:
             value = metrics.value_of(self._stored, self.metric, KEY)
         except UsageError:
@@ -167,11 +167,11 @@ class BestCheckpointExporter:
 
 
 def maybe_create_best_ckpt_exporter(params: Any, data_dir: storage.PathLike | None) -> BestCheckpointExporter | None:
-    """Returns what keeps the best weights of an experiment; None where it is not asked for.
+    """Returns the exporter of an experiment's best weights; None if it is not configured.
 
     Args:
-      params: The experiment's configuration. It is asked for where its trainer's section has a
-        `best_checkpoint_export_subdir` and a `best_checkpoint_eval_metric`.
+      params: The experiment's configuration. The exporter is configured by `best_checkpoint_export_subdir` and
+        `best_checkpoint_eval_metric` in the trainer's section.
       data_dir: The run directory.
     """
     config = params.trainer

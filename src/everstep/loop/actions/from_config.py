@@ -1,4 +1,4 @@
-"""The actions that the trainer's section of a configuration asks for."""
+"""The actions that are configured in the trainer's section."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +10,8 @@ from everstep.errors import UsageError
 from everstep.loop.actions import metrics
 from everstep.loop.actions.best_checkpoint import KEY, maybe_create_best_ckpt_exporter
 from everstep.loop.actions.early_stopping import EarlyStopping
-from everstep.loop.actions.ema_checkpointing import EMACheckpointing
-from everstep.loop.actions.exported_copies import maybe_create_exported_copies
 from everstep.loop.actions.registry import make_actions
+from everstep.loop.actions.weights import EMACheckpointing, maybe_create_exported_copies
 from everstep.loop.callback_state import CallbackState, owners
 from everstep.loop.controller import Action
 from everstep.loop.hooks import Hook
@@ -23,22 +22,22 @@ logger = logging.getLogger(__name__)
 
 
 def get_train_actions(params: Any, trainer: Any, model_dir: storage.PathLike) -> list[Action]:
-    """Returns what `trainer.train_actions` lists.
+    """Returns the actions listed in `trainer.train_actions`.
 
-    What is done when the loss goes bad is no action: the controller does that itself, before anything is saved.
+    Recovery from divergence is not an action: the controller does it, before anything is saved.
 
     Raises:
-      UsageError: One of them cannot be made; with its key path.
+      UsageError: One of them cannot be created; names its key.
     """
     context = {"params": params, "trainer": trainer, "model_dir": str(model_dir)}
     return make_actions(params.trainer.train_actions, "trainer.train_actions", context)
 
 
 def get_eval_actions(params: Any, trainer: Any, model_dir: storage.PathLike) -> list[Action]:
-    """Returns what `trainer.eval_actions` lists; before it, where the optimizer averages weights, what writes them.
+    """Returns the actions of `trainer.eval_actions`, and before them, if the optimizer averages, `EMACheckpointing`.
 
     Raises:
-      UsageError: One of them cannot be made; with its key path.
+      UsageError: One of them cannot be created; names its key.
     """
     context = {"params": params, "trainer": trainer, "model_dir": str(model_dir)}
     own: list[Action] = []
@@ -49,23 +48,23 @@ def get_eval_actions(params: Any, trainer: Any, model_dir: storage.PathLike) -> 
 
 
 class ConfiguredActions(Hook):
-    """All actions of a run that its configuration asks for; what they remember is a part of its state.
+    """All configured actions of a run; their state is part of the run's state.
 
-    Whether the best weights are kept, and when a run that gets no better is stopped, may change when a run is resumed:
-    what one of these two remembers is restored if it is still there. Those that are listed: see `_ListedActions`.
+    The settings of the best weights and of early stopping may change when a run is resumed: the state of each is
+    restored if it is still configured. For listed actions see `_ListedActions`.
 
     Args:
       params: The experiment's configuration.
-      trainer: Trains and evaluates.
+      trainer: The trainer that trains and evaluates.
       model_dir: The run directory.
-      mode: What the run is to do; a single evaluation changes nothing in the directory.
+      mode: The mode of the run; a single evaluation changes nothing in the directory.
 
     Attributes:
-      train_actions: To be called after each loop.
-      eval_actions: To be called after each evaluation.
+      train_actions: The actions after each loop.
+      eval_actions: The actions after each evaluation.
 
     Raises:
-      UsageError: One of them cannot be made, or looks at a metric that no evaluation will have.
+      UsageError: One of them cannot be created, or needs a metric that no evaluation will have.
     """
 
     name = "configured_actions"
@@ -80,7 +79,7 @@ class ConfiguredActions(Hook):
             copies = maybe_create_exported_copies(params.trainer, trainer, model_dir)
             self._own |= {"exported_copies": copies} if copies is not None else {}
         train, evaluation = get_train_actions(params, trainer, model_dir), get_eval_actions(params, trainer, model_dir)
-        self._made = [*train, *evaluation]
+        self._actions = [*train, *evaluation]
         self._lists = {
             name: _ListedActions(f"trainer.{name}", entries, actions[len(actions) - len(entries) :], self.name)
             for name, entries, actions in (
@@ -92,16 +91,16 @@ class ConfiguredActions(Hook):
         self.eval_actions = [*own, *(_function(action) for action in evaluation)]
 
     def setup(self, controller: Any) -> None:
-        """Gives the controller to all actions that have `set_controller`."""
-        if (copies := self._own.get("exported_copies")) is not None:  # the last of all: others may end training
+        """Passes the controller to all actions that have `set_controller`."""
+        if (copies := self._own.get("exported_copies")) is not None:  # after all others, which may stop training
             for actions in (controller.train_actions, controller.eval_actions):
                 actions.append(_function(copies))
-        for action in (*self._own.values(), *self._made, *controller.train_actions, *controller.eval_actions):
+        for action in (*self._own.values(), *self._actions, *controller.train_actions, *controller.eval_actions):
             if hasattr(action, "set_controller"):
                 action.set_controller(controller)
 
     def state(self) -> tuple[State, dict[str, Any]]:
-        """Returns what the actions have to remember."""
+        """Returns the state of the actions."""
         arrays: State = {}
         metas = {name: action.get_state() for name, action in self._own.items()}
         for name, listed in self._lists.items():
@@ -114,13 +113,13 @@ class ConfiguredActions(Hook):
         """Checks that listed actions of the same names are the same.
 
         Raises:
-          UsageError: They are others; says which.
+          UsageError: They are not; names the differences.
         """
         for name, listed in self._lists.items():
             listed.check(meta.get(name, {}))
 
     def restore(self, arrays: State, meta: Mapping[str, Any]) -> None:
-        """Continues from what `state` returned, as far as it is still configured."""
+        """Restores what `state` returned, as far as it is still configured."""
         for name, action in self._own.items():
             if name in meta:
                 action.set_state(meta[name])
@@ -133,7 +132,7 @@ class ConfiguredActions(Hook):
         if exporter is None and not config.keep_best:
             return []
         metrics.require_known(trainer, metric, KEY)
-        if exporter is None:  # which checkpoints are the best, each evaluation has to say
+        if exporter is None:  # every evaluation must have the metric by which checkpoints are kept
             return [_function(lambda logs: metrics.value_of(logs, metric, KEY))]
         self._own["best_checkpoint"] = exporter
         return [_function(lambda logs: exporter.maybe_export_checkpoint(trainer, logs, trainer.global_step))]
@@ -143,7 +142,7 @@ class ConfiguredActions(Hook):
             return []
         key = "trainer.early_stopping.metric"
         if mode != "train_and_eval":
-            reason = f"but mode '{mode}' does not evaluate on its way"
+            reason = f"but mode '{mode}' does not evaluate during training"
             raise UsageError(reason, key=key, received=config.metric, remedy="use train_and_eval, or remove it")
         metrics.require_known(trainer, config.metric, key)
         stopping = EarlyStopping(config.metric, config.mode, config.patience, config.min_delta, key)
@@ -155,50 +154,50 @@ _NOTHING: Mapping[str, Any] = {"names": [], "actions": {}}
 
 
 class _ListedActions:
-    """What the actions of a list remember, over all attempts of a run.
+    """The state of the actions of a list, over all attempts of a run.
 
-    The list cannot change when a run is resumed unless the user allows it. Then those that are still listed continue,
-    and the others start from scratch.
+    The list cannot change when a run is resumed unless the user allows it. Then the actions that are still listed are
+    restored, and the others start from scratch.
 
     Args:
-      key: Where they are listed, such as `trainer.eval_actions`.
-      entries: What is listed there.
-      actions: What was made of it.
-      place: Where their arrays are in a checkpoint.
+      key: The key of the list, such as `trainer.eval_actions`.
+      entries: The entries of the list.
+      actions: The actions created from them.
+      place: The prefix of their arrays in a checkpoint.
     """
 
     def __init__(self, key: str, entries: Sequence[Any], actions: Sequence[Any], place: str) -> None:
         self._key = key
         # The names alone: arguments may hold secrets.
         self._names = [entry if isinstance(entry, str) else str(entry["_target_"]) for entry in entries]
-        self._memory = CallbackState(owners(actions), f"{place}/{key}")
+        self._state = CallbackState(owners(actions), f"{place}/{key}")
 
     def state(self) -> tuple[State, dict[str, Any]]:
-        """Returns arrays, and what else is to be remembered; nothing where nothing is listed."""
-        arrays, actions = self._memory.state()
+        """Returns arrays, and names and states of the actions; nothing if the list is empty."""
+        arrays, actions = self._state.state()
         return arrays, {"names": self._names, "actions": actions} if self._names else {}
 
     def check(self, meta: Mapping[str, Any]) -> None:
         """Checks that actions of the same names are the same.
 
         Raises:
-          UsageError: They are others; says which.
+          UsageError: They are not; names the differences.
         """
         saved = meta or _NOTHING
         if saved["names"] == self._names:
-            self._memory.check(saved["actions"])
+            self._state.check(saved["actions"])
 
     def restore(self, arrays: State, meta: Mapping[str, Any]) -> None:
-        """Continues from what `state` returned, as far as it is still listed."""
+        """Restores what `state` returned, as far as it is still listed."""
         saved = meta or _NOTHING
         if saved["names"] == self._names:
-            self._memory.restore(arrays, saved["actions"])
-        elif anew := self._memory.restore_known(arrays, saved["actions"]):
-            logger.warning("%s has changed: %s starts from scratch", self._key, ", ".join(anew))
+            self._state.restore(arrays, saved["actions"])
+        elif new := self._state.restore_known(arrays, saved["actions"]):
+            logger.warning("%s has changed: %s starts from scratch", self._key, ", ".join(new))
 
 
 def _function(action: Callable[[Any], Any]) -> Action:
-    """Returns an action that is nothing but a function: the controller looks for no state of its own in it."""
+    """Returns a plain function that calls an action, so that the controller does not save its state a second time."""
 
     def act(logs: Mapping[str, Any]) -> None:
         action(logs)

@@ -1,7 +1,7 @@
-"""Metrics by name, and which of two values is the better one.
+"""Metrics by name, and their comparison.
 
-`a|b` is the metric `b` inside `a`, for evaluations whose logs are nested. A value that is not finite is never better
-than another, and of two equal ones the older stays the best.
+`a|b` is the metric `b` inside `a`, for nested logs. A value that is not finite is never better than another, and of two
+equal values the older one stays the best.
 """
 
 import math
@@ -13,7 +13,7 @@ from everstep.loop.trainer import Trainer
 from everstep.types import CLOCKS
 
 TIMES = CLOCKS
-"""What logs hold beside metrics; no two runs agree on them."""
+"""Names in logs that are not metrics; no two runs agree on them."""
 
 
 def value_of(logs: Mapping[str, Any], name: str, key: str) -> float:
@@ -22,12 +22,12 @@ def value_of(logs: Mapping[str, Any], name: str, key: str) -> float:
     Args:
       logs: The logs of an evaluation.
       name: The metric's name, or `a|b`.
-      key: Where the name was said, such as `trainer.best_checkpoint_eval_metric`.
+      key: The key that specifies the name, such as `trainer.best_checkpoint_eval_metric`.
 
     Raises:
-      UsageError: There is none of that name; lists those there are.
+      UsageError: The logs have no such metric; lists those they have.
     """
-    value: Any = logs.get(name)  # a name of its own may have the sign in it
+    value: Any = logs.get(name)  # a plain name may contain `|`
     if value is None:
         value = logs
         for part in name.split("|"):
@@ -41,18 +41,18 @@ def value_of(logs: Mapping[str, Any], name: str, key: str) -> float:
 def unknown(name: str, key: str, known: list[str]) -> UsageError:
     """Returns the error for a metric that evaluations do not have."""
     listed = ", ".join(sorted(known)) or "none"
-    return UsageError(f"there is no metric {name!r}; those of the evaluation: {listed}", key=key)
+    return UsageError("is not a metric of the evaluation", key=key, received=name, remedy=f"choose one of: {listed}")
 
 
 def names(logs: Mapping[str, Any]) -> list[str]:
-    """Returns the names of all metrics in the logs, `a|b` for those inside others."""
+    """Returns the names of all metrics in the logs, `a|b` for nested ones."""
     return [name for name, _ in _leaves(logs)]
 
 
 def scalars(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the metrics in JSON's terms, nested as they are; those that are not finite as text that `float` reads.
+    """Returns the metrics as JSON values, nested as they are; those that are not finite as strings that `float` reads.
 
-    What is not one number, such as an image, is left out.
+    Values that are not one number, such as images, are skipped.
     """
     kept = {name: value for name, value in logs.items() if name not in TIMES}
     found = {name: scalars(value) if isinstance(value, Mapping) else _number(value) for name, value in kept.items()}
@@ -60,7 +60,7 @@ def scalars(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_better(value: float, best: float | None, higher: bool, by: float = 0.0) -> bool:
-    """Whether a value is better than the best so far, by more than `by`; None is no best so far."""
+    """Whether a value is better than the best so far by more than `by`; None if there is no best yet."""
     if not math.isfinite(value):
         return False
     return best is None or (value - best > by if higher else best - value > by)
@@ -69,13 +69,13 @@ def is_better(value: float, best: float | None, higher: bool, by: float = 0.0) -
 def best_at(
     step: int | None, saved: float | None, found: float | None, found_at: int | None, higher: bool
 ) -> float | None:
-    """Returns the best that a run which goes on from a checkpoint knows of.
+    """Returns the best value of a run that resumes from a checkpoint.
 
     Args:
-      step: The checkpoint's; None if nobody knows it.
-      saved: The best as the checkpoint has it.
-      found: The best as a file has it, which may be newer.
-      found_at: The step of that; if it is a later one, an attempt that was killed got there, and the run will again.
+      step: The step of the checkpoint; None if it is unknown.
+      saved: The best value in the checkpoint.
+      found: The best value in a file, which may be newer.
+      found_at: The step of that value; if it is later than the checkpoint, it will be repeated, so it is ignored.
       higher: Whether a higher value is better.
     """
     if step is None or found is None or found_at is None or found_at > step:
@@ -84,7 +84,7 @@ def best_at(
 
 
 def known_names(trainer: Any) -> list[str] | None:
-    """Returns the names that the logs of a trainer's evaluations will have; None where only an evaluation can say."""
+    """Returns the names of the logs of a trainer's evaluations; None if they are unknown before an evaluation."""
     engine = getattr(trainer, "engine", None)
     usual = getattr(type(trainer), "evaluate", None) is Trainer.evaluate
     if engine is None or not usual or trainer.task.aggregates or "validation" not in engine.windows:
@@ -96,7 +96,7 @@ def require_known(trainer: Any, name: str, key: str) -> None:
     """Refuses, before the first step, a metric that no evaluation will have.
 
     Raises:
-      UsageError: It is none of them; lists those there are.
+      UsageError: Evaluations have no such metric; lists those they have.
     """
     known = known_names(trainer)
     if known is not None and name not in known:
@@ -112,7 +112,7 @@ def _leaves(logs: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 
 def _number(value: Any) -> int | float | str | None:
-    if isinstance(value, int):  # the number of an epoch, say
+    if isinstance(value, int):  # such as the number of an epoch
         return value
     try:
         number = float(value)

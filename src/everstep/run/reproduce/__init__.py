@@ -1,6 +1,5 @@
-"""Reproduce: a run is done again from its record, and compared with it bit by bit.
+"""Reproduce: a run is repeated from its record, and compared with it bit by bit.
 
-`evidence.py` reads what a run left; `repeating.py` says how it is done again, `process.py` does it; `outcome.py` finds
-where the two part, `causes.py` why; `verdict.py` says it. `trials.py` does it once more, or with the code of the record
-(`recorded_code.py`), where that tells more; `project_copy.py` keeps a project untouched meanwhile.
+`evidence.py` reads what a run has left on disk; `repetition.py` repeats it in another process; `comparison.py` finds
+the first difference and its cause; `reproducing.py` is the entry point, and repeats a run again where that tells more.
 """

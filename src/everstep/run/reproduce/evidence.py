@@ -1,4 +1,4 @@
-"""What a run has left that can be compared: its record, its configuration, its logged numbers, its weights."""
+"""What a run has left on disk for a comparison: its record, configuration, logged numbers and weights."""
 
 import contextlib
 import csv
@@ -20,9 +20,9 @@ from everstep.run.record import LOGGED, Record, damage, read
 from everstep.types import CLOCKS
 
 Numbers = dict[int, dict[str, str]]
-"""The rows of `history.csv` by step: a name with its number, as it is spelled there."""
+"""The rows of `history.csv` by step: names with their numbers, as text."""
 
-_TIMES = ("_seconds", "_per_second")  # what the names of measured times end with: no two runs agree in them
+_TIMES = ("_seconds", "_per_second")  # suffixes of measured times, which differ between any two runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Evidence:
     """A run as it is on disk.
 
     Attributes:
-      directory: Its run directory.
-      record: Its `run.json`; with all packages under `environment.installed`, where they are known.
-      config: The values of the configuration that it was trained with, as nested dictionaries.
-      numbers: Every number that it logged.
+      directory: The run directory.
+      record: The content of `run.json`; with all packages under `environment.installed`, if they are known.
+      config: The configuration that the run was trained with, as nested dictionaries.
+      numbers: Every logged number.
     """
 
     directory: Path
@@ -42,20 +42,24 @@ class Evidence:
     numbers: Numbers
 
     def steps(self) -> list[int]:
-        """Returns the steps whose weights can be told: those with a checkpoint or a digest in the record."""
-        saved = [int(path.parent.name) for path in self._checkpoints.glob(f"*/{manifest.NAME}") if _is_step(path)]
+        """Returns the steps whose weights are known: those with a checkpoint or a digest in the record."""
+        saved = [
+            int(path.parent.name)
+            for path in self._checkpoints.glob(f"*/{manifest.NAME}")
+            if path.parent.name.isdecimal()
+        ]
         ended = [self.record["step"]] if self.record["weights_digest"] else []
-        return sorted({*saved, *ended, *map(int, self._noted)})
+        return sorted({*saved, *ended, *map(int, self._recorded)})
 
     def weights(self, step: int) -> str | None:
-        """Returns the digest of the weights after a step; None where nobody knows it any more."""
+        """Returns the digest of the weights after a step; None if it is unknown."""
         if self.record["weights_digest"] and step == self.record["step"]:
             return str(self.record["weights_digest"])
-        noted = self._noted.get(str(step))
-        return str(noted) if noted else self.saved_weights(step)
+        digest = self._recorded.get(str(step))
+        return str(digest) if digest else self.saved_weights(step)
 
     def saved_weights(self, step: int) -> str | None:
-        """Returns the digest of the weights in a checkpoint, every byte of which is as it was written; else None."""
+        """Returns the digest of the weights in an undamaged checkpoint; None if there is none."""
         path = self._checkpoints / str(step)
         try:
             manifest.verify(path)
@@ -64,7 +68,7 @@ class Evidence:
             return None
 
     def code_changes(self) -> Path | None:
-        """Returns the patch that makes the run's code of its commit; None where it is gone, or not what it was."""
+        """Returns the patch between the commit and the run's code; None if it is missing, or was modified."""
         path = self.directory / CODE_DIFF
         kept = path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest()
         return path if kept and kept == self.record["code"].get("changes") else None
@@ -74,21 +78,21 @@ class Evidence:
         return self.directory / "checkpoints"
 
     @property
-    def _noted(self) -> dict[str, Any]:
-        """The digests that the record has of steps on the way, where it has any."""
-        noted = self.record.get("states")
-        return {name: told for name, told in noted.items() if name.isdecimal()} if isinstance(noted, dict) else {}
+    def _recorded(self) -> dict[str, Any]:
+        """The digests of earlier steps in the record, by step."""
+        states = self.record.get("states")
+        return {name: found for name, found in states.items() if name.isdecimal()} if isinstance(states, dict) else {}
 
 
 def examine(directory: Path) -> Evidence:
-    """Reads what a run has left.
+    """Reads a run directory.
 
     Raises:
-      UsageError: It is no run directory, or its configuration is gone.
+      UsageError: It is not a run directory, or its configuration is missing.
     """
-    record, directory = read(directory), directory.absolute()  # Orbax takes no other paths
+    record, directory = read(directory), directory.absolute()  # Orbax needs absolute paths
     if wrong := damage(record):
-        raise UsageError(f"{str(directory / 'run.json')!r} is damaged: {wrong} is not what it should be")
+        raise UsageError(f"is damaged: {wrong} is missing or has the wrong type", key=str(directory / "run.json"))
     packages = read_requirements(directory)
     record["environment"] = {**record["environment"], **({"installed": packages} if packages else {})}
     return Evidence(directory, record, _config(directory), _numbers(directory / "history.csv", record))
@@ -96,11 +100,12 @@ def examine(directory: Path) -> Evidence:
 
 def _config(directory: Path) -> dict[str, Any]:
     """Returns the configuration of the newest checkpoint: `config.yaml` may have been edited since."""
-    for step in sorted((p for p in directory.glob("checkpoints/*") if p.name.isdecimal()), key=_number, reverse=True):
+    steps = [int(path.name) for path in directory.glob("checkpoints/*") if path.name.isdecimal()]
+    for step in sorted(steps, reverse=True):
         try:
-            text = arrays.read_meta(step)["extra"]["attempt"]["config"]
+            text = arrays.read_meta(directory / "checkpoints" / str(step))["extra"]["attempt"]["config"]
             return dict(dialect.load(text))
-        except Exception:  # of Orbax whatever it finds; the file says it as well
+        except Exception:  # Orbax raises many kinds of errors; config.yaml has it, too
             continue
     return stored_config(directory / "config.yaml")
 
@@ -109,20 +114,21 @@ def stored_config(path: Path) -> dict[str, Any]:
     """Returns the values in a configuration file of a run.
 
     Raises:
-      UsageError: It is gone, or no configuration.
+      UsageError: It is missing, or not a configuration.
     """
     try:
         tree = dialect.load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise UsageError(f"the configuration {str(path)!r} cannot be read: {reason}") from None
+        raise UsageError(f"the configuration cannot be read: {reason}", key=str(path)) from None
     if not isinstance(tree, dict):
-        raise UsageError(f"the configuration {str(path)!r} is empty: put back what the run was trained with")
+        remedy = "restore the file that the run was trained with"
+        raise UsageError("the configuration is empty", key=str(path), remedy=remedy)
     return tree
 
 
 def _numbers(path: Path, record: Record) -> Numbers:
-    """Returns the rows of the history; with the last belong the numbers of a test, which the record alone has."""
+    """Returns the rows of the history; the last one also gets the numbers of a test, which are only in the record."""
     found = {int(row["step"]): {name: cell for name, cell in row.items() if _counts(name, cell)} for row in _rows(path)}
     tested = {name: repr(value) for name, value in record["metrics"].get("test", {}).items()}
     tested |= _logged(path.with_name(LOGGED))
@@ -132,10 +138,10 @@ def _numbers(path: Path, record: Record) -> Numbers:
 
 
 def _logged(path: Path) -> dict[str, str]:
-    """Returns what a task logged itself, at steps of its own: all of it counts when the run has ended."""
+    """Returns the numbers that a task logged itself, at steps of its own."""
     found = {}
     for line in path.read_text("utf-8", "replace").splitlines() if path.is_file() else ():
-        with contextlib.suppress(ValueError, TypeError):  # a line that a kill has cut
+        with contextlib.suppress(ValueError, TypeError):  # a line that a kill has truncated
             step, name, value = json.loads(line)
             if _counts(name, value):
                 found[f"{name} (logged at {step})"] = value
@@ -149,16 +155,8 @@ def _rows(path: Path) -> list[dict[str, str]]:
         with open(path, encoding="utf-8", newline="") as file:
             return [row for row in csv.DictReader(file) if (row.get("step") or "").isdecimal()]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"the numbers of the run, {str(path)!r}, cannot be read: {error}") from error
+        raise UsageError(f"the logged numbers cannot be read: {error}", key=str(path)) from error
 
 
 def _counts(name: str | None, cell: str | None) -> bool:
     return bool(name and cell) and name not in ("step", *CLOCKS) and not str(name).endswith(_TIMES)
-
-
-def _is_step(path: Path) -> bool:
-    return path.parent.name.isdecimal()
-
-
-def _number(path: Path) -> int:
-    return int(path.name)

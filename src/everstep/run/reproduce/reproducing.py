@@ -1,4 +1,4 @@
-"""The way in: a run becomes a verdict."""
+"""`reproduce`: repeats a run, compares, and returns a verdict; `compare_runs` compares two existing runs."""
 
 import contextlib
 import dataclasses
@@ -9,13 +9,36 @@ from pathlib import Path
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.run.environment import code_version, environment
-from everstep.run.reproduce import data_here, repeating
-from everstep.run.reproduce.causes import causes
+from everstep.run.reproduce.comparison import (
+    CODE,
+    HARDWARE,
+    PACKAGE,
+    RANDOMNESS,
+    UNRECORDED,
+    Cause,
+    Outcome,
+    Verdict,
+    causes,
+    changed_files,
+    compare,
+    judge,
+    missing_files,
+)
 from everstep.run.reproduce.evidence import Evidence, examine, stored_config
-from everstep.run.reproduce.trials import Trials
-from everstep.run.reproduce.verdict import Verdict, judge
+from everstep.run.reproduce.repetition import (
+    CodeUnavailable,
+    NotRepeatable,
+    code_folder,
+    create_repetition,
+    is_component_run,
+    python_path,
+    restore_code,
+    run_repetition,
+)
 
 _MOST_STEPS = 12
+_UNCERTAIN = (CODE, PACKAGE, HARDWARE, RANDOMNESS)
+_UNTRIED = "the code of the record cannot be tried"
 
 
 def reproduce(
@@ -25,20 +48,20 @@ def reproduce(
     show: bool = True,
     project: storage.PathLike | None = None,
 ) -> Verdict:
-    """Does a run again from its record, and compares the weights and every logged number.
+    """Repeats a run from its record, and compares the weights and every logged number.
 
         verdict = reproduce("runs/mnist-local-5f2c7a90b1", steps=100)
         print(*verdict.lines(), sep="\\n")
 
     Args:
       run: The run directory.
-      steps: How far to go: a part of the proof at a part of the price. Compared is what the run has kept up to there.
-      model_dir: Where to do it; by default in a temporary directory, of which nothing is left.
-      show: Whether people are to see how far it is.
-      project: The folder of the code; by default that of a flow's or a component's run, else the current folder.
+      steps: The number of steps to repeat, for a cheaper, partial proof. Only steps that the run has kept are compared.
+      model_dir: The directory for the repetition; by default a temporary one.
+      show: Whether to print the progress.
+      project: The folder of the code; by default that of a flow's or a component's run, else the working directory.
 
     Raises:
-      UsageError: It is no run, has not ended, or its code or data is gone; says what could be checked still.
+      UsageError: It is not a run, has not ended, or its code or data is missing; tells what could be checked.
     """
     directory = Path(run)
     original = _original(directory)
@@ -46,62 +69,64 @@ def reproduce(
     with _place(model_dir) as (into, spare):
         code = Path.cwd()
         try:
-            code = repeating.code_folder(directory, original, None if project is None else Path(project))
+            code = code_folder(directory, original, None if project is None else Path(project))
             found = Trials(directory, original, code, into, spare, upto, show).verdict()
-        except repeating.Missing as missing:
+        except NotRepeatable as missing:
             raise UsageError(
-                f"{str(run)!r} cannot be done again: {missing}; {_still_known(original, code)}"
+                f"cannot be repeated: {missing}; {_still_known(original, code)}", key=str(run)
             ) from missing
         return found if upto in (None, steps) else found.explained(f"--steps {steps}: {_checkable(original)}")
 
 
 def compare_runs(run: storage.PathLike, other: storage.PathLike, steps: int | None = None) -> Verdict:
-    """Compares a run with another that is there already, as `reproduce` does; nothing is run.
+    """Compares two existing runs as `reproduce` does; runs nothing.
 
     Raises:
-      UsageError: One of them is no run, or has nothing to compare.
+      UsageError: One of them is not a run, or has nothing to compare.
     """
     original, again = _original(Path(run), ended=False), _original(Path(other), ended=False)
     upto = _last_step(original, steps)
     if upto is None:
-        _last_step(again, None)  # one that did not finish is no whole one to compare with
+        _last_step(again, None)  # refuses a run that did not finish
     elif again.record["step"] < upto:
         raise UsageError(
-            f"{str(again.directory)!r} is at step {again.record['step']} (it is {again.record['status']!r}), which is "
-            f"before step {upto}: --steps {again.record['step']} compares what there is"
+            f"is at step {again.record['step']} (status {again.record['status']!r}), before step {upto}",
+            key=str(again.directory),
+            remedy=f"--steps {again.record['step']} compares the common part",
         )
     return judge(original, again, upto)
 
 
 def _original(run: Path, ended: bool = True) -> Evidence:
-    component = repeating.is_component_run(run)
+    component = is_component_run(run)
     found = examine(run / "training" if component else run)
     if component and (run / "exported" / "export.json").is_file():
         code = storage.read_json(run / "exported" / "export.json").get("code")
         found = dataclasses.replace(found, record={**found.record, "code": code or found.record["code"]})
     if ended and found.record["status"] != "finished" and not found.record["step"]:
-        raise UsageError(f"{str(run)!r} has done no step (it is {found.record['status']!r}): nothing to reproduce")
+        raise UsageError(f"has done no step (status {found.record['status']!r})", key=str(run), remedy="train it first")
     return found
 
 
 def _last_step(original: Evidence, steps: int | None) -> int | None:
-    """Returns where to end: the last step, not beyond `steps`, of which the run has kept something; None: at its end.
+    """Returns the last step up to `steps` that the run has logged or saved; None for its end.
 
     Raises:
-      UsageError: It has kept nothing up to there, or it did not end by itself and nobody said how far to go.
+      UsageError: There is no such step, or the run did not finish and `steps` is not specified.
     """
     if steps is None:
         if original.record["status"] != "finished":
             raise UsageError(
-                f"{str(original.directory)!r} did not finish (it is {original.record['status']!r} at step "
-                f"{original.record['step']}): --steps {original.record['step']} reproduces what there is"
+                f"did not finish (status {original.record['status']!r} at step {original.record['step']})",
+                key=str(original.directory),
+                remedy=f"--steps {original.record['step']} reproduces what it has done",
             )
         return None
     if steps < 1:
-        raise UsageError(f"--steps: received {steps}, must be at least 1")
+        raise UsageError("must be at least 1", key="--steps", received=steps)
     known = [step for step in _steps(original) if step <= steps]
     if not known:
-        raise UsageError(f"--steps {steps}: the run has kept nothing of any step up to there; {_checkable(original)}")
+        raise UsageError("the run has kept no earlier step", key="--steps", received=steps, remedy=_checkable(original))
     return max(known)
 
 
@@ -119,24 +144,24 @@ def _checkable(original: Evidence) -> str:
 
 @contextlib.contextmanager
 def _place(model_dir: storage.PathLike | None) -> Iterator[tuple[Path, Path]]:
-    """Yields where to do it, and a folder for what a second time takes, which is always a temporary one."""
+    """Yields the directory of the repetition, and a temporary folder for further repetitions."""
     with tempfile.TemporaryDirectory(prefix="everstep-reproduce-", ignore_cleanup_errors=True) as folder:
         if model_dir is None:
             yield Path(folder, "again"), Path(folder)
             return
         target = Path(model_dir).absolute()
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise UsageError(f"--model-dir {model_dir}: it is not empty: name a new directory, nothing is overwritten")
+            raise UsageError("is not empty", key="--model-dir", received=str(model_dir), remedy="use a new directory")
         yield target, Path(folder)
 
 
 def _still_known(original: Evidence, code: Path) -> str:
-    """Returns, on a line, what can be said of a run that cannot be done again."""
-    here = {**environment(), "settings": original.record["environment"].get("settings")}  # it would get those
+    """Returns, on one line, what can be checked of a run that cannot be repeated."""
+    here = {**environment(), "settings": original.record["environment"].get("settings")}  # a repetition would use them
     now = {**original.record, "environment": here, "code": code_version(code)}
     with contextlib.suppress(UsageError):
         config = stored_config(original.directory / "config.yaml")
-        found = [*data_here.gone(original, code), *causes(original.record, now, original.config, config)]
+        found = [*missing_files(original, code), *causes(original.record, now, original.config, config)]
         different = [str(cause) for cause in found]
         return f"checked without it: {_kept(original)}; {'; '.join(different) or 'packages and hardware are the same'}"
     return f"checked without it: {_kept(original)}"
@@ -146,5 +171,121 @@ def _kept(original: Evidence) -> str:
     step, recorded = original.record["step"], original.record["weights_digest"]
     stored = original.saved_weights(step)
     if stored is None or recorded is None:
-        return f"the weights after step {step} are not kept whole"
+        return f"the weights after step {step} are missing or damaged"
     return f"the weights kept of step {step} {'are' if stored == recorded else 'are not'} those of the record"
+
+
+@dataclasses.dataclass(frozen=True)
+class Trials:
+    """Repeats a run until the cause of a difference is known: once, if all agrees, up to three times if not.
+
+    Attributes:
+      run: The path of the run, as the user specified it.
+      original: What the run has left.
+      code: The folder of its code.
+      into: The directory for the first repetition; it must not exist.
+      spare: A folder for further repetitions.
+      upto: The last step to compare; None for all.
+      show: Whether to print the progress.
+    """
+
+    run: Path
+    original: Evidence
+    code: Path
+    into: Path
+    spare: Path
+    upto: int | None
+    show: bool
+
+    def verdict(self) -> Verdict:
+        """Repeats the run with the current code, and determines why the two differ, if they do.
+
+        Raises:
+          NotRepeatable: The run cannot be repeated.
+        """
+        try:
+            again = self._repeat("again", self.upto)
+        except NotRepeatable as failure:
+            return self._failing_here(failure)
+        found = judge(self.original, again, self.upto)
+        if found.identical or found.cause is None or found.cause.kind not in _UNCERTAIN or not found.outcome.difference:
+            return found
+        if found.cause.kind == CODE:
+            return self._with_other_code(found, again)
+        return self._twice(found, again, recorded=False)
+
+    def _failing_here(self, failure: NotRepeatable) -> Verdict:
+        """Determines the cause of a repetition that fails: changed data, or changed code."""
+        if data := changed_files(self.original, self.code):
+            outcome = Outcome(_here(failure), None, 0, None)
+            return Verdict(outcome, data[0], tuple(data[1:]), str(self.original.directory), str(self.into))
+        now = {**self.original.record, "code": code_version(self.code), "environment": environment()}
+        changed = [cause for cause in causes(self.original.record, now, {}, {}) if cause.kind == CODE]
+        if not changed or missing_files(self.original, self.code):  # a commit may have the data, too
+            raise failure
+        try:
+            again = self._repeat("recorded", self.upto, recorded=True)
+        except CodeUnavailable as error:
+            raise NotRepeatable(f"{failure}; {_UNTRIED}: {error}") from error
+        except NotRepeatable:
+            raise failure from None
+        found = judge(self.original, again, self.upto)
+        if found.outcome.difference:
+            raise failure
+        outcome = dataclasses.replace(found.outcome, difference=_here(failure))
+        found = dataclasses.replace(found, outcome=outcome)
+        return found.explained("with the code of the record it is identical", changed[0])
+
+    def _with_other_code(self, found: Verdict, again: Evidence) -> Verdict:
+        """Repeats the run with the recorded code: if that agrees, the code is the cause."""
+        step = found.outcome.step
+        try:
+            former = self._repeat("recorded", step, recorded=True)
+        except (CodeUnavailable, NotRepeatable) as error:
+            return self._twice(found.explained(f"{_UNTRIED}: {error}"), again, recorded=False)
+        if not compare(self.original, former, step).difference:
+            return found.explained("with the code of the record it is identical")
+        rest = judge(self.original, former, step)
+        others = (*rest.others, *([found.cause] if found.cause else ()))
+        rest = dataclasses.replace(rest, others=others, again=found.again)
+        return self._twice(rest.explained("with the code of the record it differs as well"), former, recorded=True)
+
+    def _twice(self, found: Verdict, again: Evidence, recorded: bool) -> Verdict:
+        """Repeats the run once more: if the repetitions differ, it is random; if not, there is another cause."""
+        step = found.outcome.step
+        try:
+            second = self._repeat("twice", step, recorded=recorded)
+        except NotRepeatable as error:
+            return found.explained(f"a second time, {error}")
+        itself = compare(again, second, step).difference
+        if itself:
+            what = "done twice with the same code, data, packages, hardware and seed, it differs from itself"
+            return found.explained(f"twice: {itself}", Cause(RANDOMNESS, what))
+        note = "done twice, it is the same both times"
+        if found.cause is not None and found.cause.kind == RANDOMNESS:
+            what = "code, data, packages, hardware and seed are the same as far as recorded: something else is not"
+            return found.explained(note, Cause(UNRECORDED, what))
+        return found.explained(note)
+
+    def _repeat(self, name: str, until: int | None, recorded: bool = False) -> Evidence:
+        code, path = self.code, ""
+        place = self.into if name == "again" else self.spare / name
+        if recorded:
+            files = self.spare / f"{name}-code"
+            code = restore_code(self.original, self.code, files)
+            path = python_path(self.code, files)
+        repetition = create_repetition(self.run, self.original, place, code)
+        try:
+            run_repetition(repetition, self.show, until, path)
+        except NotRepeatable as error:  # the user does not know the temporary folder
+            raise NotRepeatable(str(error).replace(str(repetition.folder), str(self.code))) from error
+        version = self.original.record["code"] if recorded else code_version(self.code)
+        try:
+            found = examine(repetition.result)
+        except UsageError as error:
+            raise NotRepeatable(f"the repetition left no run: {error}") from error
+        return dataclasses.replace(found, record={**found.record, "code": version})
+
+
+def _here(failure: NotRepeatable) -> str:
+    return f"its start: here {failure}"

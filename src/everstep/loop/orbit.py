@@ -1,32 +1,103 @@
-"""Objects that only have `train(num_steps)` and `evaluate(num_steps)`, as orbit's users write them.
+"""What programs written for orbit and TF Model Garden pass: other argument names and orders, and plain trainers.
 
-What such an object keeps in its attributes is its state: models, optimizers, metrics, Keras and TensorFlow variables.
+orbit's users write objects that only have `train(num_steps)` and `evaluate(num_steps)`. What such an object keeps in
+its attributes is its state: models, optimizers, metrics, Keras and TensorFlow variables.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 import keras
 import numpy as np
 
+from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.engine import state as states
 from everstep.engine.custom_loops import tensorflow_variables
 from everstep.errors import UsageError
+from everstep.tracking.tensorboard import TensorBoardTracker
+from everstep.tracking.tracker import Tracker
 from everstep.types import Logs, State
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
-def joined(trainer: Any, evaluator: Any, global_step: Any, strategy: Any) -> tuple[Any, Any]:
-    """Returns a trainer and an evaluator as a controller needs them; those that can tell their state stay as they are.
+
+def accepts_model_garden_order(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Makes a function accept Model Garden's order, too: `(strategy or None, task, mode, params, model_dir, …)`."""
+    order = ("distribution_strategy", "task", "mode", "params", "model_dir", "run_post_eval", "save_summary")
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if args and (args[0] is None or hasattr(args[0], "scope")):
+            named = dict(zip(order, args, strict=False))
+            return function(*args[len(order) :], **{**named, **kwargs})  # type: ignore[arg-type]
+        return function(*args, **kwargs)
+
+    return call
+
+
+def checkpointer_from(checkpointer: Checkpointer | None, orbit: dict[str, Any]) -> Checkpointer | None:
+    """Returns the checkpointer of a `Controller`, passed as `checkpointer` or as `checkpoint_manager`.
+
+    Args:
+      checkpointer: The argument of that name.
+      orbit: All arguments that only orbit's Controller has.
+
+    Raises:
+      UsageError: Both are passed, or something that everstep does not support.
+      TypeError: orbit's Controller has no such argument either.
+    """
+    orbit = dict(orbit)
+    orbit.pop("enable_async_checkpointing", None)  # checkpoints are always written in the background
+    for name in ("summary_manager", "eval_summary_manager"):
+        if orbit.pop(name, None) is not None:
+            raise UsageError("is not supported", key=name, remedy="pass summary_dir=… or tracker=…")
+    manager = orbit.pop("checkpoint_manager", None)
+    if orbit:
+        raise TypeError(f"Controller() got an unexpected keyword argument {next(iter(orbit))!r}")
+    if manager is None:
+        return checkpointer
+    if checkpointer is not None:
+        raise UsageError("is another name for checkpointer", key="checkpoint_manager", remedy="pass one of them")
+    if not isinstance(manager, Checkpointer):
+        reason = f"expected a Checkpointer, received a {type(manager).__name__}"
+        remedy = "everstep.checkpoint.orbax.OrbaxCheckpointer(directory) is one"
+        raise UsageError(reason, key="checkpoint_manager", remedy=remedy)
+    return manager
+
+
+def tracker_from(tracker: Tracker | None, summary_dir: Any, eval_summary_dir: Any) -> Tracker | None:
+    """Returns the tracker of a `Controller`: the one passed, or one that writes TensorBoard events as orbit does.
+
+    Raises:
+      UsageError: Both a tracker and a directory are passed.
+    """
+    if summary_dir is None and eval_summary_dir is None:
+        return tracker
+    if tracker is not None:
+        raise UsageError("creates a tracker, and one is passed", key="summary_dir", remedy="pass one of them")
+    folder = os.path.abspath(summary_dir if summary_dir is not None else eval_summary_dir)
+    return TensorBoardTracker(
+        folder,
+        validation_subdir="validation" if eval_summary_dir is None else os.path.abspath(eval_summary_dir),
+        train_subdir=".",
+    )
+
+
+def with_state(trainer: Any, evaluator: Any, global_step: Any, strategy: Any) -> tuple[Any, Any]:
+    """Returns a trainer and an evaluator whose state can be saved; plain ones are wrapped in a `PlainTrainer`.
 
     Args:
       trainer: Has `train`, or is None.
       evaluator: Has `evaluate`, or is None; may be the same object.
-      global_step: The variable that counts steps; None where the object has a `global_step` itself.
-      strategy: In whose scope they run; None for none.
+      global_step: The variable that counts steps; None where the object itself has a `global_step`.
+      strategy: The strategy in whose scope they run, or None.
 
     Raises:
-      UsageError: An object needs neither of the last two, or does not say which step it is at.
+      UsageError: `global_step` or `strategy` is passed and not needed, or a plain object has no step.
     """
     if hasattr(evaluator if trainer is None else trainer, "state"):
         for name, value in {"global_step": global_step, "strategy": strategy}.items():
@@ -40,14 +111,14 @@ def joined(trainer: Any, evaluator: Any, global_step: Any, strategy: Any) -> tup
 
 
 class PlainTrainer:
-    """Makes a trainer and an evaluator that know nothing of states into one object whose state can be saved.
+    """A plain trainer and a plain evaluator as one object whose state can be saved.
 
     Args:
-      holders: The objects in whose attributes the state is.
+      holders: The objects whose attributes hold the state.
       trainer: Has `train`, or is None.
       evaluator: Has `evaluate`, or is None.
       global_step: The variable that counts steps; None where one of the objects has a `global_step`.
-      strategy: In whose scope they run; None for none.
+      strategy: The strategy in whose scope they run, or None.
     """
 
     def __init__(self, holders: list[Any], trainer: Any, evaluator: Any, global_step: Any, strategy: Any) -> None:
@@ -57,7 +128,8 @@ class PlainTrainer:
         self._global_step = global_step
         if global_step is None and self._counter is None:
             raise UsageError(
-                f"{type(holders[0]).__name__} does not say at which step it is",
+                "does not count its steps",
+                key=type(holders[0]).__name__,
                 remedy="give it a global_step, or pass Controller(global_step=optimizer.iterations)",
             )
 
@@ -78,7 +150,7 @@ class PlainTrainer:
             return dict(_flat(self._evaluator.evaluate(num_steps)))
 
     def window_logs(self) -> Logs:
-        """Returns none: what an earlier attempt trained was logged by it."""
+        """Returns no logs: an earlier attempt has logged what it trained."""
         return {}
 
     def state(self, into: State | None = None) -> tuple[State, dict[str, Any]]:
@@ -88,7 +160,7 @@ class PlainTrainer:
         return arrays, {"step": self.global_step}
 
     def restore(self, state: State, meta: dict[str, Any]) -> None:
-        """Continues from what `state` returned; all of it to train, what is held here to evaluate only.
+        """Restores what `state` returned: all of it for training, for evaluation only what the objects hold.
 
         Raises:
           UsageError: It does not fit; nothing was changed.
@@ -99,9 +171,10 @@ class PlainTrainer:
         shapes = [key for key in set(here) & set(given) if tuple(here[key].shape) != tuple(given[key].shape)]
         if missing or unexpected or shapes:
             raise UsageError(
-                f"the checkpoint does not fit what {type(self._holders[0]).__name__} holds (missing in it: "
-                f"{_listed(missing)}; unknown here: {_listed(unexpected)}; of another shape: {_listed(shapes)})",
-                remedy="build model and optimizer before, optimizer.build(model.trainable_variables)",
+                f"the checkpoint does not fit its variables (not in the checkpoint: {_listed(missing)}; only in the "
+                f"checkpoint: {_listed(unexpected)}; with another shape: {_listed(shapes)})",
+                key=type(self._holders[0]).__name__,
+                remedy="build the model and the optimizer first: optimizer.build(model.trainable_variables)",
             )
         for key, variable in here.items():
             variable.assign(given[key].astype(str(keras.backend.standardize_dtype(variable.dtype))))
@@ -109,7 +182,7 @@ class PlainTrainer:
             self._counter.global_step = int(meta["step"])  # type: ignore[union-attr]
 
     def _variables(self) -> dict[str, Any]:
-        """Returns the variables in the objects' attributes by key; slots of optimizers after what they serve."""
+        """Returns the variables in the objects' attributes by key; optimizers come last, after what they update."""
         attributes = {name: value for holder in self._holders for name, value in sorted(vars(holder).items())}
         ordered = sorted(attributes.items(), key=lambda item: isinstance(item[1], keras.Optimizer))
         others = {} if self._global_step is None else {"global_step": self._global_step}
