@@ -142,7 +142,7 @@ SECTION_KEY = re.compile(r"(?<![\w./{])(?:trainer|task|runtime)\.[a-z]\w*")
 WITHOUT_ENTRY_POINT = {
     "cli/request.py": "an example of an override",
     "config/layers.py": "an example of an override",
-    "loop/actions/ema_checkpointing.py": "actions are listed in configurations",
+    "loop/actions/weights.py": "actions are listed in configurations",
     "run/checkpoint_selection.py": "an option of the command line",
     "task/multitask/task.py": "several tasks are trained from configurations",
 }

@@ -229,7 +229,7 @@ def test_what_such_files_say_is_what_holds():
         ({"optimizer": {"sgd": {"nmae": "SGD"}}}, "optimizer.sgd.nmae: received .*, unknown key"),
         ({"name": "mine"}, "optimizer_config.name: received .*, unknown key"),
         ({"optimizer": {"adamw": {"include_in_weight_decay": 3}}}, r"received 3, expected list\[str\] \| None"),
-        ({"optimizer": {"type": "sgd_torch"}}, "received 'sgd_torch', unknown type.*your own optimizer must be registered"),
+        ({"optimizer": {"type": "sgd_torch"}}, "received .sgd_torch., unknown type.*must be registered"),
     ],
 )
 def test_what_is_wrong_in_such_files_stays_an_error(tree, message):
