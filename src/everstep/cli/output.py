@@ -45,7 +45,7 @@ def quiet(loads_keras: bool = True) -> Iterator[None]:
     """Holds standard error back within the block; at its end writes all of it but the backends' start-up messages.
 
     If the block fails, everything is written, as it may say why. Keep the block short: what is held comes late.
-    With `TF_CPP_MIN_LOG_LEVEL` at 0 nothing is held back; 1 is what JAX sets when it is imported, and processes inherit.
+    With `TF_CPP_MIN_LOG_LEVEL` at 0 nothing is held back; at 1 it is: JAX sets that when it is imported.
 
     Args:
       loads_keras: Whether the block loads Keras, which a line on a terminal announces.

@@ -51,7 +51,9 @@ def test_fast_dev_run_names_what_fails(command):
     assert err == "everstep: error: --fast-dev-run: build failed: cannot fit 3 outputs\n"
     code, _, err = command("train", "tiny/line", "task.train_data.global_batch_size=99", "--fast-dev-run")
     assert code == 2
-    assert err.startswith("everstep: error: --fast-dev-run: build failed: task.train_data.global_batch_size: received 99")
+    assert err.startswith(
+        "everstep: error: --fast-dev-run: build failed: task.train_data.global_batch_size: received 99"
+    )
 
 
 def test_learning_rate(command, tmp_path):
