@@ -408,7 +408,7 @@ def _removable(name: str) -> Overview:
     run = Overview(path, listable(removal.check(path)), newest(path))
     if run.submission is not None and run.submission.state in ("queued", "active"):
         raise UsageError(
-            f"is {run.state}", key="DIR", received=name, remedy=f"end it first: {run.submission.how_to_end}"
+            f"is {run.state}", key="DIR", received=name, remedy=f"end it first: {run.submission.stop_command}"
         )
     return run
 

@@ -248,9 +248,7 @@ class _Watched:
         self._by_name = {name_of(run): self._by_name.get(name_of(run), WatchedRun()) for run in found}
         for run in found:
             self._by_name[name_of(run)].update(run)
-        queued = any(
-            run.submission is not None and run.submission.record.get("engine") != "background" for run in found
-        )
+        queued = any(run.submission is not None and run.submission.executor != "background" for run in found)
         self.pause = _PAUSE_REMOTE if queued or is_url(self._place) else _PAUSE if len(found) == 1 else _PAUSE_OF_MANY
 
     def has_ended(self) -> bool:
