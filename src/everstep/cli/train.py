@@ -18,7 +18,6 @@ from everstep.config import dialect, get_task
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment_config import Mode
 from everstep.launch.supervisor import supervise
-from everstep.launch.tuner.stages import Stages
 from everstep.types import Logs
 
 app = new_app()
@@ -126,7 +125,7 @@ def _fast_dev_run(resolved: Resolved, mode: str, export: bool) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="everstep-fast-dev-run-") as folder:
             with quiet():
-                from everstep.launch.tuner.dev_run import dev_run
+                from everstep.launch.tuner.dev_run import Stages, dev_run
 
                 load_backend(resolved.params.runtime.seed)
             dev_run(
