@@ -68,5 +68,6 @@ def test_check(run, project):
 def test_a_project_without_a_catalog(run, project):
     (project / "config" / "catalog.yaml").unlink()
     (project / "config" / "local" / "catalog.yaml").unlink()
-    with pytest.raises(UsageError, match=f"there is no {project}/config/catalog.yaml"):
+    with pytest.raises(UsageError, match="does not exist: create it") as error:
         run("list")
+    assert (error.value.key, error.value.received) == ("catalog", f"{project}/config/catalog.yaml")

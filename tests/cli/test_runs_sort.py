@@ -75,7 +75,7 @@ def test_json_and_age(everstep: Any, five: None) -> None:
         (["--sort", "zz"], "known: 'accuracy', 'age', 'experiment', 'step', 'training_loss', 'validation_loss'"),
         (["--sort", ""], "--sort: received '', expected a metric"),
         (["--sort", "-"], "--sort: received '-'"),
-        (["--sort", "-step", "--descending"], "--sort -step says it already"),
+        (["--sort", "-step", "--descending"], "--sort -step means the same"),
         (["--descending"], "nothing to sort by"),
     ],
 )

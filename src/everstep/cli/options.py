@@ -72,14 +72,14 @@ AllowChange = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY", help="Resume although this key has another value than before; repeatable."),
 ]
-MaxRestarts = Annotated[int, typer.Option(metavar="N", help="Start it again, up to N times, when it dies.")]
+MaxRestarts = Annotated[int, typer.Option(metavar="N", help="Restart it, up to N times, when it dies.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 RunName = Annotated[str | None, typer.Argument(metavar="RUN_NAME", help="A folder in the project's runs/.")]
 RunNameOption = Annotated[str | None, typer.Option("--run-name", metavar="NAME", help="The run, as an option.")]
 ProjectRoot = Annotated[str, typer.Option("--project-root", metavar="DIR", help="The project.")]
 DataDir = Annotated[
-    str | None, typer.Option("--data-dir", metavar="DIR", help="The data, in place of what the config file says.")
+    str | None, typer.Option("--data-dir", metavar="DIR", help="The data, in place of the config file's.")
 ]
 ProjectBackend = Annotated[
     str | None, typer.Option("--backend", metavar="NAME", help="tensorflow, jax or torch; by default $KERAS_BACKEND.")
@@ -91,7 +91,7 @@ Project = Annotated[
 
 @dataclasses.dataclass
 class Request:
-    """What the user typed to say which experiment, with which values."""
+    """What the user typed to select an experiment and its values."""
 
     experiment: Experiment = None  # one with `=` in it is an override
     overrides: Overrides = None

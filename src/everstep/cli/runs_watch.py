@@ -165,7 +165,7 @@ class WatchedRun:
 
 
 def _overall(run: Overview) -> float | None:
-    """Returns the pace of the whole attempt, which the time left goes by."""
+    """Returns the pace of the whole attempt, from which the time left is computed."""
     left, total = run.seconds_left, run.train_steps
     return (total - run.step) / left if left and total else None
 

@@ -27,7 +27,7 @@ Words = Annotated[
     typer.Argument(metavar="RUN_NAME | -- COMMAND...", help="A folder in runs/, or any command that trains."),
 ]
 ProjectRoot = Annotated[str, typer.Option(metavar="DIR", help="The project of the run.")]
-DataDir = Annotated[str | None, typer.Option(metavar="DIR", help="The data, in place of what the config file says.")]
+DataDir = Annotated[str | None, typer.Option(metavar="DIR", help="The data, in place of the config file's.")]
 ModelDir = Annotated[str | None, typer.Option(metavar="DIR", help="The run directory of a command after --.")]
 Executor = Annotated[str, typer.Option("--engine", metavar="NAME", help="background, slurm or ray.")]
 MaxRestarts = Annotated[int, typer.Option(metavar="N", help="How often it may be restarted when it dies.")]

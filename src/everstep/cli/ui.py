@@ -42,19 +42,24 @@ def ui(
     """Show a project's runs in MLflow and TensorBoard.
 
     Prints both addresses once they answer; that of MLflow where runs are tracked already. Ctrl-C ends both. Only this
-    machine can reach them, unless --host says otherwise: whoever reaches them can read, change and delete the runs.
+    machine can reach them, unless --host is given: everybody who can may read, change and delete the runs.
     """
     root = _root(project)
     uri = checked_uri(folder_uri(root))
     if uri.startswith("http"):
-        raise UsageError(f"the runs are tracked at {without_credentials(uri)} (MLFLOW_TRACKING_URI): open that page")
+        raise UsageError(
+            "the runs are tracked on a server",
+            key="MLFLOW_TRACKING_URI",
+            received=without_credentials(uri),
+            remedy="open that page",
+        )
     for flag, number in (("--port", port), ("--tensorboard-port", tensorboard_port)):
         _require_free(host, number, flag)
     commands = {"TensorBoard": (_tensorboard(root, host, tensorboard_port), tensorboard_port)}
     if is_there(uri):
         commands = {"MLflow": (_mlflow(uri, root, host, port), port), **commands}
     else:
-        print(f"MLflow       nothing is tracked yet: a run that is makes {local_store(root)}", flush=True)
+        print(f"MLflow       nothing is tracked yet: the first tracked run creates {local_store(root)}", flush=True)
     with _stop_requests() as stops, contextlib.ExitStack() as stack:
         servers = {
             name: (stack.enter_context(_Server(name, command, root)), number)

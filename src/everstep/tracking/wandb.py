@@ -107,12 +107,12 @@ def make_target(run_id: str, experiment: str, name: str, project: str, entity: s
       UsageError: W&B's package is missing.
     """
     require_package()
-    asked = (mode or os.environ.get("WANDB_MODE", "")).lower()
+    chosen = (mode or os.environ.get("WANDB_MODE", "")).lower()
     return WandbTarget(
         run_id,
         project or os.environ.get("WANDB_PROJECT") or _NOT_IN_PROJECTS.sub("-", experiment)[:_LONGEST_PROJECT],
         entity or os.environ.get("WANDB_ENTITY", ""),
-        "offline" if asked in _OFFLINE else "online",
+        "offline" if chosen in _OFFLINE else "online",
         name,
     )
 
@@ -140,7 +140,7 @@ _EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 255}  # W&B calls a ru
 _ROWS = ("metrics", "media", "histograms")
 _INIT_SECONDS = 30.0
 _SECONDS_TO_EXIT = 10.0
-_NO_ANSWER = '{"error": "its process ended: spool/wandb.log may say why"}'
+_NO_ANSWER = '{"error": "its process ended: spool/wandb.log may have the reason"}'
 
 
 class Unavailable(Exception):
@@ -154,7 +154,7 @@ class WandbRun:
       target: The run.
       directory: The run directory.
       spool: Where the records come from.
-      finish_seconds: How long W&B may take to get the rest, when the run ends.
+      finish_seconds: How long W&B may take to receive the rest, when the run ends.
       fallback: Whether to keep files where there is no account.
 
     Attributes:
@@ -208,11 +208,11 @@ class WandbRun:
 
     def _open(self) -> None:
         target = self._target
-        asked: dict[str, Any] = {"id": target.run_id, "project": target.project, "entity": target.entity}
-        asked |= {"name": target.name, "mode": target.mode, "directory": str(self._directory)}
-        asked |= {"init_seconds": _INIT_SECONDS, "finish_seconds": self._finish_seconds, "fallback": self._fallback}
+        settings: dict[str, Any] = {"id": target.run_id, "project": target.project, "entity": target.entity}
+        settings |= {"name": target.name, "mode": target.mode, "directory": str(self._directory)}
+        settings |= {"init_seconds": _INIT_SECONDS, "finish_seconds": self._finish_seconds, "fallback": self._fallback}
         self._start()
-        answer = self._ask({"open": asked})
+        answer = self._ask({"open": settings})
         self._next_row = 0
         if answer["reason"] and self.progress.server != "offline":
             self.progress.server = "offline"
@@ -246,7 +246,7 @@ class WandbRun:
             process.stdin.flush()
             answer = json.loads(process.stdout.readline() or _NO_ANSWER)
         except (OSError, ValueError) as error:
-            answer = {"error": f"its process ended ({error}): spool/wandb.log may say why"}
+            answer = {"error": f"its process ended ({error}): spool/wandb.log may have the reason"}
         if "error" in answer:
             self.end()
             raise Unavailable(redaction.text(answer["error"]))
