@@ -50,10 +50,10 @@ def test_list(run):
 
 
 def test_show(run, project):
-    told = json.loads(run("show", "notes", "--json"))
-    assert told["path"] == "data/notes.txt"
-    assert told["bytes"] == 5
-    assert told["written in"] == f"{project}/config/catalog.yaml:1"
+    shown = json.loads(run("show", "notes", "--json"))
+    assert shown["path"] == "data/notes.txt"
+    assert shown["bytes"] == 5
+    assert shown["written in"] == f"{project}/config/catalog.yaml:1"
     assert "sha256" not in run("show", "far")
 
 
