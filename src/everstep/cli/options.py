@@ -126,17 +126,14 @@ def takes_request(*without: str) -> Callable[[Callable[..., None]], Callable[...
             command(request=request, **given)
 
         own = [p for p in inspect.signature(command).parameters.values() if p.name != "request"]
-        shared = [_parameter(name, annotation) for name, annotation in taken.items()]
-        parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *shared]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        shared = [inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in taken.items()]
+        parameters = [*(p.replace(kind=keyword) for p in own), *shared]
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {p.name: p.annotation for p in parameters}
         return call
 
     return decorate
-
-
-def _parameter(name: str, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def one_name(argument: str | None, option: str | None, command: str) -> str:

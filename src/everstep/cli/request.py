@@ -214,17 +214,16 @@ def _import_all(given: Sequence[str], stored: Sequence[tuple[Any, str]]) -> list
     for modules, origin in stored:
         for module in modules:
             if module not in names:
-                _require_allowed(module, origin)
+                try:
+                    allowed.require_module(module)
+                except UsageError as error:
+                    remedy = "; or ".join(filter(None, [error.remedy, f"pass --import {module}"]))
+                    raise UsageError(
+                        error.reason, key="imports", received=error.received, remedy=remedy, origin=origin
+                    ) from None
                 import_modules([module], f"imports in {origin}")
                 names.append(module)
     return names
-
-
-def _require_allowed(module: str, origin: str) -> None:
-    try:
-        allowed.require_module(module)
-    except UsageError as error:
-        raise UsageError(f"{error}; or pass --import {module}", key="imports", origin=origin) from None
 
 
 def import_modules(names: Iterable[str], origin: str = "--import") -> None:

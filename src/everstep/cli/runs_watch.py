@@ -100,7 +100,7 @@ class WatchedRun:
             gone=time.time() - begun if begun and is_at_work(run) else None,
             rates=self._metrics.rates if is_at_work(run) else {},
             metrics=list(self._metrics.by_name.values()),
-            saves=self._keeps_here,
+            saves=not isinstance(run, StoredRun),  # of a run in a store only the record is fetched
             checkpoint=_newest_checkpoint(self._files / "checkpoints"),
             attempts=max(1, len(attempts)),
             goodput=goodput(record).ratio if attempts else None,
@@ -138,10 +138,6 @@ class WatchedRun:
         """The directory that the loop trains in; of a project's run it is inside the run's."""
         inside = self.run.directory / "training"
         return inside if inside.is_dir() else self.run.directory
-
-    @property
-    def _keeps_here(self) -> bool:
-        return not isinstance(self.run, StoredRun)  # of what is in a store, only the record is fetched
 
     def _read_metrics(self) -> None:
         """Reads the history anew if it has changed; where there is none, the last logs that the record has."""

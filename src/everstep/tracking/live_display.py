@@ -558,12 +558,10 @@ def _values(metric: Metric) -> list[Line]:
     return [
         line_of() if train is None else line_of(("train ", Style.DIM), _number(train)),
         line_of() if validation is None else line_of(("validation ", Style.DIM), _number(validation)),
-        line_of() if best is None else _best(*best),
+        line_of()
+        if best is None
+        else line_of(("best ", Style.DIM), (value_text(best[1]), Style.GOOD), (f" at {count(best[0])}", Style.PLAIN)),
     ]
-
-
-def _best(step: int, value: float) -> Line:
-    return line_of(("best ", Style.DIM), (value_text(value), Style.GOOD), (f" at {count(step)}", Style.PLAIN))
 
 
 def _number(value: float) -> tuple[str, Style]:

@@ -138,6 +138,7 @@ def _base_url() -> str:
 
 _EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 255}  # W&B calls a run that ended with 255 killed
 _ROWS = ("metrics", "media", "histograms")
+_SENT = (*_ROWS, "params", "tags")
 _INIT_SECONDS = 30.0
 _SECONDS_TO_EXIT = 10.0
 _NO_ANSWER = '{"error": "its process ended: spool/wandb.log may have the reason"}'
@@ -183,9 +184,8 @@ class WandbRun:
             self._open()
             if self.progress.offset:
                 raise Forgotten
-        self.points_refused = self._ask({"log": [self._entry(record) for record in records if _is_shown(record)]})[
-            "known"
-        ]
+        entries = [self._entry(record) for record in records if record["type"] in _SENT]
+        self.points_refused = self._ask({"log": entries})["known"]
         if records and records[-1].get("status") in _EXIT_CODES and self._is_last(records[-1]):
             self._ask({"finish": _EXIT_CODES[records[-1]["status"]]})
             self.end(_SECONDS_TO_EXIT)
@@ -273,10 +273,6 @@ class WandbRun:
 def spool_of(model_dir: storage.PathLike) -> Spool:
     """Returns the spool of a run directory for W&B."""
     return Spool(Path(model_dir).resolve() / "spool", "wandb")
-
-
-def _is_shown(record: Record) -> bool:
-    return record["type"] in (*_ROWS, "params", "tags")
 
 
 _SECONDS_TO_COMPLETE_A_FILE = 60.0

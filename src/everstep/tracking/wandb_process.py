@@ -47,7 +47,7 @@ class WandbProcess:
         import wandb
 
         reason = ""
-        if request["mode"] == "online" and not _has_account(wandb):
+        if request["mode"] == "online" and not wandb.login(prompt=False):
             if not request["fallback"]:
                 return {"error": "no API key: wandb login, or set WANDB_API_KEY"}
             request = {**request, "mode": "offline"}
@@ -153,10 +153,6 @@ def _nested(values: dict[str, Any]) -> dict[str, Any]:
             inner = inner.setdefault(parent, {})
         inner[leaf] = value
     return tree
-
-
-def _has_account(wandb: Any) -> bool:
-    return bool(wandb.login(prompt=False))
 
 
 def _protocol() -> tuple[TextIO, TextIO]:
