@@ -50,7 +50,7 @@ class Run:
 
     def says(self, *words: str) -> list[bytes]:
         """What a command prints about the run."""
-        done = subprocess.run([EVERSTEP, *words, str(self.directory)], capture_output=True, check=True, timeout=60)
+        done = subprocess.run([EVERSTEP, *words, str(self.directory)], capture_output=True, check=True, timeout=300)
         return [done.stdout, done.stderr]
 
 
@@ -93,7 +93,7 @@ def train(place: Path, *words: str) -> Run:
     place.mkdir()
     command = [EVERSTEP, "train", "leaky", *REQUEST, "--backend=jax", "--model-dir=run", *words]
     command += ["trainer.tracking.jsonl=true"]
-    done = subprocess.run(command, cwd=place, env=prepare(place), capture_output=True, timeout=240)
+    done = subprocess.run(command, cwd=place, env=prepare(place), capture_output=True, timeout=300)
     return Run(place / "run", done.returncode, done.stdout, done.stderr)
 
 
@@ -139,7 +139,7 @@ def test_no_secret_reaches_a_sink(runs: dict[str, Run], sink: str, name: str) ->
     assert leaks(content) == []
 
 
-def test_what_is_no_secret_stays(runs: dict[str, Run]) -> None:
+def test_other_values_are_kept(runs: dict[str, Run]) -> None:
     task = load_file(runs["good"].directory / "config.yaml")["task"]
     assert (task["num_tokens"], task["cls_token"], task["notes"]) == (8192, "CLASSIFY-0", ["***", "***"])
     services = task["services"]
@@ -215,7 +215,7 @@ print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child i
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    """What is said to each wrong request, and to one for the configuration."""
+    """The output of each wrong request, and of a printed configuration."""
     place = tmp_path_factory.mktemp("wrong")
     environment = prepare(place)
     for name, text in FILES.items():
@@ -227,7 +227,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
         requests[name] = ["config", "leaky", *REQUEST, "--backend=jax", *words]
     (place / "requests.json").write_text(json.dumps([*requests.values()]))
     done = subprocess.run(
-        [sys.executable, "-c", ANSWER], cwd=place, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", ANSWER], cwd=place, env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     outputs = [[(place / f"{number}.{kind}").read_bytes() for kind in (1, 2)] for number in range(len(requests))]
@@ -292,7 +292,7 @@ def test_a_callback_remembers_no_secret() -> None:
     assert state.get({})["attributes"] == {"best": 0.5}
 
 
-def test_a_run_with_secrets_can_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_secrets_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Marks and references in the stored configuration are no changes; anything else still is."""
     monkeypatch.setattr(redaction, "_memory", Memory())
     for name, value in ENVIRONMENT.items():

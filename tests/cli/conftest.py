@@ -1,4 +1,4 @@
-"""Two ways to run a command: in this process, for what needs no Keras, and as a user does."""
+"""Two ways to run a command: in this process, where Keras is not needed, and as a user does."""
 
 import dataclasses
 import os
@@ -48,7 +48,7 @@ def shell(tmp_path: Path) -> Command:
     def run(*words: str, **extra: str) -> Outcome:
         command = [str(Path(sys.executable).with_name("everstep")), *words]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment | extra, capture_output=True, text=True, timeout=120
+            command, cwd=tmp_path, env=environment | extra, capture_output=True, text=True, timeout=300
         )
         return Outcome(done.returncode, done.stdout, done.stderr)
 

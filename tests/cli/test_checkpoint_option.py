@@ -94,8 +94,8 @@ def test_an_average_is_asked(run: Path, tmp_path: Path) -> None:
     words = ("predict", str(run), "--checkpoint", "4,12", "--input", str(tmp_path / "in.npz"))
     assert main((*words, "--output", str(tmp_path / "out.csv"))) == 0
     with open(tmp_path / "out.csv", encoding="utf-8", newline="") as file:
-        told = [int(row["prediction"]) for row in csv.DictReader(file)]
-    assert told == answers(averaged(run, 4, 12), images).argmax(axis=1).tolist()
+        predicted = [int(row["prediction"]) for row in csv.DictReader(file)]
+    assert predicted == answers(averaged(run, 4, 12), images).argmax(axis=1).tolist()
 
 
 def test_an_average_is_exported(run: Path, tmp_path: Path, capsys: Any) -> None:
@@ -138,14 +138,14 @@ def test_an_export_of_an_export(run: Path, tmp_path: Path, capsys: Any, monkeypa
 
 @pytest.mark.parametrize("command", ["eval", "export"])
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("wanted", "message"),
     [("6", "has no step 6: there are: 4, 8, 12"), ("4,4", "a step counts once"), ("newest", "expected a step, best")],
 )
-def test_what_is_refused(run: Path, command: str, wanted: str, said: str, capsys: Any) -> None:
+def test_bad_checkpoints(run: Path, command: str, wanted: str, message: str, capsys: Any) -> None:
     capsys.readouterr()
     assert main((command, str(run), "--checkpoint", wanted)) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
 
 

@@ -50,10 +50,10 @@ def test_list(run):
 
 
 def test_show(run, project):
-    told = json.loads(run("show", "notes", "--json"))
-    assert told["path"] == "data/notes.txt"
-    assert told["bytes"] == 5
-    assert told["written in"] == f"{project}/config/catalog.yaml:1"
+    shown = json.loads(run("show", "notes", "--json"))
+    assert shown["path"] == "data/notes.txt"
+    assert shown["bytes"] == 5
+    assert shown["written in"] == f"{project}/config/catalog.yaml:1"
     assert "sha256" not in run("show", "far")
 
 
@@ -68,5 +68,6 @@ def test_check(run, project):
 def test_a_project_without_a_catalog(run, project):
     (project / "config" / "catalog.yaml").unlink()
     (project / "config" / "local" / "catalog.yaml").unlink()
-    with pytest.raises(UsageError, match=f"there is no {project}/config/catalog.yaml"):
+    with pytest.raises(UsageError, match="does not exist: create it") as error:
         run("list")
+    assert (error.value.key, error.value.received) == ("catalog", f"{project}/config/catalog.yaml")

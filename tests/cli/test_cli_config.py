@@ -153,8 +153,8 @@ def test_lists_tables_and_new_keys(everstep: Any) -> None:
 
 
 def test_what_is_printed_can_be_read_again(everstep: Any) -> None:
-    odd = 'task.name="a # b: c\\n\\té"'
-    first = everstep("config", "mnist/local", odd, f"{OPTIMIZER}.type=adamw", "--backend=jax")
+    special = 'task.name="a # b: c\\n\\té"'
+    first = everstep("config", "mnist/local", special, f"{OPTIMIZER}.type=adamw", "--backend=jax")
     Path("again.yaml").write_text(first.out)
     again = everstep("config", "--config-file=again.yaml")
     assert dialect.load(again.out) == dialect.load(first.out)

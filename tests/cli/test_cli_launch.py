@@ -9,14 +9,14 @@ import pytest
 def test_a_command_is_run_with_its_own_options_and_restarted(shell: Any, tmp_path: Any) -> None:
     script = "import os, sys; print(sys.argv[1:]); os.mkdir('once'); sys.exit(3)"
     outcome = shell("launch", "--max_restarts=1", "--backoff", "0.01", "--", sys.executable, "-c", script, "--a_b=1")
-    assert outcome.code == 1, "it cannot make the directory twice"
+    assert outcome.code == 1, "it cannot create the directory twice"
     assert outcome.out == "['--a_b=1']\n['--a_b=1']\n"
     assert "everstep: the command ended with exit code 3; restart 1 of 1 in 0.01 s" in outcome.err
-    assert "everstep: giving up: it may be restarted 1 times, and was" in outcome.err
+    assert "everstep: giving up: the limit of 1 restarts (--max-restarts) is reached" in outcome.err
     assert "  | FileExistsError" in outcome.err
 
 
-def test_its_exit_code_is_the_commands(everstep: Any) -> None:
+def test_the_exit_code_is_that_of_the_command(everstep: Any) -> None:
     assert everstep("launch", "--", sys.executable, "-c", "raise SystemExit(2)").code == 2
     assert everstep("launch", "true").code == 0
 
@@ -28,7 +28,10 @@ def test_its_exit_code_is_the_commands(everstep: Any) -> None:
         (["--max-restarts", "some", "--", "true"], "Invalid value for '--max-restarts'"),
         (["--max-restarts=-1", "--", "true"], "--max-restarts: received -1, must be 0 or more"),
         (["--backoff=inf", "--", "true"], "--backoff: received inf"),
-        (["--", "no-such-program"], "cannot start 'no-such-program': No such file or directory"),
+        (
+            ["--", "no-such-program"],
+            "COMMAND: received 'no-such-program', cannot be started: No such file",
+        ),
         (["python", "--flag"], "No such option: --flag"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The command line itself: help, its speed, other tools' spellings, exit codes."""
+"""The command line itself: help and its speed, flags of other tools, exit codes."""
 
 import os
 import subprocess
@@ -31,9 +31,9 @@ def test_every_command_explains_itself_with_an_example(everstep: Any, name: str)
 
 def test_every_command_of_a_command_has_an_example(everstep: Any) -> None:
     groups = {name: getattr(commands.load(name), "commands", {}) for name in commands.COMMANDS}
-    asked = [(group, name) for group, below in groups.items() for name in below]
-    assert {("runs", "compare"), ("runs", "watch"), ("runs", "rm"), ("tune", "batch-size")} <= set(asked)
-    for words in asked:
+    found = [(group, name) for group, below in groups.items() for name in below]
+    assert {("runs", "compare"), ("runs", "watch"), ("runs", "rm"), ("tune", "batch-size")} <= set(found)
+    for words in found:
         assert "Example: everstep " in everstep(*words, "--help").out, words
 
 
@@ -44,19 +44,24 @@ def test_every_backend_is_named(everstep: Any, name: str) -> None:
 
 
 def test_help_is_fast_and_loads_no_backend() -> None:
+    """Compared with a process that only imports typer, so that it holds on a slow machine, too."""
     script = f"""if True:
         import sys
         from everstep.cli.main import main
         code = main(["--help"])
         sys.exit(code or ", ".join(m for m in {HEAVY!r} if m in sys.modules) or 0)"""
+    assert _processor_seconds(script) < 3 * _processor_seconds("import typer")
+
+
+def _processor_seconds(script: str) -> float:
+    """Returns the least processor time of several runs, which other work on the machine hardly changes."""
     seconds = []
     for _ in range(4):
-        # In processor time, which other work on the machine does not change; alone, the clock shows no more.
         begin = os.times()
         subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
         end = os.times()
         seconds.append(end.children_user + end.children_system - begin.children_user - begin.children_system)
-    assert min(seconds) < 0.3
+    return min(seconds)
 
 
 def test_version(everstep: Any) -> None:
@@ -98,7 +103,7 @@ def test_exit_codes(everstep: Any, monkeypatch: Any, error: Any, code: int, text
 
 
 def test_a_bug_shows_where_it_is_in_the_users_code(everstep: Any, monkeypatch: Any) -> None:
-    """The first line says what happened; frames of libraries are there for who wants them."""
+    """The first line is the error; frames of libraries are shown with --traceback."""
     monkeypatch.setattr(experiments.config, "load_entry_points", lambda: 1 / 0)
     outcome = everstep("experiments")
     assert outcome.code == 1

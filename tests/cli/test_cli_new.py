@@ -68,7 +68,7 @@ def test_an_empty_folder_is_filled(everstep, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("new", "full"), "exists and is not empty"),
         (("new", "full/file"), "exists and is not empty"),
@@ -80,12 +80,12 @@ def test_an_empty_folder_is_filled(everstep, tmp_path):
         (("new", "numpy"), "is the name of an installed package"),
     ],
 )
-def test_bad_input_is_one_line_and_nothing_is_written(everstep, tmp_path, words, told):
+def test_bad_input_is_one_line_and_nothing_is_written(everstep, tmp_path, words, message):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("mine")
     done = everstep(*words)
     assert done.code == 2
-    assert told in done.err
+    assert message in done.err
     assert done.err.count("\n") == 1
     assert made(tmp_path) == {"full/file"}
 
@@ -93,9 +93,9 @@ def test_bad_input_is_one_line_and_nothing_is_written(everstep, tmp_path, words,
 def test_the_program_of_a_new_flow_runs_before_it_is_installed(everstep, tmp_path):
     assert everstep("new", str(tmp_path / "fresh-one")).code == 0
     program = str(tmp_path / "fresh-one" / "train.py")
-    for words, said in (
+    for words, message in (
         (("--task", "Nobody"), "there is no task 'Nobody'"),
         (("-m", "a=1,2"), "-m: a sweep over several"),
     ):
         done = subprocess.run([sys.executable, program, *words], cwd=tmp_path, capture_output=True, text=True)
-        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr

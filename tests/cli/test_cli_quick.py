@@ -1,4 +1,4 @@
-"""Quick looks from the command line: what the flags set, what they refuse, and the real thing as a user calls it."""
+"""Quick looks from the command line: what the flags set, and what they refuse."""
 
 import re
 from pathlib import Path
@@ -33,12 +33,21 @@ def test_flags_are_layers_over_the_configuration(everstep):
         (["--overfit-batches", ""], "--overfit-batches: received '', expected a value"),
         (["--overfit-batches", "x"], "trainer.overfit_batches: received 'x', expected int"),
         (["--sanity-eval=-1"], "trainer.sanity_validation_steps: received -1, must be at least 0"),
-        (["--sanity-eval", "2", "--mode", "train"], "--sanity-eval 2 and --mode train"),
-        (["--limit-eval", "2", "--overfit-batches", "1"], "--limit-eval 2 and --overfit-batches 1"),
-        (["--fast-dev-run", "--max-restarts", "2"], "--fast-dev-run and --max-restarts 2"),
-        (["--fast-dev-run", "--overfit-batches", "2"], "--fast-dev-run and --overfit-batches 2"),
-        (["--fast-dev-run", "--limit-train", "2"], "--fast-dev-run and --limit-train 2"),
-        (["--fast-dev-run", "--mode", "eval"], "--fast-dev-run and --mode eval: there is nothing to train"),
+        (
+            ["--sanity-eval", "2", "--mode", "train"],
+            "--mode: received 'train', does not train and evaluate, which --sanity-eval needs",
+        ),
+        (
+            ["--limit-eval", "2", "--overfit-batches", "1"],
+            "--limit-eval: received '2', has no effect with --overfit-batches",
+        ),
+        (["--fast-dev-run", "--max-restarts", "2"], "--max-restarts: received 2, has no effect with --fast-dev-run"),
+        (
+            ["--fast-dev-run", "--overfit-batches", "2"],
+            "--overfit-batches: received '2', has no effect with --fast-dev-run",
+        ),
+        (["--fast-dev-run", "--limit-train", "2"], "--limit-train: received '2', has no effect with --fast-dev-run"),
+        (["--fast-dev-run", "--mode", "eval"], "--mode: received 'eval', does not train, which --fast-dev-run needs"),
         (["--fast-dev-run", "--mode", "dance"], "mode: received 'dance', unknown mode"),
     ],
 )

@@ -48,12 +48,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(project: Path) -> tuple[int, str, str]:
-    """The run, trained once, in the spelling that its users know; how it ended."""
+    """Trains the run once, with options in their older spelling; returns exit code and output."""
     return everstep(project, "run", "--run_name=a", f"--backend={BACKEND}", "--data_dir=datasets/mnist")
 
 
 @pytest.mark.backend
-def test_a_run_says_means_and_where_to_look(project: Path, done: tuple[int, str, str]) -> None:
+def test_a_run_prints_means_and_files(project: Path, done: tuple[int, str, str]) -> None:
     code, out, err = done
     assert code == 0, err
     table, files = out.split("\n\n")
@@ -156,7 +156,7 @@ SLOW = """
 @pytest.mark.full
 @pytest.mark.backend
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_asked_to_end_and_run_again(tmp_path: Path, project: Path, how: int, code: int) -> None:
+def test_stopped_and_resumed(tmp_path: Path, project: Path, how: int, code: int) -> None:
     write_source(tmp_path, models=MODELS + SLOW)
     folder = write_run(tmp_path, epochs=4, data_dir=str(project / "datasets" / "mnist"))
     process = start(tmp_path, "run", "a", KERAS_BACKEND=BACKEND)

@@ -86,7 +86,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("backend", ["jax", pytest.param("tensorflow", marks=pytest.mark.full)])
-def test_bad_requests_that_only_keras_can_tell(tmp_path: Path, backend: str) -> None:
+def test_bad_requests_that_need_keras(tmp_path: Path, backend: str) -> None:
     here = Path(__file__).parent
     words = {name: [*case[0], "--import=tiny_experiments", f"--backend={backend}"] for name, case in BAD.items()}
     script = f"""if True:
@@ -109,20 +109,20 @@ CHATTER = b"I0000 00:00:17.1 12 port.cc:153] oneDNN custom operations are on.\n"
 
 def load_noisily() -> None:
     with quiet():
-        os.write(2, CHATTER + b"a word of the user's\n")
+        os.write(2, CHATTER + b"a line of the user\n")
 
 
-def test_quiet_drops_only_chatter(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_drops_only_startup_messages(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     load_noisily()
-    assert capfd.readouterr().err == "a word of the user's\n"
+    assert capfd.readouterr().err == "a line of the user\n"
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")  # the user wants to see it
     load_noisily()
     assert capfd.readouterr().err.encode().startswith(CHATTER)
 
 
-def test_a_terminal_says_what_is_loading(tmp_path: Path) -> None:
-    """Once, and before it is loaded: that takes seconds."""
+def test_a_terminal_shows_what_is_loading(tmp_path: Path) -> None:
+    """The line is printed once, before the loading, which takes seconds."""
     program = """
 from everstep.cli.output import quiet
 from tests.servers.terminal import Terminal
@@ -141,9 +141,7 @@ def load_and_fail() -> None:
         raise ImportError
 
 
-def test_quiet_keeps_what_may_explain_a_failure(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quiet_keeps_messages_of_a_failure(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     with pytest.raises(ImportError):
         load_and_fail()

@@ -1,4 +1,4 @@
-"""`everstep ui`: both pages answer on this machine alone, and end together."""
+"""`everstep ui`: both pages answer, on this machine only, and end together."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def project(folder):
 
 def answers(port):
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://127.0.0.1:{port}", timeout=20) as page:
+    with opener.open(f"http://127.0.0.1:{port}", timeout=300) as page:
         return page.status == 200
 
 
@@ -49,7 +49,7 @@ def test_both_pages_answer_and_end_together(tmp_path):
         assert all(map(answers, ports))
     finally:
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
         process.stdout.close()
     assert all(map(is_closed, ports))
 
@@ -69,7 +69,7 @@ def test_outside_a_project(everstep):
     assert "no project in" in done.err
 
 
-def test_looking_makes_no_store(everstep, tmp_path, monkeypatch):
+def test_the_pages_create_no_store(everstep, tmp_path, monkeypatch):
     """TensorBoard is opened, and MLflow is not: an empty store would hide runs that are tracked elsewhere later."""
     opened = []
 
@@ -83,8 +83,8 @@ def test_looking_makes_no_store(everstep, tmp_path, monkeypatch):
         def __exit__(self, *error):
             pass
 
-        def wait(self, address, asked):
-            asked.append(signal.SIGINT)
+        def wait(self, address, stops):
+            stops.append(signal.SIGINT)
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setattr(ui, "_Server", Server)
@@ -94,7 +94,7 @@ def test_looking_makes_no_store(everstep, tmp_path, monkeypatch):
             "ui", "--project", str(root), "--port", str(free_port()), "--tensorboard-port", str(free_port())
         )
         assert done.code == 0
-        assert f"nothing is tracked yet: a run that is makes {root / 'mlflow.db'}" in done.out
+        assert f"nothing is tracked yet: the first tracked run creates {root / 'mlflow.db'}" in done.out
         assert not list(root.rglob("*.db"))
         (root / "mlflow.db").touch()
         done = everstep(
@@ -112,4 +112,6 @@ def test_every_entry_point_has_the_same_store(tmp_path, monkeypatch):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mlflow.db").touch()
     former = f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}"
-    assert default_uri(tmp_path / "runs" / "mlp-1") == tracking_uri(tmp_path) == former, "as earlier versions made it"
+    assert default_uri(tmp_path / "runs" / "mlp-1") == tracking_uri(tmp_path) == former, (
+        "as earlier versions created it"
+    )

@@ -1,4 +1,4 @@
-"""What a training program of one's own asks for, beyond what examples/train.py shows."""
+"""What a training program of the user's own needs, beyond what examples/train.py shows."""
 
 import types
 
@@ -19,7 +19,7 @@ def flags(**values):
     return types.SimpleNamespace(experiment="mnist/local", **values)
 
 
-def test_later_ones_win(tmp_path):
+def test_later_files_and_overrides_win(tmp_path):
     files = []
     for number in (1, 2):
         files.append(str(tmp_path / f"{number}.yaml"))
@@ -37,7 +37,7 @@ def test_an_override_wins_over_the_tpu_flag_which_counts_only_if_given(tmp_path)
     assert last.runtime.tpu == "last"
 
 
-def test_what_is_returned_is_locked_unless_asked_otherwise():
+def test_the_configuration_is_locked_unless_disabled():
     with pytest.raises(UsageError, match="locked"):
         program.parse_configuration(flags()).trainer.train_steps = 7
     program.parse_configuration(flags(), lock_return=False).trainer.train_steps = 7
@@ -53,7 +53,7 @@ def test_params_yaml_repeats_the_configuration_and_holds_no_secret(tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(DECLINED))
-def test_a_flag_that_is_not_offered_says_what_is_instead(name):
+def test_a_declined_flag_names_the_replacement(name):
     own = absl_flags.FlagValues()
     program.define_declined(own)
     own(["train.py"])  # not given, they do nothing
@@ -61,7 +61,7 @@ def test_a_flag_that_is_not_offered_says_what_is_instead(name):
         own(["train.py", f"--{name}=x"])
 
 
-def test_what_gin_was_used_for_is_written_with_the_mode_in_its_name(tmp_path):
+def test_the_operative_gin_config_is_written(tmp_path):
     @gin.configurable(module="test_program")
     def programmed_area(width=1):
         return width
@@ -96,16 +96,16 @@ def test_options_in_place_of_flags(tmp_path):
         program.parse_configuration(options(tf_data_service="here"))
 
 
-def test_keys_that_the_experiment_does_not_have_are_left_out_where_that_is_asked_for(tmp_path, caplog):
+def test_unknown_keys_are_skipped_without_strict_override(tmp_path, caplog):
     file = tmp_path / "newer.yaml"
     file.write_text("trainer: {train_steps: 7, newer: {a: 1}}\nextra: 1\nruntime: {num_packs: 3}\n")
     with pytest.raises(UsageError, match="trainer.newer: received .*, unknown key"):
         program.parse_configuration(options(config_file=[str(file)]))
     lenient = options(config_file=[str(file)], params_override="trainer.other=2", strict_override=False)
     assert program.parse_configuration(lenient).trainer.train_steps == 7
-    left_out = "skipped keys that the experiment does not have"
-    assert f"newer.yaml: {left_out}: trainer.newer, extra, runtime.num_packs" in caplog.text
-    assert f"override 'trainer.other=2': {left_out}: trainer.other" in caplog.text
+    skipped = "skipped keys that the experiment does not have"
+    assert f"newer.yaml: {skipped}: trainer.newer, extra, runtime.num_packs" in caplog.text
+    assert f"override 'trainer.other=2': {skipped}: trainer.other" in caplog.text
     with pytest.raises(UsageError, match="trainer.train_steps: received 'x'"):
         program.parse_configuration(options(params_override="trainer.train_steps=x", strict_override=False))
 

@@ -66,7 +66,7 @@ def test_side_by_side(two: Any) -> None:
     assert "data.train.0.shape" not in rows
     assert rows["validation loss, last"] == ["0.4 @300", "0.2 @300 *"]
     assert rows["validation loss, best"] == ["0.3 @200", "0.2 @300 *"]
-    assert rows["validation accuracy, best"] == ["0.8 @200", "0.8 @200"], "as good: nobody is better"
+    assert rows["validation accuracy, best"] == ["0.8 @200", "0.8 @200"], "equal values: neither is better"
     assert rows["train accuracy, last"] == ["nan @300", "nan @300"]
     assert rows["train loss, last"] == ["0.5 @300", "0.5 @300"], "a torn line does not count"
     assert not [key for key in rows if "learning_rate" in key or "best_accuracy" in key]
@@ -157,7 +157,7 @@ def test_without_matplotlib(two: Any, monkeypatch: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["runs/a"], "received 1, a comparison needs two runs or more"),
         (["runs/a", "runs/../runs/a/"], "is named twice"),
@@ -171,12 +171,12 @@ def test_without_matplotlib(two: Any, monkeypatch: Any) -> None:
         ([], "Missing argument"),
     ],
 )
-def test_what_is_refused(two: Any, words: list[str], said: str) -> None:
+def test_bad_requests(two: Any, words: list[str], message: str) -> None:
     for name, text in (("damaged", "{"), ("odd", '{"id": "x", "step": "many"}')):
         Path(name).mkdir()
         Path(name, "run.json").write_text(text)
     Path("dir.png").mkdir()
     outcome = two("runs", "compare", *words)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
-    assert said in outcome.err
+    assert message in outcome.err
     assert not Path("runs/a/reports").exists()

@@ -77,8 +77,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("name", "said"), REFUSED.items())
-def test_what_is_refused(everstep: Any, name: str, said: str) -> None:
+@pytest.mark.parametrize(("name", "message"), REFUSED.items())
+def test_refused_directories(everstep: Any, name: str, message: str) -> None:
     made("runs/a"), made("project"), made("outer"), made("outer/inner/deep"), made("damaged")
     Path("empty").mkdir()
     Path("link").symlink_to("runs/a")
@@ -86,7 +86,7 @@ def test_what_is_refused(everstep: Any, name: str, said: str) -> None:
     Path("damaged/run.json").write_text("{")
     outcome = everstep("runs", "rm", "runs/a", name, "--yes", "--force")
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
-    assert said in outcome.err
+    assert message in outcome.err
     assert Path("runs/a/run.json").exists(), "what is fine goes only with the rest"
 
 
@@ -100,7 +100,7 @@ def test_a_run_that_is_trained_is_left_alone(everstep: Any) -> None:
     assert "runs/a/.lock.json" in everstep("runs", "rm", "runs/a", "--yes").err
     (run / ".lock.json").unlink()
     with RunLock(run), pytest.raises(ValueError, match="is being trained by process"):
-        removal.remove(run)  # somebody has begun since it was looked at
+        removal.remove(run)  # another process has begun since it was checked
     assert (run / "run.json").exists()
     assert everstep("runs", "rm", "runs/a", "--yes").code == 0
 
@@ -166,16 +166,16 @@ def test_a_kill_in_the_middle_leaves_no_half_run(everstep: Any) -> None:
 
 def test_nobody_to_ask(everstep: Any, monkeypatch: Any) -> None:
     made("runs/a")
-    with open(os.devnull, encoding="utf-8") as nobody:
-        monkeypatch.setattr(sys, "stdin", nobody)
+    with open(os.devnull, encoding="utf-8") as empty:
+        monkeypatch.setattr(sys, "stdin", empty)
         outcome = everstep("runs", "rm", "runs/a")
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     assert "--yes" in outcome.err
     assert Path("runs/a").exists()
 
 
-@pytest.mark.parametrize(("answer", "goes"), [(b"y\n", True), (b"\n", False), (b"\x04", False)])
-def test_a_person_is_asked(tmp_path: Path, answer: bytes, goes: bool) -> None:
+@pytest.mark.parametrize(("answer", "removed"), [(b"y\n", True), (b"\n", False), (b"\x04", False)])
+def test_the_prompt(tmp_path: Path, answer: bytes, removed: bool) -> None:
     """On a real terminal; only a yes removes."""
     run = made(str(tmp_path / "runs" / "a"))
     master, terminal = pty.openpty()
@@ -187,8 +187,8 @@ def test_a_person_is_asked(tmp_path: Path, answer: bytes, goes: bool) -> None:
         stderr=subprocess.PIPE,
     ) as process:
         os.write(master, answer)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     os.close(master), os.close(terminal)
     assert b"Remove this run for good? [y/N]" in err
     assert process.returncode == 0
-    assert (b"removed runs/a" in out, b"nothing is removed" in out, run.exists()) == (goes, not goes, not goes)
+    assert (b"removed runs/a" in out, b"nothing is removed" in out, run.exists()) == (removed, not removed, not removed)

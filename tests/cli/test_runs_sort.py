@@ -69,20 +69,20 @@ def test_json_and_age(everstep: Any, five: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--sort", "acuracy"], "--sort: received 'acuracy', no run has such a metric: did you mean 'accuracy'?"),
         (["--sort", "zz"], "known: 'accuracy', 'age', 'experiment', 'step', 'training_loss', 'validation_loss'"),
         (["--sort", ""], "--sort: received '', expected a metric"),
         (["--sort", "-"], "--sort: received '-'"),
-        (["--sort", "-step", "--descending"], "--sort -step says it already"),
+        (["--sort", "-step", "--descending"], "--sort -step means the same"),
         (["--descending"], "nothing to sort by"),
     ],
 )
-def test_nonsense(everstep: Any, five: None, words: list[str], said: str) -> None:
+def test_bad_requests(everstep: Any, five: None, words: list[str], message: str) -> None:
     outcome = everstep("runs", "list", *words)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
-    assert said in outcome.err
+    assert message in outcome.err
 
 
 def test_where_there_is_no_run_there_is_nothing_to_sort(everstep: Any) -> None:

@@ -3,9 +3,9 @@
 import os
 import re
 import sys
-import threading
 import time
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from everstep.run.record import Run
 HISTORY = "step,training_loss,accuracy,steps_per_second,validation_loss,validation_accuracy\n"
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_watch, "_PAUSE", 0.02)
-    monkeypatch.setattr(runs_watch, "_PAUSE_OF_MANY", 0.02)
-    monkeypatch.setattr(runs_watch, "_GRACE", 0.3)
+@pytest.fixture
+def between_reads(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Any]]:
+    """A list of calls; in place of each pause between two reads of the runs, the next one is made."""
+    calls: list[Callable[[], Any]] = []
+    clock = types.SimpleNamespace(sleep=lambda seconds: calls.pop(0)(), monotonic=time.monotonic, time=time.time)
+    monkeypatch.setattr(runs_watch, "time", clock)
+    return calls
 
 
 def begun(directory: str | Path, steps: int = 100, total: int = 400) -> Run:
@@ -53,13 +55,13 @@ def test_a_run_that_has_ended(everstep: Any) -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [("finished", 0), ("failed", 1), ("interrupted", 1)])
-def test_the_exit_code_tells_how_it_ended(everstep: Any, status: str, code: int) -> None:
+def test_the_exit_code(everstep: Any, status: str, code: int) -> None:
     ended("runs/a", status)
     assert everstep("runs", "watch", "runs/a").code == code
     assert everstep("runs", "watch", "runs/a", "--once").code == code
 
 
-def test_killed_is_no_good_end(everstep: Any) -> None:
+def test_the_exit_code_of_a_killed_run(everstep: Any) -> None:
     begun("runs/a")
     shown = everstep("runs", "watch", "runs/a")
     assert shown.code == 1
@@ -67,43 +69,38 @@ def test_killed_is_no_good_end(everstep: Any) -> None:
 
 
 @pytest.mark.parametrize("place", ["nowhere", "empty", "file"])
-def test_no_run_is_said(everstep: Any, place: str) -> None:
+def test_a_place_without_runs(everstep: Any, place: str) -> None:
     Path("empty").mkdir()
     Path("file").write_text("")
     shown = everstep("runs", "watch", place)
     assert shown.code == 2
     assert re.fullmatch(rf"everstep: error: RUN\|ROOT: received '{place}', .*\n", shown.err)
-    assert everstep("runs", "watch").code == 2, "nor is there the directory runs"
+    assert everstep("runs", "watch").code == 2, "the directory runs does not exist either"
 
 
 @pytest.fixture
-def working(tmp_path: Path) -> Iterator[tuple[Run, RunLock, list[threading.Thread]]]:
-    """A run at work, and a list for threads that do it."""
-    run, threads = begun(tmp_path / "runs" / "a"), list[threading.Thread]()
+def working(tmp_path: Path) -> Iterator[tuple[Run, RunLock]]:
+    """A run at work, and its lock."""
+    run = begun(tmp_path / "runs" / "a")
     with RunLock(run.directory) as lock:
-        yield run, lock, threads
-        for thread in threads:
-            thread.join()
+        yield run, lock
 
 
-def test_a_line_for_everything_new(everstep: Any, working: Any) -> None:
-    run, lock, threads = working
+def test_a_line_for_everything_new(everstep: Any, working: Any, between_reads: list[Callable[[], Any]]) -> None:
+    run, lock = working
     history = run.directory / "history.csv"
     history.write_text(f"{HISTORY}100,0.5,0.8,90.0,,\n")
 
-    def work() -> None:
-        time.sleep(0.3)
-        lock.beat(150)  # a step is no news
-        time.sleep(0.2)
+    def log() -> None:
         with history.open("a") as file:
             file.write("200,0.25,0.9,90.0,0.3,0.85\n")
-        time.sleep(0.2)
+
+    def finish() -> None:
         run.update(400, 1)
         run.finish("finished", "done")
         lock.__exit__(None, None, None)
 
-    threads.append(threading.Thread(target=work))
-    threads[0].start()
+    between_reads += [lambda: lock.beat(150), log, finish]  # a new step alone prints no line
     shown = everstep("runs", "watch", "runs/a")
     assert shown.code == 0
     lines = shown.out.splitlines()
@@ -112,22 +109,19 @@ def test_a_line_for_everything_new(everstep: Any, working: Any) -> None:
     assert "train loss 0.25 · train accuracy 0.9 · validation loss 0.3 · validation accuracy 0.85" in lines[1]
 
 
-def test_a_run_that_is_started_again_is_followed(everstep: Any, tmp_path: Path) -> None:
-    run, lock = begun(tmp_path / "runs" / "a"), RunLock(tmp_path / "runs" / "a")
-    lock.__enter__()
+def test_a_restarted_run_is_followed(
+    everstep: Any, working: Any, between_reads: list[Callable[[], Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs_watch, "_GRACE", 300.0)
+    run, lock = working
+    again = RunLock(run.directory)
 
-    def work() -> None:
-        time.sleep(0.15)
-        lock.__exit__(None, None, None)  # killed, and a supervisor sees it
-        time.sleep(0.15)
-        with RunLock(run.directory):
-            time.sleep(0.15)
-            run.finish("finished", "done")
+    def finish() -> None:
+        run.finish("finished", "done")
+        again.__exit__(None, None, None)
 
-    thread = threading.Thread(target=work)
-    thread.start()
+    between_reads += [lambda: lock.__exit__(None, None, None), again.__enter__, finish]  # killed, restarted, done
     shown = everstep("runs", "watch", "runs/a")
-    thread.join()
     assert shown.code == 0
     states = [line.split(" · ")[1] for line in shown.out.splitlines()]
     assert states == ["running", "killed", "running", "finished"]
@@ -142,11 +136,11 @@ def test_all_runs_below_a_directory(everstep: Any) -> None:
     assert states == [["runs/a", "finished"], ["runs/b/c", "failed"]]
 
 
-def test_ctrl_c_is_a_way_to_end(everstep: Any, working: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(seconds: float) -> None:
+def test_ctrl_c(everstep: Any, working: Any, between_reads: list[Callable[[], Any]]) -> None:
+    def press() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs_watch.time, "sleep", pressed)
+    between_reads.append(press)
     shown = everstep("runs", "watch", "runs/a")
     assert (shown.code, shown.err) == (130, "")
 

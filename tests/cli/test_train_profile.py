@@ -9,8 +9,8 @@ from everstep.cli import train
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Instead of a run: what it was asked for, and where."""
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Collects, in place of runs, the profile and the directory of each."""
     found: list[tuple[str, str]] = []
 
     def run(resolved: Any, mode: str, directory: Path | str, **settings: Any) -> dict[str, float]:
@@ -21,10 +21,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return found
 
 
-def test_the_flag_asks_for_a_trace_and_values_spelled_out_win(everstep: Any, asked: list[tuple[str, str]]) -> None:
+def test_the_flag_sets_the_profile_and_a_value_wins_over_it(everstep: Any, requests: list[tuple[str, str]]) -> None:
     for words in ([], ["--profile"], ["--profile", "trainer.profile=20..30"]):
         assert everstep("train", "mnist/local", *words).code == 0
-    profiles, directories = zip(*asked, strict=True)
+    profiles, directories = zip(*requests, strict=True)
     assert profiles == ("", "auto", "20..30")
     assert len(set(directories)) == 1, "it is the same run, looked at or not"
 

@@ -15,17 +15,18 @@ number = len(log.read_text())
 
 
 def child(script, before=COUNT):
-    """A command: `number` is how often it has been started, counted from 1."""
+    """Returns a command that runs `script`, in which `number` counts its starts from 1."""
     return [sys.executable, "-c", before + script]
 
 
 def starts():
+    """Returns how often the command was started."""
     return len(Path("starts").read_text())
 
 
 @contextlib.contextmanager
 def supervised(command, max_restarts=5, backoff=0.05, ignoring="", **options):
-    """The supervisor as a process of its own; it has started the command when the file `ready` is there."""
+    """Runs the supervisor as a process of its own."""
     arguments = f"{command!r}, {max_restarts}, {backoff}"
     script = f"import sys; from everstep.launch.supervisor import supervise; sys.exit(supervise({arguments}))"
     trap = ["sh", "-c", f"trap '' {ignoring}; exec \"$@\"", "sh"] if ignoring else []
@@ -38,7 +39,8 @@ def supervised(command, max_restarts=5, backoff=0.05, ignoring="", **options):
 
 
 def wait_for(name, text=""):
-    deadline = time.monotonic() + 20
+    """Waits until a file contains `text`; returns its content."""
+    deadline = time.monotonic() + 300
     while not (Path(name).exists() and text in Path(name).read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.02)

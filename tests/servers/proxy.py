@@ -15,9 +15,9 @@ class Proxy:
 
     Attributes:
       uri: Where clients connect.
-      fault: What goes wrong: `error` answers everything with HTTP 500; `lose_answers` does what it is asked for and
+      fault: What goes wrong: `error` answers everything with HTTP 500; `lose_answers` carries out the request and
         then answers 500; `refuse` accepts no connection.
-      delay: Seconds until a request goes on to the server.
+      delay: Seconds until a request is passed on to the server.
       requests: How many requests have come in.
     """
 
@@ -75,7 +75,7 @@ class Proxy:
             return 503, b""
         if self._fault == "error":
             return 500, b"broken on purpose"
-        connection = http.client.HTTPConnection(self._target, timeout=60)
+        connection = http.client.HTTPConnection(self._target, timeout=300)
         try:
             connection.request(method, path, body, headers)
             response = connection.getresponse()
@@ -107,7 +107,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def free_port() -> int:
-    """Returns a port that nobody listens on."""
+    """Returns a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

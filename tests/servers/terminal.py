@@ -118,9 +118,14 @@ class Terminal:
         self.screen, self.raw = Screen(columns, rows), ""
         self._ours, theirs = pty.openpty()
         self.resize(columns, rows)
-        self.process = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=cwd, start_new_session=True
-        )
+        # Tests that run in the background ignore SIGINT, and so would the program.
+        former = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=cwd, start_new_session=True
+            )
+        finally:
+            signal.signal(signal.SIGINT, former)
         os.close(theirs)
 
     def __enter__(self) -> "Terminal":
@@ -133,7 +138,7 @@ class Terminal:
         os.close(self._ours)
 
     def resize(self, columns: int, rows: int) -> None:
-        """Gives the terminal another size; the program is not told, unless it looks."""
+        """Gives the terminal another size, of which the program is not notified."""
         self.screen.columns, self.screen.rows = columns, rows
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
@@ -142,8 +147,8 @@ class Terminal:
         os.killpg(self.process.pid, signal.SIGINT)
 
     def read(self, seconds: float) -> bool:
-        """Takes what the program has written, waiting for it at most so long; returns whether it may write more."""
-        with contextlib.suppress(OSError):  # Linux says so when the program has ended
+        """Reads what the program has written, waiting at most so long; returns whether it may write more."""
+        with contextlib.suppress(OSError):  # what Linux raises when the program has ended
             if not select.select([self._ours], [], [], seconds)[0]:
                 return True
             if data := os.read(self._ours, 1 << 16):
@@ -153,19 +158,19 @@ class Terminal:
                 return True
         return False
 
-    def wait_for(self, found: str | Callable[[str], object], seconds: float = 60.0) -> None:
-        """Reads until a text, or what a function looks for, is on the screen or above it.
+    def wait_for(self, found: str | Callable[[str], object], seconds: float = 300.0) -> None:
+        """Reads until a text is on the screen or above it, or a function of the text returns true.
 
         Raises:
           AssertionError: It does not come.
         """
-        looks = found if callable(found) else lambda text: found in text
+        appears = found if callable(found) else lambda text: found in text
         end = time.monotonic() + seconds
-        while not looks(self.screen.text()):
+        while not appears(self.screen.text()):
             if time.monotonic() > end or not self.read(0.1):
                 raise AssertionError(f"{found!r} does not appear in:\n{self.screen.text()}")
 
-    def end(self, seconds: float = 60.0) -> int:
+    def end(self, seconds: float = 300.0) -> int:
         """Reads until the program has ended; returns its exit code."""
         end = time.monotonic() + seconds
         while self.read(0.1) and time.monotonic() < end:

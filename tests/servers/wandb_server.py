@@ -1,6 +1,6 @@
 """A stand-in for W&B's server on this machine: as much of its interface as a run needs, and what it has recorded.
 
-It answers what W&B's own service asks it: who somebody is, what is known of a run that is resumed, a run to be created
+It answers the requests of W&B's own service: who a user is, what is known of a run that is resumed, a run to be created
 or changed, the stream of its rows, and files. It is no more than that: the real server may do otherwise where nothing
 here depends on it.
 """
@@ -26,7 +26,7 @@ class WandbServer:
       uri: Where W&B is to connect: `WANDB_BASE_URL`.
       runs: What is known of each run, by its id.
       down: Whether every request is answered with an error.
-      asked: The names of the requests so far.
+      requests: The names of the requests so far.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class WandbServer:
         self.uri = f"http://127.0.0.1:{self._port}"
         self.runs: dict[str, dict[str, Any]] = {}
         self.down = False
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self._lock = threading.Lock()
 
     def __enter__(self) -> "WandbServer":
@@ -60,7 +60,7 @@ class WandbServer:
         found = re.search(r"(?:query|mutation)\s+(\w+)", body["query"])
         name, variables = found[1] if found else "", body.get("variables") or {}
         with self._lock:
-            self.asked.append(name)
+            self.requests.append(name)
             answer = {"Viewer": self._viewer, "RunResumeStatus": self._resume, "UpsertBucket": self._upsert}
             if name in answer:
                 return {"data": answer[name](variables)}

@@ -1,4 +1,4 @@
-"""A disk that takes no more than it is told to: a limit on the size of files, which works without any rights."""
+"""A full disk, simulated by a limit on the size of files, which needs no permissions."""
 
 import contextlib
 import resource

@@ -39,7 +39,7 @@ def test_lines_in_a_log_file():
     )
 
 
-def test_a_slow_step_is_no_rate_of_zero():
+def test_the_rate_of_slow_steps():
     out = io.StringIO()
     ConsoleTracker(9, out).log(1, {"steps_per_second": 0.0123, "loss": 1.0}, "train")
     assert out.getvalue() == "train | step:     1 | steps/sec:  0.012 | loss: 1\n"
@@ -95,7 +95,7 @@ def test_a_narrow_terminal_breaks_lines_between_numbers(terminal, monkeypatch, k
     ]
 
 
-def test_an_attempt_that_goes_back_forgets_what_it_does_again(terminal, clock):
+def test_a_rollback_drops_what_is_run_again(terminal, clock):
     tracker = ConsoleTracker(1000, terminal, clock)
     tracker.start(0)
     for step, value in ((100, 0.5), (200, 0.1)):
@@ -116,7 +116,7 @@ def test_a_resumed_run_knows_the_best_of_earlier_attempts(terminal, clock, tmp_p
     tracker.close()
 
 
-def test_figures_of_the_machine_make_no_lines(terminal, clock):
+def test_figures_of_the_machine_are_not_printed(terminal, clock):
     out = io.StringIO()
     for stream in (out, terminal):
         tracker = ConsoleTracker(10, stream, clock)
@@ -156,7 +156,7 @@ def test_figures_of_speed_stay_out_of_the_lines():
 
 
 @pytest.mark.parametrize("out", ["a pipe without a reader", "a full disk", "a closed file"])
-def test_nobody_to_read_it_is_no_reason_to_stop(out):
+def test_a_broken_stream_does_not_stop_training(out):
     with broken(out) as stream:
         tracker = ConsoleTracker(10, stream)
         tracker.start(0)
@@ -167,7 +167,7 @@ def test_nobody_to_read_it_is_no_reason_to_stop(out):
         tracker.log(2, {"loss": 1.0}, "train")
 
 
-def test_a_terminal_that_is_gone_is_no_reason_to_stop(clock):
+def test_a_closed_terminal_does_not_stop_training(clock):
     ours, theirs = os.openpty()
     with contextlib.suppress(OSError), open(theirs, "w") as terminal:
         tracker = ConsoleTracker(10, terminal, clock)
@@ -184,8 +184,8 @@ def test_a_terminal_that_is_gone_is_no_reason_to_stop(clock):
 
 
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "2> >(exit)"])
-def test_a_process_whose_standard_error_takes_nothing_ends_well(redirection):
-    """Also at its very end, where Python empties what is left in its buffers."""
+def test_a_process_with_a_broken_standard_error_succeeds(redirection):
+    """Also at its end, when Python flushes its buffers."""
     code = """
 import time
 from everstep.tracking.console import ConsoleTracker

@@ -115,11 +115,11 @@ def test_shows_what_was_flushed(case):
     contract.shows_what_was_flushed(case.make(), case.read)
 
 
-def test_drops_what_lies_beyond_the_restored_step(case):
+def test_drops_what_is_beyond_the_restored_step(case):
     contract.drops_what_lies_beyond_the_restored_step(case.make, case.read)
 
 
-def test_begins_anew_at_step_zero(case):
+def test_starts_over_at_step_zero(case):
     contract.begins_anew_at_step_zero(case.make, case.read)
 
 
@@ -127,6 +127,6 @@ def test_accepts_every_number(case):
     contract.accepts_every_number(case.make(), case.read, np.float32(0.5))
 
 
-def test_writes_nothing_unless_told(case, tmp_path):
+def test_writes_nothing_before_the_first_log(case, tmp_path):
     contract.writes_nothing_unless_told(case.make(), case.read)
     assert not list(tmp_path.iterdir())

@@ -70,7 +70,7 @@ def test_a_line_torn_by_a_kill_is_cut(path, torn):
     assert path.read_text() == "step,loss\n10,1.0\n20,1.0\n30,0.5\n"
 
 
-def test_killed_anywhere_each_step_stands_exactly_once(path):
+def test_killed_anywhere_each_step_has_exactly_one_row(path):
     for first, last in ((0, 40), (20, 50), (30, 30), (30, 60), (60, 100)):
         tracker = started(path, first)
         for step in range(first + 10, last + 10, 10):
@@ -80,7 +80,7 @@ def test_killed_anywhere_each_step_stands_exactly_once(path):
     assert steps == list(range(10, 110, 10))
 
 
-def test_a_step_without_numbers_is_a_row_too(path):
+def test_a_step_without_numbers_has_a_row(path):
     tracker = started(path)
     tracker.log(1, {}, "train")
     tracker.log(2, {}, "train")
@@ -105,7 +105,7 @@ def test_a_foreign_file_is_refused_and_kept(path):
     assert path.read_text() == "epoch,loss\n1,2\n"
 
 
-def test_a_disk_that_takes_a_part_of_a_row_gets_all_of_it_later(path):
+def test_a_row_that_was_written_in_part_is_written_later(path):
     tracker = started(path)
     tracker.log(1, {"loss": 1.0}, "train")
     tracker.flush()
@@ -120,7 +120,7 @@ def test_a_disk_that_takes_a_part_of_a_row_gets_all_of_it_later(path):
     assert path.read_text() == "step,loss\n1,1.0\n2,2.0\n3,3.0\n"
 
 
-def test_new_columns_and_names_wait_for_the_disk_too(path):
+def test_new_columns_wait_for_a_full_disk(path):
     tracker = started(path)
     tracker.log(1, {"accuracy": 0.1}, "validation")
     tracker.flush()
@@ -136,7 +136,7 @@ def test_new_columns_and_names_wait_for_the_disk_too(path):
     assert path.read_text() == ("step,validation_accuracy,accuracy,loss\n1,0.1,,\n2,,1.0,1.0\n3,,1.5,1.0\n4,0.4,2.0,\n")
 
 
-def test_going_back_on_a_full_disk_keeps_what_waits_and_cuts_the_rest_later(path):
+def test_a_rollback_on_a_full_disk(path):
     tracker = started(path)
     for step in (1, 2, 3):
         tracker.log(step, {"loss": 1.0}, "train")

@@ -47,7 +47,7 @@ def test_pandas_reads_every_number(path):
     assert [record["loss"] for record in lines(path)[:2]] == ["NaN", 0.1]
 
 
-def test_what_belongs_to_the_step_restored_is_logged_again_and_stands_there_once(path):
+def test_a_resumed_run_logs_each_step_once(path):
     first = JsonLinesTracker(path)
     first.start(0)
     for kind in ("train", "validation"):
@@ -60,7 +60,7 @@ def test_what_belongs_to_the_step_restored_is_logged_again_and_stands_there_once
     assert [(r["kind"], r.get("loss")) for r in lines(path)] == [("train", 0.5), ("train", None), ("validation", 0.25)]
 
 
-def test_going_back_within_an_attempt_cuts(path):
+def test_a_rollback_cuts_lines(path):
     tracker = JsonLinesTracker(path)
     tracker.start(0)
     for step in (10, 20, 30):
@@ -78,7 +78,7 @@ def test_a_line_that_a_kill_left_unfinished_is_cut(path):
     assert steps(path) == [(10, "train"), (20, "train")]
 
 
-def test_two_lines_that_a_disk_ran_together_are_left_out(path, caplog):
+def test_joined_lines_are_skipped(path, caplog):
     good = '{"step": 10, "kind": "train", "time": 1.0, "loss": 0.5}'
     path.write_text(f"{good}\n{good[:20]}{good}\n")
     JsonLinesTracker(path).start(20)
@@ -89,7 +89,7 @@ def test_two_lines_that_a_disk_ran_together_are_left_out(path, caplog):
 @pytest.mark.parametrize(
     "content", ["step,loss\n1,2\n", "[1, 2]\n", '{"loss": 1}\n', '{"step": "x", "kind": "train"}\n']
 )
-def test_a_file_of_somebody_else_is_left_alone(path, content):
+def test_a_foreign_file_is_refused_and_kept(path, content):
     path.write_text(content)
     with pytest.raises(UsageError, match="is not the log of a run: move it away"):
         JsonLinesTracker(path).start(0)
@@ -102,7 +102,7 @@ def test_a_folder_in_its_place_is_refused(path):
         JsonLinesTracker(path).start(0)
 
 
-def test_a_full_disk_loses_nothing_and_stops_nobody(path, caplog):
+def test_a_full_disk_loses_nothing_and_stops_nothing(path, caplog):
     tracker = MultiTracker([JsonLinesTracker(path)])
     tracker.start(0)
     tracker.log(1, {"loss": 1.0}, "train")
@@ -116,7 +116,7 @@ def test_a_full_disk_loses_nothing_and_stops_nobody(path, caplog):
     assert "can write again: nothing is missing" in caplog.messages[-1]
 
 
-def test_a_cut_that_a_full_disk_refuses_is_made_later(path):
+def test_a_cut_on_a_full_disk_is_done_later(path):
     tracker = JsonLinesTracker(path)
     tracker.start(0)
     for step in range(1, 40):

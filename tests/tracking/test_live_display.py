@@ -53,7 +53,7 @@ def full_status():
     )
 
 
-def test_everything_a_person_wants_to_know():
+def test_the_full_display():
     lines = texts(full_status(), 140)
     assert lines[0].endswith("  35 %  1,400/4,000  epoch 1.87")
     assert lines[0].startswith("━" * 21 + "╸" + "─" * 38 + "  ")
@@ -77,14 +77,14 @@ def test_it_fits_every_terminal(width, height, plain):
     assert not plain or all(line.isascii() for line in lines)
 
 
-def test_a_narrow_one_leaves_out_what_matters_least():
+def test_a_narrow_terminal_omits_the_least_important():
     narrow = texts(full_status(), 60)
     assert "best 0.4 at 200" in narrow[2]
     assert "█" not in narrow[2]
     assert narrow[1] == "812 steps/s · 0:03:12 left · 26.0k samples/s · mfu 41 %"
 
 
-def test_nobody_knows_how_many_steps_there_are():
+def test_an_unknown_number_of_steps():
     assert texts(Status(step=1200, total=None, rate=3.0))[:2] == ["1,200 steps", "3.00 steps/s"]
 
 
@@ -94,7 +94,7 @@ def test_nothing_is_known_yet():
     assert lines[-1] == "nothing saved yet · attempt 1"
 
 
-def test_what_is_not_finite_is_seen_and_is_never_the_best():
+def test_values_that_are_not_finite_are_shown_and_never_best():
     (metric,) = metrics({"loss": 0.5}, {"loss": math.nan}, {"loss": -math.inf}, {"loss": 0.7})
     assert metric.best == (100, 0.5)
     (line,) = [line for line in frame(Status(metrics=metrics({"loss": math.nan})), 80, 9) if "nan" in line.plain]
@@ -104,7 +104,7 @@ def test_what_is_not_finite_is_seen_and_is_never_the_best():
     assert "█▁" in texts(Status(metrics=extremes))[2], "their difference is no float"
 
 
-def test_a_name_that_does_not_say_what_is_better_has_no_best():
+def test_a_name_without_a_direction_has_no_best():
     assert [metric.best for metric in metrics({"psnr": 1.0}, {"psnr": 2.0})] == [None]
 
 
@@ -122,9 +122,9 @@ def test_long_names_keep_their_beginning_and_their_end():
     assert "accuracy   validation 0.5" in line
 
 
-def test_odd_letters_do_not_break_the_lines():
-    odd = metrics({"損失\x1b[31m\nloss": 0.5})
-    lines = texts(Status(metrics=odd), 80)
+def test_special_characters_do_not_break_lines():
+    special = metrics({"損失\x1b[31m\nloss": 0.5})
+    lines = texts(Status(metrics=special), 80)
     assert all(line.isprintable() for line in lines)
     assert width_of("損失") == 4
 
@@ -140,23 +140,23 @@ def test_without_colours_bold_and_dim_stay(monkeypatch):
     assert "\x1b[1m" in without
 
 
-def test_a_rate_forgets_what_is_no_training():
+def test_the_rate_ignores_time_without_training():
     rate = LiveRate()
     assert rate.at(0.0, 0) is None
     assert rate.at(30.0, 1) is None, "by then it has compiled"
     assert rate.at(31.0, 101) == 100
     assert rate.at(41.0, 101, resting=True) == 100, "an evaluation"
     assert rate.at(42.0, 201) == 100
-    assert rate.at(60.0, 50) is None, "it went back"
+    assert rate.at(60.0, 50) is None, "it was rolled back"
 
 
-def test_slow_steps_have_a_rate_too():
+def test_slow_steps_have_a_rate():
     rate = LiveRate()
     seen = [rate.at(float(second), second // 60) for second in range(400)]
     assert seen[-1] == pytest.approx(1 / 60)
 
 
-def test_words():
+def test_numbers_as_text():
     assert [clock_time(s) for s in (0.4, 59, 61, 3723, 90_000, math.inf)] == [
         *("0 s", "59 s", "0:01:01", "1:02:03", "1 d 1:00:00", "-")
     ]

@@ -49,8 +49,11 @@ def terminal(steps, pause=0.005, columns=100, rows=30, **environment):
 
 @pytest.fixture(scope="module")
 def done():
+    """The program on a terminal, after its end, and the seconds that it took."""
+    begin = time.monotonic()
     with terminal(200) as shown:
         assert shown.end() == 0
+        shown.seconds = time.monotonic() - begin
         return shown
 
 
@@ -65,17 +68,17 @@ def test_lines_are_scrollback_above_the_picture(done):
 
 
 @pytest.mark.parametrize("line", ["printed by a step", "a warning", "written past everybody", "printed by a forked"])
-def test_what_others_write_is_kept(done, line):
+def test_output_of_others_is_kept(done, line):
     assert sum(line in one for one in done.screen.text().splitlines()) == 1
 
 
 def test_it_is_drawn_at_most_ten_times_a_second(done):
     frames = done.raw.count("\x1b[J")
-    assert 3 <= frames <= 10 * 200 * 0.005 * 4, "steps are reported 200 times a second"
+    assert 3 <= frames <= 10 * done.seconds + 2, "steps are reported 200 times a second"
 
 
 def test_the_terminal_is_left_as_it_was(done):
-    assert "\x1b[?" not in done.raw, "neither is the cursor hidden, nor another screen taken"
+    assert "\x1b[?" not in done.raw, "the cursor is not hidden, and the screen not switched"
     assert done.raw.rstrip().endswith("all is done")
 
 
@@ -90,7 +93,7 @@ def test_ctrl_c_leaves_the_last_picture_and_a_usable_terminal():
         assert "\x1b[?" not in shown.raw
 
 
-def test_a_window_that_is_made_narrower_leaves_nothing_behind():
+def test_a_narrower_window_leaves_no_old_lines():
     with terminal(100_000, columns=100) as shown:
         shown.wait_for("train | step:    40")
         shown.resize(50, 12)
@@ -100,7 +103,7 @@ def test_a_window_that_is_made_narrower_leaves_nothing_behind():
         text = shown.screen.text()
         assert text.count("steps/s ") == 1
         assert all(len(line) <= 50 for line in text.splitlines()[-5:])
-        assert "\x1b[?" not in shown.raw, "killed, and the cursor is still there"
+        assert "\x1b[?" not in shown.raw, "killed, and the cursor is visible"
 
 
 def test_no_color_is_honoured():
@@ -110,7 +113,7 @@ def test_no_color_is_honoured():
         assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", shown.raw)
 
 
-def test_a_picture_that_fails_is_no_reason_to_stop(caplog):
+def test_a_display_that_fails_does_not_stop_the_run(caplog):
     class Out:
         encoding = "utf-8"
         written = ""
@@ -133,8 +136,8 @@ def test_a_picture_that_fails_is_no_reason_to_stop(caplog):
 
 
 @pytest.mark.full
-def test_what_drawing_costs(capsys, monkeypatch):
-    """Prints how long a picture takes, and a report of progress."""
+def test_the_cost_of_drawing(capsys, monkeypatch):
+    """Prints the processor time of a picture and of a report of progress."""
 
     class Tty(io.StringIO):
         def isatty(self):
@@ -147,18 +150,22 @@ def test_what_drawing_costs(capsys, monkeypatch):
     for step in range(100, 2100, 100):
         tracker.log(step, {"training_loss": 1 / step, "accuracy": 0.9}, "train")
         tracker.log(step, {"validation_loss": 1 / step, "accuracy": 0.9}, "validation")
-    begin, rounds = time.perf_counter(), 500
+    begin, rounds = time.thread_time(), 500
     for step in range(rounds):
         tracker.progress(step)
         tracker._screen._draw()
-    drawing = (time.perf_counter() - begin) / rounds
-    begin = time.perf_counter()
+    drawing = (time.thread_time() - begin) / rounds
+    begin = time.thread_time()
     for step in range(100_000):
         tracker.progress(step)
-    reporting = (time.perf_counter() - begin) / 100_000
+    reporting = (time.thread_time() - begin) / 100_000
+    begin = time.thread_time()
+    for step in range(100_000):
+        abs(step)
+    call = (time.thread_time() - begin) / 100_000
     tracker.close()
     with capsys.disabled():
         print(f"\na picture takes {1e6 * drawing:.0f} µs: one every {pause_after(drawing):.2f} s")
         print(f"a report of progress takes {1e9 * reporting:.0f} ns")
-    assert pause_after(drawing) < 1.0, "of half a percent of the time, one a second can be had"
-    assert reporting < 1e-6
+    assert pause_after(drawing) < 1.0, "three thousandths of the time suffice for a picture each second"
+    assert reporting < 30 * call

@@ -60,7 +60,7 @@ def test_no_code_comes_from_the_configuration(run):
         make_trackers({"my_trackers:FolderTracker": {}}, run)
 
 
-def test_a_bug_is_said_loudly_and_switches_off_only_the_one_that_has_it(run, caplog):
+def test_a_bug_is_logged_and_disables_only_its_tracker(run, caplog):
     memory = MemoryTracker()
     tracker = MultiTracker([*make_trackers({"broken": {}}, run), memory])
     tracker.start(0)
@@ -92,7 +92,7 @@ def test_a_network_that_fails_is_no_bug(caplog):
     assert "will retry" in caplog.text
 
 
-def test_one_that_refuses_to_start_stops_the_run():
+def test_a_usage_error_at_the_start_stops_the_run():
     class Refusing(MemoryTracker):
         def start(self, step):
             raise UsageError("no such channel")

@@ -35,7 +35,7 @@ def test_pictures_and_texts_are_files(tmp_path):
     assert (tmp_path / text_file(10, "..")).read_text() == "a\n\nb\n"
 
 
-def test_what_is_beyond_the_step_restored_goes_when_it_is_passed(tmp_path):
+def test_later_samples_are_removed_when_the_run_passes_them(tmp_path):
     files = SampleFiles(tmp_path)
     for step in (10, 20, 25, 30):
         files.log_text(step, "text", ["old"])
@@ -50,7 +50,7 @@ def test_what_is_beyond_the_step_restored_goes_when_it_is_passed(tmp_path):
     assert (tmp_path / text_file(10, "text")).read_text() == "old\n"
 
 
-def test_a_full_disk_stops_nobody(tmp_path, caplog):
+def test_a_full_disk_does_not_stop_training(tmp_path, caplog):
     tracker = MultiTracker([SampleFiles(tmp_path)])
     tracker.start(0)
     with files_of_at_most(20):
@@ -61,7 +61,7 @@ def test_a_full_disk_stops_nobody(tmp_path, caplog):
     assert (tmp_path / "samples/2/p-0.png").exists()
 
 
-def test_tensorboard_shows_all_of_them_and_forgets_what_is_run_again(tmp_path):
+def test_tensorboard_shows_samples_and_drops_what_is_run_again(tmp_path):
     for start, scale in ((0, 1.0), (10, 2.0)):
         tracker = BackgroundTracker(MultiTracker([TensorBoardTracker(tmp_path)]))
         tracker.start(start)

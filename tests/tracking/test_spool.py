@@ -51,7 +51,7 @@ def test_every_number_is_strict_json_and_comes_back(spool):
     assert repr(read) == repr(values)
 
 
-def test_of_the_machine_there_may_be_several_looks_at_one_step(spool):
+def test_several_system_readings_at_one_step(spool):
     for load in (10.0, 20.0):
         spool.metrics(5, {"system/cpu_utilization_percentage": load}, "system", once=False)
         spool.metrics(5, {"loss": load}, "train")
@@ -77,7 +77,7 @@ def test_a_resumed_run_records_each_point_once(spool):
     assert list(again.records())[-1]["values"] == {"accuracy": 0.5}  # the one name that is new
 
 
-def test_a_parameter_is_recorded_once_and_changes_are_told(spool):
+def test_a_parameter_is_recorded_once_and_changes_are_returned(spool):
     assert spool.params({"a": "1", "b": "2"}) == {}
     again = Spool(spool.path.parent, "server")
     again.open()
@@ -85,7 +85,7 @@ def test_a_parameter_is_recorded_once_and_changes_are_told(spool):
     assert [record["values"] for record in again.records()] == [{"a": "1", "b": "2"}, {"c": "4"}]
 
 
-def test_reading_goes_on_where_it_ended(spool):
+def test_reading_continues_where_it_ended(spool):
     log(spool, 1, 2)
     first = spool.read(0)
     assert spool.read(first.end).records == []
@@ -128,7 +128,7 @@ def test_a_half_line_is_not_read_while_it_is_written(spool):
     assert steps(spool) == [1]
 
 
-def test_what_is_no_record_is_left_out_and_said(spool, caplog):
+def test_lines_that_are_no_records_are_skipped_with_a_warning(spool, caplog):
     log(spool, 1)
     with open(spool.path, "ab") as file:
         file.write(b"\x00\x00garbage\n[1]\n")
@@ -166,7 +166,7 @@ def test_a_full_disk_delays_records_and_loses_none(spool, caplog):
     assert steps(spool) == [1, 2, 3, 4]
 
 
-def test_records_that_never_reached_the_disk_are_told_at_the_end(tmp_path, caplog):
+def test_unwritten_records_are_reported_at_the_end(tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
     spool = Spool(tmp_path / "file" / "spool", "server")
     log(spool, 1)
@@ -184,16 +184,16 @@ def test_a_killed_process_leaves_what_it_logged(tmp_path):
             print(step, flush=True)
     """
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True) as process:
-        said = 0
-        while said < 50:
-            said = int(process.stdout.readline())
+        printed = 0
+        while printed < 50:
+            printed = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
-        said = int(([str(said), *process.stdout.read().split()])[-1])
+        printed = int(([str(printed), *process.stdout.read().split()])[-1])
     spool = Spool(tmp_path, "server")
     spool.open()
     recorded = steps(spool)
     assert recorded == list(range(1, len(recorded) + 1))
-    assert said <= len(recorded) <= said + 1
+    assert printed <= len(recorded) <= printed + 1
 
 
 def test_progress_is_kept_per_server_and_spool(spool, tmp_path):

@@ -73,7 +73,7 @@ print(*{{"tensorflow", "keras", "jax"}} & set(sys.modules))
     assert scalars(tmp_path / "train") == [(6, 1.0)]
 
 
-def test_what_a_full_disk_does_not_take_is_written_later(tmp_path):
+def test_a_full_disk_delays_events(tmp_path):
     tracker = TensorBoardTracker(tmp_path)
     tracker.start(0)
     tracker.log(1, {"loss": 1.0}, "train")
@@ -94,7 +94,7 @@ def test_what_a_full_disk_does_not_take_is_written_later(tmp_path):
     assert scalars(tmp_path / "validation") == [(399, 5.0)]
 
 
-def test_a_folder_that_cannot_be_made_is_tried_again(tmp_path):
+def test_a_folder_that_cannot_be_created_is_retried(tmp_path):
     (tmp_path / "train").write_text("in the way")
     tracker = TensorBoardTracker(tmp_path)
     tracker.start(0)
@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_made_is_tried_again(tmp_path):
     assert scalars(tmp_path / "train") == [(1, 1.0), (2, 0.5)]
 
 
-def test_going_back_forgets_the_steps_beyond(tmp_path):
+def test_a_rollback_drops_later_steps(tmp_path):
     tracker = TensorBoardTracker(tmp_path)
     tracker.start(0)
     for step in (1, 2, 3):

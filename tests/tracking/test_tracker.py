@@ -46,7 +46,7 @@ def test_noop_does_nothing():
     tracker.close()
 
 
-def test_multi_tells_all():
+def test_multi_calls_all():
     memories = [MemoryTracker(), MemoryTracker()]
     tracker = MultiTracker(memories)
     tracker.start(7)
@@ -54,7 +54,7 @@ def test_multi_tells_all():
     assert all(m.points == [Point(8, {"loss": 1.0}, "train")] and m.starts == [7] for m in memories)
 
 
-def test_multi_closes_all_and_then_complains():
+def test_multi_closes_all_and_then_raises():
     trackers = [Failing(), MemoryTracker()]
     with pytest.raises(ValueError, match="a bug"):
         MultiTracker(trackers).close()
@@ -84,7 +84,7 @@ def test_a_bad_disk_stops_neither_the_run_nor_the_other_trackers(caplog):
     assert "could not write all it had" in caplog.messages[1]
 
 
-def test_a_disk_that_is_good_again_is_told_and_a_new_trouble_too(caplog):
+def test_recovery_of_a_disk_is_logged_and_so_is_a_new_failure(caplog):
     bad = OnABadDisk()
     tracker = MultiTracker([bad])
     for full in (True, True, False, False, True, False):
@@ -93,7 +93,7 @@ def test_a_disk_that_is_good_again_is_told_and_a_new_trouble_too(caplog):
     assert ["can write again" in message for message in caplog.messages] == [False, True, False, True]
 
 
-def test_a_mistake_of_the_user_is_raised_at_the_start():
+def test_a_usage_error_is_raised_at_the_start():
     class Refusing(MemoryTracker):
         def start(self, step):
             raise UsageError("not mine")

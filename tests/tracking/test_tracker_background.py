@@ -6,15 +6,15 @@ from everstep.tracking.tracker import BackgroundTracker, MemoryTracker
 
 
 class Slow(MemoryTracker):
-    """Waits to be let on; remembers which thread called."""
+    """Waits for `resume` before it logs; keeps the threads that called."""
 
     def __init__(self):
         super().__init__()
-        self.go_on = threading.Event()
+        self.resume = threading.Event()
         self.threads = set()
 
     def log(self, step, logs, kind):
-        self.go_on.wait(10)
+        self.resume.wait(300)
         self.threads.add(threading.current_thread())
         super().log(step, logs, kind)
 
@@ -29,8 +29,8 @@ def test_log_does_not_wait_and_flush_does():
     tracker = BackgroundTracker(sink)
     for step in range(1, 6):
         tracker.log(step, {"loss": float(step)}, "train")
-    assert not sink.points  # nothing was written, and nobody waited
-    sink.go_on.set()
+    assert not sink.points  # nothing was written, and the calls did not wait
+    sink.resume.set()
     tracker.flush()
     assert [point.step for point in sink.points] == [1, 2, 3, 4, 5]
     assert threading.current_thread() not in sink.threads
@@ -42,7 +42,7 @@ def test_close_writes_what_is_left():
     sink = Slow()
     tracker = BackgroundTracker(sink)
     tracker.log(1, {"loss": 1.0}, "train")
-    threading.Timer(0.05, sink.go_on.set).start()
+    threading.Timer(0.05, sink.resume.set).start()
     tracker.close()
     assert len(sink.points) == 1
 

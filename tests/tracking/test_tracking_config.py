@@ -29,7 +29,7 @@ from everstep.errors import UsageError
         ("wandbb", True),
     ],
 )
-def test_nonsense_is_named(key, value):
+def test_bad_values_are_named(key, value):
     def use():
         params = es.ExperimentConfig()
         params.override({"trainer": {"tracking": {key: value}}})
@@ -55,7 +55,7 @@ def test_the_command_ends_with_2_and_leaves_nothing(override, message, tmp_path,
     assert not directory.exists()
 
 
-def test_without_the_package_the_command_says_how_to_get_it(tmp_path, capsys, monkeypatch):
+def test_a_missing_package_is_named(tmp_path, capsys, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: name != "wandb" and find(name, *more) or None)
     directory = tmp_path / "run"

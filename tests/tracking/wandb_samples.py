@@ -41,7 +41,7 @@ def records(directory):
     # What `wandb leet inspect --json` calls, without the seconds that its own start takes.
     command = [str(Path(package, "bin", "wandb-core")), "leet", "inspect", "--no-observability", "--json"]
     command += ["--run-file", str(next(folder.glob("*.wandb"))), str(folder.parent)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -63,17 +63,11 @@ def evaluate(
         load_backend()
     settings: dict[str, Any] = {"metric": metric, "far": far, "fpir": fpir, "batch_size": batch_size}
     found = evaluation.evaluate(old, new, queries, gallery=items, paragon=paragon, **settings)
-    print(json_text(_plain(found)) if json else _table(found))
-
-
-def _plain(found: Any) -> dict[str, Any]:
-    return {
-        "rows": found.rows,
-        "metric": found.metric,
-        "update_gain": found.gain,
-        "paragon": found.paragon,
-        "compatible": found.compatible,
-    }
+    if not json:
+        print(_table(found))
+        return
+    figures = {"rows": found.rows, "metric": found.metric, "update_gain": found.gain}
+    print(json_text({**figures, "paragon": found.paragon, "compatible": found.compatible}))
 
 
 def _table(found: Any) -> str:

@@ -1,6 +1,5 @@
 """`everstep catalog`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -67,7 +66,12 @@ def _opened(project: str | None) -> Catalog:
     config = home.root / "config"
     files = [path for path in (config / "catalog.yaml", config / "local" / "catalog.yaml") if path.is_file()]
     if not files:
-        raise UsageError(f"there is no {Path(config, 'catalog.yaml')}", remedy="list the project's data in it")
+        raise UsageError(
+            "does not exist",
+            key="catalog",
+            received=str(config / "catalog.yaml"),
+            remedy="create it, and list the project's data in it",
+        )
     found = Catalog.from_files(files, home.root)
     if any(found.entry(name).type not in SHIPPED for name in found):
         home.load()  # its own types are imported by name

@@ -38,7 +38,7 @@ COMMANDS = {
 
 
 class Stopped(Exception):
-    """Ctrl-C ended a command; typer would turn that into an exit code and lose what the interrupt says of the run."""
+    """Ctrl-C ended a command; typer would turn that into an exit code and lose the message of the interrupt."""
 
     def __init__(self, interrupt: KeyboardInterrupt) -> None:
         super().__init__(str(interrupt))

@@ -1,4 +1,4 @@
-"""`everstep config`: a resolved configuration as YAML, with a comment that says where each value came from."""
+"""`everstep config`: a resolved configuration as YAML, with the origin of each value as a comment."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -44,8 +44,8 @@ AsSchema = Annotated[bool, typer.Option("--schema", help="Print a JSON schema of
 def config(request: options.Request, diff: Diff = None, schema: AsSchema = False) -> None:
     """Print an experiment's resolved configuration.
 
-    As YAML that --config-file reads. The comment after a value says where it came from: a file and its line, a flag
-    or an override, the experiment, or default, which is what its class says.
+    As YAML that --config-file reads. The comment after a value is its origin: a file and its line, a flag
+    or an override, the experiment, or default, the value of its class.
     """
     if schema and diff is not None:
         raise UsageError("--schema prints something else", key="--diff", received=diff, remedy="give one of them")

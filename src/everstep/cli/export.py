@@ -59,15 +59,19 @@ def export(
     import_modules(imports or ())
     written = trained.quietly(lambda: _export_chosen(found, chosen, place, imports))
     if not written:
-        raise TrainingError(f"{chosen} of {run} can be exported in no format; the lines above say why")
+        raise TrainingError(
+            f"{chosen} cannot be exported in any format", key="RUN", received=run, remedy="see the lines above"
+        )
     print(*written, sep="\n")
 
 
 def _default_place(found: Found, chosen: Chosen, name: str) -> Path:
-    """Returns where an export goes: `export` for the end of a finished run, `export-STEP` for any other checkpoint."""
+    """Returns the folder of an export: `export` for the end of a finished run, `export-STEP` for other checkpoints."""
     directory, record = found.directory or Path(), found.record or {}
     if is_url(name):
-        raise UsageError(f"{name} is only fetched", key="--out", remedy="name a folder on this machine for the export")
+        raise UsageError(
+            "exports are written to this machine, and the run is at a URL", key="--out", remedy="name a folder here"
+        )
     if (record.get("status"), [record.get("step")]) == ("finished", chosen.steps):
         return directory / "export"
     folder = f"export-{chosen.name}"

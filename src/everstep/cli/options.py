@@ -72,14 +72,14 @@ AllowChange = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY", help="Resume although this key has another value than before; repeatable."),
 ]
-MaxRestarts = Annotated[int, typer.Option(metavar="N", help="Start it again, up to N times, when it dies.")]
+MaxRestarts = Annotated[int, typer.Option(metavar="N", help="Restart it, up to N times, when it dies.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 RunName = Annotated[str | None, typer.Argument(metavar="RUN_NAME", help="A folder in the project's runs/.")]
 RunNameOption = Annotated[str | None, typer.Option("--run-name", metavar="NAME", help="The run, as an option.")]
 ProjectRoot = Annotated[str, typer.Option("--project-root", metavar="DIR", help="The project.")]
 DataDir = Annotated[
-    str | None, typer.Option("--data-dir", metavar="DIR", help="The data, in place of what the config file says.")
+    str | None, typer.Option("--data-dir", metavar="DIR", help="The data, in place of the config file's.")
 ]
 ProjectBackend = Annotated[
     str | None, typer.Option("--backend", metavar="NAME", help="tensorflow, jax or torch; by default $KERAS_BACKEND.")
@@ -91,7 +91,7 @@ Project = Annotated[
 
 @dataclasses.dataclass
 class Request:
-    """What the user typed to say which experiment, with which values."""
+    """What the user typed to select an experiment and its values."""
 
     experiment: Experiment = None  # one with `=` in it is an override
     overrides: Overrides = None
@@ -126,17 +126,14 @@ def takes_request(*without: str) -> Callable[[Callable[..., None]], Callable[...
             command(request=request, **given)
 
         own = [p for p in inspect.signature(command).parameters.values() if p.name != "request"]
-        shared = [_parameter(name, annotation) for name, annotation in taken.items()]
-        parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *shared]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        shared = [inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in taken.items()]
+        parameters = [*(p.replace(kind=keyword) for p in own), *shared]
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {p.name: p.annotation for p in parameters}
         return call
 
     return decorate
-
-
-def _parameter(name: str, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def one_name(argument: str | None, option: str | None, command: str) -> str:

@@ -31,7 +31,7 @@ def print_last(text: str) -> None:
 
 
 _STDERR = 2
-# TensorFlow 2.21 writes a dozen lines while it loads, whatever `TF_CPP_MIN_LOG_LEVEL` says: it reads that too late.
+# TensorFlow 2.21 writes a dozen lines while it loads, whatever `TF_CPP_MIN_LOG_LEVEL` is: it reads that too late.
 # They come from C++ and go to file descriptor 2, past `sys.stderr`, so that is where they are caught.
 _CHATTER = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog|"
@@ -44,8 +44,8 @@ _CHATTER = re.compile(
 def quiet(loads_keras: bool = True) -> Iterator[None]:
     """Holds standard error back within the block; at its end writes all of it but the backends' start-up messages.
 
-    If the block fails, everything is written, as it may say why. Keep the block short: what is held comes late.
-    With `TF_CPP_MIN_LOG_LEVEL` at 0 nothing is held back; 1 is what an import of JAX sets.
+    If the block fails, everything is written, as it may be the reason. Keep the block short: output is delayed.
+    With `TF_CPP_MIN_LOG_LEVEL` at 0 nothing is held back; at 1 it is: JAX sets that when it is imported.
 
     Args:
       loads_keras: Whether the block loads Keras, which a line on a terminal announces.

@@ -20,7 +20,9 @@ Input = Annotated[
 ]
 Output = Annotated[str, typer.Option("--output", metavar="FILE", help="A .csv or .parquet file for the rows.")]
 BatchSize = Annotated[int, typer.Option(metavar="N", help="Samples at a time.")]
-Kind = Annotated[str | None, typer.Option(metavar="KIND", help="classification or regression; by default as it looks.")]
+Kind = Annotated[
+    str | None, typer.Option(metavar="KIND", help="classification or regression; by default derived from the output.")
+]
 Probabilities = Annotated[bool, typer.Option("--probabilities", help="Write the probability of every class.")]
 Without = Annotated[
     list[str] | None,

@@ -48,7 +48,7 @@ def define_flags() -> None:
 
 
 def define_declined(known: flags.FlagValues) -> None:
-    """Defines the flags of Model Garden that are not offered, so that giving one says why."""
+    """Defines the flags of Model Garden that are not offered, so that an error explains why."""
     for name, reason in DECLINED.items():
         if name not in known:
             text = f"is not offered: {reason}"

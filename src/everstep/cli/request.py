@@ -1,8 +1,7 @@
 """From a command line to a resolved configuration, with the backend chosen on the way.
 
-The order matters. Values are read from files, flags and overrides first, without Keras; they say which
-backend to load; only then may the user's modules be imported, for they may import Keras in their first line;
-and only those know the experiment that the values are laid over.
+The order matters. First, values are read from files, flags and overrides, without Keras; they select the backend. Then
+the user's modules are imported, which may import Keras. These register the experiment to which the values are applied.
 """
 
 import dataclasses
@@ -31,7 +30,7 @@ class Resolved:
       experiment: The experiment's name.
       params: Its configuration, validated, with the backend that was chosen.
       factory: The configuration as the experiment's own function returned it.
-      layers: The values that were laid over it, later ones winning.
+      layers: The values that were applied to it, later ones winning.
       imports: The modules that were imported for it.
       gin: The gin bindings in force.
     """
@@ -87,7 +86,7 @@ def resolve(request: Request, strict: bool = True, plain: bool = False) -> Resol
     gin.import_modules()
     factory = get_exp_config(name)
     if plain and type(factory) is Config:
-        ambient = []  # it need not have a section that says on which backend it was
+        ambient = []  # it may have no section for the backend
     else:
         factory = as_experiment(name, factory)
     if ambient:
@@ -159,7 +158,10 @@ def _values_in(words: Sequence[str]) -> list[str]:
     for word in values:
         if _is_name(word):
             raise UsageError(
-                f"unexpected argument {word!r}", remedy="write values as key=value: trainer.train_steps=100"
+                "unexpected argument",
+                key="KEY=VALUE",
+                received=word,
+                remedy="write values as key=value: trainer.train_steps=100",
             )
     return values
 
@@ -212,17 +214,16 @@ def _import_all(given: Sequence[str], stored: Sequence[tuple[Any, str]]) -> list
     for modules, origin in stored:
         for module in modules:
             if module not in names:
-                _require_allowed(module, origin)
+                try:
+                    allowed.require_module(module)
+                except UsageError as error:
+                    remedy = "; or ".join(filter(None, [error.remedy, f"pass --import {module}"]))
+                    raise UsageError(
+                        error.reason, key="imports", received=error.received, remedy=remedy, origin=origin
+                    ) from None
                 import_modules([module], f"imports in {origin}")
                 names.append(module)
     return names
-
-
-def _require_allowed(module: str, origin: str) -> None:
-    try:
-        allowed.require_module(module)
-    except UsageError as error:
-        raise UsageError(f"{error}; or pass --import {module}", key="imports", origin=origin) from None
 
 
 def import_modules(names: Iterable[str], origin: str = "--import") -> None:

@@ -68,17 +68,13 @@ def _as_json(folder: RunFolder, results: Any) -> str:
 def _as_text(folder: RunFolder, results: Any) -> str:
     """Returns the means, one row for each number, and below them the files."""
     splits = list(results)
-    rows = [
-        (name, *(_shown(results[split].get(kind, {}).get(name)) for split in splits))
-        for kind in ("model.evaluate", "eval_funcs")
-        for name in dict.fromkeys(name for split in splits for name in results[split].get(kind, {}))
-    ]
+    rows = []
+    for kind in ("model.evaluate", "eval_funcs"):
+        for name in dict.fromkeys(name for split in splits for name in results[split].get(kind, {})):
+            values = [results[split].get(kind, {}).get(name) for split in splits]
+            rows.append((name, *("" if value is None else number(value) for value in values)))
     files = [(label, str(_near(path))) for label, path in _files(folder).items()]
     return f"{aligned([('mean', *splits), *rows])}\n\n{aligned(files)}"
-
-
-def _shown(value: Any) -> str:
-    return "" if value is None else number(value)
 
 
 def _files(folder: RunFolder) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""Running what a command asks for: choose and load the backend, run an experiment, end on SIGTERM, restart."""
+"""What commands that run something share: the backend, running an experiment, SIGTERM, restarts."""
 
 import contextlib
 import signal

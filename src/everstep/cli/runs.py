@@ -122,7 +122,7 @@ class Order:
         if not name:
             raise UsageError("expected a metric, step, age or experiment", key="--sort", received=sort)
         if descending and name != sort:
-            raise UsageError(f"--sort {sort} says it already", key="--descending", remedy="keep one of them")
+            raise UsageError(f"--sort {sort} means the same", key="--descending", remedy="omit one of them")
         return cls(name, descending or name != sort)
 
     @property
@@ -222,7 +222,7 @@ Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory, 
 
 @app.command(epilog="Example: everstep runs show runs/mnist-local-5f2c7a90b1")
 def show(directory: Directory, json: options.Json = False) -> None:
-    """Show one run; with --json, its run.json as it is."""
+    """Show one run; with --json, print its run.json."""
     path = Path(directory)
     submission = None if is_url(directory) else newest(path)
     if not json and submission is not None and not (path / "run.json").exists():  # it has not started yet
@@ -240,9 +240,11 @@ def _submission_rows(run: Overview) -> list[tuple[str, str]]:
 def _summary(run: Overview) -> str:
     record = run.record or {}
     if (wrong := damage(record)) is not None:
-        path = str(run.directory / "run.json")
         raise UsageError(
-            f"{path!r} is damaged: {wrong} is missing, or has no usable value", remedy="--json shows it as it is"
+            f"is damaged: {wrong} is missing, or has no usable value",
+            key="run.json",
+            received=str(run.directory / "run.json"),
+            remedy="--json prints the file",
         )
     plain = ("id", "experiment", "backend", "status", "step", "epoch", "digest", "weights_digest")
     rows = [(name, _text(record[name])) for name in plain]
@@ -260,7 +262,7 @@ def _attempt(attempt: Mapping[str, Any]) -> str:
     ended = attempt["ended"] or "…"
     return (
         f"steps {attempt['from_step']} to {attempt['to_step']}, {attempt['started']} to {ended}: "
-        f"{attempt['reason'] or 'under way, or killed'}"
+        f"{attempt['reason'] or 'running, or killed'}"
     )
 
 
@@ -324,7 +326,7 @@ def compare(runs: Runs, out: Out = None, html: Html = False, json: options.Json 
         if Path(out).is_dir():
             raise UsageError("is a directory", key="--out", received=out, remedy="name a file in it")
         if not side_by_side.can_draw():
-            side_by_side.draw(())  # says what is missing
+            side_by_side.draw(())  # raises the error that names what is missing
     directories = [Path(local_run(run, checkpoints=False)) for run in runs]
     found = side_by_side.side_by_side(directories)
     written = {}
@@ -369,7 +371,7 @@ def _cells(row: Any) -> list[str]:
 # Remove
 
 Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Run directories.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed without a terminal.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not prompt; needed without a terminal.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")]
 Force = Annotated[bool, typer.Option("--force", help="Remove a run although another one began with its weights.")]
 
@@ -408,7 +410,7 @@ def _removable(name: str) -> Overview:
     run = Overview(path, listable(removal.check(path)), newest(path))
     if run.submission is not None and run.submission.state in ("queued", "active"):
         raise UsageError(
-            f"is {run.state}", key="DIR", received=name, remedy=f"end it first: {run.submission.how_to_end}"
+            f"is {run.state}", key="DIR", received=name, remedy=f"end it first: {run.submission.stop_command}"
         )
     return run
 
@@ -444,7 +446,7 @@ def _confirmed(yes: bool, count: int) -> bool:
         return True
     if not sys.stdin.isatty():
         raise UsageError(
-            "there is no terminal to ask on", key="--yes", remedy="add it to remove what is listed, or use --dry-run"
+            "there is no terminal for a prompt", key="--yes", remedy="add it to remove what is listed, or use --dry-run"
         )
     what = "this run" if count == 1 else f"these {count} runs"
     try:

@@ -100,7 +100,7 @@ class WatchedRun:
             gone=time.time() - begun if begun and is_at_work(run) else None,
             rates=self._metrics.rates if is_at_work(run) else {},
             metrics=list(self._metrics.by_name.values()),
-            saves=self._keeps_here,
+            saves=not isinstance(run, StoredRun),  # of a run in a store only the record is fetched
             checkpoint=_newest_checkpoint(self._files / "checkpoints"),
             attempts=max(1, len(attempts)),
             goodput=goodput(record).ratio if attempts else None,
@@ -139,10 +139,6 @@ class WatchedRun:
         inside = self.run.directory / "training"
         return inside if inside.is_dir() else self.run.directory
 
-    @property
-    def _keeps_here(self) -> bool:
-        return not isinstance(self.run, StoredRun)  # of what is in a store, only the record is fetched
-
     def _read_metrics(self) -> None:
         """Reads the history anew if it has changed; where there is none, the last logs that the record has."""
         history, record = self._files / "history.csv", self.run.record
@@ -165,7 +161,7 @@ class WatchedRun:
 
 
 def _overall(run: Overview) -> float | None:
-    """Returns the pace of the whole attempt, which the time left goes by."""
+    """Returns the pace of the whole attempt, from which the time left is computed."""
     left, total = run.seconds_left, run.train_steps
     return (total - run.step) / left if left and total else None
 
@@ -248,9 +244,7 @@ class _Watched:
         self._by_name = {name_of(run): self._by_name.get(name_of(run), WatchedRun()) for run in found}
         for run in found:
             self._by_name[name_of(run)].update(run)
-        queued = any(
-            run.submission is not None and run.submission.record.get("engine") != "background" for run in found
-        )
+        queued = any(run.submission is not None and run.submission.executor != "background" for run in found)
         self.pause = _PAUSE_REMOTE if queued or is_url(self._place) else _PAUSE if len(found) == 1 else _PAUSE_OF_MANY
 
     def has_ended(self) -> bool:

@@ -7,7 +7,7 @@ _VALUED = {"--v", "--verbosity", "--stderrthreshold"}
 
 
 def normalised(words: Sequence[str]) -> list[str]:
-    """Returns a command line as our parser wants it.
+    """Returns a command line as the parser expects it.
 
         normalised(["train", "--model_dir=my_dir", "--alsologtostderr"])  # ["train", "--model-dir=my_dir"]
 
@@ -41,10 +41,10 @@ def _is_switch(name: str) -> bool:
 DECLINED = {
     "tpu": "set runtime.distribution_strategy=tpu, and runtime.tpu=NAME where it is not this machine's",
     "tpu_platform": "nothing reads it in Model Garden's training programs either: leave it out",
-    "tfhub_handle": "nothing reads it in Model Garden's training programs either; what is trained lies in export/",
+    "tfhub_handle": "nothing reads it in Model Garden's training programs either; the trained model is in export/",
     "tflex_output_uri": "nothing reads it in Model Garden's training programs either: leave it out",
-    "tf_data_service": "a tf.data service gives batches to any worker that asks: no run on it could be resumed exactly",
-    "pretrain_steps": "belongs to the mode continuous_train_and_eval, which there is not: set task.init_checkpoint",
+    "tf_data_service": "a tf.data service gives batches to any worker: no run on it could be resumed exactly",
+    "pretrain_steps": "belongs to the mode continuous_train_and_eval, which does not exist: set task.init_checkpoint",
     "enable_async_checkpointing": "checkpoints are always written in the background: leave it out",
 }
 """Each flag of Model Garden's programs that is not offered, and what there is instead."""

@@ -18,7 +18,6 @@ from everstep.config import dialect, get_task
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment_config import Mode
 from everstep.launch.supervisor import supervise
-from everstep.launch.tuner.stages import Stages
 from everstep.types import Logs
 
 app = new_app()
@@ -39,7 +38,7 @@ FastDevRun = Annotated[
     bool, typer.Option("--fast-dev-run", help="Try one batch of everything, export included, and keep nothing.")
 ]
 ProfileFlag = Annotated[
-    bool, typer.Option("--profile", help="Keep a trace of a few steps in DIR/profile; trainer.profile says of which.")
+    bool, typer.Option("--profile", help="Keep a trace of a few steps in DIR/profile; trainer.profile selects them.")
 ]
 NoExport = Annotated[bool, typer.Option("--no-export", help="Do not export the trained model.")]
 
@@ -77,10 +76,10 @@ def train(
 
 
 def _check_combination(request: options.Request, mode: str, fast_dev_run: bool, max_restarts: int) -> None:
-    """Refuses options that another one leaves without effect.
+    """Checks that no option makes another one pointless.
 
     Raises:
-      UsageError: Names both.
+      UsageError: One does; names both.
     """
     if fast_dev_run:
         others = {
@@ -93,25 +92,28 @@ def _check_combination(request: options.Request, mode: str, fast_dev_run: bool, 
         for option, value in others.items():
             if value:
                 raise UsageError(
-                    "it runs one batch of everything, whatever the other says",
-                    key=f"--fast-dev-run and {option} {value}",
-                    remedy="give one of the two",
+                    "has no effect with --fast-dev-run, which runs one batch of everything",
+                    key=option,
+                    received=value,
+                    remedy="omit one of them",
                 )
     if request.overfit_batches is not None and request.limit_eval is not None:
         raise UsageError(
-            "what is evaluated is the batches that are trained on",
-            key=f"--limit-eval {request.limit_eval} and --overfit-batches {request.overfit_batches}",
-            remedy="give one of the two",
+            "has no effect with --overfit-batches, which evaluates the batches it trains on",
+            key="--limit-eval",
+            received=request.limit_eval,
+            remedy="omit one of them",
         )
     Mode(mode)
     if fast_dev_run and "train" not in mode:
         raise UsageError(
-            "there is nothing to train", key=f"--fast-dev-run and --mode {mode}", remedy="choose a mode that trains"
+            "does not train, which --fast-dev-run needs", key="--mode", received=mode, remedy="choose a mode that does"
         )
     if request.sanity_eval is not None and not ("train" in mode and "eval" in mode):
         raise UsageError(
-            "it does not train and evaluate",
-            key=f"--sanity-eval {request.sanity_eval} and --mode {mode}",
+            "does not train and evaluate, which --sanity-eval needs",
+            key="--mode",
+            received=mode,
             remedy="choose a mode that does",
         )
 
@@ -126,7 +128,7 @@ def _fast_dev_run(resolved: Resolved, mode: str, export: bool) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="everstep-fast-dev-run-") as folder:
             with quiet():
-                from everstep.launch.tuner.dev_run import dev_run
+                from everstep.launch.tuner.dev_run import Stages, dev_run
 
                 load_backend(resolved.params.runtime.seed)
             dev_run(
@@ -144,10 +146,14 @@ def _fast_dev_run(resolved: Resolved, mode: str, export: bool) -> None:
 
 
 def run_directory(model_dir: str | None, resolved: Resolved) -> Path | str:
-    """Returns the directory of the run, which is not created yet; None: the default one; a URL: itself.
+    """Returns the directory of the run, which is not created yet, or its URL.
+
+    Args:
+      model_dir: The value of `--model-dir`; None for the default directory.
+      resolved: The experiment.
 
     Raises:
-      UsageError: It is a file, or cannot be written to; it is no URL of a store.
+      UsageError: It is a file, cannot be written to, or is no URL of a store.
     """
     if model_dir == "":
         raise UsageError("expected a directory for the run", key="--model-dir", received="")
@@ -158,15 +164,15 @@ def run_directory(model_dir: str | None, resolved: Resolved) -> Path | str:
     try:
         storage.prepare_directory(existing)
     except UsageError as error:
-        raise UsageError(str(error), key=f"--model-dir {directory}") from error
+        raise UsageError(error.reason, key="--model-dir", received=str(directory), remedy=error.remedy) from error
     return directory
 
 
 def default_directory(resolved: Resolved) -> Path:
     """Returns `runs/<experiment>-<digest of the configuration>`: the same request finds its run again.
 
-    Secrets do not count: with a new password it is the same run still, and a digest must not help to guess one. Nor
-    does whether a trace is taken.
+    Secrets do not count: with a new password it is still the same run, and a digest must not help to guess one. Whether
+    a trace is taken does not count either.
     """
     params = resolved.shown.replace(trainer={"profile": ""})
     text = dialect.dump(redaction.tree(params.as_dict()))

@@ -20,11 +20,18 @@ from everstep.cli.running import load_backend, repeated_command
 from everstep.config import get_task
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment_config import Mode
-from everstep.launch.tuner.batch_size import gigabytes, in_child, spelled
-from everstep.launch.tuner.child import end_with_parent, free_bytes
-from everstep.launch.tuner.drawing import draw, require_matplotlib
-from everstep.launch.tuner.rates import RangeTest, rounded
-from everstep.launch.tuner.sizes import Tried, fastest, largest, search
+from everstep.launch.tuner.batch_size import (
+    KEY,
+    Tried,
+    end_with_parent,
+    fastest,
+    free_bytes,
+    gigabytes,
+    largest,
+    search,
+    try_in_subprocess,
+)
+from everstep.launch.tuner.learning_rate import RangeTest, draw, require_matplotlib, rounded
 
 app = new_app(
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -46,7 +53,6 @@ Memory = Annotated[
 ]
 Only = Annotated[str | None, typer.Option(metavar="N", help="Try only this size, in this process.")]
 
-_KEY = "task.train_data.global_batch_size"
 _ROW = "{:>10}  {:<5} {:>10}  {:>9}  {}"
 
 
@@ -66,7 +72,7 @@ def batch_size(
     Sizes are doubled until one does not fit, then tried between the last two. Each size runs in its own subprocess,
     with some real training steps and an evaluation step. The result is printed; nothing is set or written.
     """
-    bound, largest_size = _bound(memory), _size("--max", most)
+    max_bytes, largest_size = _max_bytes(memory), _size("--max", most)
     first, single = start and _size("--start", start), only and _size("--only", only)
     Mode(mode)
     if "train" not in mode:
@@ -74,7 +80,7 @@ def batch_size(
     resolved = resolve(request)
     if single:
         end_with_parent()
-        print_last(spelled(_try_here(resolved, single, "eval" in mode)))
+        print_last(_try_here(resolved, single, "eval" in mode).to_line())
         return
     first = first or resolved.params.task.train_data.global_batch_size
     if first > largest_size:
@@ -84,7 +90,10 @@ def batch_size(
             received=largest_size,
             remedy="give a larger --max, or a smaller --start",
         )
-    attempt = in_child(lambda size: repeated_command(context.obj, f"--only={size}"), bound)
+
+    def attempt(size: int) -> Tried:
+        return try_in_subprocess(size, repeated_command(context.obj, f"--only={size}"), max_bytes)
+
     print_last(redaction.text(_advice(_print_rows(search(first, largest_size, attempt)))))
 
 
@@ -92,7 +101,7 @@ def _size(option: str, text: str) -> int:
     return options.whole_number(option, text, 1, 2**30)
 
 
-def _bound(memory: str | None) -> int | None:
+def _max_bytes(memory: str | None) -> int | None:
     if memory is not None:
         return int(1e9 * options.real_number("--memory", memory, 0, 1e6))
     free = free_bytes()
@@ -101,7 +110,7 @@ def _bound(memory: str | None) -> int | None:
 
 def _try_here(resolved: Resolved, size: int, evaluate: bool) -> Tried:
     with quiet():
-        from everstep.launch.tuner.one_size import try_size, with_size
+        from everstep.launch.tuner.trials import try_size, with_size
 
         load_backend(resolved.params.runtime.seed)
     params = with_size(resolved.params, size)
@@ -146,12 +155,12 @@ def _advice(tries: Sequence[Tried]) -> str:
     most, best = largest(tries), fastest(tries)
     if most is None or best is None:
         raise TrainingError(
-            f"no batch size fits, not even {tries[-1].size}", remedy="use a smaller model, or more memory"
+            "no batch size fits", key=KEY, received=tries[-1].size, remedy="use a smaller model, or more memory"
         )
     bounded = "" if any(not one.fits for one in tries) else ", and larger ones were not tried"
     lines = [
         f"largest that fits: {most.size}{bounded}; fastest: {best.size}",
-        f"use {_KEY}={best.size}; nothing was set",
+        f"use {KEY}={best.size}; nothing was set",
     ]
     if best.size > 0.9 * most.size and not bounded:
         lines.append("that is close to the largest: a long run may need some more, so leave a tenth or so")
@@ -209,7 +218,7 @@ def _picture(out: str) -> Path:
 
 def _range_test(resolved: Resolved, least: float, most: float, steps: int) -> RangeTest:
     with quiet():
-        from everstep.launch.tuner.learning_rate import range_test
+        from everstep.launch.tuner.trials import range_test
 
         load_backend(resolved.params.runtime.seed)
     with tempfile.TemporaryDirectory(prefix="everstep-tune-") as folder:

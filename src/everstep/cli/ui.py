@@ -42,32 +42,44 @@ def ui(
     """Show a project's runs in MLflow and TensorBoard.
 
     Prints both addresses once they answer; that of MLflow where runs are tracked already. Ctrl-C ends both. Only this
-    machine can reach them, unless --host says otherwise: whoever reaches them can read, change and delete the runs.
+    machine can reach them, unless --host is given; everybody who reaches them can read, change and delete the runs.
     """
     root = _root(project)
     uri = checked_uri(folder_uri(root))
     if uri.startswith("http"):
-        raise UsageError(f"the runs are tracked at {without_credentials(uri)} (MLFLOW_TRACKING_URI): open that page")
+        raise UsageError(
+            "the runs are tracked on a server",
+            key="MLFLOW_TRACKING_URI",
+            received=without_credentials(uri),
+            remedy="open that page",
+        )
     for flag, number in (("--port", port), ("--tensorboard-port", tensorboard_port)):
         _require_free(host, number, flag)
-    commands = {"TensorBoard": (_tensorboard(root, host, tensorboard_port), tensorboard_port)}
+    commands = {}
     if is_there(uri):
-        commands = {"MLflow": (_mlflow(uri, root, host, port), port), **commands}
+        artifacts = local_store(root).with_name("mlartifacts")
+        options = ["--backend-store-uri", uri, "--workers", "1", "--artifacts-destination", str(artifacts)]
+        commands["MLflow"] = (["mlflow", "ui", *options], port)
     else:
-        print(f"MLflow       nothing is tracked yet: a run that is makes {local_store(root)}", flush=True)
+        print(f"MLflow       nothing is tracked yet: the first tracked run creates {local_store(root)}", flush=True)
+    commands["TensorBoard"] = (["tensorboard.main", "--logdir", str(root / "runs")], tensorboard_port)
     with _stop_requests() as stops, contextlib.ExitStack() as stack:
-        servers = {
-            name: (stack.enter_context(_Server(name, command, root)), number)
-            for name, (command, number) in commands.items()
-        }
-        for name, (server, number) in servers.items():
-            server.wait(_address(host, number), stops)
-            print(f"{name.ljust(11)}  {_address(host, number)}", flush=True)
-        _watch([server for server, _ in servers.values()], stops)
+        servers = {}
+        for name, (words, number) in commands.items():
+            command = [sys.executable, "-m", *words, "--host", host, "--port", str(number)]
+            servers[name] = stack.enter_context(_Server(name, command, root))
+        for name, server in servers.items():
+            address = _address(host, commands[name][1])
+            server.wait(address, stops)
+            print(f"{name.ljust(11)}  {address}", flush=True)
+        while not stops:  # a server that ends by itself is an error, which ends the other one, too
+            for server in servers.values():
+                server.require_alive()
+            time.sleep(0.2)
 
 
 def _root(project: str | None) -> Path:
-    """Returns the project's folder; where there is no project of flows, the folder that was named, or this one."""
+    """Returns the project's folder; outside a project of flows, the given or the current folder, if it has runs."""
     try:
         return FlowProject.find(project).root
     except UsageError:
@@ -76,33 +88,6 @@ def _root(project: str | None) -> Path:
         if not (local_store(root).is_file() or (root / "runs").is_dir()):
             raise
         return root
-
-
-def _mlflow(uri: str, root: Path, host: str, port: int) -> list[str]:
-    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--workers", "1"]
-    return [
-        *command,
-        "--host",
-        host,
-        "--port",
-        str(port),
-        "--artifacts-destination",
-        str(local_store(root).with_name("mlartifacts")),
-    ]
-
-
-def _tensorboard(root: Path, host: str, port: int) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "tensorboard.main",
-        "--logdir",
-        str(root / "runs"),
-        "--host",
-        host,
-        "--port",
-        str(port),
-    ]
 
 
 def _address(host: str, port: int) -> str:
@@ -200,14 +185,6 @@ def _answers(address: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _watch(servers: Sequence[_Server], stops: list[int]) -> None:
-    """Returns when a stop is requested; a server that ends by itself is an error, which ends the others, too."""
-    while not stops:
-        for server in servers:
-            server.require_alive()
-        time.sleep(0.2)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
-"""Processes: starting a run, and starting it again.
+"""Starting runs in processes of their own.
 
-`supervisor.py` decides; `child.py` is the running command, `forwarding.py` what reaches it, `passing.py` what it says,
-`death.py` how it ended, `progress.py` what it had kept by then.
+`supervisor.py` restarts a command that dies: `child.py` is the running command, `progress.py` what its run has saved.
+`submit/` hands a run to the background, Slurm or Ray; `tuner/` has short trials before a long run.
 """

@@ -1,4 +1,4 @@
-"""What a run in a directory has kept and how far it was; and the note why an attempt at it died."""
+"""How far the run in a directory is, as another process sees it, and why its last attempt died."""
 
 import contextlib
 import dataclasses
@@ -17,18 +17,21 @@ class Progress:
 
     Attributes:
       saved: The step of its newest checkpoint; None if it has none.
-      reached: The step it had computed when it died; None if it never said.
+      reached: The step it had computed when it died; None if that is unknown.
     """
 
     saved: int | None = None
     reached: int | None = None
 
 
-def progress(model_dir: Path, since: float) -> Progress:
-    """Returns how far the run in `model_dir` is, as a process left it that was started at the time `since`."""
+def read_progress(model_dir: Path, since: float) -> Progress:
+    """Returns how far the run in `model_dir` is, after a process that was started at the time `since`."""
     beat = last_beat(model_dir)
-    reached = beat[0] if beat is not None and beat[1] >= since else _recorded_step(model_dir)
-    return Progress(newest_checkpoint(model_dir), reached)
+    if beat is not None and beat[1] >= since:
+        return Progress(newest_checkpoint(model_dir), beat[0])
+    with contextlib.suppress(UsageError, TypeError, ValueError):
+        return Progress(newest_checkpoint(model_dir), int(read(model_dir)["step"]))
+    return Progress(newest_checkpoint(model_dir))
 
 
 def newest_checkpoint(model_dir: Path) -> int | None:
@@ -38,26 +41,18 @@ def newest_checkpoint(model_dir: Path) -> int | None:
     return None
 
 
-def note_death(model_dir: Path, reason: str, since: float) -> None:
-    """Writes why it died into the record of an attempt begun after `since` that could not do so itself.
+def record_exit_reason(model_dir: Path, reason: str, since: float) -> None:
+    """Writes why an attempt died into its record, if it began after `since` and could not do so itself.
 
-    Leaves everything as it is where another process trains by now.
+    Changes nothing if another process trains there by now.
     """
     if not (model_dir / "run.json").is_file():
         return
     with contextlib.suppress(UsageError, OSError, KeyError, TypeError, ValueError), RunLock(model_dir):
         record = read(model_dir)
         attempt = record["attempts"][-1] if record["attempts"] else {"ended": "never begun"}
-        if attempt["ended"] is None and attempt["reason"] is None and _seconds(attempt["started"]) >= since - 1:
-            attempt["reason"] = reason
-            storage.write_json(model_dir / "run.json", record)
-
-
-def _recorded_step(model_dir: Path) -> int | None:
-    with contextlib.suppress(UsageError, TypeError, ValueError):
-        return int(read(model_dir)["step"])
-    return None
-
-
-def _seconds(time: str) -> float:
-    return datetime.datetime.fromisoformat(time).timestamp()
+        if attempt["ended"] is None and attempt["reason"] is None:
+            started = datetime.datetime.fromisoformat(attempt["started"]).timestamp()
+            if started >= since - 1:
+                attempt["reason"] = reason
+                storage.write_json(model_dir / "run.json", record)

@@ -1,4 +1,4 @@
-"""Starting a command again when it dies, as long as that brings it further."""
+"""Restarting a command when it dies, as long as restarts make progress."""
 
 import contextlib
 import dataclasses
@@ -11,166 +11,177 @@ from pathlib import Path
 
 from everstep import redaction
 from everstep.errors import UsageError
-from everstep.launch.child import Child
-from everstep.launch.exit_status import Death
-from everstep.launch.forwarding import Forwarding
-from everstep.launch.progress import Progress, newest_checkpoint, note_death, progress
+from everstep.launch.child import Child, ExitStatus, SignalForwarding
+from everstep.launch.progress import Progress, newest_checkpoint, read_progress, record_exit_reason
 from everstep.run.launcher import SUPERVISOR, announced
 
 _DONE, _BAD_INPUT = 0, 2
-_MOST_STALLS = 3
+_MAX_STALLS = 3
 _LONGEST_PAUSE = 60.0
 _LONG_LIFE = 300.0
 
 
 def supervise(command: Sequence[str], max_restarts: int, backoff: float = 1.0) -> int:
-    """Runs a command and starts it again when it dies; returns the exit code to end with.
+    """Runs a command, restarts it when it dies, and returns the exit code to end with.
 
-    It is not started again when it is done (0), was given bad input (2), asks for another machine (its requeue exit
-    code), or ends after a signal that this process was sent and has passed on, unless it has shown that the signal was
-    no request to end (see `Forwarding.asked_to_end`). Otherwise it is, after a pause that doubles with every restart
-    in vain, up to a minute. A restart was not in vain if there is a new checkpoint since, in any of the directories
-    that the command trains in one after the other; of a command that is no run of ours, if it lived for five minutes.
-    Three in vain in a row are a crash loop, which more restarts would not end: it stops there and says what happened.
+    It is not restarted
+
+    - when it is done (0) or was given bad input (2);
+    - when it requests another machine, by its requeue exit code;
+    - after a signal to this process, which is passed on, if that was a request to stop (see
+      `SignalForwarding.stop_requested`);
+    - after three restarts in a row without progress, a crash loop that more restarts would not end. A diagnosis is
+      printed.
+
+    Otherwise it is restarted after a pause, which doubles with every restart without progress, up to a minute. Progress
+    is a new checkpoint in any of the directories that the command trains in, one after the other. For a command that
+    announces no run directory it is a life of five minutes.
 
     Args:
       command: Program and arguments.
-      max_restarts: How often it may be started again.
+      max_restarts: The maximum number of restarts.
       backoff: The first pause, in seconds.
 
     Returns:
       The command's last exit code; 128 + the number of the signal that ended it.
 
     Raises:
-      UsageError: The command cannot be started, or a number makes no sense.
+      UsageError: The command cannot be started, or a number is out of range.
     """
-    _check(command, max_restarts, backoff)
-    with tempfile.TemporaryDirectory(prefix="everstep-") as folder, Forwarding() as forwarding:
-        return _Supervisor(command, max_restarts, backoff, Path(folder) / "run.json", forwarding).run()
+    if not command:
+        raise UsageError(
+            "no command is given", key="COMMAND", remedy="put it after --, as in: everstep launch -- python train.py"
+        )
+    if max_restarts < 0:
+        raise UsageError("must be 0 or more", key="--max-restarts", received=max_restarts)
+    if not (math.isfinite(backoff) and backoff >= 0):
+        raise UsageError("must be 0 or more seconds", key="--backoff", received=backoff)
+    with tempfile.TemporaryDirectory(prefix="everstep-") as folder, SignalForwarding() as signals:
+        return _Supervisor(command, max_restarts, backoff, Path(folder) / "run.json", signals).run()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Attempt:
-    death: Death
+    """One life of the command.
+
+    Attributes:
+      status: How it ended.
+      seconds: How long it ran.
+      last_lines: The last lines it wrote to standard error.
+      model_dir: The directory of the run it announced; None if it announced none.
+      progress: How far that run is.
+      requeue_exit_code: The exit code that requests another machine; None if there is none.
+    """
+
+    status: ExitStatus
     seconds: float
     last_lines: list[str]
-    model_dir: Path | None
-    progress: Progress
-    requeue_exit_code: int | None
+    model_dir: Path | None = None
+    progress: Progress = Progress()
+    requeue_exit_code: int | None = None
 
 
 class _Supervisor:
+    """Runs attempts until one is final or restarts make no progress.
+
+    Args:
+      command: Program and arguments.
+      max_restarts: The maximum number of restarts.
+      backoff: The first pause, in seconds.
+      link: The file to which the command announces its run.
+      signals: Passes signals on to the command.
+    """
+
     def __init__(
-        self, command: Sequence[str], max_restarts: int, backoff: float, link: Path, forwarding: Forwarding
+        self, command: Sequence[str], max_restarts: int, backoff: float, link: Path, signals: SignalForwarding
     ) -> None:
-        self._command = command
-        self._max_restarts = max_restarts
-        self._backoff = backoff
-        self._link = link
-        self._forwarding = forwarding
-        self._deaths: list[Death] = []
-        self._stalls = 0
-        self._saved: dict[Path, int] = {}
+        self._command, self._max_restarts, self._backoff = command, max_restarts, backoff
+        self._link, self._signals = link, signals
+        self._ends: list[ExitStatus] = []
+        self._stalls = 0  # restarts in a row without progress
+        self._saved: dict[Path, int] = {}  # the newest checkpoint seen in each run directory
 
     def run(self) -> int:
         while True:
             attempt = self._attempt()
             if self._is_final(attempt):
-                return attempt.death.exit_code
-            self._count(attempt)
-            if (why := self._enough()) is not None:
-                _say(_diagnosis(why, attempt, self._deaths))
-                return attempt.death.exit_code
-            self._pause(attempt)
-            if (number := self._forwarding.asked_to_end()) is not None:
-                _say(f"not restarted: this process was sent {number.name}")
+                return attempt.status.exit_code
+            lived_long = attempt.model_dir is None and attempt.seconds >= _LONG_LIFE
+            progressed = self._has_new_checkpoint(attempt.model_dir) or lived_long
+            self._stalls = self._stalls + 1 if self._ends and not progressed else 0
+            self._ends.append(attempt.status)
+            if self._stalls >= _MAX_STALLS:
+                _print(_diagnosis(f"{_MAX_STALLS} restarts in a row made no progress", attempt, self._ends))
+                return attempt.status.exit_code
+            if len(self._ends) > self._max_restarts:
+                reason = f"the limit of {self._max_restarts} restarts (--max-restarts) is reached"
+                _print(_diagnosis(reason, attempt, self._ends))
+                return attempt.status.exit_code
+            seconds = pause(self._backoff, self._stalls)
+            _print(
+                f"the command {attempt.status}{_position(attempt.progress)}; "
+                f"restart {len(self._ends)} of {self._max_restarts} in {seconds:g} s"
+            )
+            self._signals.sleep(seconds)
+            if (number := self._signals.stop_requested()) is not None:
+                _print(f"not restarted: this process received {number.name}")
                 return 128 + number
 
     def _attempt(self) -> _Attempt:
+        """Runs the command once."""
         since, begin = time.time(), time.monotonic()
         child = Child(self._command, os.environ | {SUPERVISOR: str(self._link)})
-        self._forwarding.attach(child)
-        death = child.wait()
-        self._forwarding.detach()
+        self._signals.attach(child)
+        status = child.wait()
+        self._signals.detach()
         seconds = time.monotonic() - begin
-        if death.exit_code not in (_DONE, _BAD_INPUT) and child.end_the_rest():
-            _say("what the command had left running was ended as well")
-        told = announced(self._link)
-        if told is None:
-            return _Attempt(death, seconds, child.last_lines(), None, Progress(), None)
-        note_death(told.model_dir, death.reason, since)
-        kept = progress(told.model_dir, since)
-        return _Attempt(death, seconds, child.last_lines(), told.model_dir, kept, told.requeue_exit_code)
+        if status.exit_code not in (_DONE, _BAD_INPUT) and child.end_process_group():
+            _print("the processes that the command left running were ended as well")
+        run = announced(self._link)
+        if run is None:
+            return _Attempt(status, seconds, child.last_lines())
+        record_exit_reason(run.model_dir, status.reason, since)
+        progress = read_progress(run.model_dir, since)
+        return _Attempt(status, seconds, child.last_lines(), run.model_dir, progress, run.requeue_exit_code)
 
     def _is_final(self, attempt: _Attempt) -> bool:
-        code = attempt.death.exit_code
+        """Returns whether the command must not be restarted, whatever progress it made."""
+        code = attempt.status.exit_code
         if code in (_DONE, _BAD_INPUT, attempt.requeue_exit_code):
             return True
-        if (number := self._forwarding.asked_to_end(code)) is None:
+        if (number := self._signals.stop_requested(code)) is None:
             return False
-        what = f"{attempt.death}{_where(attempt.progress)}"
-        _say(f"the command {what}; not restarted: this process was sent {number.name}")
+        ended = f"{attempt.status}{_position(attempt.progress)}"
+        _print(f"the command {ended}; not restarted: this process received {number.name}")
         return True
 
-    def _count(self, attempt: _Attempt) -> None:
-        """Counts a death, and whether the restart before it was in vain."""
-        lived_long = attempt.model_dir is None and attempt.seconds >= _LONG_LIFE
-        in_vain = not self._has_saved(attempt.model_dir) and bool(self._deaths) and not lived_long
-        self._stalls = self._stalls + 1 if in_vain else 0
-        self._deaths.append(attempt.death)
-
-    def _has_saved(self, model_dir: Path | None) -> bool:
-        """Tells whether the run in `model_dir`, or one that died before it, has a newer checkpoint than ever seen."""
+    def _has_new_checkpoint(self, model_dir: Path | None) -> bool:
+        """Returns whether the run in `model_dir`, or one announced earlier, has a newer checkpoint than seen so far."""
         if model_dir is not None:
             self._saved.setdefault(model_dir, 0)
         newer = {one: step for one, seen in self._saved.items() if (step := newest_checkpoint(one) or 0) > seen}
         self._saved |= newer
         return bool(newer)
 
-    def _enough(self) -> str | None:
-        """Returns why it is not started again, None if it is."""
-        if self._stalls >= _MOST_STALLS:
-            return f"{_MOST_STALLS} restarts in a row brought it no further"
-        if len(self._deaths) > self._max_restarts:
-            return f"it may be restarted {self._max_restarts} times, and was"
-        return None
-
-    def _pause(self, attempt: _Attempt) -> None:
-        seconds = pause(self._backoff, self._stalls)
-        _say(
-            f"the command {attempt.death}{_where(attempt.progress)}; "
-            f"restart {len(self._deaths)} of {self._max_restarts} in {seconds:g} s"
-        )
-        self._forwarding.sleep(seconds)
-
 
 def pause(backoff: float, stalls: int) -> float:
-    """Returns how many seconds to wait after so many restarts in vain."""
+    """Returns how many seconds to wait after this many restarts without progress."""
     return min(backoff * 2**stalls, max(_LONGEST_PAUSE, backoff))
 
 
-def _check(command: Sequence[str], max_restarts: int, backoff: float) -> None:
-    if not command:
-        raise UsageError("there is no command to run: put it after --, as in: everstep launch -- python train.py")
-    if max_restarts < 0:
-        raise UsageError(f"--max-restarts: received {max_restarts}, must be 0 or more")
-    if not (math.isfinite(backoff) and backoff >= 0):
-        raise UsageError(f"--backoff: received {backoff}, must be 0 or more seconds")
-
-
-def _where(kept: Progress) -> str:
-    """Returns at which step it died, as far as it is known."""
-    if kept.reached is None and kept.saved is None:
+def _position(progress: Progress) -> str:
+    """Returns the step at which the command died, if it is known, and the newest checkpoint."""
+    if progress.reached is None and progress.saved is None:
         return ""
-    saved = "no checkpoint yet" if kept.saved is None else f"newest checkpoint: step {kept.saved}"
-    return f" at step {kept.reached or 0}, {saved}"
+    saved = "no checkpoint yet" if progress.saved is None else f"newest checkpoint: step {progress.saved}"
+    return f" at step {progress.reached or 0}, {saved}"
 
 
-def _diagnosis(why: str, attempt: _Attempt, deaths: Sequence[Death]) -> str:
+def _diagnosis(reason: str, attempt: _Attempt, ends: Sequence[ExitStatus]) -> str:
     lines = [
-        f"giving up: {why}",
-        f"  it {attempt.death}{_where(attempt.progress)}",
-        f"  all its ends: {', '.join(death.reason for death in deaths[-10:])}",
+        f"giving up: {reason}",
+        f"  it {attempt.status}{_position(attempt.progress)}",
+        f"  all attempts: {', '.join(status.reason for status in ends[-10:])}",
     ]
     if (attempt.progress.reached or 0) > (attempt.progress.saved or 0):
         lines.append("  it computes steps but dies before it saves them: save more often (trainer.checkpoint_interval)")
@@ -179,7 +190,7 @@ def _diagnosis(why: str, attempt: _Attempt, deaths: Sequence[Death]) -> str:
     return "\n".join(lines)
 
 
-def _say(text: str) -> None:
-    """Writes past Python's buffers: what is left in those when nobody reads any more would spoil the exit code."""
+def _print(text: str) -> None:
+    """Writes past Python's buffers: a buffer that cannot be flushed at exit would change the exit code."""
     with contextlib.suppress(OSError):
         os.write(2, f"everstep: {redaction.text(text)}\n".encode(errors="replace"))

@@ -1,4 +1,4 @@
-"""Observe: where the numbers of a run go while it trains.
+"""Trackers: where the numbers of a run are written while it trains.
 
-`tracker.py` has the interface and the plain doubles; one file per sink beside it.
+`tracker.py` has the interface and the trackers that wrap others; each sink has a file of its own.
 """

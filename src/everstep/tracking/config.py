@@ -1,4 +1,4 @@
-"""Where a run's numbers go."""
+"""The configuration of tracking: which sinks a run writes to, and what they record."""
 
 import dataclasses
 import math

@@ -181,5 +181,5 @@ def _rate(steps_per_second: float) -> str:
 
 
 def _stream_errors_suppressed() -> contextlib.AbstractContextManager[None]:
-    """Suppresses the errors of a stream that fails (OSError) or is closed (ValueError): nobody reads it."""
+    """Suppresses the errors of a stream that fails (OSError) or is closed (ValueError): it has no reader."""
     return contextlib.suppress(OSError, ValueError)

@@ -64,8 +64,8 @@ class HistoryTracker(Tracker):
             raise UsageError(
                 "is not the history of a run", key="history.csv", received=str(self._path), remedy="move it away"
             )
-        if strange := sum(not _is_row(row) for row in rows):
-            logger.warning("%s: skipped %d lines that are not rows of a history", self._path, strange)
+        if skipped := sum(not _is_row(row) for row in rows):
+            logger.warning("%s: skipped %d lines that are not rows of a history", self._path, skipped)
         kept = [row for row in rows if _is_row(row) and int(row["step"]) <= step]
         self._cut = step if text and _format(header, kept) != text else None
         self._header = header if text else []
@@ -153,7 +153,7 @@ class HistoryTracker(Tracker):
         self._found = set()
 
     def _column(self, name: str, kind: Kind) -> str:
-        """Returns the column of a name; training's claim to the plain name goes before validation's."""
+        """Returns the column of a name; training has the prior claim to the plain name."""
         own = f"validation_{name}"
         if kind == "train":
             self._train_names.add(name)

@@ -1,4 +1,4 @@
-"""The run's numbers as JSON lines: `metrics.jsonl`, one object per call of `log`, for whatever reads such files.
+"""The run's numbers as JSON lines: `metrics.jsonl`, one object per call of `log`.
 
     {"step": 100, "kind": "train", "time": 1731689012.345, "training_loss": 0.25, "accuracy": 0.91}
     {"step": 100, "kind": "validation", "time": 1731689013.101, "validation_loss": 0.31, "accuracy": 0.89}
@@ -26,7 +26,7 @@ _OWN_NAMES = ("step", "kind", "time")
 
 
 class JsonLinesTracker(Tracker):
-    """Appends to a file of JSON lines; each kind of logs stands there once for each step.
+    """Appends to a file of JSON lines; it has each kind of logs once for each step.
 
     A line reaches the file in one unbuffered write, or not at all. Lines that a resumed run logs again are cut first.
     A call that fails to write raises OSError and loses nothing: its line stays in memory until the next call.
@@ -91,16 +91,16 @@ class JsonLinesTracker(Tracker):
         finally:
             os.close(descriptor)
 
-    def _cut(self, wanted: Callable[[Record], bool]) -> dict[str, int]:
+    def _cut(self, keep: Callable[[Record], bool]) -> dict[str, int]:
         """Selects the lines that stay in the file; returns the last step of each kind among them."""
         text = self._text()
         read = [(line, _record(line)) for line in text[: text.rfind("\n") + 1].splitlines()]
-        if strange := sum(record is None for _, record in read):
-            logger.warning("%s: skipped %d lines that are not logs", self._path, strange)
-        kept = [(line, record) for line, record in read if record is not None and wanted(record)]
+        if skipped := sum(record is None for _, record in read):
+            logger.warning("%s: skipped %d lines that are not logs", self._path, skipped)
+        kept = [(line, record) for line, record in read if record is not None and keep(record)]
         left = "".join(f"{line}\n" for line, _ in kept)
         self._kept = left if left != text or self._kept is not None else None
-        self._waiting = [record for record in self._waiting if wanted(record)]
+        self._waiting = [record for record in self._waiting if keep(record)]
         records = [*(record for _, record in kept), *self._waiting]
         return {record["kind"]: record["step"] for record in sorted(records, key=lambda record: record["step"])}
 

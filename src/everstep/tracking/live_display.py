@@ -216,7 +216,7 @@ def bytes_text(number: float) -> str:
 
 
 def _scaled(number: float) -> tuple[str, str]:
-    """Returns three digits of a number, and the prefix that stands for the rest."""
+    """Returns three digits of a number, and the prefix for its magnitude."""
     if not math.isfinite(number):
         return str(number), ""
     prefix = next((prefix for least, prefix in _UNITS if abs(number) >= least), "")
@@ -268,8 +268,8 @@ class Metric:
     """One metric over training and validation.
 
     Attributes:
-      name: Without what tells the two apart.
-      better: `higher` or `lower`; None where the name does not say.
+      name: Its name, without the prefix for training or validation.
+      better: `higher` or `lower`; None where the name does not imply it.
       points: The newest points of each kind.
       bests: Of each kind every point that was the best when it came; the last one is the best so far.
     """
@@ -287,7 +287,7 @@ class Metric:
             bests.append((step, value))
 
     def cut(self, step: int) -> None:
-        """Forgets what came after a step: it is done again."""
+        """Drops what came after a step, which is run again."""
         for kind, points in self.points.items():
             kept = [point for point in points if point[0] <= step]
             self.points[kind] = collections.deque(kept, maxlen=TREND)
@@ -558,12 +558,10 @@ def _values(metric: Metric) -> list[Line]:
     return [
         line_of() if train is None else line_of(("train ", Style.DIM), _number(train)),
         line_of() if validation is None else line_of(("validation ", Style.DIM), _number(validation)),
-        line_of() if best is None else _best(*best),
+        line_of()
+        if best is None
+        else line_of(("best ", Style.DIM), (value_text(best[1]), Style.GOOD), (f" at {count(best[0])}", Style.PLAIN)),
     ]
-
-
-def _best(step: int, value: float) -> Line:
-    return line_of(("best ", Style.DIM), (value_text(value), Style.GOOD), (f" at {count(step)}", Style.PLAIN))
 
 
 def _number(value: float) -> tuple[str, Style]:
@@ -635,7 +633,7 @@ class LiveScreen:
             self._above.append(line)
 
     def stop(self) -> None:
-        """Draws once more, and leaves the display where it is; the cursor goes below it."""
+        """Draws once more, and leaves the display where it is; the cursor moves below it."""
         self._ended.set()
         self._thread.join(2.0)  # a terminal that was halted with Ctrl-S blocks
         for name, stream, ours in self._redirected:

@@ -6,7 +6,7 @@ A package offers one in its `pyproject.toml`:
     chat = "my_package.chat:ChatTracker"
 
 and `trainer.tracking.others: {chat: {channel: runs}}` has `ChatTracker(run, channel="runs")` called for each attempt,
-where `run` is a `TrackedRun`. What it returns is a `Tracker`.
+where `run` is a `TrackedRun`. It returns a `Tracker`.
 """
 
 import dataclasses
@@ -28,13 +28,13 @@ ENTRY_POINTS = "everstep.trackers"
 
 @dataclasses.dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker knows of the run.
+    """What a tracker receives about the run.
 
     Attributes:
-      directory: The run directory; files of its own go into a folder named after the tracker.
+      directory: The run directory; a tracker writes its files into a folder of its own name there.
       id: The same over all attempts.
-      experiment: What the experiment is called.
-      backend: What computes.
+      experiment: The name of the experiment.
+      backend: The Keras backend.
       attempt: Which attempt this is, from 1 on.
       config: The experiment's configuration, nested, without secrets.
     """
@@ -47,18 +47,18 @@ class TrackedRun:
     config: Mapping[str, Any]
 
 
-def make_trackers(wanted: Mapping[str, Mapping[str, Any]], run: TrackedRun) -> list[Tracker]:
+def make_trackers(configured: Mapping[str, Mapping[str, Any]], run: TrackedRun) -> list[Tracker]:
     """Returns the trackers that a configuration names, each guarded: it cannot end the run.
 
     Args:
-      wanted: Settings by the name of the entry point.
+      configured: Settings by the name of the entry point.
       run: The run; the first argument of each.
 
     Raises:
       UsageError: There is none of that name, or it cannot be created.
     """
-    points = find_trackers(wanted)
-    return [GuardedTracker(name, _create(points[name], settings, run)) for name, settings in wanted.items()]
+    points = find_trackers(configured)
+    return [GuardedTracker(name, _create(points[name], settings, run)) for name, settings in configured.items()]
 
 
 def find_trackers(names: Iterable[str]) -> dict[str, Any]:

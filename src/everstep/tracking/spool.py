@@ -1,8 +1,8 @@
-"""A file in the run directory that takes every record at once, whatever the server does.
+"""A file in the run directory that accepts every record immediately, whatever the server does.
 
 `MODEL_DIR/spool/<name>.jsonl` has one JSON record per line, oldest first, each stamped with the time when it was
 logged. It is only ever appended to. A `Sender` thread reads behind the writer and saves how far it
-got, so a server that is slow, failing or gone costs training nothing, and loses nothing.
+got. So a slow, failing or missing server neither delays training nor loses a record.
 
     {"time": 1731689012345, "type": "metrics", "step": 100, "kind": "train", "values": {"loss": 0.25}}
     {"time": …, "type": "media", "step": 100, "name": "predictions", "files": ["samples/100/predictions-0.png"], …}
@@ -11,7 +11,7 @@ got, so a server that is slow, failing or gone costs training nothing, and loses
     {"time": …, "type": "tags", "values": {"backend": "jax"}}
     {"time": …, "type": "artifact", "path": "config.yaml"}
     {"time": …, "type": "status", "status": "finished"}
-    {"time": …, "type": "target", …}                        where the records are meant to go
+    {"time": …, "type": "target", …}                        the destination of the records
 """
 
 import abc
@@ -64,7 +64,7 @@ class Spool:
     """The writing end, and what a reader needs.
 
     A record reaches the file in one unbuffered write, without waiting for the disk: it survives the process, and
-    costs microseconds. What cannot be written (a full disk, say) stays in memory until the next record; nothing is
+    costs microseconds. What cannot be written, as on a full disk, stays in memory until the next record; nothing is
     raised, because a record must not end a run.
 
     Args:
@@ -225,7 +225,7 @@ def flattened(values: Mapping[str, Any], spell: Callable[[Any], Any] = str, pref
 
 
 def last_target(records: Iterable[Record]) -> Record | None:
-    """Returns the newest record of where a spool's records go."""
+    """Returns the newest record of a spool's destination."""
     found = None
     for record in records:
         found = record if record["type"] == "target" else found
@@ -278,7 +278,7 @@ class Forgotten(Exception):
 
 
 class Destination(Protocol):
-    """Where records go."""
+    """A server that takes records."""
 
     def send(self, records: Sequence[Record]) -> None:
         """Delivers records; called again with the same ones when it raises.
@@ -296,7 +296,7 @@ class Progress:
     Attributes:
       path: The file that keeps it.
       server: Where it was delivered to. On another server nothing has been delivered.
-      offset: Where in the spool the first record stands that was not delivered.
+      offset: The position in the spool of the first record that was not delivered.
       remote_id: What the server calls the run.
     """
 
@@ -307,7 +307,7 @@ class Progress:
 
     @classmethod
     def load(cls, path: Path, server: str, spool: Spool) -> "Progress":
-        """Returns what the file says, or a beginning where it is about another server or another spool."""
+        """Returns the progress in the file; none if it is about another server or another spool."""
         try:
             stored = storage.read_json(path)
             offset, remote_id = int(stored["offset"]), stored["remote_id"]
@@ -322,13 +322,13 @@ class Progress:
         storage.write_json(self.path, known)
 
     def restart(self) -> None:
-        """Goes back to the beginning."""
+        """Starts again from the beginning."""
         self.offset, self.remote_id = 0, None
         self.save()
 
 
 class Delivery:
-    """Takes records from a spool to a destination; whoever does so holds the spool's lock."""
+    """Delivers records from a spool to a destination, under the spool's lock."""
 
     def __init__(self, spool: Spool, progress: Progress, destination: Destination) -> None:
         self._spool, self._progress, self._destination = spool, progress, destination
@@ -346,7 +346,7 @@ class Delivery:
         return True
 
     def hand_over(self) -> None:
-        """Lets go of the lock."""
+        """Releases the lock."""
         self._lock.release()
 
     def step(self) -> Batch | None:
@@ -572,7 +572,7 @@ class SpooledTracker(Tracker):
             )
 
     def _describe(self) -> None:
-        """Records what the run is, and where it is meant to go."""
+        """Records the description of the run, and its destination."""
         self._spool.append(self._target_record())
         self._describe_run()
         for path in self._artifacts:
@@ -591,7 +591,7 @@ class SpooledTracker(Tracker):
 
     @abc.abstractmethod
     def _target_record(self) -> Record:
-        """Returns where the records are meant to go, for the spool."""
+        """Returns the destination of the records, as a record of the spool."""
 
     @abc.abstractmethod
     def _describe_run(self) -> None:

@@ -60,7 +60,7 @@ def sync(model_dir: storage.PathLike, uri: str | None = None) -> SyncResult:
 
 
 def sync_wandb(model_dir: storage.PathLike) -> SyncResult:
-    """Sends Weights & Biases what it has not got yet of a run, also of one that was kept in files.
+    """Sends Weights & Biases what it has not received of a run, including one that was kept in files.
 
     Raises:
       UsageError: The run was not tracked with W&B, a process that still trains sends its points, or the package is
@@ -80,10 +80,10 @@ def sync_wandb(model_dir: storage.PathLike) -> SyncResult:
 
 
 def sync_all(model_dir: storage.PathLike) -> list[SyncResult]:
-    """Sends every server that a run is tracked on what it has not got yet.
+    """Sends every server that a run is tracked on what it has not received.
 
     Raises:
-      UsageError: There is none, or see `sync` and `sync_wandb`.
+      UsageError: The run is tracked on no server, or see `sync` and `sync_wandb`.
     """
     senders = {spool_of(model_dir).path: sync, wandb.spool_of(model_dir).path: sync_wandb}
     found = [send for path, send in senders.items() if path.exists()]

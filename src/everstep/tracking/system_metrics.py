@@ -121,12 +121,12 @@ class Gpus:
         return {"power_usage_watts": self._library.nvmlDeviceGetPowerUsage(handle) / 1000}
 
 
-def _visible(library: Any, said: str | None) -> Iterator[Any]:
-    """Yields the GPUs that a process sees: all of them, or those that the variable names, by number or by id."""
-    if said is None:
+def _visible(library: Any, variable: str | None) -> Iterator[Any]:
+    """Yields the GPUs that a process sees: all of them, or those in `CUDA_VISIBLE_DEVICES`, by number or by id."""
+    if variable is None:
         yield from map(library.nvmlDeviceGetHandleByIndex, range(library.nvmlDeviceGetCount()))
         return
-    for name in filter(None, map(str.strip, said.split(","))):
+    for name in filter(None, map(str.strip, variable.split(","))):
         if name.lstrip("-").isdecimal():
             if int(name) < 0:  # CUDA stops reading there
                 return

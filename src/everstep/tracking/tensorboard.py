@@ -83,14 +83,14 @@ _file_numbers = itertools.count()
 class TensorBoardTracker(Tracker):
     """Writes scalars to `train/` and `validation/` under a directory, one TensorBoard run each.
 
-    Histograms and figures of the machine go to `train/`; images and texts of evaluations to `validation/`. Tags are the
-    names in the logs, so that training and validation curves of one name share a chart. Files appear with the first
+    Histograms and figures of the machine are in `train/`, images and texts of evaluations in `validation/`. Tags are
+    the names in the logs, so that training and validation curves of one name share a chart. Files appear with the first
     number, and can be read while training. A call that fails to write raises OSError; the next flush writes the rest.
 
     Args:
       directory: The run directory.
-      validation_subdir: Where evaluations go.
-      train_subdir: Where the rest goes.
+      validation_subdir: The folder of evaluations.
+      train_subdir: The folder of everything else.
       clock: Seconds; decides only when to flush.
     """
 
@@ -158,9 +158,9 @@ class EventFile:
         self._purge_step: int | None = None
 
     def restart(self, step: int) -> None:
-        """Has the next event preceded by one that makes TensorBoard drop what was recorded beyond `step`."""
+        """Precedes the next event by one that makes TensorBoard drop what was recorded beyond `step`."""
         if step > 0 or self._begun or any(self._directory.glob("*tfevents*")):
-            # TensorBoard drops from this step on; at 0 nothing was restored, so all goes.
+            # TensorBoard drops from this step on; at 0 nothing was restored, and everything is dropped.
             self._purge_step = step + 1 if step > 0 else 0
 
     def write(self, step: int, values: Sequence[Any]) -> None:

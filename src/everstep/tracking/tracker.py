@@ -65,7 +65,7 @@ class Tracker(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Flushes and lets go of files; closing twice is fine."""
+        """Flushes and closes files; closing twice is fine."""
 
 
 class NoopTracker(Tracker):
@@ -85,7 +85,7 @@ class NoopTracker(Tracker):
 
 
 class ForwardingTracker(Tracker):
-    """A tracker that passes every call on to others; `forward` says how."""
+    """A tracker that passes every call on to others, by `forward`."""
 
     @abc.abstractmethod
     def forward(self, method: str, *args: Any) -> None:
@@ -144,7 +144,7 @@ class MultiTracker(ForwardingTracker):
                     logger.warning("%s can write again: nothing is missing", name)
 
     def close(self) -> None:
-        """Closes every one, also after one has failed; then raises what went wrong, other than the disk.
+        """Closes every one, also after one has failed; then raises errors that are not of the disk.
 
         Raises:
           Exception: The error of the one that failed.

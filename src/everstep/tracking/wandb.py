@@ -107,12 +107,12 @@ def make_target(run_id: str, experiment: str, name: str, project: str, entity: s
       UsageError: W&B's package is missing.
     """
     require_package()
-    asked = (mode or os.environ.get("WANDB_MODE", "")).lower()
+    chosen = (mode or os.environ.get("WANDB_MODE", "")).lower()
     return WandbTarget(
         run_id,
         project or os.environ.get("WANDB_PROJECT") or _NOT_IN_PROJECTS.sub("-", experiment)[:_LONGEST_PROJECT],
         entity or os.environ.get("WANDB_ENTITY", ""),
-        "offline" if asked in _OFFLINE else "online",
+        "offline" if chosen in _OFFLINE else "online",
         name,
     )
 
@@ -138,9 +138,10 @@ def _base_url() -> str:
 
 _EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 255}  # W&B calls a run that ended with 255 killed
 _ROWS = ("metrics", "media", "histograms")
+_SENT = (*_ROWS, "params", "tags")
 _INIT_SECONDS = 30.0
 _SECONDS_TO_EXIT = 10.0
-_NO_ANSWER = '{"error": "its process ended: spool/wandb.log may say why"}'
+_NO_ANSWER = '{"error": "its process ended: spool/wandb.log may have the reason"}'
 
 
 class Unavailable(Exception):
@@ -154,7 +155,7 @@ class WandbRun:
       target: The run.
       directory: The run directory.
       spool: Where the records come from.
-      finish_seconds: How long W&B may take to get the rest, when the run ends.
+      finish_seconds: How long W&B may take to receive the rest, when the run ends.
       fallback: Whether to keep files where there is no account.
 
     Attributes:
@@ -183,9 +184,8 @@ class WandbRun:
             self._open()
             if self.progress.offset:
                 raise Forgotten
-        self.points_refused = self._ask({"log": [self._entry(record) for record in records if _is_shown(record)]})[
-            "known"
-        ]
+        entries = [self._entry(record) for record in records if record["type"] in _SENT]
+        self.points_refused = self._ask({"log": entries})["known"]
         if records and records[-1].get("status") in _EXIT_CODES and self._is_last(records[-1]):
             self._ask({"finish": _EXIT_CODES[records[-1]["status"]]})
             self.end(_SECONDS_TO_EXIT)
@@ -208,11 +208,11 @@ class WandbRun:
 
     def _open(self) -> None:
         target = self._target
-        asked: dict[str, Any] = {"id": target.run_id, "project": target.project, "entity": target.entity}
-        asked |= {"name": target.name, "mode": target.mode, "directory": str(self._directory)}
-        asked |= {"init_seconds": _INIT_SECONDS, "finish_seconds": self._finish_seconds, "fallback": self._fallback}
+        settings: dict[str, Any] = {"id": target.run_id, "project": target.project, "entity": target.entity}
+        settings |= {"name": target.name, "mode": target.mode, "directory": str(self._directory)}
+        settings |= {"init_seconds": _INIT_SECONDS, "finish_seconds": self._finish_seconds, "fallback": self._fallback}
         self._start()
-        answer = self._ask({"open": asked})
+        answer = self._ask({"open": settings})
         self._next_row = 0
         if answer["reason"] and self.progress.server != "offline":
             self.progress.server = "offline"
@@ -246,7 +246,7 @@ class WandbRun:
             process.stdin.flush()
             answer = json.loads(process.stdout.readline() or _NO_ANSWER)
         except (OSError, ValueError) as error:
-            answer = {"error": f"its process ended ({error}): spool/wandb.log may say why"}
+            answer = {"error": f"its process ended ({error}): spool/wandb.log may have the reason"}
         if "error" in answer:
             self.end()
             raise Unavailable(redaction.text(answer["error"]))
@@ -273,10 +273,6 @@ class WandbRun:
 def spool_of(model_dir: storage.PathLike) -> Spool:
     """Returns the spool of a run directory for W&B."""
     return Spool(Path(model_dir).resolve() / "spool", "wandb")
-
-
-def _is_shown(record: Record) -> bool:
-    return record["type"] in (*_ROWS, "params", "tags")
 
 
 _SECONDS_TO_COMPLETE_A_FILE = 60.0

@@ -1,4 +1,4 @@
-"""The process that talks to Weights & Biases; it is told what to log, line by line, on its standard input.
+"""The process that talks to Weights & Biases; it reads what to log, line by line, from its standard input.
 
 W&B's package changes the process it is used in: it replaces `sys.exit` and the hook for uncaught errors, starts a
 service of its own, prints, and waits at the end of the process for as long as its server does not answer. None of
@@ -8,9 +8,9 @@ that may happen to a training, so it happens here. This file is run by its path 
     {"log": [{"op": "row", "row": 120, …}, …]}                         {"known": 0}
     {"finish": 0}                                                      {"finished": true}
 
-Each line is answered by one; `{"error": "…"}` where it is not possible. A row has a number: those that W&B has
-already, which it says when a run is resumed, are left out. When the input ends without a word, whoever wrote it is
-dead: the run is closed, and so is this process.
+Each line is answered by one, which is `{"error": "…"}` after a failure. Rows are numbered; when a run is resumed, W&B
+reports how many it has, and these are skipped. When the input ends without `finish`, the training process is dead: the
+run is closed, and this process ends.
 """
 
 import contextlib
@@ -33,35 +33,35 @@ class WandbProcess:
     def __init__(self) -> None:
         self._run: Any = None
         self._known = 0
-        self._asked: dict[str, Any] = {}
+        self._request: dict[str, Any] = {}
 
     def answer(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Does what a line says; returns the answer."""
+        """Carries out a line; returns the answer."""
         if "open" in line:
             return self._open(line["open"])
         if "log" in line:
             return {"known": sum(self._log(entry) for entry in line["log"])}
         return self.finish(line["finish"])
 
-    def _open(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _open(self, request: dict[str, Any]) -> dict[str, Any]:
         import wandb
 
         reason = ""
-        if asked["mode"] == "online" and not _has_account(wandb):
-            if not asked["fallback"]:
+        if request["mode"] == "online" and not wandb.login(prompt=False):
+            if not request["fallback"]:
                 return {"error": "no API key: wandb login, or set WANDB_API_KEY"}
-            asked = {**asked, "mode": "offline"}
+            request = {**request, "mode": "offline"}
             reason = "no API key"
-        self._asked = asked
+        self._request = request
         self._remove_old(keep=1)
         self._run = self._init(wandb)
         self._run.define_metric(_GLOBAL_STEP, hidden=True)
         self._run.define_metric("*", step_metric=_GLOBAL_STEP)
         self._known = self._run.starting_step if self._run.resumed else 0
-        return {"mode": asked["mode"], "rows": self._known, "reason": reason, "url": self._run.url or ""}
+        return {"mode": request["mode"], "rows": self._known, "reason": reason, "url": self._run.url or ""}
 
     def _init(self, wandb: Any) -> Any:
-        asked = self._asked
+        request = self._request
         settings = wandb.Settings(
             silent=True,
             console="off",
@@ -72,17 +72,17 @@ class WandbProcess:
             x_disable_stats=True,
             x_disable_machine_info=True,
             x_save_requirements=False,
-            init_timeout=asked["init_seconds"],
-            finish_timeout=asked["finish_seconds"],
+            init_timeout=request["init_seconds"],
+            finish_timeout=request["finish_seconds"],
             finish_timeout_raises=True,
         )
         return wandb.init(
-            id=asked["id"],
-            project=asked["project"],
-            entity=asked["entity"] or None,
-            name=asked["name"],
-            mode=asked["mode"],
-            dir=asked["directory"],
+            id=request["id"],
+            project=request["project"],
+            entity=request["entity"] or None,
+            name=request["name"],
+            mode=request["mode"],
+            dir=request["directory"],
             resume="allow",
             reinit="create_new",
             settings=settings,
@@ -114,7 +114,7 @@ class WandbProcess:
 
     def _remove_old(self, keep: int) -> None:
         """Removes folders of earlier attempts, but for the newest: each has the whole run, from its first row on."""
-        folder, run_id = self._asked["directory"], glob.escape(self._asked["id"])
+        folder, run_id = self._request["directory"], glob.escape(self._request["id"])
         found = glob.glob(os.path.join(glob.escape(folder), "wandb", f"*run-*-{run_id}"))
         latest = os.path.realpath(os.path.join(folder, "wandb", "latest-run"))
         old = sorted(path for path in found if os.path.realpath(path) != latest or keep)
@@ -155,12 +155,8 @@ def _nested(values: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _has_account(wandb: Any) -> bool:
-    return bool(wandb.login(prompt=False))
-
-
 def _protocol() -> tuple[TextIO, TextIO]:
-    """Returns both ends; whatever else is printed from now on goes to where errors go."""
+    """Returns both ends; from now on everything else that is printed goes to standard error."""
     given, answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
@@ -177,7 +173,7 @@ def main() -> None:
             answer = process.answer(json.loads(line))
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
-        with contextlib.suppress(OSError):  # nobody is there any more: the input ends next
+        with contextlib.suppress(OSError):  # the reader is gone: the input ends next
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
     threading.Timer(_SECONDS_AFTER_THE_END, lambda: os._exit(1)).start()  # whatever hangs

@@ -1,4 +1,4 @@
-"""A real Slurm of one node, made of ordinary processes in a folder."""
+"""A real Slurm of one node, run as ordinary processes in a folder."""
 
 import contextlib
 import shutil
@@ -40,7 +40,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def why_not() -> str:
-    """Returns why there can be no cluster here; empty if there can."""
+    """Returns why a cluster cannot run here; empty if it can."""
     missing = [name for name in PROGRAMS if shutil.which(name, path="/usr/bin:/usr/sbin:/bin:/sbin") is None]
     if missing:
         return f"no {missing[0]} on this machine (apt-get install slurm-wlm)"
@@ -63,7 +63,7 @@ def cluster(folder: Path) -> Iterator[Path]:
         for daemon in reversed(daemons):
             daemon.terminate()
         for daemon in daemons:
-            daemon.wait(30)
+            daemon.wait(300)
 
 
 def _start(name: str, conf: Path) -> subprocess.Popen:
@@ -72,10 +72,12 @@ def _start(name: str, conf: Path) -> subprocess.Popen:
 
 
 def _wait(conf: Path, folder: Path) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        asked = ["sinfo", "--noheader", "--format", "%T"]
-        done = subprocess.run(asked, env={"SLURM_CONF": str(conf), "PATH": "/usr/bin"}, capture_output=True, text=True)
+        command = ["sinfo", "--noheader", "--format", "%T"]
+        done = subprocess.run(
+            command, env={"SLURM_CONF": str(conf), "PATH": "/usr/bin"}, capture_output=True, text=True
+        )
         if done.stdout.strip() == "idle":
             return
         time.sleep(0.2)

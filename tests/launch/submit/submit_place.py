@@ -1,4 +1,4 @@
-"""A folder with a toy run to submit, `everstep` as a user types it, stand-ins for Slurm's programs, and patience."""
+"""A folder with a toy run to submit, and stand-ins for Slurm's programs."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 
 class Place:
-    """A folder to submit from; it is the current one."""
+    """A folder to submit from, which becomes the current one."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.run = folder, folder / "runs" / "x"
@@ -29,7 +29,7 @@ class Place:
         shutil.copy(HERE / "toy_run.py", folder)
 
     def everstep(self, *words: str, code: int = 0) -> str:
-        """What `everstep …` prints; of one that is refused, what it says."""
+        """Runs `everstep …` in this process; returns what it prints, or its error where `code` is not 0."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             ended = main(words)
@@ -37,25 +37,29 @@ class Place:
         return err.getvalue() if code else out.getvalue()
 
     def submit(self, seconds: float, *options: str, code: int = 0) -> str:
+        """Submits the toy run, which trains for some seconds; returns what `everstep submit` prints."""
         command = ["--", sys.executable, "toy_run.py", str(self.run), str(seconds)]
         return self.everstep("submit", "--model-dir", str(self.run), *options, *command, code=code)
 
     def listed(self) -> dict[str, Any]:
-        """The one run, as `everstep runs --json` shows it."""
+        """Returns the one run, as `everstep runs --json` shows it."""
         (one,) = json.loads(self.everstep("runs", "runs", "--json"))
         return one
 
     def record(self) -> dict[str, Any]:
+        """Returns the run's `run.json`."""
         return json.loads((self.run / "run.json").read_text())
 
     def has_steps(self, count: int = 1) -> bool:
+        """Returns whether the run has trained that many steps."""
         return (self.run / "run.json").exists() and self.record()["step"] >= count
 
     def trainer(self) -> int:
-        """The process that trains."""
+        """Returns the id of the process that trains."""
         return int(json.loads((self.run / ".lock.json").read_text())["pid"])
 
-    def said(self, suffix: str) -> str:
+    def log(self, suffix: str) -> str:
+        """Returns what all jobs have written: `out` or `err`."""
         return "".join(path.read_text() for path in sorted(self.run.glob(f"log-*.{suffix}")))
 
     def program(self, name: str, script: str) -> None:
@@ -68,10 +72,10 @@ class Place:
             self._monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Waits for a condition; returns what it gave."""
+def until(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
+    """Waits until a condition is true; returns its value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "the condition never became true"
         time.sleep(0.05)
     return value

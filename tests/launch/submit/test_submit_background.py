@@ -1,4 +1,4 @@
-"""A process of its own: it outlives whoever started it, is started again, saves when it is asked to, and is told of."""
+"""Background jobs: they survive their terminal, are restarted, and save when a stop is requested."""
 
 import json
 import os
@@ -18,17 +18,17 @@ def job(printed: str) -> int:
     return int(printed.split()[1])
 
 
-def test_a_run_from_its_submission_to_its_end(place: Place) -> None:
-    """Submitted, refused a second time, killed, started again, asked to end."""
+def test_a_background_job(place: Place) -> None:
+    """Submitted, refused a second time, killed, restarted, stopped."""
     pid = job(place.submit(60, "--max-restarts", "3"))
     assert os.getsid(pid) == pid, "a terminal that closes takes its session with it"
     until(lambda: place.has_steps(3))
-    assert f"is submitted already: background {pid} is under way; kill {pid} ends it" in place.submit(60, code=2)
+    assert f"is already submitted: background {pid} is active: kill {pid} ends it" in place.submit(60, code=2)
 
     one = place.listed()
     assert (one["state"], one["train_steps"], len(one["attempts"])) == ("running", 1200, 1)
     assert one["steps_done"] >= 3
-    assert 0 < one["seconds_left"] < 120
+    assert 0 < one["seconds_left"] < 600
     assert one["submission"]["job"] == str(pid)
 
     os.kill(place.trainer(), signal.SIGKILL)
@@ -40,8 +40,8 @@ def test_a_run_from_its_submission_to_its_end(place: Place) -> None:
     until(lambda: (snapshot / "ended.json").exists())
     assert json.loads((snapshot / "ended.json").read_text())["code"] == 143
     assert place.record()["status"] == "interrupted"
-    assert place.said("out").count("version first") == 2
-    assert "restart 1 of 3" in place.said("err")
+    assert place.log("out").count("version first") == 2
+    assert "restart 1 of 3" in place.log("err")
     assert place.listed()["state"] == "interrupted"
 
 
@@ -52,11 +52,11 @@ def test_a_killed_job_is_not_shown_as_running(place: Place) -> None:
     launcher = int(Path(f"/proc/{trainer}/stat").read_text().rpartition(")")[2].split()[1])
     for process in (pid, launcher, trainer):
         os.kill(process, signal.SIGKILL)
-    until(lambda: place.listed()["state"] == "killed", 10)
+    until(lambda: place.listed()["state"] == "killed")
     assert place.record()["status"] == "running", "the record cannot know"
 
 
-def test_a_run_that_somebody_else_has_under_way_is_refused(place: Place) -> None:
+def test_a_run_that_another_process_trains_is_refused(place: Place) -> None:
     from everstep.run.lock import RunLock
 
     place.run.mkdir(parents=True)

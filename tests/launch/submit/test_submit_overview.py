@@ -1,4 +1,4 @@
-"""How a submitted run stands while its job is alive and nobody holds the run's directory."""
+"""The state of a submitted run while its job is alive and no process holds the run's directory."""
 
 import json
 import os
@@ -26,11 +26,11 @@ def ended(directory: Path, status: str) -> Path:
     return directory
 
 
-def test_a_job_that_has_finished_its_run_does_not_restart_it(tmp_path):
+def test_the_job_that_finished_the_run(tmp_path):
     assert state(ended(tmp_path, "finished"), EARLIER) == "finished"
 
 
-def test_a_job_that_came_after_the_end_has_not_finished_anything_yet(tmp_path):
+def test_a_job_submitted_after_the_end(tmp_path):
     assert state(ended(tmp_path, "finished"), LATER) == "restarting (background 4711)"
 
 
@@ -39,7 +39,7 @@ def test_between_two_attempts(tmp_path, status):
     assert state(ended(tmp_path, status), EARLIER) == "restarting (background 4711)"
 
 
-def test_a_projects_run_is_done_when_it_is_evaluated(tmp_path):
+def test_a_projects_run_is_finished_when_it_is_evaluated(tmp_path):
     ended(tmp_path, "finished")
     (tmp_path / "training").mkdir()
     assert state(tmp_path, EARLIER) == "restarting (background 4711)"
@@ -48,7 +48,7 @@ def test_a_projects_run_is_done_when_it_is_evaluated(tmp_path):
     assert state(tmp_path, EARLIER) == "finished"
 
 
-def test_a_run_that_was_only_evaluated_again_is_done_too(tmp_path):
+def test_a_run_that_was_only_evaluated_again_is_finished(tmp_path):
     ended(tmp_path, "finished")
     (tmp_path / "training").mkdir()
     (tmp_path / "reports").mkdir()

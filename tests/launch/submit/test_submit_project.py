@@ -1,4 +1,4 @@
-"""A project's run, submitted for real: it trains what was submitted, whatever is edited meanwhile."""
+"""A submitted run of a project trains what was submitted, whatever is edited meanwhile."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path, monkeypatch)
 
 
-def test_edited_while_it_waits_and_killed_while_it_trains(place: Place) -> None:
+def test_edits_while_it_waits_and_a_kill_while_it_trains(place: Place) -> None:
     root, run = place.folder, place.folder / "runs" / "a"
     data = write_data(root)
     write_source(root)
@@ -37,7 +37,7 @@ def test_edited_while_it_waits_and_killed_while_it_trains(place: Place) -> None:
     (run / "mnist_a.job").chmod(0o755)
     job = os.posix_spawn(run / "mnist_a.job", ["mnist_a.job"], os.environ)
     training = run / "training"
-    until(lambda: (training / "checkpoints").is_dir() and list((training / "checkpoints").glob("[1-9]*")), 120)
+    until(lambda: (training / "checkpoints").is_dir() and list((training / "checkpoints").glob("[1-9]*")))
     assert place.listed()["state"] == "running"
     assert place.listed()["train_steps"] == 20 * 8
 

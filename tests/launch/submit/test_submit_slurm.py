@@ -28,12 +28,12 @@ def place(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place
     return Place(tmp_path, monkeypatch)
 
 
-def asked(*command: str) -> str:
+def output_of(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def begin_now(number: str) -> bool:
-    """Has a requeued job begin; by itself it does so after two minutes."""
+    """Lets a requeued job begin now; by itself it begins after two minutes."""
     subprocess.run(["scontrol", "update", f"JobId={number}", "StartTime=now"], check=False, capture_output=True)
     return True
 
@@ -42,16 +42,16 @@ def job(printed: str) -> str:
     return printed.split()[1]
 
 
-def test_a_job_whose_time_is_up_saves_is_requeued_and_goes_on(place: Place) -> None:
+def test_a_job_whose_time_is_up_saves_is_requeued_and_resumes(place: Place) -> None:
     number = job(place.submit(3, *OPTIONS))
     assert place.listed()["state"] in (f"queued (slurm {number})", f"running (slurm {number})", "running")
     until(lambda: place.has_steps(5))
     assert place.listed()["state"] == "running"
     assert "MAX_JOBS" not in place.submit(1, *OPTIONS, code=2)
 
-    asked("scancel", "--signal=USR1", "--batch", number)  # what Slurm itself sends two minutes before the end
+    output_of("scancel", "--signal=USR1", "--batch", number)  # what Slurm itself sends two minutes before the end
     until(lambda: place.record()["status"] == "interrupted")
-    until(lambda: place.listed()["state"] == f"queued (slurm {number})", 10)
+    until(lambda: place.listed()["state"] == f"queued (slurm {number})")
     until(lambda: begin_now(number) and len(place.record()["attempts"]) == 2)
     until(lambda: place.listed()["submission"]["state"] == "ended")
     assert place.record()["status"] == "finished"
@@ -59,33 +59,33 @@ def test_a_job_whose_time_is_up_saves_is_requeued_and_goes_on(place: Place) -> N
     assert second["from_step"] == first["to_step"] > 0
     assert place.listed()["submission"]["code"] == 0
     log = (place.run / f"log-{number}.err").read_text()
-    assert f"the time is up: job {number} goes back into the queue" in log
+    assert f"the time is up: job {number} is requeued" in log
     assert (place.run / f"log-{number}.out").read_text().count("version first") == 2
 
 
-def test_a_job_that_is_cancelled_saves_and_does_not_come_back(place: Place) -> None:
+def test_a_cancelled_job_saves_and_is_not_requeued(place: Place) -> None:
     number = job(place.submit(60, *OPTIONS))
     until(lambda: place.has_steps(2))
-    asked("scancel", number)
+    output_of("scancel", number)
     until(lambda: place.record()["status"] == "interrupted")
-    until(lambda: number not in asked("squeue", "--noheader", "--format", "%i").split())
-    until(lambda: place.listed()["state"] == "interrupted", 10)
+    until(lambda: number not in output_of("squeue", "--noheader", "--format", "%i").split())
+    until(lambda: place.listed()["state"] == "interrupted")
 
 
-def test_a_job_that_waits_is_shown_as_queued_and_killed_when_it_is_cancelled(place: Place) -> None:
-    ahead = asked("sbatch", "--parsable", "--mem=10", "--wrap", "sleep 60").strip()  # the cluster has one processor
+def test_a_waiting_job_is_queued_and_killed_after_it_is_cancelled(place: Place) -> None:
+    ahead = output_of("sbatch", "--parsable", "--mem=10", "--wrap", "sleep 60").strip()  # the cluster has one processor
     try:
         number = job(place.submit(1, *OPTIONS))
         assert place.listed()["state"] == f"queued (slurm {number})"
-        assert f"slurm {number} waits in the queue; scancel {number} ends it" in place.submit(1, *OPTIONS, code=2)
-        asked("scancel", number)
+        assert f"slurm {number} waits in the queue: scancel {number} ends it" in place.submit(1, *OPTIONS, code=2)
+        output_of("scancel", number)
         assert place.listed()["state"] == "killed"
     finally:
-        asked("scancel", ahead)
+        output_of("scancel", ahead)
 
 
-def test_what_the_cluster_cannot_give_is_refused_in_its_words(place: Place) -> None:
-    said = place.submit(1, "--engine", "slurm", "--gpu-type", "v100", code=2)
-    assert said.startswith("everstep: error: --engine slurm: sbatch refused: sbatch: error: ")
-    assert said.count("\n") == 1
+def test_the_clusters_refusal_is_shown(place: Place) -> None:
+    printed = place.submit(1, "--engine", "slurm", "--gpu-type", "v100", code=2)
+    assert printed.startswith("everstep: error: --engine: received 'slurm', sbatch refused: sbatch: error: ")
+    assert printed.count("\n") == 1
     assert not (place.run / "submissions").exists()

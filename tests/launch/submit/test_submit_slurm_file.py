@@ -1,4 +1,4 @@
-"""The job file, and what is asked of Slurm; its programs are small scripts that note what they are given."""
+"""The job file, and the calls of Slurm's programs, which are small scripts that keep their arguments."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 @pytest.fixture
 def cluster(place: Place) -> Place:
     place.program("sbatch", 'cat "$2" > received.job; echo "$1" > received.option; echo "123;cluster"')
-    place.program("squeue", 'echo "$@" >> asked; printf "122 RUNNING\\n123 PENDING\\n"')
+    place.program("squeue", 'echo "$@" >> arguments; printf "122 RUNNING\\n123 PENDING\\n"')
     return place
 
 
@@ -53,7 +53,7 @@ def command(job_file: str) -> str:
 
 
 @pytest.mark.parametrize("with_data", [True, False])
-def test_a_projects_run(cluster: Place, project: Path, with_data: bool) -> None:
+def test_the_job_file_of_a_projects_run(cluster: Place, project: Path, with_data: bool) -> None:
     options = ["--gpu-type", "v100", "--hours", "2.5", "--mem", "4096", "--n_cpu", "3", "--email", "me@example.org"]
     data = ["--data_dir", str(project / "data")] if with_data else []
     printed = cluster.everstep("submit", "first", "--project_root", str(project), *data, *options, "--engine=slurm")
@@ -87,12 +87,12 @@ def test_a_projects_run(cluster: Place, project: Path, with_data: bool) -> None:
     assert (snapshot / "sources" / "dataset.py").read_text() == "class Loader: pass\n"
 
 
-def test_what_is_in_the_queue_is_listed_and_not_submitted_twice(cluster: Place, project: Path) -> None:
+def test_a_queued_run_is_listed_and_not_submitted_twice(cluster: Place, project: Path) -> None:
     words = ("submit", "first", "--project-root", str(project), "--engine", "slurm")
     cluster.everstep(*words)
     (row,) = cluster.everstep("runs", str(project)).splitlines()[1:]
     assert "queued (slurm 123)" in row
-    assert "slurm 123 waits in the queue; scancel 123 ends it" in cluster.everstep(*words, code=2)
+    assert "slurm 123 waits in the queue: scancel 123 ends it" in cluster.everstep(*words, code=2)
     cluster.program("squeue", "true")
     assert "killed" in cluster.everstep("runs", str(project)), "cancelled, and never begun"
     cluster.everstep(*words)
@@ -101,26 +101,26 @@ def test_what_is_in_the_queue_is_listed_and_not_submitted_twice(cluster: Place, 
 
 def test_too_many_jobs(cluster: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAX_JOBS", "2")
-    assert "you have 2 jobs on the cluster, and MAX_JOBS is 2" in cluster.submit(1, "--engine", "slurm", code=2)
+    assert "MAX_JOBS: received 2, you have 2 jobs on the cluster" in cluster.submit(1, "--engine", "slurm", code=2)
     monkeypatch.setenv("MAX_JOBS", "many")
     assert "MAX_JOBS: received 'many'" in cluster.submit(1, "--engine", "slurm", code=2)
     monkeypatch.setenv("MAX_JOBS", "3")
     assert "123 (slurm)" in cluster.submit(1, "--engine", "slurm")
-    assert "--user" in Path("asked").read_text()
+    assert "--user" in Path("arguments").read_text()
 
 
-def test_what_slurm_refuses_is_refused_in_its_words_and_leaves_nothing(cluster: Place) -> None:
+def test_slurms_refusal_is_shown_and_nothing_is_left(cluster: Place) -> None:
     cluster.program("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
-    said = cluster.submit(1, "--engine", "slurm", code=2)
-    assert said == "everstep: error: --engine slurm: sbatch refused: sbatch: error: invalid partition\n"
+    printed = cluster.submit(1, "--engine", "slurm", code=2)
+    assert printed == "everstep: error: --engine: received 'slurm', sbatch refused: sbatch: error: invalid partition\n"
     assert not (cluster.run / "submissions").exists()
 
 
-def test_without_slurm_the_job_file_can_still_be_seen(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_file_can_be_printed_without_slurm(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(place.folder))
-    said = place.submit(1, "--engine", "slurm", code=2)
-    assert said.startswith("everstep: error: --engine slurm: there is no sbatch on this machine")
-    assert said.count("\n") == 1
+    printed = place.submit(1, "--engine", "slurm", code=2)
+    assert printed.startswith("everstep: error: --engine: received 'slurm', there is no sbatch on this machine")
+    assert printed.count("\n") == 1
     text = place.submit(1, "--engine", "slurm", "--dry-run", "--gpu-type", "none")
     assert text.startswith("#!/bin/bash\n#SBATCH --job-name=")
     assert "gres" not in text
@@ -129,40 +129,39 @@ def test_without_slurm_the_job_file_can_still_be_seen(place: Place, monkeypatch:
     assert not place.run.exists()
 
 
-def test_code_that_was_edited_while_a_command_waited_is_not_run(cluster: Place) -> None:
-    """Of a command there is no copy that it could be run from."""
+def test_a_command_whose_code_was_edited_is_not_run(cluster: Place) -> None:
+    """A command cannot be run from a copy."""
     cluster.submit(0.2, "--engine", "slurm")
     toy = cluster.folder / "toy_run.py"
     toy.write_text(toy.read_text().replace('"first"', '"second"'))
     (file,) = cluster.run.glob("*.job")
     done = subprocess.run(["bash", str(file)], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"everstep: error: Python files below '{cluster.folder}' have changed since")
+    assert done.stderr.startswith(f"everstep: error: {cluster.folder}: Python files have changed since")
     assert done.stderr.count("\n") == 1
     assert not (cluster.run / "run.json").exists()
     assert cluster.listed()["state"] == "failed (exit 2, slurm 123)"
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--hours", "0"], "--hours: received 0.0, must be more than 0"),
         (["--mem", "0"], "--mem: received 0, must be at least 1"),
-        (["--gpu-type", "v100\n#SBATCH"], "--gpu-type: received 'v100\\n#SBATCH'; a name such as v100"),
-        (["--email", "me"], "--email: received 'me', which is no address"),
+        (["--gpu-type", "v100\n#SBATCH"], "--gpu-type: received 'v100\\n#SBATCH', expected a name such as v100"),
+        (["--email", "me"], "--email: received 'me', is not an email address"),
     ],
 )
-def test_what_slurm_would_not_understand(place: Place, options: list[str], said: str) -> None:
-    assert said in place.submit(1, "--engine", "slurm", *options, code=2)
+def test_bad_resources(place: Place, options: list[str], message: str) -> None:
+    assert message in place.submit(1, "--engine", "slurm", *options, code=2)
 
 
-def test_the_job_says_that_the_data_is_other_data_by_now(cluster: Place) -> None:
+def test_the_job_warns_of_changed_data(cluster: Place) -> None:
     (cluster.folder / "data").mkdir()
     cluster.submit(0.1, "--engine", "slurm", "--data-dir", "data")
     (cluster.folder / "data" / "more.bin").write_bytes(b"12345")
     (file,) = cluster.run.glob("*.job")
     done = subprocess.run(["bash", str(file)], capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == 0, done.stderr
-    said = "has changed: 0 files of 0 bytes when it was submitted, 1 files of 5 bytes now"
-    assert said in done.stderr
+    assert "has changed: 0 files of 0 bytes when it was submitted, 1 files of 5 bytes now" in done.stderr
     assert cluster.record()["status"] == "finished"

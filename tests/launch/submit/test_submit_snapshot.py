@@ -1,4 +1,4 @@
-"""What is copied, what is left out, and what a run that was submitted uses in place of what was edited since."""
+"""What a snapshot contains, and that a submitted run uses it in place of files edited since."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ import yaml
 
 from everstep.errors import UsageError
 from everstep.frontends.components.run_folder import open_run
-from everstep.launch.submit import data_files, snapshot, sources
+from everstep.launch.submit import snapshot
 from everstep.launch.submit.request import any_command, project_run
 from everstep.run.environment import code_version
 from everstep.run.launcher import SUBMISSION
@@ -55,7 +55,7 @@ def names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_what_was_submitted_is_what_is_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submitted_run_uses_its_snapshot(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = taken(root)
     assert names(folder) == ["config.yaml", "sources/dataset.py", "sources/parts/words.txt", "submission.json"]
     (root / "src" / "dataset.py").write_text("class Loader: version = 'edited'\n")
@@ -74,13 +74,13 @@ def test_what_was_submitted_is_what_is_run(root: Path, monkeypatch: pytest.Monke
 
     (root / "runs" / "b").mkdir()
     (root / "runs" / "b" / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "epochs": 3}))
-    assert open_run("b", root).config.epochs == 3, "another run is none of its business"
+    assert open_run("b", root).config.epochs == 3, "another run does not use it"
     (folder / "config.yaml").unlink()
     with pytest.raises(UsageError, match="are incomplete: submit the run again"):
         open_run("a", root)
 
 
-def test_the_commit_and_what_is_not_in_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_and_uncommitted_changes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def git(*words: str) -> str:
         command = ["git", "-C", str(root), "-c", "user.name=me", "-c", "user.email=me@example.org", *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
@@ -93,26 +93,28 @@ def test_the_commit_and_what_is_not_in_it(root: Path, monkeypatch: pytest.Monkey
     assert "+class Loader: version = 'not committed'" in (folder / "code.diff").read_text()
     git("commit", "-qam", "second")
     monkeypatch.setenv(SUBMISSION, str(folder))
-    told = code_version(root)
-    assert (told["commit"], told["dirty"], told["sources"]) == (first, True, None)
+    version = code_version(root)
+    assert (version["commit"], version["dirty"], version["sources"]) == (first, True, None)
 
 
-def test_nobody_else_can_look_into_it(root: Path) -> None:
+def test_only_the_user_can_read_it(root: Path) -> None:
     before = os.umask(0)
     try:
         folder = taken(root)
     finally:
         os.umask(before)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    snapshot.note_job(folder, "7", "http://me:hunter2hunter2@127.0.0.1:8265")
+    snapshot.record_job(folder, "7", "http://me:hunter2hunter2@127.0.0.1:8265")
     assert "hunter2hunter2" not in (folder / "submission.json").read_text()
 
 
-def test_too_much_to_copy(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_MAX_BYTES", 2**20)
+def test_too_much_code(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "_MAX_SOURCE_BYTES", 2**20)
     (root / "src" / "parts" / "images.bin").write_bytes(bytes(2**20))
-    with pytest.raises(UsageError, match=r"10000 files, 1 MiB.*'parts/images.bin': keep data out of the code's folder"):
+    with pytest.raises(UsageError, match=r"10000 files, 1 MiB.*'parts/images.bin': keep data out") as error:
         taken(root)
+    assert (error.value.key, error.value.received) == ("sources", str(root / "src"))
+    assert error.value.remedy == "keep data out of the code's folder"
     assert not (root / "runs" / "a" / "submissions").exists()
 
 
@@ -129,42 +131,45 @@ def test_links_are_followed_and_loops_end(root: Path, tmp_path: Path) -> None:
 
 
 def test_classes_beside_runs_and_data(root: Path) -> None:
-    """`src_code_path: .` is a whole project; its runs and its data are none of its code."""
+    """`src_code_path: .` is a whole project; its runs and its data are not part of its code."""
     (root / "runs" / "a" / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "src_code_path": "."}))
     assert names(taken(root) / "sources") == ["src/dataset.py", "src/parts/words.txt"]
 
 
-def test_of_a_command_the_python_files_count(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_files_of_a_command(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root)
     request = any_command([sys.executable, "train.py"], "runs/c")
     folder = snapshot.place(request)
     snapshot.take(request, folder, "slurm")
     assert names(folder / "sources") == ["src/dataset.py"]
     record = json.loads((folder / "submission.json").read_text())
-    taken(root)  # the copies of another run are none of the code
+    taken(root)  # the copies of another run are not part of the code
     (root / "src" / "parts" / "words.txt").write_text("other words\n")
     assert not snapshot.sources_changed(record, request.directory)
     (root / "src" / "dataset.py").write_text("")
     assert snapshot.sources_changed(record, request.directory)
 
 
-def test_a_fingerprint_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fingerprint_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.bin").write_bytes(b"123")
     (tmp_path / "b.bin").write_bytes(b"4567")
-    first = data_files.fingerprint(tmp_path)
+    first = snapshot.data_fingerprint(tmp_path)
     assert (first["files"], first["bytes"], first["content_bytes"], first["complete"]) == (2, 7, 7, True)
     assert first["content"] == hashlib.sha256(b"4567123").hexdigest(), "files of a folder before folders in it"
-    assert data_files.difference(first, data_files.fingerprint(tmp_path)) is None
+    assert snapshot.data_difference(first, snapshot.data_fingerprint(tmp_path)) is None
 
     (tmp_path / "b.bin").write_bytes(b"4560")
-    assert data_files.difference(first, data_files.fingerprint(tmp_path)) == "other content than when it was submitted"
+    assert (
+        snapshot.data_difference(first, snapshot.data_fingerprint(tmp_path))
+        == "other content than when it was submitted"
+    )
     (tmp_path / "b.bin").rename(tmp_path / "c.bin")
-    said = data_files.difference(first, data_files.fingerprint(tmp_path))
-    assert said == "other names or sizes than when it was submitted"
+    found = snapshot.data_difference(first, snapshot.data_fingerprint(tmp_path))
+    assert found == "other names or sizes than when it was submitted"
 
-    monkeypatch.setattr(data_files, "MAX_BYTES", 5)
-    limited = data_files.fingerprint(tmp_path)
+    monkeypatch.setattr(snapshot, "MAX_DATA_BYTES", 5)
+    limited = snapshot.data_fingerprint(tmp_path)
     assert (limited["bytes"], limited["content_bytes"], limited["complete"]) == (7, 5, False)
-    monkeypatch.setattr(data_files, "MAX_FILES", 1)
-    assert (data_files.fingerprint(tmp_path)["files"], data_files.fingerprint(tmp_path)["complete"]) == (1, False)
+    monkeypatch.setattr(snapshot, "MAX_DATA_FILES", 1)
+    assert (snapshot.data_fingerprint(tmp_path)["files"], snapshot.data_fingerprint(tmp_path)["complete"]) == (1, False)

@@ -1,7 +1,6 @@
 """A run without Keras, for queues: `python toy_run.py DIR SECONDS`.
 
-It keeps its lock, its heartbeat and its checkpoints as a run does, says that it has ended when it is asked to, and
-writes which version of itself it is.
+It has a lock, a heartbeat and checkpoints as a run has, saves on SIGTERM, and prints its version.
 """
 
 import signal
@@ -16,13 +15,13 @@ from everstep.run.record import Run
 VERSION = "first"
 
 
-class AskedToEnd(BaseException):
+class StopRequested(BaseException):
     pass
 
 
-def asked_to_end(number, frame):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm sends it to every process of a job, and each passes it on
-    raise AskedToEnd
+def request_stop(number, frame):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm sends it to every process of a job, and each forwards it
+    raise StopRequested
 
 
 def newest(checkpoints):
@@ -30,7 +29,7 @@ def newest(checkpoints):
 
 
 def main(directory, seconds):
-    signal.signal(signal.SIGTERM, asked_to_end)
+    signal.signal(signal.SIGTERM, request_stop)
     checkpoints = directory / "checkpoints"
     steps = round(seconds / 0.05)
     with RunLock(directory) as lock:
@@ -45,7 +44,7 @@ def main(directory, seconds):
                 time.sleep(0.05)
                 lock.beat(step)
                 run.update(step, 0)
-        except AskedToEnd:
+        except StopRequested:
             (checkpoints / str(run.step)).mkdir(parents=True, exist_ok=True)
             run.finish("interrupted", "SIGTERM")
             return 143

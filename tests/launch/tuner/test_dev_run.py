@@ -1,4 +1,4 @@
-"""One batch of everything: which stages there are, what each really does, and which one fails."""
+"""One batch of everything: its stages, what each of them does, and which one fails."""
 
 import dataclasses
 
@@ -10,13 +10,12 @@ from tests.task.multitask.samples import Pair, pair_config
 import everstep as es
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.errors import TrainingError, UsageError
-from everstep.launch.tuner.dev_run import dev_run, one_batch
-from everstep.launch.tuner.stages import Stages
+from everstep.launch.tuner.dev_run import Stages, dev_run, one_batch
 from loop.samples import TinyTask, tiny_params
 
 
-def rehearsed(directory, make_task=lambda params: TinyTask(), params=None, mode="train_and_eval", export=True):
-    """Goes through it; returns the stages with their results."""
+def stages_of(directory, make_task=lambda params: TinyTask(), params=None, mode="train_and_eval", export=True):
+    """Runs every stage; returns their names and results."""
     lines = []
     try:
         dev_run(params or tiny_params(), make_task, mode, directory / "run", Stages(lines.append), export)
@@ -27,26 +26,26 @@ def rehearsed(directory, make_task=lambda params: TinyTask(), params=None, mode=
 
 @pytest.mark.full
 def test_every_stage(tmp_path):
-    stages = rehearsed(tmp_path, params=tiny_params(epochs=3, train_steps=None, summary_interval=8))
+    stages = stages_of(tmp_path, params=tiny_params(epochs=3, train_steps=None, summary_interval=8))
     assert stages == [(name, "ok") for name in ("build", "train", "evaluate", "save", "restore", "export")]
     assert (tmp_path / "run" / "export" / "model.keras").is_file()
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["1"]
 
 
 @pytest.mark.backend
-def test_what_comes_back_is_the_same_on_every_backend(tmp_path):
-    assert rehearsed(tmp_path, export=False)[-2:] == [("restore", "ok"), ("export", "left out")]
+def test_the_restored_state_is_the_saved_one(tmp_path):
+    assert stages_of(tmp_path, export=False)[-2:] == [("restore", "ok"), ("export", "skipped")]
 
 
 @pytest.mark.full
-def test_what_is_left_out(tmp_path):
-    stages = dict(rehearsed(tmp_path, mode="train", export=False))
-    assert (stages["evaluate"], stages["export"]) == ("left out", "left out")
+def test_skipped_stages(tmp_path):
+    stages = dict(stages_of(tmp_path, mode="train", export=False))
+    assert (stages["evaluate"], stages["export"]) == ("skipped", "skipped")
     assert not (tmp_path / "run" / "export").exists()
 
 
 class Watched(TinyTask):
-    """Says how much it has read and trained."""
+    """Records what it has read and evaluated."""
 
     def __init__(self, seen):
         super().__init__()
@@ -68,20 +67,20 @@ def test_one_batch_of_each(tmp_path):
     seen = []
     params = tiny_params(validation_steps=3, overfit_batches=2, sanity_validation_steps=2, checkpoint_seconds=9.0)
     params.trainer.tracking.mlflow = True
-    rehearsed(tmp_path, lambda params: Watched(seen), params, export=False)
+    stages_of(tmp_path, lambda params: Watched(seen), params, export=False)
     assert seen == [("data", 1), ("data", 1), ("evaluated", 1), ("data", 1)]
     assert not one_batch(params).trainer.tracking.mlflow
     assert not list(tmp_path.glob("mlflow*"))
-    assert params.trainer.tracking.mlflow  # the user's own is as it was
+    assert params.trainer.tracking.mlflow  # the user's own is unchanged
 
 
 @pytest.mark.full
 def test_several_tasks(tmp_path):
     config = pair_config()
     params = es.ExperimentConfig(task=config, trainer=tiny_params().trainer)
-    assert [result for _, result in rehearsed(tmp_path, lambda params: Pair(params.task), params, export=False)] == [
+    assert [result for _, result in stages_of(tmp_path, lambda params: Pair(params.task), params, export=False)] == [
         *["ok"] * 5,
-        "left out",
+        "skipped",
     ]
 
 
@@ -118,21 +117,21 @@ def test_a_loss_that_is_not_finite_fails_training(tmp_path):
             return keras.ops.mean(model_outputs) * float("inf")
 
     with pytest.raises(TrainingError, match="^train failed: the training loss is -?inf"):
-        rehearsed(tmp_path, lambda params: Infinite())
+        stages_of(tmp_path, lambda params: Infinite())
 
 
 class Unsaved(keras.layers.Layer):
-    """Cannot be written down, and asks the host."""
+    """Cannot be serialized."""
 
     def call(self, inputs):
         return inputs
 
     def get_config(self):
-        raise NotImplementedError("cannot be written down")
+        raise NotImplementedError("cannot be serialized")
 
 
 @pytest.mark.full
-def test_a_form_that_a_model_cannot_have_is_named(tmp_path, caplog):
+def test_a_format_that_a_model_cannot_have_is_named(tmp_path, caplog):
     class Bare(TinyTask):
         def build_model(self):
             inputs = keras.Input((4,))
@@ -141,18 +140,18 @@ def test_a_form_that_a_model_cannot_have_is_named(tmp_path, caplog):
     lines = []
     dev_run(tiny_params(), lambda params: Bare(), "train", tmp_path / "run", Stages(lines.append))
     assert lines[-1].split()[-1] == "saved_model"
-    assert "not exported as model.keras: cannot be written down" in caplog.text
+    assert "not exported as model.keras: cannot be serialized" in caplog.text
 
 
-def test_a_model_that_cannot_be_exported_at_all(tmp_path, monkeypatch):
-    none = Failing(TypeError("no form"))
+def test_a_model_that_cannot_be_exported_in_any_format(tmp_path, monkeypatch):
+    none = Failing(TypeError("no format"))
     monkeypatch.setattr("everstep.export.model_export.export_keras", none)
     monkeypatch.setattr("everstep.export.model_export.serving_format", lambda: ("other", none))
-    with pytest.raises(TrainingError, match="^export failed: the model can be exported in no form"):
-        rehearsed(tmp_path, mode="train")
+    with pytest.raises(TrainingError, match="^export failed: the model cannot be exported in any format"):
+        stages_of(tmp_path, mode="train")
 
 
-def test_a_checkpoint_that_comes_back_otherwise(tmp_path, monkeypatch):
+def test_a_checkpoint_that_is_restored_with_other_bits(tmp_path, monkeypatch):
     real = OrbaxCheckpointer.restore
 
     def damaged(self, step=None):
@@ -162,9 +161,9 @@ def test_a_checkpoint_that_comes_back_otherwise(tmp_path, monkeypatch):
 
     monkeypatch.setattr(OrbaxCheckpointer, "restore", damaged)
     with pytest.raises(TrainingError, match=r"^restore failed: 1 of \d+ variables have other bits .* model/"):
-        rehearsed(tmp_path)
+        stages_of(tmp_path)
 
 
-def test_bad_input_stays_bad_input(tmp_path):
+def test_a_usage_error_stays_one(tmp_path):
     with pytest.raises(UsageError, match=r"^build failed: task\.train_data"):
-        rehearsed(tmp_path, params=tiny_params().replace(task={"train_data": {"global_batch_size": 99}}))
+        stages_of(tmp_path, params=tiny_params().replace(task={"train_data": {"global_batch_size": 99}}))

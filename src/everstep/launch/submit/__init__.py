@@ -1,6 +1,5 @@
-"""Submitting a run: what it consists of is copied, and a queue is asked to run it.
+"""Submitting a run: its code and config file are copied, and an executor is given a job that trains from the copies.
 
-`request.py` is what the user wants; `snapshot.py` copies it (`sources.py` the code, `data_files.py` a fingerprint of
-the data); `background.py`, `slurm.py` and `on_ray.py` hand it to an engine; `job.py` is what the engine runs;
-`submissions.py` and `overview.py` tell afterwards how far it has come.
+`request.py` is what the user submits, `snapshot.py` the copies. `background.py`, `slurm.py` and `ray.py` are the
+executors; `job.py` is the program that they run. `submissions.py` and `overview.py` report the state of submitted runs.
 """

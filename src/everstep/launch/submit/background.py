@@ -1,9 +1,8 @@
-"""The engine that is always there: a process on this machine that nobody's terminal takes with it."""
+"""The executor that needs no queue: a process on this machine that survives the closing of its terminal."""
 
 import contextlib
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -14,27 +13,13 @@ from everstep.run.launcher import STARTED
 _SECONDS_TO_START = 60.0
 
 
-def job_command(request: Request, snapshot: Path, max_restarts: int, *more: str) -> list[str]:
-    """Returns the command that an engine runs."""
-    job = [
-        sys.executable,
-        "-m",
-        "everstep.launch.submit.job",
-        str(snapshot),
-        "--max-restarts",
-        str(max_restarts),
-        *more,
-    ]
-    return [*job, "--", *request.command]
-
-
 def start(request: Request, snapshot: Path, max_restarts: int) -> str:
-    """Starts the job in a session of its own; returns its process number when it has begun.
+    """Starts the job in a session of its own; returns its process id once it has begun.
 
     Raises:
       TrainingError: It ended before that.
     """
-    command = job_command(request, snapshot, max_restarts, "--log", str(request.directory))
+    command = request.job_command(snapshot, max_restarts, "--log", str(request.directory))
     no_input = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
     ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     pid = os.posix_spawn(command[0], command, os.environ, file_actions=[no_input], setsid=True, setsigdef=ours)
@@ -44,11 +29,8 @@ def start(request: Request, snapshot: Path, max_restarts: int) -> str:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended and not (snapshot / STARTED).exists():
                 code = os.waitstatus_to_exitcode(status)
-                raise TrainingError(f"the job ended with exit code {code} before it had begun: see {log(request, pid)}")
+                raise TrainingError(
+                    f"the job ended with exit code {code} before it had begun", remedy=f"see {request.log_file(pid)}"
+                )
         time.sleep(0.02)
     return str(pid)
-
-
-def log(request: Request, job: object) -> Path:
-    """Returns the file with what a job says."""
-    return request.directory / f"log-{job}.err"

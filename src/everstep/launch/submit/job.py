@@ -1,7 +1,7 @@
-"""What an engine runs: `python -m everstep.launch.submit.job SNAPSHOT --max-restarts N -- COMMAND`.
+"""The program that an executor runs: `python -m everstep.launch.submit.job SNAPSHOT --max-restarts N -- COMMAND`.
 
-It sees to it that what was submitted is what is run, has `everstep launch` supervise the command, passes signals on,
-and notes in the snapshot when it began and how it ended.
+It checks that what runs is what was submitted, runs the command under `everstep launch`, passes signals on, and records
+in the snapshot when it began and how it ended.
 """
 
 import argparse
@@ -20,36 +20,43 @@ from typing import Any
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.launch.progress import newest_checkpoint
-from everstep.launch.submit.data_files import difference, fingerprint
-from everstep.launch.submit.snapshot import sources_changed
+from everstep.launch.submit.snapshot import data_difference, data_fingerprint, sources_changed
+from everstep.run.ending import exit_code
 from everstep.run.launcher import ENDED, RECORD, STARTED, SUBMISSION
 from everstep.run.lock import RunLock
 
-_ASKED_TO_END = 128 + signal.SIGTERM
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_STOPPED = 128 + signal.SIGTERM
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one job; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m everstep.launch.submit.job")
+    parser.add_argument("snapshot")
+    parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--log", default="", help="Write to log-<pid>.out and .err in this folder.")
     end = list(arguments).index("--")
-    asked = _parser().parse_args(arguments[:end])
-    if asked.log:
-        _log_to(Path(asked.log))
+    options = parser.parse_args(arguments[:end])
+    if options.log:
+        for descriptor, suffix in ((1, "out"), (2, "err")):
+            path = Path(options.log) / f"log-{os.getpid()}.{suffix}"
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            os.dup2(file, descriptor)
+            os.close(file)
     logging.basicConfig(format="%(message)s")
     try:
-        return Job(Path(asked.snapshot), arguments[end + 1 :], asked.max_restarts).run()
+        return Job(Path(options.snapshot), arguments[end + 1 :], options.max_restarts).run()
     except UsageError as error:
-        print(f"everstep: error: {error}", file=sys.stderr)
-        return 2
+        return exit_code(error)
 
 
 class Job:
     """One job of a queue.
 
     Args:
-      snapshot: The folder of the snapshot, in that of the run.
-      command: What to run.
-      max_restarts: How often it may be started again.
+      snapshot: The folder of the snapshot, inside the run's folder.
+      command: Program and arguments.
+      max_restarts: The maximum number of restarts.
     """
 
     def __init__(self, snapshot: Path, command: Sequence[str], max_restarts: int) -> None:
@@ -65,97 +72,83 @@ class Job:
         """Runs the command to its end; returns its exit code.
 
         Raises:
-          UsageError: This very submission is running already.
+          UsageError: The same submission is already running.
         """
         with RunLock(self._snapshot):
-            self._listen()
-            self._note(STARTED, pid=os.getpid(), host=socket.gethostname())
+            for number in _FORWARDED:
+                signal.signal(number, self._handle)
+            self._write(STARTED, pid=os.getpid(), host=socket.gethostname())
             (self._snapshot / ENDED).unlink(missing_ok=True)
-            before = self._kept()
-            code = self._refused() or self._supervised()
-            again = self._time_is_up and code == _ASKED_TO_END and self._kept() != before
-            self._note(ENDED, code=code, requeued=again)
+            before = self._progress()
+            try:
+                self._check_unchanged()
+                code = self._supervise()
+            except UsageError as error:
+                code = exit_code(error)
+            requeued = self._time_is_up and code == _STOPPED and self._progress() != before
+            self._write(ENDED, code=code, requeued=requeued)
         if self._time_is_up:
-            _requeue(again)
+            _requeue(requeued)
         return code
-
-    def _listen(self) -> None:
-        for number in _PASSED_ON:
-            signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: object) -> None:
         if number == signal.SIGUSR1 and self._record["engine"] == "slurm":
             self._time_is_up = True
-            number = signal.SIGTERM  # which every run answers by saving
+            number = signal.SIGTERM  # on which every run saves
         self._received.append(number)
         if self._child is not None:
             self._child.send_signal(number)
 
-    def _refused(self) -> int:
-        """Returns 2, and says why, where what was submitted is not what would be run; else 0."""
+    def _check_unchanged(self) -> None:
+        """Warns if the data has changed since the submission.
+
+        Raises:
+          UsageError: The code of a command has changed, and there is no copy that it could be run from.
+        """
         os.chdir(self._record["root"])
         if self._record["data"] is not None:
-            self._warn_of_data(Path(self._record["data_dir"]))
+            folder = Path(self._record["data_dir"])
+            found = data_difference(self._record["data"], data_fingerprint(folder)) if folder.exists() else "it is gone"
+            if found is not None:
+                _print(f"warning: the data in {str(folder)!r} has changed: {found}")
         if self._record["config"] is None and sources_changed(self._record, self._run_dir):
-            _say(
-                f"error: Python files below {self._record['root']!r} have changed since this was submitted; "
-                f"they were as in {str(self._snapshot / 'sources')!r}: submit it again"
+            raise UsageError(
+                "Python files have changed since this was submitted",
+                key=self._record["root"],
+                remedy=f"submit it again; {str(self._snapshot / 'sources')!r} has the files as submitted",
             )
-            return 2
-        return 0
 
-    def _warn_of_data(self, folder: Path) -> None:
-        told = difference(self._record["data"], fingerprint(folder)) if folder.exists() else "it is gone"
-        if told is not None:
-            _say(f"warning: the data in {str(folder)!r} has changed: {told}")
-
-    def _supervised(self) -> int:
+    def _supervise(self) -> int:
         environment = os.environ | {SUBMISSION: str(self._snapshot)}
         self._child = subprocess.Popen(self._command, env=environment, stdin=subprocess.DEVNULL)
-        for number in self._received:  # that came before there was anybody to send them to
+        for number in self._received:  # before there was a process to send them to
             self._child.send_signal(number)
         code = self._child.wait()
         return code if code >= 0 else 128 - code
 
-    def _kept(self) -> tuple[Any, ...]:
-        """Returns what a start of the run may bring further: where nothing has changed, another would be in vain."""
+    def _progress(self) -> tuple[Any, ...]:
+        """Returns what a job may advance: if nothing of it has changed, requeueing the job is pointless."""
         done = [(self._run_dir / name).exists() for name in ("exported/export.json", "reports/metrics.json")]
         return (newest_checkpoint(self._run_dir), newest_checkpoint(self._run_dir / "training"), *done)
 
-    def _note(self, name: str, **values: Any) -> None:
+    def _write(self, name: str, **values: Any) -> None:
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         with contextlib.suppress(OSError):  # a full disk is no reason to stop
             storage.write_json(self._snapshot / name, {"time": time, **values})
 
 
-def _requeue(worth_it: bool) -> None:
-    """Asks Slurm to run the job once more: its time is up, and there is more to do."""
+def _requeue(worthwhile: bool) -> None:
+    """Requests that Slurm runs the job once more: its time is up, and the run is not finished."""
     job = os.environ.get("SLURM_JOB_ID")
-    if not worth_it or not job:
-        _say("the time is up, and nothing new is saved: more --hours would help, or checkpoints more often")
+    if not worthwhile or not job:
+        _print("the time is up, and nothing new is saved: request more --hours, or save checkpoints more often")
         return
-    _say(f"the time is up: job {job} goes back into the queue, and on from the newest checkpoint")
+    _print(f"the time is up: job {job} is requeued, and resumes from the newest checkpoint")
     with contextlib.suppress(OSError):
         subprocess.run(["scontrol", "requeue", job], check=False)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m everstep.launch.submit.job")
-    parser.add_argument("snapshot")
-    parser.add_argument("--max-restarts", type=int, default=0)
-    parser.add_argument("--log", default="", help="Write to log-<pid>.out and .err in this folder.")
-    return parser
-
-
-def _log_to(folder: Path) -> None:
-    for descriptor, suffix in ((1, "out"), (2, "err")):
-        path = folder / f"log-{os.getpid()}.{suffix}"
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        os.dup2(file, descriptor)
-        os.close(file)
-
-
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(f"everstep: {text}", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Every run below a directory, with how far it really is: what it says itself, who is alive, what queues know."""
+"""Every run below a directory, with its real state: from its record, its lock, and the queue of its job."""
 
 import dataclasses
 import time
@@ -20,7 +20,7 @@ class Overview:
 
     Attributes:
       directory: Its directory; of a project's run, its folder in `runs/`.
-      record: Its `run.json`; None where it has not begun.
+      record: Its `run.json`; None if it has not begun.
       submission: Its newest submission; None if it was never submitted.
     """
 
@@ -30,25 +30,26 @@ class Overview:
 
     @property
     def state(self) -> str:
-        """How it stands.
+        """The state of the run, followed by its job in brackets where the state is that of the job.
 
-        `running`; `exporting` and `evaluating`, when a project's run is trained; `trained`, where nobody did that;
-        `restarting`, between two attempts; `starting`, before the first step; `queued`; `finished`, `interrupted` or
-        `failed`, as it said itself; `killed`: it said nothing more; `unreadable`. The job of a queue stands behind it
-        in brackets.
+        `queued`; `starting`, before the first step; `running`; `restarting`, between two attempts; `exporting` and
+        `evaluating`, after the training of a project's run, or `trained` if these are missing; `finished`,
+        `interrupted` or `failed`, as recorded; `killed`, without a recorded end; `unreadable`.
         """
-        said = str(self.record["status"]) if self.record else None
+        recorded = str(self.record["status"]) if self.record else None
         if self._is_at_work:
-            return self._phase(said)
+            if recorded == "finished":
+                return "evaluating" if (self.directory / "exported").is_dir() else "exporting"
+            return "running" if recorded == "running" else "starting"
         if self.submission is not None and self.submission.state == "queued":
             return f"queued ({self.submission.job})"
-        if self.submission is not None and self.submission.state == "active" and not self._has_done_its_work:
-            return f"{'running' if said is None else 'restarting'} ({self.submission.job})"
-        if said is None or self._failed_since:
-            return self._ended_early()
-        if said == "finished" and self._lacks_evaluation:
+        if self.submission is not None and self.submission.state == "active" and not self._job_is_done:
+            return f"{'running' if recorded is None else 'restarting'} ({self.submission.job})"
+        if recorded is None or self._job_failed_early:
+            return self._early_end()
+        if recorded == "finished" and self._lacks_evaluation:
             return "trained"
-        return "killed" if said == "running" else said
+        return "killed" if recorded == "running" else recorded
 
     @property
     def _is_at_work(self) -> bool:
@@ -56,12 +57,12 @@ class Overview:
 
     @property
     def _lacks_evaluation(self) -> bool:
-        """Whether it is a project's run whose export or evaluation did not come to its end."""
+        """Whether it is a project's run whose export or evaluation is not complete."""
         return (self.directory / _TRAINING).is_dir() and not (self.directory / "reports" / "metrics.json").is_file()
 
     @property
-    def _has_done_its_work(self) -> bool:
-        """Whether the newest job has finished the run, and has only to end itself, which takes seconds."""
+    def _job_is_done(self) -> bool:
+        """Whether the newest job has finished the run, and only its process has to end, which takes seconds."""
         if self.record is None or self.record["status"] != "finished" or self._lacks_evaluation:
             return False
         submitted = seconds(self.submission.times[0]) if self.submission and self.submission.times else None
@@ -71,8 +72,8 @@ class Overview:
         return submitted is None or any(time is not None and time >= submitted for time in times)
 
     @property
-    def _failed_since(self) -> bool:
-        """Whether the newest job failed without an attempt of its own: what the record says is of an earlier one."""
+    def _job_failed_early(self) -> bool:
+        """Whether the newest job failed before it began an attempt: the record is that of an earlier job."""
         job = self.submission
         if job is None or job.state != "ended" or not job.code or not job.times or not self.record:
             return False
@@ -80,13 +81,8 @@ class Overview:
         begun, submitted = seconds(attempts[-1]["started"]) if attempts else None, seconds(job.times[0])
         return begun is None or (submitted is not None and begun < submitted)
 
-    def _phase(self, said: str | None) -> str:
-        if said == "finished":
-            return "evaluating" if (self.directory / "exported").is_dir() else "exporting"
-        return "running" if said == "running" else "starting"
-
-    def _ended_early(self) -> str:
-        """Returns how a job ended that never came to a first step."""
+    def _early_end(self) -> str:
+        """Returns the state of a run whose newest job ended before its first step."""
         if self.submission is None or self.submission.state == "killed" or self.submission.code is None:
             return "killed"
         code = self.submission.code
@@ -94,19 +90,19 @@ class Overview:
 
     @property
     def step(self) -> int:
-        """Steps done: as recorded, or as the process that is at work said last."""
+        """Steps done: as recorded, or the last heartbeat of the process at work."""
         recorded = int(self.record["step"]) if self.record else 0
         beat = self._beat
         return max(recorded, beat[0]) if beat is not None and self._is_at_work else recorded
 
     @property
     def train_steps(self) -> int | None:
-        """Steps in all; None where nobody has said."""
+        """Steps in all; None if unknown."""
         return self.record["train_steps"] if self.record else None
 
     @property
     def seconds_left(self) -> float | None:
-        """How long training will take at the pace of this attempt; None where that cannot be told."""
+        """How long training will take at the pace of this attempt; None if that is unknown."""
         if self.state != "running" or not self.record or not self.record["attempts"] or not self.train_steps:
             return None
         attempt, beat = self.record["attempts"][-1], self._beat
@@ -118,7 +114,7 @@ class Overview:
 
     @property
     def last_sign(self) -> float | None:
-        """When it gave its last sign of life, in seconds since 1970."""
+        """When it gave its last sign of life, in seconds since 1970; None if it gave none."""
         attempts = self.record["attempts"] if self.record else []
         times = [seconds(attempts[-1][name]) for name in ("started", "ended")] if attempts else []
         times += [self._beat[1] if self._beat else None]
@@ -127,11 +123,11 @@ class Overview:
 
     @property
     def age(self) -> float | None:
-        """Seconds since then."""
+        """Seconds since the last sign of life."""
         return None if self.last_sign is None else max(0.0, time.time() - self.last_sign)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it for programs: the record, and what is known beside it."""
+        """Returns the run for programs: its record, and its state."""
         return {
             "directory": str(self.directory),
             **(self.record or {"id": None, "status": None, "step": 0, "attempts": [], "metrics": {}}),
@@ -139,7 +135,7 @@ class Overview:
             "steps_done": self.step,
             "seconds_left": self.seconds_left,
             "last_sign": self.last_sign,
-            "submission": None if self.submission is None else _told(self.submission),
+            "submission": None if self.submission is None else _submission_dict(self.submission),
         }
 
     @property
@@ -149,7 +145,7 @@ class Overview:
 
 
 def overview(root: Path) -> list[Overview]:
-    """Returns every run at or below `root`, sorted by path; those that have not begun but are submitted, too."""
+    """Returns every run at or below `root`, sorted by path, including submitted ones that have not begun."""
     submitted = {one.run_dir: one for one in find(root, Queues())}
     records = {_folder(path): listable(record) for path, record in find_runs(root)}
     return [Overview(path, records.get(path), submitted.get(path)) for path in sorted({*records, *submitted})]
@@ -161,12 +157,12 @@ def _folder(path: Path) -> Path:
     return path.parent if inside else path
 
 
-def _told(submission: Submission) -> Mapping[str, Any]:
+def _submission_dict(submission: Submission) -> Mapping[str, Any]:
     names = ("id", "engine", "job", "submitted")
     return {**{name: submission.record.get(name) for name in names}, "state": submission.state, "code": submission.code}
 
 
 def listable(record: Record) -> Record:
-    """Returns a record that can be shown: one damaged file must not hide every other run."""
-    told = {"id": record["id"], "experiment": None, "backend": None, "status": "unreadable", "step": 0}
-    return record if damage(record) is None else {**told, "train_steps": None, "attempts": [], "metrics": {}}
+    """Returns a record that can be listed; a damaged one becomes `unreadable`, so that it does not hide other runs."""
+    unreadable = {"id": record["id"], "experiment": None, "backend": None, "status": "unreadable", "step": 0}
+    return record if damage(record) is None else {**unreadable, "train_steps": None, "attempts": [], "metrics": {}}

@@ -18,12 +18,12 @@ class Request:
 
     Attributes:
       directory: The run's folder.
-      root: Where the command is run; its code version is recorded.
-      title: What the job is called: `<project>_<run>`.
+      root: The working directory of the command; its code version is recorded.
+      title: The name of the job: `<project>_<run>`.
       command: Program and arguments.
-      config: The config file, of a project's run.
-      sources: The folder of a project's classes; of a command, the root.
-      data_dir: The data, where it is known.
+      config: The config file of a project's run; None for a command.
+      sources: The folder of a project's classes; for a command, the root.
+      data_dir: The data; None if it is unknown.
     """
 
     directory: Path
@@ -36,19 +36,40 @@ class Request:
 
     @property
     def has_copies(self) -> bool:
-        """Whether it is run from the copies of its config file and classes; a command uses what is there."""
+        """Whether it runs from the copies of its config file and classes; a command uses the files in place."""
         return self.config is not None
+
+    def job_command(self, snapshot: Path, max_restarts: int, *options: str) -> list[str]:
+        """Returns the command that an executor runs: `job.py`, which supervises this command.
+
+        Args:
+          snapshot: The folder of the snapshot.
+          max_restarts: The maximum number of restarts.
+          *options: Further options of `job.py`.
+        """
+        job = [sys.executable, "-m", "everstep.launch.submit.job", str(snapshot)]
+        return [*job, "--max-restarts", str(max_restarts), *options, "--", *self.command]
+
+    def log_file(self, job: object) -> Path:
+        """Returns the file with the standard error of a job."""
+        return self.directory / f"log-{job}.err"
 
 
 def project_run(run_name: str, project_root: str, data_dir: str | None = None, more: Sequence[str] = ()) -> Request:
-    """Returns the request for `everstep run RUN_NAME`, with `more` of its options.
+    """Returns the request for `everstep run RUN_NAME`.
+
+    Args:
+      run_name: The run's folder in the project's `runs/`.
+      project_root: The project.
+      data_dir: The data, in place of the config file's.
+      more: Further options of `everstep run`.
 
     Raises:
-      UsageError: There is no such run, its config file cannot be used, or there is no such data.
+      UsageError: The run or the data does not exist, or the config file cannot be used.
     """
     root = Path(project_root).expanduser().resolve()
     if not root.is_dir():
-        raise UsageError(f"--project-root: received {project_root!r}, which is no folder")
+        raise UsageError("is not a folder", key="--project-root", received=project_root)
     opened = open_run(run_name, root, data_dir)
     data = opened.config.data_dir
     words = ["run", run_name, "--project-root", str(root)]
@@ -69,13 +90,20 @@ def any_command(command: Sequence[str], model_dir: str | None, data_dir: str | N
     """Returns the request for a command that trains in `model_dir`.
 
     Raises:
-      UsageError: No directory is named, or there is no such program or data.
+      UsageError: No directory is given, or the program or the data does not exist.
     """
     if not model_dir:
-        raise UsageError("--model-dir: missing; name the directory that the command after -- trains in")
+        raise UsageError(
+            "is required for a command", key="--model-dir", remedy="name the directory that the command trains in"
+        )
     program = shutil.which(command[0])
     if program is None:
-        raise UsageError(f"there is no program {command[0]!r}: check the command after --")
+        raise UsageError(
+            "there is no such program", key="COMMAND", received=command[0], remedy="check the command after --"
+        )
+    data = Path(data_dir).expanduser().resolve() if data_dir else None
+    if data is not None and not data.exists():
+        raise UsageError("does not exist", key="--data-dir", received=str(data))
     directory = Path(model_dir).expanduser().resolve()
     return Request(
         directory=directory,
@@ -84,14 +112,8 @@ def any_command(command: Sequence[str], model_dir: str | None, data_dir: str | N
         command=(str(Path(program).absolute()), *command[1:]),
         config=None,
         sources=Path.cwd(),
-        data_dir=_existing(Path(data_dir).expanduser().resolve(), "--data-dir") if data_dir else None,
+        data_dir=data,
     )
-
-
-def _existing(path: Path, said: str) -> Path:
-    if not path.exists():
-        raise UsageError(f"{said}: there is no {str(path)!r}")
-    return path
 
 
 def _title(project: str, run: str) -> str:

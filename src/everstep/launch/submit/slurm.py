@@ -1,34 +1,35 @@
-"""Slurm: a job file, and `sbatch`."""
+"""The executor Slurm: a job file for `sbatch`, and the queue as `squeue` prints it."""
 
 import dataclasses
+import getpass
 import math
 import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.launch.submit import squeue
-from everstep.launch.submit.background import job_command
 from everstep.launch.submit.request import Request
 
 _SECONDS_TO_SAVE = 120
+_SECONDS_TO_ANSWER = 60.0
 _WORD = re.compile(r"[\w.@+-]+")
 
 
 @dataclasses.dataclass(frozen=True)
 class Resources:
-    """What a job asks of the cluster.
+    """What a job requests of the cluster.
 
     Attributes:
-      gpu_type: The cluster's name of the GPU: `v100`; `any` for whichever, `none` for none.
-      hours: How long it may run at a time; what is not done by then goes on in another turn.
+      gpu_type: The cluster's name for the GPU, such as `v100`; `any` or `none`.
+      hours: The time limit of one job; an unfinished run is requeued and resumes.
       mem: Memory, in MiB.
       n_cpu: Processors.
-      email: Who is told when it begins, ends or fails; empty for nobody.
+      email: Who gets mail when the job begins, ends or fails; empty for nobody.
     """
 
     gpu_type: str = "any"
@@ -38,26 +39,26 @@ class Resources:
     email: str = ""
 
     def check(self) -> None:
-        """Refuses what Slurm would not understand.
+        """Checks the values before Slurm sees them.
 
         Raises:
-          UsageError: Names the option and the value received.
+          UsageError: Slurm would not accept one of them.
         """
         if not (math.isfinite(self.hours) and self.hours > 0):
-            raise UsageError(f"--hours: received {self.hours}, must be more than 0")
-        for name, count in (("--mem", self.mem), ("--n-cpu", self.n_cpu)):
+            raise UsageError("must be more than 0", key="--hours", received=self.hours)
+        for option, count in (("--mem", self.mem), ("--n-cpu", self.n_cpu)):
             if count < 1:
-                raise UsageError(f"{name}: received {count}, must be at least 1")
+                raise UsageError("must be at least 1", key=option, received=count)
         if not _WORD.fullmatch(self.gpu_type):
-            raise UsageError(f"--gpu-type: received {self.gpu_type!r}; a name such as v100, or any, or none")
+            raise UsageError("expected a name such as v100, any or none", key="--gpu-type", received=self.gpu_type)
         if self.email and not (_WORD.fullmatch(self.email) and "@" in self.email):
-            raise UsageError(f"--email: received {self.email!r}, which is no address")
+            raise UsageError("is not an email address", key="--email", received=self.email)
 
 
 def job_text(request: Request, snapshot: Path, resources: Resources, max_restarts: int) -> str:
-    """Returns the job file."""
+    """Returns the content of the job file."""
     lines = [f"#SBATCH --{option}" for option in _options(request, resources)]
-    command = shlex.join(job_command(request, snapshot, max_restarts))
+    command = shlex.join(request.job_command(snapshot, max_restarts))
     return "\n".join(["#!/bin/bash", *lines, "", f"exec {command}", ""])
 
 
@@ -65,7 +66,8 @@ def _options(request: Request, resources: Resources) -> Iterator[str]:
     yield f"job-name={request.title}"
     if resources.gpu_type != "none":
         yield "gres=gpu:1" if resources.gpu_type == "any" else f"gres=gpu:{resources.gpu_type}:1"
-    yield f"time={_clock(resources.hours)}"
+    minutes = max(1, round(resources.hours * 60))
+    yield f"time={minutes // 60:02d}:{minutes % 60:02d}:00"
     yield f"mem={resources.mem}"
     yield f"cpus-per-task={resources.n_cpu}"
     if resources.email:
@@ -80,49 +82,69 @@ def _options(request: Request, resources: Resources) -> Iterator[str]:
 
 
 def job_file(request: Request) -> Path:
-    """Returns where the job file is written."""
+    """Returns the path of the job file."""
     return request.directory / f"{request.title}.job"
 
 
-def require() -> None:
-    """Refuses where there is no Slurm.
+def require_slurm() -> None:
+    """Checks that Slurm can be used, and that the user may submit one more job: `MAX_JOBS`, by default 10.
 
     Raises:
-      UsageError: There is no `sbatch` on this machine.
+      UsageError: There is no `sbatch` on this machine, the user has too many jobs, or Slurm does not answer.
     """
     if shutil.which("sbatch") is None:
         raise UsageError(
-            "--engine slurm: there is no sbatch on this machine: submit from a login node of the cluster, "
-            "or see the job file with --dry-run"
+            "there is no sbatch on this machine",
+            key="--engine",
+            received="slurm",
+            remedy="submit from a login node of the cluster, or print the job file with --dry-run",
+        )
+    limit = os.environ.get("MAX_JOBS", "10")
+    if not limit.isdecimal():
+        raise UsageError("must be a whole number", key="MAX_JOBS", received=limit)
+    count = len(queued_jobs())
+    if count >= int(limit):
+        raise UsageError(
+            f"you have {count} jobs on the cluster",
+            key="MAX_JOBS",
+            received=int(limit),
+            remedy="wait for one, or raise it",
         )
 
 
-def require_room() -> None:
-    """Refuses where the user has as many jobs as he may have: `MAX_JOBS`, 10 unless it is set.
-
-    Raises:
-      UsageError: There are too many, or nobody can tell.
-    """
-    text = os.environ.get("MAX_JOBS", "10")
-    if not text.isdecimal():
-        raise UsageError(f"MAX_JOBS: received {text!r}, must be a whole number")
-    count = len(squeue.jobs())
-    if count >= int(text):
-        raise UsageError(f"you have {count} jobs on the cluster, and MAX_JOBS is {text}: wait for one, or set MAX_JOBS")
-
-
 def submit(request: Request, snapshot: Path, resources: Resources, max_restarts: int) -> str:
-    """Writes the job file and hands it to Slurm; returns the job's number.
+    """Writes the job file and submits it; returns the job's number.
 
     Raises:
-      UsageError: Slurm does not take it; says why in Slurm's words.
+      UsageError: Slurm refuses it; has Slurm's message.
     """
     path = job_file(request)
     storage.write_text(path, job_text(request, snapshot, resources, max_restarts))
-    said = squeue.asked("sbatch", "--parsable", str(path))
-    return said.strip().splitlines()[-1].partition(";")[0]
+    printed = _output_of("sbatch", "--parsable", str(path))
+    return printed.strip().splitlines()[-1].partition(";")[0]
 
 
-def _clock(hours: float) -> str:
-    minutes = max(1, round(hours * 60))
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
+def queued_jobs() -> dict[str, str]:
+    """Returns the user's jobs that are queued or running, with their states: `{"123": "PENDING"}`.
+
+    Raises:
+      UsageError: There is no Slurm, or it does not answer.
+    """
+    lines = _output_of("squeue", "--noheader", "--user", getpass.getuser(), "--format", "%i %T").splitlines()
+    return {words[0]: words[1] for line in lines if len(words := line.split()) == 2}
+
+
+def _output_of(*command: str) -> str:
+    """Runs one of Slurm's programs; returns what it prints.
+
+    Raises:
+      UsageError: It is not installed, does not answer, or fails; has its message.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS_TO_ANSWER)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UsageError(f"{command[0]} does not answer: {error}", key="--engine", received="slurm") from error
+    if done.returncode != 0:
+        message = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise UsageError(f"{command[0]} refused: {message}", key="--engine", received="slurm")
+    return done.stdout

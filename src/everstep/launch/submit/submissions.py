@@ -1,4 +1,4 @@
-"""How far submitted runs have come: what their jobs noted, and what the queue knows."""
+"""The state of submitted runs: what their jobs recorded, and what the executors' queues report."""
 
 import contextlib
 import dataclasses
@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.launch.submit import ray_jobs, squeue
+from everstep.launch.submit import ray, slurm
 from everstep.run.launcher import ENDED, RECORD, STARTED, SUBMISSIONS
 from everstep.run.lock import is_held
 
 State = Literal["queued", "active", "ended", "killed"]
-"""Queued: nothing has run, or it is to run again. Killed: it ended without a word."""
+"""Queued: nothing has run yet, or it will run again. Killed: it ended without recording how."""
 
-_HOW_TO_END = {"background": "kill {job}", "slurm": "scancel {job}", "ray": "ray job stop {job}"}
+_STOP_COMMANDS = {"background": "kill {job}", "slurm": "scancel {job}", "ray": "ray job stop {job}"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Submission:
 
     Attributes:
       folder: Its snapshot.
-      record: What `submission.json` says.
-      state: How far it is.
-      code: What its job ended with; None if that is not known.
+      record: The content of `submission.json`.
+      state: Whether its job waits, runs or is over.
+      code: The exit code of its job; None if it is unknown.
       times: When it was submitted, and when its job began and ended, as far as it has.
     """
 
@@ -43,48 +43,53 @@ class Submission:
         return self.folder.parent.parent
 
     @property
-    def job(self) -> str:
-        """The engine and its number of the job: `slurm 123`."""
-        return f"{self.record['engine']} {self.record['job'] or '?'}"
+    def executor(self) -> str:
+        """What runs the job: `background`, `slurm` or `ray`."""
+        return str(self.record["engine"])
 
     @property
-    def how_to_end(self) -> str:
-        """The command that ends it."""
-        return _HOW_TO_END.get(self.record["engine"], "?").format(job=self.record["job"])
+    def job(self) -> str:
+        """The executor and its id of the job: `slurm 123`."""
+        return f"{self.executor} {self.record['job'] or '?'}"
+
+    @property
+    def stop_command(self) -> str:
+        """The command that ends the job."""
+        return _STOP_COMMANDS.get(self.executor, "?").format(job=self.record["job"])
 
 
 class Queues:
-    """What the engines' queues say; only those are asked that somebody has a job in, and who is silent only once."""
+    """The executors' queues. Each is read only if a submission is in it; one that does not answer is read only once."""
 
     def __init__(self) -> None:
         self._slurm: dict[str, str] | None = None
-        self._asked = False
-        self._silent: set[str] = set()
+        self._slurm_read = False
+        self._unreachable: set[str] = set()
 
     def has(self, record: Mapping[str, Any]) -> bool | None:
-        """Tells whether the queue of a submission has its job; None where the queue cannot be asked from here.
+        """Returns whether the queue of a submission has its job; None if the queue cannot be read from here.
 
         Args:
-          record: What `submission.json` says.
+          record: The content of `submission.json`.
         """
         if record.get("engine") == "ray":
             return self._has_ray(record.get("address"), record.get("job"))
         return self._has_slurm(record.get("job")) if record.get("engine") == "slurm" else None
 
     def _has_ray(self, address: Any, job: Any) -> bool | None:
-        if not isinstance(address, str) or not isinstance(job, str) or address in self._silent:
+        if not isinstance(address, str) or not isinstance(job, str) or address in self._unreachable:
             return None
         try:
-            return ray_jobs.has(address, job)
-        except ray_jobs.Unreachable:
-            self._silent.add(address)
+            return ray.has_job(address, job)
+        except ray.Unreachable:
+            self._unreachable.add(address)
             return None
 
     def _has_slurm(self, job: Any) -> bool | None:
-        if not self._asked:
-            self._asked = True
+        if not self._slurm_read:
+            self._slurm_read = True
             with contextlib.suppress(UsageError):
-                self._slurm = squeue.jobs()
+                self._slurm = slurm.queued_jobs()
         return None if self._slurm is None else job in self._slurm
 
 
@@ -103,18 +108,20 @@ def find(root: Path, queues: Queues) -> Iterator[Submission]:
             names.clear()
 
 
-def require_none_under_way(run_dir: Path) -> None:
-    """Refuses where a run is submitted already and not done.
+def require_not_submitted(run_dir: Path) -> None:
+    """Checks that no submission of a run is queued or active.
 
     Raises:
-      UsageError: Names the job, and how to end it.
+      UsageError: One is; has the command that ends its job.
     """
     found = newest(run_dir)
     if found is not None and found.state in ("queued", "active"):
-        what = "waits in the queue" if found.state == "queued" else "is under way"
+        state = "waits in the queue" if found.state == "queued" else "is active"
         raise UsageError(
-            f"{str(run_dir)!r} is submitted already: {found.job} {what}; {found.how_to_end} ends it "
-            f"(where the queue has lost it, remove {str(found.folder)!r})"
+            f"is already submitted: {found.job} {state}",
+            key="run",
+            received=str(run_dir),
+            remedy=f"{found.stop_command} ends it (if the queue has lost it, remove {str(found.folder)!r})",
         )
 
 
@@ -129,7 +136,7 @@ def _read(folder: Path, queues: Queues) -> Submission:
 def _state(folder: Path, record: Mapping[str, Any], queues: Queues) -> State:
     ended = _json(folder / ENDED)
     if not record and not is_held(folder):
-        return "killed"  # it cannot be read: no queue can be asked for it
+        return "killed"  # it cannot be read, and names no queue
     if ended and not ended.get("requeued"):
         return "ended"
     known = queues.has(record)

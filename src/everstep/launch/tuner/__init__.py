@@ -1,1 +1,5 @@
-"""Quick looks before a long run: one batch of everything, the largest batch that fits, a range of learning rates."""
+"""Short trials before a long run.
+
+`dev_run.py` runs one batch of everything. `batch_size.py` searches the largest batch that fits, `learning_rate.py`
+evaluates a range of learning rates; both need no Keras. `trials.py` trains the few steps that they judge.
+"""

@@ -1,20 +1,21 @@
-"""One batch of everything, by the very path of a long run: train, evaluate, save, restore, export.
+"""One batch of everything, with the code of a long run: train, evaluate, save, restore, export.
 
-Two attempts in one directory. The first trains a step, evaluates and saves; the second starts anew, goes on from what
-was saved, as a run that was killed does, and exports.
+Two attempts in one directory. The first trains a step, evaluates and saves; the second resumes from the checkpoint, as
+after a kill, and exports.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from everstep.errors import TrainingError
+from everstep.errors import TrainingError, UsageError
 from everstep.experiment import run_experiment
 from everstep.experiment_config import ExperimentConfig, Mode
-from everstep.launch.tuner.stages import Stages
 from everstep.loop.creation import create_trainer
 from everstep.loop.hooks import Hook
 from everstep.loop.trainer import Trainer
@@ -22,6 +23,54 @@ from everstep.run.signals import Interrupted
 from everstep.storage import is_temporary
 from everstep.task.task import Task
 from everstep.types import State
+
+
+class Stages:
+    """Reports stages, one line each, when they end; a stage lasts until the next one begins.
+
+        stages = Stages(print)
+        with stages.reported():
+            stages.begin("train")
+            …                        # train       ok            1.2 s
+
+    Args:
+      write: Called with each line.
+    """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._name, self._began = "", 0.0
+
+    def begin(self, name: str) -> None:
+        """Ends the current stage, and begins another."""
+        self.end()
+        self._name, self._began = name, time.perf_counter()
+
+    def end(self, result: str = "ok", note: str = "") -> None:
+        """Ends the current stage, if there is one, with a note on its result."""
+        if self._name:
+            seconds = time.perf_counter() - self._began
+            self._write(f"{self._name:<10}  {result:<8}  {seconds:>6.1f} s  {note}".rstrip())
+        self._name = ""
+
+    def skip(self, name: str, reason: str) -> None:
+        """Ends the current stage, and reports a skipped one with the reason."""
+        self.end()
+        self._write(f"{name:<10}  {'skipped':<8}            {reason}")
+
+    @contextlib.contextmanager
+    def reported(self) -> Iterator[None]:
+        """Ends the last stage with the block, and adds the stage to errors."""
+        try:
+            yield
+        except BaseException as error:
+            failed = self._name
+            self.end("failed" if isinstance(error, Exception) else "ended")
+            if not isinstance(error, UsageError | TrainingError):
+                raise
+            kind = UsageError if isinstance(error, UsageError) else TrainingError
+            raise kind(f"{failed} failed: {error}") from error
+        self.end()
 
 
 def dev_run(
@@ -32,14 +81,14 @@ def dev_run(
     stages: Stages,
     export: bool = True,
 ) -> None:
-    """Goes through all that a run does, with one batch each, and tells of every stage.
+    """Runs every stage of a run with one batch, and reports each.
 
     Args:
       params: The experiment's configuration, as for the long run.
-      make_task: Makes its task; called once for each attempt.
-      mode: One that trains.
-      directory: An empty directory, to be thrown away.
-      stages: Whom to tell.
+      make_task: Creates the experiment's task; called once for each attempt.
+      mode: A mode that trains.
+      directory: An empty directory; the caller removes it.
+      stages: Reports the stages.
       export: Whether the long run exports.
 
     Raises:
@@ -48,16 +97,17 @@ def dev_run(
     """
     small, mode = one_batch(params), Mode(mode)
     saved: dict[str, State] = {}
-    with stages.followed():
+    with stages.reported():
         stages.begin("build")
-        first = _First(stages, saved, mode is not Mode.TRAIN)
+        first = _SavingHook(stages, saved, mode is not Mode.TRAIN)
         _attempt(small, make_task(small), directory, mode, first, export=False)
         if mode is Mode.TRAIN:
-            stages.left_out("evaluate", "--mode train")
+            stages.skip("evaluate", "--mode train")
         stages.begin("restore")
         task = make_task(small)
-        emptied = functools.partial(_emptied, task=task)
-        _attempt(small, task, directory, Mode.TRAIN, _Second(stages, saved, export), export, trainer=emptied)
+        second = _RestoringHook(stages, saved, export)
+        zeroed = functools.partial(_zeroed_trainer, task=task)
+        _attempt(small, task, directory, Mode.TRAIN, second, export, trainer=zeroed)
         if export:
             stages.end(note=", ".join(_exported(directory)))
 
@@ -66,7 +116,7 @@ def one_batch(params: ExperimentConfig) -> ExperimentConfig:
     """Returns the configuration with one step, one batch to evaluate, and no tracker beyond this machine."""
     steps = dict.fromkeys(("train_steps", "steps_per_loop", "checkpoint_interval", "validation_interval"), 1)
     limit = {"limit_batches": 1}
-    batches = min(params.trainer.validation_steps, 1)  # of several tasks, -1 is one of each
+    batches = min(params.trainer.validation_steps, 1)  # -1 is one batch of each of several tasks
     new = params.replace(
         task={"train_data": limit, "validation_data": limit},
         trainer={
@@ -88,12 +138,12 @@ def _attempt(
     try:
         run_experiment(task, params, directory, mode, hooks=[hook], export=export, verbose=False, **settings)
     except Interrupted as interrupted:
-        interrupted.saved = None  # it goes with the directory
+        interrupted.saved = None  # the directory is removed
         raise
 
 
-class _First(Hook):
-    """Says what is about to be done, and keeps the state that was saved."""
+class _SavingHook(Hook):
+    """Reports the stages of the first attempt, and keeps the state that was saved."""
 
     def __init__(self, stages: Stages, saved: dict[str, State], evaluates: bool) -> None:
         self._stages, self._saved, self._evaluates = stages, saved, evaluates
@@ -117,24 +167,30 @@ class _First(Hook):
         self._saved["state"] = self.controller.trainer.engine.state()
 
 
-class _Second(Hook):
-    """Compares what was restored with what was saved, bit for bit."""
+class _RestoringHook(Hook):
+    """Compares the restored state with the saved one, bit for bit, and reports the export."""
 
     def __init__(self, stages: Stages, saved: dict[str, State], export: bool) -> None:
         self._stages, self._saved, self._export = stages, saved, export
 
     def on_restore(self, step: int | None) -> None:
-        _require_same(self._saved["state"], self.controller.trainer.engine.state())
+        saved, restored = self._saved["state"], self.controller.trainer.engine.state()
+        differing = [key for key, value in saved.items() if value.tobytes() != restored[key].tobytes()]
+        if differing:
+            raise TrainingError(
+                f"{len(differing)} of {len(saved)} variables have other bits than those that were saved, among them "
+                f"{differing[0]}"
+            )
 
     def on_exit(self, error: BaseException | None) -> None:
         if error is None and self._export:
             self._stages.begin("export")
         elif error is None:
-            self._stages.left_out("export", "--no-export")
+            self._stages.skip("export", "--no-export")
 
 
-def _emptied(params: ExperimentConfig, task: Task) -> Trainer:
-    """Returns a trainer whose variables hold nothing: what is right after a restore has come from the disk."""
+def _zeroed_trainer(params: ExperimentConfig, task: Task) -> Trainer:
+    """Returns a trainer whose variables are zero: after a restore, every correct value comes from the disk."""
     trainer = create_trainer(params, task, train=True, evaluate=False)
     zeros = {key: np.zeros_like(value) for key, value in trainer.engine.state().items()}
     trainer.engine.load(zeros)
@@ -142,18 +198,9 @@ def _emptied(params: ExperimentConfig, task: Task) -> Trainer:
 
 
 def _exported(directory: Path) -> list[str]:
-    """Returns in which forms the model was exported; a form that it cannot have is no failure, but all of them are."""
+    """Returns the names of the exported files; a format that a model cannot have is no failure, unless none is left."""
     folder = directory / "export"
     names = sorted(path.name for path in folder.iterdir() if not is_temporary(path)) if folder.is_dir() else []
     if not names:
-        raise TrainingError("the model can be exported in no form; the warnings above say why")
+        raise TrainingError("the model cannot be exported in any format", remedy="see the warnings above")
     return names
-
-
-def _require_same(saved: State, restored: State) -> None:
-    differing = [key for key, value in saved.items() if value.tobytes() != restored[key].tobytes()]
-    if differing:
-        raise TrainingError(
-            f"{len(differing)} of {len(saved)} variables have other bits than those that were saved, {differing[0]} "
-            "among them"
-        )

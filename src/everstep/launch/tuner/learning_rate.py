@@ -1,101 +1,145 @@
-"""A range of learning rates, tried on the first steps of training."""
+"""The learning-rate range test: where the loss falls fastest, and where it diverges.
 
-from typing import Any
+`trials.range_test` trains the steps; this file judges and draws their losses, and needs no Keras.
+"""
 
-import keras
-from keras import ops
+import csv
+import dataclasses
+import importlib
+import importlib.util
+import io
+import math
 
-from everstep.data import nest
-from everstep.errors import UsageError
-from everstep.experiment_config import ExperimentConfig
-from everstep.launch.tuner.joining import joined
-from everstep.launch.tuner.rates import RangeTest, geometric
-from everstep.loop.progressive import ProgressiveTrainer, is_progressive
-from everstep.loop.trainer import Trainer
-from everstep.task.optim.ema import find_average
-from everstep.task.task import Task
+import numpy as np
 
+from everstep.errors import missing_extra
 
-class Growing(keras.optimizers.schedules.LearningRateSchedule):
-    """A learning rate that is multiplied by the same factor at every step."""
-
-    def __init__(self, least: float, most: float, steps: int) -> None:
-        self.least, self.most, self.steps = least, most, steps
-
-    def __call__(self, step: Any) -> Any:
-        """Returns the learning rate at `step`."""
-        share = ops.cast(step, "float32") / float(self.steps - 1)
-        return self.least * ops.exp(share * ops.log(ops.cast(self.most / self.least, "float32")))
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments, for saving."""
-        return {"least": self.least, "most": self.most, "steps": self.steps}
+_DIVERGED = 4.0  # times the best smoothed loss
+_KEEP = 0.9  # of the running mean, with each new loss
+_SPREAD = 1 / 20  # of the curve: the width of the smoothing
+_NOISE = 6.0  # standard deviations of a mean of losses, from its highest to its lowest
+_MIN_FALL = 0.01  # of the loss at the beginning
+_BEGUN = 0.1  # of the fall: it begins where this share of it is behind for good
 
 
-def range_test(params: ExperimentConfig, task: Task, least: float, most: float, steps: int) -> RangeTest:
-    """Trains from the initial weights, at a learning rate that grows from step to step; ends where the loss diverges.
+@dataclasses.dataclass
+class RangeTest:
+    """Losses at growing learning rates, step by step.
 
-    The schedule takes the place of the one that the optimizer has, inside the compiled step, whatever the optimizer is
-    wrapped in. A task that is trained in stages stays in its first.
+    Attributes:
+      rates: The learning rate of each step.
+      losses: The loss that the step began with.
+      diverged: Whether the last loss shows that further steps are pointless.
+    """
 
-    Args:
-      params: The experiment's configuration.
-      task: Its task.
-      least: The first learning rate.
-      most: The last.
-      steps: How many there are.
+    rates: list[float] = dataclasses.field(default_factory=list)
+    losses: list[float] = dataclasses.field(default_factory=list)
+    diverged: bool = False
+
+    def __post_init__(self) -> None:
+        self._mean, self._weight, self._best = 0.0, 0.0, math.inf
+
+    def add(self, rate: float, loss: float) -> None:
+        """Adds a step."""
+        self.rates.append(rate)
+        self.losses.append(loss)
+        self._mean = _KEEP * self._mean + (1 - _KEEP) * loss
+        self._weight = _KEEP * self._weight + (1 - _KEEP)
+        smoothed = self._mean / self._weight
+        self.diverged = not math.isfinite(smoothed) or (self._best > 0 and smoothed > _DIVERGED * self._best)
+        self._best = min(self._best, smoothed)
+
+    def smoothed(self) -> np.ndarray:
+        """Returns the losses, each a mean of those around it; diverged ones are limited."""
+        finite = [loss for loss in self.losses if math.isfinite(loss)]
+        bound = max(finite[:1] + [_DIVERGED * self._best]) if finite else 0.0
+        losses = np.nan_to_num(np.asarray(self.losses, np.float64), nan=bound, posinf=bound)
+        return _gaussian_mean(np.minimum(losses, bound), self._spread())
+
+    def _spread(self) -> float:
+        return max(1.0, _SPREAD * len(self.losses))
+
+    def steepest(self) -> int | None:
+        """Returns the step at which the loss falls fastest, over the logarithm of the rate, on its way to the lowest.
+
+        What happens before that way begins is noise: which samples are in which batch. None if the loss does not fall,
+        or by less than a hundredth, or by no more than noise explains.
+        """
+        curve = self.smoothed()
+        lowest = int(np.argmin(curve))
+        if lowest == 0:
+            return None
+        before = float(np.median(curve[: (lowest + 1) // 2]))
+        fall, noise = before - curve[lowest], float(np.std((np.asarray(self.losses) - curve)[:lowest]))
+        noise *= _NOISE / math.sqrt(2 * math.sqrt(math.pi) * self._spread())
+        if fall <= max(_MIN_FALL * abs(before), noise):
+            return None
+        still_up = np.nonzero(curve[:lowest] >= before - _BEGUN * fall)[0]
+        begin = int(still_up[-1]) if len(still_up) else 0
+        return begin + int(np.argmin(np.gradient(curve)[begin : lowest + 1]))
+
+    def table(self) -> str:
+        """Returns every step as CSV."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["step", "learning_rate", "loss", "smoothed"])
+        for step, row in enumerate(zip(self.rates, self.losses, self.smoothed(), strict=True)):
+            writer.writerow([step, *(f"{number:.6g}" for number in row)])
+        return out.getvalue()
+
+
+def geometric(first: float, last: float, steps: int) -> list[float]:
+    """Returns learning rates from the first to the last, each the same factor above the one before."""
+    return [first * (last / first) ** (step / (steps - 1)) for step in range(steps)]
+
+
+def _gaussian_mean(values: np.ndarray, spread: float) -> np.ndarray:
+    places = np.arange(len(values))
+    weights = np.exp(-0.5 * ((places[:, None] - places[None, :]) / spread) ** 2)
+    return np.asarray(weights @ values / weights.sum(axis=1))
+
+
+def rounded(rate: float) -> float:
+    """Returns a rate in two digits; the test is not more precise."""
+    return float(f"{rate:.1e}")
+
+
+def require_matplotlib() -> None:
+    """Checks that a picture can be drawn.
 
     Raises:
-      UsageError: The configuration cannot be used, or the task has optimizers of its own.
+      UsageError: matplotlib is not installed.
     """
-    base = ProgressiveTrainer if is_progressive(task) else Trainer
-    kind = type("RangeTrainer", (_Ranging, base), {"schedule": Growing(least, most, steps)})
-    with joined(params, task, evaluate=False, trainer_cls=kind) as trainer:
-        _require_one_optimizer(task)
-        _initialize(trainer)
-        test = RangeTest()
-        for rate in geometric(least, most, steps):
-            test.add(rate, _loss(trainer))
-            if test.diverged:
-                break
-        return test
+    if importlib.util.find_spec("matplotlib") is None:
+        raise missing_extra("matplotlib", "plot", "a picture of the learning rates (--out NAME.csv does without)")
 
 
-class _Ranging:
-    """Makes a trainer's optimizer follow another schedule, before anything is built of it."""
+def draw(test: RangeTest, title: str, form: str) -> bytes:
+    """Returns a picture of the losses over the learning rate, and of where they fall fastest.
 
-    schedule: Growing
-    optimizer: Any
+    matplotlib's global state is not touched: no display is needed, no figure stays open.
 
-    def _join(self, *data: Any) -> None:
-        innermost = self.optimizer
-        while getattr(innermost, "inner_optimizer", None) is not None:
-            innermost = innermost.inner_optimizer
-        innermost.learning_rate = self.schedule
-        super()._join(*data)  # type: ignore[misc]
-
-
-def _require_one_optimizer(task: Task) -> None:
-    own = [name for name, value in vars(task).items() if any(map(_is_optimizer, nest.flatten([value])))]
-    if own:
-        raise UsageError(
-            f"{type(task).__name__}.{own[0]}: the task has optimizers of its own beside the configured one, and one "
-            "range of learning rates would say nothing about several of them; try values for each"
-        )
-
-
-def _is_optimizer(value: Any) -> bool:
-    return isinstance(value, keras.optimizers.Optimizer)
-
-
-def _initialize(trainer: Trainer) -> None:
-    """Gives the model its initial weights, as a new run does."""
-    trainer.task.initialize(trainer.model)
-    if (average := find_average(trainer.optimizer)) is not None:
-        average.start()
-    trainer.engine.pull()
-
-
-def _loss(trainer: Trainer) -> float:
-    """Trains one step; returns the loss it has seen."""
-    return float(Trainer.train(trainer, 1)["training_loss"])  # that of a ProgressiveTrainer would leave the stage
+    Args:
+      test: The losses.
+      title: The title of the picture.
+      form: `png` or `svg`.
+    """
+    figure = importlib.import_module("matplotlib.figure").Figure(figsize=(8, 4.5), layout="constrained")
+    axes, curve = figure.subplots(), test.smoothed()
+    axes.plot(test.rates, test.losses, color="0.75", linewidth=1, label="each step")
+    axes.plot(test.rates, curve, color="C0", linewidth=2, label="smoothed")
+    if (steepest := test.steepest()) is not None:
+        rate = test.rates[steepest]
+        axes.plot([rate], [curve[steepest]], "o", color="C3", markersize=8, label=f"steepest: {rate:.1e}")
+    low, high = float(curve.min()), float(curve.max())
+    margin = 0.1 * (high - low) or 1.0
+    axes.set_xscale("log")
+    axes.set_ylim(low - margin, high + margin)  # all of the smoothed curve; single steps may be outside
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel("training loss")
+    axes.set_title(title)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    held = io.BytesIO()
+    figure.savefig(held, format=form, dpi=110)
+    return held.getvalue()

@@ -1,4 +1,4 @@
-"""The search for the largest batch, and the processes that try one."""
+"""The search for the largest batch, and the subprocesses that try one size."""
 
 import os
 import signal
@@ -11,10 +11,17 @@ import time
 import pytest
 
 from everstep.errors import TrainingError, UsageError
-from everstep.launch.tuner.batch_size import in_child, spelled
-from everstep.launch.tuner.child import free_bytes, run_child
-from everstep.launch.tuner.oom import is_out_of_memory, says_out_of_memory
-from everstep.launch.tuner.sizes import Tried, fastest, largest, search
+from everstep.launch.tuner.batch_size import (
+    Tried,
+    fastest,
+    free_bytes,
+    is_out_of_memory,
+    largest,
+    run_limited,
+    says_out_of_memory,
+    search,
+    try_in_subprocess,
+)
 
 MEGABYTE = 2**20
 
@@ -56,7 +63,7 @@ def test_largest_and_fastest():
 
 
 class ResourceExhaustedError(Exception):
-    """As one backend calls it."""
+    """As TensorFlow calls it."""
 
 
 @pytest.mark.parametrize(
@@ -70,14 +77,14 @@ class ResourceExhaustedError(Exception):
         ValueError("OOM when allocating tensor with shape[100000,4096]"),
     ],
 )
-def test_want_of_memory_is_recognised(error):
+def test_out_of_memory_is_recognised(error):
     assert is_out_of_memory(error)
     outer = TrainingError("after step 2: it failed")
     outer.__cause__ = error
     assert is_out_of_memory(outer)
 
 
-def test_other_errors_are_not():
+def test_other_errors_are_not_out_of_memory():
     for error in (ValueError("shapes (3, 4) and (5, 6) do not fit"), KeyError("memory"), UsageError("no such file")):
         assert not is_out_of_memory(error)
     assert not says_out_of_memory("allocated 3 workers")
@@ -95,62 +102,70 @@ def is_alive(pid):
     return bool(stat) and not stat.startswith("Z")
 
 
-def test_a_process_says_what_it_has_to_say():
-    ended = run_child(program("import sys; print('yes'); print('no', file=sys.stderr); sys.exit(3)"), None)
-    assert (ended.code, ended.out, ended.err, ended.took_too_much) == (3, "yes\n", "no\n", False)
+def wait_for_end(pid):
+    """Waits until a process is gone, which takes a moment after its signal."""
+    until = time.monotonic() + 300
+    while is_alive(pid):
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
-@pytest.mark.skipif(free_bytes() is None, reason="this system does not tell how much memory a process has")
-def test_a_process_that_takes_too_much_is_ended(tmp_path):
-    """What it has started counts, and goes with it."""
-    begin = time.monotonic()
+def test_the_output_of_a_process():
+    ended = run_limited(program("import sys; print('yes'); print('no', file=sys.stderr); sys.exit(3)"), None)
+    assert (ended.code, ended.out, ended.err, ended.over_limit) == (3, "yes\n", "no\n", False)
+
+
+@pytest.mark.skipif(free_bytes() is None, reason="this system does not report the memory of processes")
+def test_a_process_over_the_limit_is_ended(tmp_path):
+    """The processes it has started count, and are ended as well."""
     taking = f"""
         import os, pathlib, subprocess, sys, time
-        code = "import time; held = b'x' * {300 * MEGABYTE}; time.sleep(60)"
+        code = "import time; held = b'x' * {300 * MEGABYTE}; time.sleep(600)"
         other = subprocess.Popen([sys.executable, "-S", "-c", code])
         pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(other.pid))
-        time.sleep(60)
+        time.sleep(600)
     """
-    ended = run_child(program(taking), 200 * MEGABYTE)
-    assert ended.took_too_much
-    assert time.monotonic() - begin < 30
-    time.sleep(0.2)
-    assert not is_alive(int((tmp_path / "pid").read_text()))
+    ended = run_limited(program(taking), 200 * MEGABYTE)
+    assert ended.over_limit
+    assert ended.code == -signal.SIGKILL, "it did not end by itself"
+    wait_for_end(int((tmp_path / "pid").read_text()))
 
 
 def test_nothing_is_left_of_a_process_that_was_killed(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     text = "import os, signal, tempfile; print(tempfile.mkdtemp(), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
-    ended = run_child(program(text), None)
+    ended = run_limited(program(text), None)
     assert ended.out.startswith(f"{tmp_path}/everstep-tune-")
     assert not list(tmp_path.iterdir())
 
 
-def test_no_process_outlives_whoever_asked(tmp_path):
+def test_an_interrupt_ends_the_process(tmp_path):
     path = tmp_path / "pid"
-    waiting = f"import os, pathlib, time; pathlib.Path({str(path)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    waiting = f"import os, pathlib, time; pathlib.Path({str(path)!r}).write_text(str(os.getpid())); time.sleep(600)"
 
     def alarm(number, frame):
-        raise KeyboardInterrupt
+        if path.is_file() and path.read_text():  # else it has not begun yet
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, alarm)
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_child(program(waiting), None)
+            run_limited(program(waiting), None)
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert not is_alive(int(path.read_text()))
 
 
-def tried(text, bound=None):
-    return in_child(lambda size: program(text), bound)(64)
+def tried(text, max_bytes=None):
+    return try_in_subprocess(64, program(text), max_bytes)
 
 
-def test_what_a_try_tells():
+def test_the_result_of_a_try():
     wanted = Tried(64, True, 12.5, 10**9, 10**9, 128)
-    text = f"print('a line of the user'); print({spelled(wanted)!r}); print('and another')"
+    text = f"print('a line of the user'); print({wanted.to_line()!r}); print('and another')"
     assert tried(text) == tried(text, 10**9) == wanted
     assert tried(text, 10**9 - 1) == Tried(64, False, note="took more than 1.00 GB of memory")
 
@@ -163,16 +178,16 @@ def test_what_a_try_tells():
         ("raise MemoryError('Unable to allocate 8.00 GiB for an array')", "MemoryError: Unable to allocate 8.00 GiB"),
     ],
 )
-def test_a_try_that_dies_of_it_does_not_fit(text, note):
+def test_a_try_that_runs_out_of_memory_does_not_fit(text, note):
     found = tried(text)
     assert not found.fits
     assert found.note.startswith(note)
 
 
-def test_a_try_above_its_bound_does_not_fit():
+def test_a_try_over_the_limit_does_not_fit():
     if os.name != "posix" or free_bytes() is None:
-        pytest.skip("this system does not tell how much memory a process has")
-    found = tried(f"import time; held = b'x' * {300 * MEGABYTE}; time.sleep(60)", 10**8)
+        pytest.skip("this system does not report the memory of processes")
+    found = tried(f"import time; held = b'x' * {300 * MEGABYTE}; time.sleep(600)", 10**8)
     assert (found.fits, found.note) == (False, "took more than 0.10 GB of memory")
 
 
@@ -185,11 +200,15 @@ def test_a_try_above_its_bound_does_not_fit():
             UsageError,
             "batch size 64: trainer.x: no such key",
         ),
-        ("raise KeyError('loss')", TrainingError, "exit code 1, not for want of memory"),
-        ("import os; os.abort()", TrainingError, "signal SIGABRT, not for want of memory"),
+        ("raise KeyError('loss')", TrainingError, "batch size 64: ended with exit code 1, but not for lack of memory"),
+        (
+            "import os; os.abort()",
+            TrainingError,
+            "batch size 64: ended with signal SIGABRT, but not for lack of memory",
+        ),
     ],
 )
-def test_other_failures_stop_at_once(text, kind, message, capfd):
+def test_other_failures_end_the_search(text, kind, message, capfd):
     with pytest.raises(kind, match=message):
         tried(text)
     assert ("KeyError: 'loss'" in capfd.readouterr().err) == ("KeyError" in text)

@@ -1,4 +1,4 @@
-"""A range of learning rates: what a curve says, and that each step really has its rate."""
+"""The learning-rate range test: what a curve shows, and that each step has its rate."""
 
 import csv
 import io
@@ -10,16 +10,15 @@ import pytest
 
 import everstep as es
 from everstep.errors import UsageError
-from everstep.launch.tuner.drawing import draw
-from everstep.launch.tuner.learning_rate import range_test
-from everstep.launch.tuner.rates import RangeTest, geometric, rounded
+from everstep.launch.tuner.learning_rate import RangeTest, draw, geometric, rounded
+from everstep.launch.tuner.trials import range_test
 from everstep.testing.tasks import Regression
 from loop.samples import TinyTask, tiny_params
 
 
-def curve(loss_at, steps=100, least=1e-7, most=10.0):
+def curve(loss_at, steps=100, first=1e-7, last=10.0):
     test = RangeTest()
-    for rate in geometric(least, most, steps):
+    for rate in geometric(first, last, steps):
         test.add(rate, float(loss_at(rate)))
         if test.diverged:
             break
@@ -84,7 +83,7 @@ def test_rounding():
 
 
 class Sliding(Regression):
-    """The loss is the one weight, so each loss tells the rates of all steps before."""
+    """The loss is the one weight, so each loss is a sum of the rates of all steps before."""
 
     def build_model(self):
         return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
@@ -130,7 +129,7 @@ def test_under_a_loss_scale():
 
 
 class TwoOptimizers(TinyTask):
-    """Keeps one of its own."""
+    """Has an optimizer of its own."""
 
     def build_model(self):
         self.critic_optimizer = keras.optimizers.Adam()
@@ -138,8 +137,10 @@ class TwoOptimizers(TinyTask):
 
 
 def test_several_optimizers_are_refused_by_name():
-    with pytest.raises(UsageError, match=r"TwoOptimizers\.critic_optimizer: the task has optimizers of its own"):
+    with pytest.raises(UsageError) as error:
         range_test(tiny_params(), TwoOptimizers(), 1e-3, 1.0, 12)
+    assert error.value.key == "TwoOptimizers.critic_optimizer"
+    assert error.value.reason.startswith("the task has optimizers beside the configured one")
 
 
 class Stages(es.ProgressivePolicy, TinyTask):
