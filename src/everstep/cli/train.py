@@ -164,7 +164,9 @@ def run_directory(model_dir: str | None, resolved: Resolved) -> Path | str:
     try:
         storage.prepare_directory(existing)
     except UsageError as error:
-        raise UsageError(error.reason, key="--model-dir", received=str(directory), remedy=error.remedy) from error
+        in_the_way = "" if directory == existing else f"{str(existing)!r} "
+        reason = f"{in_the_way}{error.reason}"
+        raise UsageError(reason, key="--model-dir", received=str(directory), remedy=error.remedy) from error
     return directory
 
 
