@@ -91,7 +91,7 @@ BAD = [
     (["mnist/mlp", "--import=no_such_module"], "--import: received 'no_such_module', there is no such module"),
     (["mnist/mlp", "--import=my/module.py"], "--import: received 'my/module.py', is no module name"),
     (["mnist/mlp", "--model-dir=odd.yaml"], "--model-dir: received 'odd.yaml', is a file: choose a directory"),
-    (["mnist/mlp", "--model-dir=odd.yaml/run"], "received 'odd.yaml/run', 'odd.yaml' is a file: choose a directory"),
+    (["mnist/mlp", "--model-dir=odd.yaml/run"], "odd.yaml' is a file: choose a directory"),
     (["mnist/mlp", "--model-dir="], "--model-dir: received '', expected a directory"),
 ]
 
