@@ -158,12 +158,12 @@ class _WithSchedule:
     schedule: GrowingRate
     optimizer: Any
 
-    def _join(self, *data: Any) -> None:
+    def _build(self, *data: Any) -> None:
         innermost = self.optimizer
         while getattr(innermost, "inner_optimizer", None) is not None:
             innermost = innermost.inner_optimizer
         innermost.learning_rate = self.schedule
-        super()._join(*data)  # type: ignore[misc]
+        super()._build(*data)  # type: ignore[misc]
 
 
 def _require_one_optimizer(task: Task) -> None:
