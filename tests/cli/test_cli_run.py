@@ -77,9 +77,9 @@ def here(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
 
     def call(*words: str) -> tuple[int, str, str]:
         from everstep.frontends.components import orchestrator
-        from everstep.frontends.components.tracking import NoTracking
+        from everstep.frontends.mlflow import Tracking
 
-        monkeypatch.setattr(orchestrator, "create_tracking", lambda *_: NoTracking())
+        monkeypatch.setattr(orchestrator, "create_tracking", lambda *_: Tracking())
         return (main(words), *capsys.readouterr())
 
     return call

@@ -18,14 +18,15 @@ from everstep.frontends.components import orchestrator
 from everstep.frontends.components.config import ConfigStruct
 from everstep.frontends.components.evaluation import write_pages
 from everstep.frontends.components.run_folder import RunFolder
-from everstep.frontends.components.tracking import MlflowTracking, NoTracking
+from everstep.frontends.components.tracking import create_tracking
+from everstep.frontends.mlflow import Tracking
 from everstep.tracking.mlflow import spool_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 pytest_plugins = ("tests.evaluation.report.conftest",)
 
 
-class Recorded(NoTracking):
+class Recorded(Tracking):
     def __init__(self):
         self.kept = []
 
@@ -224,7 +225,7 @@ def test_files_for_mlflow_are_noted_once(project, monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     folder = RunFolder(tmp_path, "a")
     folder.path.mkdir(parents=True)
-    tracking = MlflowTracking(folder, ConfigStruct({"project_name": "small"}), tmp_path)
+    tracking = create_tracking(folder, ConfigStruct({"project_name": "small"}), tmp_path)
     paths = [folder.path / "README.md", folder.path / "eval_report.csv"]
     for text in ("1", "1", "2"):
         for path in paths:
@@ -253,9 +254,9 @@ def _files_through(proxy, monkeypatch, root):
     for fault, text in (("refuse", "first"), ("none", "first"), ("none", "second, longer")):
         proxy.fault = fault
         card.write_text(text)
-        tracking = MlflowTracking(folder, ConfigStruct({"project_name": "small"}), root)
+        tracking = create_tracking(folder, ConfigStruct({"project_name": "small"}), root)
         tracking.start()
-        tracking.evaluation(0, {"test_loss": 0.5})
+        tracking.log_evaluation(0, {"test": {"eval_funcs": {"loss": 0.5}}})
         tracking.files([card, rows])
         tracking.close()
     (run,) = runs_of(proxy.uri, "small")

@@ -28,7 +28,7 @@ from everstep.frontends.components.config import ConfigStruct, training_values
 from everstep.frontends.components.data_splits import DataSplit, create_split
 from everstep.frontends.components.model_metrics import ModelMetrics
 from everstep.frontends.components.run_folder import RunFolder
-from everstep.frontends.components.tracking import Tracking
+from everstep.frontends.mlflow import Tracking
 from everstep.run.environment import code_change, code_version
 from everstep.run.resume_checks import is_below
 
@@ -99,17 +99,8 @@ def evaluate_all(
     _copy_rows(folder, str(components.config.project_name))
     number = _evaluation_number(folder, results)
     storage.write_json(folder.reports / "metrics.json", {"evaluation": number, **results, "notes": check.notes})
-    tracking.evaluation(number, flat_names(results))
+    tracking.log_evaluation(number, results)
     return results
-
-
-def flat_names(results: Results) -> dict[str, float]:
-    """Returns results in one level: `test__model.evaluate_loss`, `test_<function>`."""
-    flat: dict[str, float] = {}
-    for split, found in results.items():
-        flat |= {f"{split}__model.evaluate_{name}": value for name, value in found["model.evaluate"].items()}
-        flat |= {f"{split}_{name}": value for name, value in found["eval_funcs"].items()}
-    return flat
 
 
 def check_evaluation(components: Components, validation: DataSplit) -> None:

@@ -22,7 +22,7 @@ from everstep.frontends.components.data_splits import DataSplit
 from everstep.frontends.components.export import export_best
 from everstep.frontends.components.losses import with_axes
 from everstep.frontends.components.run_folder import RunFolder
-from everstep.frontends.components.tracking import NoTracking, Tracking
+from everstep.frontends.mlflow import Tracking
 from everstep.loop.actions.best_checkpoint import BestCheckpointExporter
 from everstep.run.environment import folder_fingerprint
 from everstep.task.compiled import CompiledTask, require_compiled
@@ -54,7 +54,7 @@ class KerasTrainer:
         allow_change: Sequence[str] = (),
         verbose: bool = True,
     ) -> None:
-        self._components, self._folder, self._tracking = components, folder, tracking or NoTracking()
+        self._components, self._folder, self._tracking = components, folder, tracking or Tracking()
         self._allow_change, self._verbose = allow_change, verbose
 
     def train(self, train: DataSplit, validation: DataSplit) -> keras.callbacks.History:
@@ -266,7 +266,7 @@ class EpochWatcher(Listener):
         self._require_metric(numbers)
         self._folder.link()
         self._best.maybe_export_checkpoint(trainer, {**numbers, "epoch": epoch}, trainer.global_step)
-        self._tracking.epoch(epoch, numbers)
+        self._tracking.log(epoch, numbers)
 
     def get_state(self) -> dict[str, Any]:
         """Returns what a resumed run has to know: the best value so far."""

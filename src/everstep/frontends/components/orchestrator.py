@@ -28,7 +28,8 @@ from everstep.frontends.components.generic_trainer import GenericTrainer
 from everstep.frontends.components.keras_trainer import PROJECT, KerasTrainer, compiled_model
 from everstep.frontends.components.model_metrics import CompiledMetrics, MeanScore
 from everstep.frontends.components.run_folder import open_run
-from everstep.frontends.components.tracking import Tracking, create_tracking
+from everstep.frontends.components.tracking import create_tracking
+from everstep.frontends.mlflow import Tracking
 from everstep.run.lock import RunLock
 
 

@@ -1,9 +1,6 @@
 """What surrounds one run of a flow: its settings and catalog, its record, and its run on MLflow."""
 
-import contextlib
 import dataclasses
-import hashlib
-import importlib.util
 import json
 import logging
 import os
@@ -17,10 +14,11 @@ from everstep import redaction, storage
 from everstep.errors import UsageError
 from everstep.frontends.catalog import Catalog
 from everstep.frontends.flow.settings import FlowSettings
+from everstep.frontends.mlflow import MlflowTracking, Tracking, tracking_uri, version_text
 from everstep.run.environment import CODE_DIFF, REQUIREMENTS, processor
 from everstep.run.record import LOGGED, Run, Status, read
-from everstep.tracking.mlflow import MlflowTracker, checked_uri, folder_uri, spool_of
-from everstep.tracking.tracker import NoopTracker, Tracker, plain
+from everstep.tracking.mlflow import MlflowNames
+from everstep.tracking.tracker import plain
 
 logger = logging.getLogger(__name__)
 
@@ -68,120 +66,8 @@ class UsedCatalog:
         return getattr(self._catalog, name)
 
 
-def tracking_uri(root: Path) -> str | None:
-    """Returns where runs of a project are tracked: `MLFLOW_TRACKING_URI`, else `mlflow.db` in its folder.
-
-    There plain `mlflow ui` shows them. None where MLflow is not installed, which is said.
-
-    Raises:
-      UsageError: `MLFLOW_TRACKING_URI` is no server or database.
-    """
-    if importlib.util.find_spec("mlflow") is None:
-        logger.warning("MLflow is not installed, so the run is not tracked there: pip install 'everstep[mlflow]'")
-        return None
-    return checked_uri(folder_uri(root))
-
-
-class FlowTracking:
-    """One MLflow run over all attempts at a run.
-
-    Args:
-      directory: The run directory; what the server does not take waits there.
-      run_id: The run's id.
-      settings: The resolved configuration.
-      root: The project's folder.
-      data: The fingerprint of each name of the catalog that was loaded.
-      backend: What computes.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        run_id: str,
-        settings: FlowSettings,
-        root: Path,
-        data: Mapping[str, Mapping[str, Any]],
-        backend: str,
-    ) -> None:
-        self._directory, self._run_id, self._settings, self._root = directory.resolve(), run_id, settings, root
-        self._data, self._backend = data, backend
-        self._tracker: Tracker = NoopTracker()
-
-    def start(self, model_name: str = "") -> None:
-        """Begins an attempt: parameters and tags are on their way before the first step. Again, it does the rest."""
-        uri = tracking_uri(self._root)
-        if uri is None:
-            return
-        if isinstance(self._tracker, NoopTracker):
-            self._tracker = self._made(uri, model_name)
-        self._tracker.start(0)  # a signal may have come while it was doing so
-
-    def _made(self, uri: str, model_name: str) -> MlflowTracker:
-        return MlflowTracker(
-            self._directory,
-            self._run_id,
-            self._settings.experiment,
-            uri,
-            params=flow_params(self._settings, self._data, self._root, model_name),
-            tags=self._tags(),
-        )
-
-    def _tags(self) -> dict[str, Any]:
-        code = read(self._directory)["code"]
-        digests = {f"data.{name}.sha256": found.get("sha256", "") for name, found in self._data.items()}
-        version = code["commit"] or f"sources {code['sources']}"
-        return {
-            "task": self._settings.task,
-            "chain": self._settings.shown_chain,
-            "backend": self._backend,
-            "code version": f"{version}{' with changes' if code['dirty'] else ''}",
-            "project": str(self._root),
-            "run directory": str(self._directory),
-            **digests,
-        }
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Takes numbers; those that an earlier attempt logged for the step are not taken twice."""
-        self._tracker.log(step, values, "train")
-
-    def files(self, paths: Sequence[Path]) -> None:
-        """Notes files of the run directory for the sender; one that has not changed is not noted again."""
-        if isinstance(self._tracker, NoopTracker):
-            return
-        with contextlib.closing(spool_of(self._directory)) as spool:
-            kept = {record["path"]: record.get("sha256") for record in spool.records() if record["type"] == "artifact"}
-            for path in paths:
-                name, digest = str(path.resolve().relative_to(self._directory)), _digest(path)
-                if kept.get(name) != digest:
-                    spool.append({"type": "artifact", "path": name, "sha256": digest})
-        self._tracker.flush()
-
-    def close(self) -> None:
-        """Waits a little for the server; an exception on its way says how the run ended. Closing twice is fine."""
-        tracker, self._tracker = self._tracker, NoopTracker()
-        tracker.close()
-
-
-def flow_params(
-    settings: FlowSettings, data: Mapping[str, Mapping[str, Any]], root: Path, model_name: str = ""
-) -> dict[str, Any]:
-    """Returns what MLflow shows as parameters: every leaf of the parameters, the catalog and the optimizer.
-
-    `data`, `epoch` and `model name` are there under the short names that people look for.
-    """
-    paths = [_near(str(found.get("path", name)), root) for name, found in data.items()]
-    named = {"data": ", ".join(paths), "model name": settings.params.get("model_name") or model_name}
-    tree = {**settings.params.as_dict(), "catalog": settings.catalog, "optimizer": settings.optimizer.as_dict()}
-    return redaction.tree({**tree, **named})
-
-
 def _near(path: str, root: Path) -> str:
     return str(Path(path).relative_to(root)) if Path(path).is_relative_to(root) else path
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 ENVIRONMENT = "environment.json"
@@ -233,6 +119,7 @@ class FlowContext:
       backend: What computes.
       allow_change: Keys that a resumed run may change although they alter what it computes.
       verbose: Whether to print progress.
+      model_name: The model's name, once it is built.
       tracking: The run on MLflow, once there is one.
       own: The record of a `run` that the user wrote, once there is one.
     """
@@ -244,21 +131,56 @@ class FlowContext:
     backend: str
     allow_change: Sequence[str] = ()
     verbose: bool = True
-    tracking: FlowTracking | None = None
+    model_name: str = ""
+    tracking: Tracking | None = None
     own: Run | None = None
 
-    def begin(self, run_id: str, model_name: str = "") -> FlowTracking:
+    def begin(self, run_id: str, model_name: str = "") -> Tracking:
         """Begins to track an attempt, with the configuration and the surroundings; again, it does nothing."""
+        self.model_name = model_name or self.model_name
         if self.tracking is None:
             storage.prepare_directory(self.directory)
-            data = self.catalog.used
-            self.tracking = FlowTracking(self.directory, run_id, self.settings, self.root, data, self.backend)
-            self.tracking.start(model_name)
+            self.tracking, uri = Tracking(), tracking_uri(self.root)
+            if uri is not None:
+                self.tracking = MlflowTracking(self.directory, uri, lambda: run_id, self.names)
+            self.tracking.start()
             storage.write_text(self.directory / "flow.yaml", self.settings.as_yaml())
             written = [self.directory / "flow.yaml", *write_surroundings(self.directory)]
             stored = self.directory / "config.yaml"
             self.tracking.files([*written, *([stored] if stored.is_file() else [])])
         return self.tracking
+
+    def names(self) -> MlflowNames:
+        """Returns what the run is called on MLflow.
+
+        Every leaf of the parameters, the catalog and the optimizer is a parameter there. `data`, `epoch` and
+        `model name` are there under the short names that people look for.
+        """
+        settings, data = self.settings, self.catalog.used
+        paths = [_near(str(found.get("path", name)), self.root) for name, found in data.items()]
+        return MlflowNames(
+            experiment=settings.experiment,
+            params=redaction.tree(
+                {
+                    **settings.params.as_dict(),
+                    "catalog": settings.catalog,
+                    "optimizer": settings.optimizer.as_dict(),
+                    "data": ", ".join(paths),
+                    "model name": settings.params.get("model_name") or self.model_name,
+                }
+            ),
+            tags={
+                "task": settings.task,
+                "chain": settings.shown_chain,
+                "backend": self.backend,
+                "code version": version_text(read(self.directory)["code"]),
+                "project": str(self.root),
+                "run directory": str(self.directory.resolve()),
+                **{f"data.{name}.sha256": found.get("sha256", "") for name, found in data.items()},
+            },
+            results={"model.evaluate": "{split} {name}"},
+            short={"accuracy": "acc"},
+        )
 
     def record(self, complete: bool = False) -> dict[str, Any]:
         """Returns what `run.json` says of a flow: which it is, and what was loaded from the catalog."""
@@ -294,13 +216,13 @@ class FlowContext:
                 shutil.copyfile(path, temporary)
         self._tracked().files([kept])
 
-    def _tracked(self) -> FlowTracking:
+    def _tracked(self) -> Tracking:
         """Returns the run on MLflow; one that was closed is resumed."""
         tracking = self.tracking or self.open_record()
         tracking.start()
         return tracking
 
-    def open_record(self) -> FlowTracking:
+    def open_record(self) -> Tracking:
         """Begins an attempt in `run.json`, and to track it, where it is not the loop that does so."""
         self.own = run = Run.open(self.directory, self.settings.task, self.backend)
         run.code_root = self.root

@@ -11,9 +11,10 @@ from everstep.checkpoint.remote.urls import is_url
 from everstep.engine import backend as backends
 from everstep.errors import UsageError
 from everstep.frontends.flow.project import FlowProject, require_steps
-from everstep.frontends.flow.recording import FlowContext, UsedCatalog, tracking_uri
+from everstep.frontends.flow.recording import FlowContext, UsedCatalog
 from everstep.frontends.flow.settings import FlowSettings, compose
 from everstep.frontends.flow.task import FlowTask, chain_of
+from everstep.frontends.mlflow import tracking_uri
 from everstep.run.record import OWN_FILES, Status, read, refuse_foreign
 from everstep.run.signals import Interrupted
 

@@ -247,9 +247,12 @@ def _finish(task: Any, context: FlowContext, splits: Splits, serving: keras.Mode
     """
     model, directory, name = task.model, context.directory, context.settings.task
     with evaluated_weights(model.optimizer):
-        metrics = _test(model, splits.test, task.params.batch_size)
+        results = {} if splits.test is None else {"test": {"model.evaluate": _test(task, splits.test)}}
+        metrics = context.names().named(results)
         inputs = splits.train[0] if serving is model and isinstance(splits.train, tuple) else None
         export_keras(serving, directory / "model.keras", sample_inputs(serving, inputs))
+    if not results:
+        logger.warning("there is no test data, so the model is not tested: set test_data in the DataSet")
     _copy(directory / "model.keras", context.root / "data" / "model" / f"{name}.keras")
     files = [directory / "model.keras"]
     if png := draw(task.history, context.settings.shown_chain):
@@ -259,7 +262,7 @@ def _finish(task: Any, context: FlowContext, splits: Splits, serving: keras.Mode
     else:
         logger.warning("matplotlib is not installed, so there is no training.png: pip install matplotlib")
     tracking = context.begin(run.id, model.name)
-    tracking.start(model.name)
+    tracking.start()
     tracking.log(max(task.params.epoch - 1, 0), metrics)
     tracking.files(files)
     run.record["metrics"] = {**run.record["metrics"], "test": dict(metrics)}
@@ -267,14 +270,12 @@ def _finish(task: Any, context: FlowContext, splits: Splits, serving: keras.Mode
     return metrics
 
 
-def _test(model: keras.Model, test: Any, batch_size: int) -> dict[str, float]:
-    """Returns the metrics on the test data as MLflow names them: `test acc` for the accuracy, else `test <name>`."""
-    if test is None:
-        logger.warning("there is no test data, so the model is not tested: set test_data in the DataSet")
-        return {}
+def _test(task: Any, test: Any) -> dict[str, float]:
+    """Returns the model's own metrics on the test data, under Keras's names."""
+    batch_size = task.params.batch_size
     inputs = {"x": test[0], "y": test[1], "batch_size": batch_size} if isinstance(test, tuple) else {"x": test}
-    logs = model.evaluate(**inputs, verbose=0, return_dict=True)
-    return {"test acc" if name == "accuracy" else f"test {name}": float(value) for name, value in logs.items()}
+    logs = task.model.evaluate(**inputs, verbose=0, return_dict=True)
+    return {name: float(value) for name, value in logs.items()}
 
 
 def _copy(path: Path, target: Path) -> None:
