@@ -142,7 +142,7 @@ def test_nothing_is_evaluated_without_an_export(project: Path, here: Any) -> Non
     folder = write_run(project, "untrained", data_dir="datasets/mnist")
     code, out, err = here("run", "untrained", "--eval-only")
     assert (code, out) == (2, "")
-    assert re.search("error: '.*/runs/untrained/exported' contains no export: train the run first\n$", err)
+    assert re.search(r"run: received .*/runs/untrained/exported., contains no export: train the run first\n$", err)
     assert [path.name for path in folder.iterdir()] == ["config.yaml"]
 
 

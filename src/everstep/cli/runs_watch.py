@@ -16,6 +16,7 @@ from everstep.launch.submit.overview import Overview, listable, overview
 from everstep.launch.submit.submissions import newest
 from everstep.run.goodput import goodput, seconds
 from everstep.run.heartbeat import last_beat
+from everstep.run.layouts import loop_directories
 from everstep.run.record import read
 from everstep.tracking.live_display import (
     Line,
@@ -136,8 +137,8 @@ class WatchedRun:
     @property
     def _files(self) -> Path:
         """The directory that the loop trains in; of a project's run it is inside the run's."""
-        inside = self.run.directory / "training"
-        return inside if inside.is_dir() else self.run.directory
+        inside = (path for path in loop_directories(self.run.directory)[1:] if path.is_dir())
+        return next(inside, self.run.directory)
 
     @property
     def _keeps_here(self) -> bool:

@@ -24,6 +24,7 @@ from everstep.run.environment import (
     write_code_diff,
     write_requirements,
 )
+from everstep.run.layouts import layouts
 from everstep.types import State
 
 logger = logging.getLogger(__name__)
@@ -60,15 +61,12 @@ _BLANK: Record = {
 }
 
 
-LOGGED = "logged.jsonl"
-"""What a flow's `log_metrics` was given: on each line a step, a name, and the number as Python spells it."""
-
 OWN_FILES = ("config.yaml", REQUIREMENTS, CODE_DIFF, "history.csv")
 """The files that a run writes in its directory, after `run.json`."""
 
 
-_BEFORE_A_RUN = ("submissions", "checkpoints", "spool", "train", "validation", "logs", "run_id.txt")
-"""What may be in a run directory before its record."""
+_BEFORE_A_RUN = ("submissions", "checkpoints", "spool", "train", "validation")
+"""What may be in a run directory before its record, beside files of entry points."""
 
 
 def refuse_foreign(directory: Path, names: Sequence[str]) -> None:
@@ -335,7 +333,8 @@ def _other_files(directory: Path) -> list[str]:
     if not directory.is_dir() or (directory / "run.json").exists():
         return []
     names = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
-    strange = [name for name in names if name not in _BEFORE_A_RUN]
+    expected = {*_BEFORE_A_RUN, *(name for layout in layouts() for name in layout.before_record)}
+    strange = [name for name in names if name not in expected]
     return strange if len(strange) <= 5 else [*strange[:5], f"and {len(strange) - 5} more"]
 
 

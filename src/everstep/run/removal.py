@@ -8,23 +8,16 @@ import contextlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from everstep.errors import TrainingError, UsageError
+from everstep.run.layouts import loop_directories, loop_directory, project_layout
 from everstep.run.lock import RunLock, is_held
 from everstep.run.record import Record, find_runs, read
 
-TRAINING = "training"
-"""The folder in a project's run in which the loop trains."""
-
 _REST = ".everstep-removed-"
 _PROJECT = ("pyproject.toml", "setup.py", ".git")
-_OF_A_PROJECTS_RUN = (
-    *("run.json", TRAINING, "checkpoints", "best", "history.csv", "train", "validation", "logs", "exported", "reports"),
-    *("model-card", "spool", "submissions", "run_id.txt"),
-    *("validation_report.csv", "eval_report.csv", "eval_report_summary.csv", ".lock", ".lock.json", ".heartbeat"),
-)
 
 
 def check(directory: Path) -> Record:
@@ -39,13 +32,13 @@ def check(directory: Path) -> Record:
     if not directory.is_dir():
         raise UsageError(f"there is no directory {name!r}")
     _refuse_wandering(directory)
-    own = directory / TRAINING if is_of_a_project(directory) else directory
+    own = loop_directory(directory) if project_layout(directory) else directory
     if not (own / "run.json").is_file():
         raise _no_run(directory)
     record = read(own)
     if others := _runs_in(directory):
         raise UsageError(f"{name!r} holds other runs, such as {str(others[0])!r}: name those you mean")
-    for place in (directory, directory / TRAINING):
+    for place in loop_directories(directory):
         if is_held(place):
             raise UsageError(
                 f"{name!r} is being trained: end that first; where its process is surely gone, on another machine say, "
@@ -62,7 +55,8 @@ def _refuse_wandering(directory: Path) -> None:
             raise UsageError(f"{str(directory)!r} is or holds {what}: name a run directory")
     if marks := [mark for mark in _PROJECT if (directory / mark).exists()]:
         raise UsageError(f"{str(directory)!r} is a project, there is {marks[0]} in it: name a run directory")
-    if directory.name == TRAINING and is_of_a_project(directory.parent):
+    around = project_layout(directory.parent)
+    if around is not None and directory.name == around.training:
         raise UsageError(f"{str(directory)!r} is a part of the run {str(directory.parent)!r}: name that")
 
 
@@ -76,7 +70,8 @@ def _no_run(directory: Path) -> UsageError:
 def _runs_in(directory: Path) -> list[Path]:
     """Returns the runs in folders of a run; its own loop's folder is a part of it."""
     folders = [entry for entry in directory.iterdir() if entry.is_dir() and not entry.is_symlink()]
-    inside = [folder for folder in folders if folder.name not in (TRAINING, "submissions")]
+    own = {*loop_directories(directory), directory / "submissions"}
+    inside = [folder for folder in folders if folder not in own]
     return [path for folder in inside for path, _ in find_runs(folder)]
 
 
@@ -107,11 +102,6 @@ def contents(directory: Path) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def is_of_a_project(directory: Path) -> bool:
-    """Tells whether it is the folder of a project's run, in which the config file is the user's own."""
-    return (directory / TRAINING / "run.json").is_file() and any(directory.glob("*.yaml"))
-
-
 def remove(directory: Path) -> None:
     """Removes a run that was checked; of a project's, what the run has written, and nothing else.
 
@@ -120,19 +110,19 @@ def remove(directory: Path) -> None:
       TrainingError: Some of its files cannot be removed.
     """
     with contextlib.ExitStack() as held:
-        for place in (directory, directory / TRAINING):
+        for place in loop_directories(directory):
             if place.is_dir():
                 held.enter_context(RunLock(place))
         clear_rests(directory.parent)
-        if is_of_a_project(directory):
-            _remove_parts(directory)
+        if layout := project_layout(directory):
+            _remove_parts(directory, layout.parts)
         else:
             _erase(_aside(directory))
 
 
-def _remove_parts(directory: Path) -> None:
+def _remove_parts(directory: Path, names: Sequence[str]) -> None:
     """Takes away what says that there is a run first: a kill in the middle leaves none that looks whole."""
-    for name in _OF_A_PROJECTS_RUN:
+    for name in names:
         path = directory / name
         if path.is_symlink() or path.is_file():
             path.unlink(missing_ok=True)

@@ -46,8 +46,8 @@ _LEFTOVER_SECONDS = 600.0  # more than it takes to create one
 def create_database(database: Path) -> None:
     """Creates a database with all tables, if there is no file of that name; safe against other processes.
 
-    MLflow creates its tables one by one, and SQLite keeps those that exist. After a kill in between, nobody can use the
-    file: MLflow finds tables that it wants to create. So it is created under another name, and renamed when complete.
+    MLflow creates its tables one by one, and SQLite keeps those that exist. After a kill in between, the file is
+    unusable: MLflow finds tables that it wants to create. So it is created under another name, then renamed.
     """
     if database.exists():
         return
@@ -249,7 +249,7 @@ def local_artifacts(uri: str) -> str | None:
 
 
 def prepare_local(uri: str) -> None:
-    """Creates a local database, if there is none yet; MLflow would retry for minutes if it cannot be written.
+    """Creates a local database, if it does not exist; MLflow would retry for minutes if it cannot be written.
 
     Raises:
       UsageError: It cannot be written.
@@ -291,7 +291,7 @@ def _import_client(uri: str) -> None:
     import mlflow.tracking
     from mlflow.tracking.request_header.registry import resolve_request_headers
 
-    resolve_request_headers()  # imports whatever it looks at to find out where it runs
+    resolve_request_headers()  # imports the modules with which it detects its environment
     if _is_database(uri):
         import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
@@ -334,7 +334,7 @@ class MlflowNames:
 
 
 RUN_TAG = "everstep.run_id"
-"""The tag that says which everstep run an MLflow run is."""
+"""The tag with the id of the everstep run."""
 
 _STATUSES = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 _LONGEST_REASON = 300

@@ -227,11 +227,11 @@ def test_wrong_labels_of_batches():
         es.fit(classifier(), batches, **GIVEN)
 
 
-def test_nan_is_said_once(caplog):
+def test_nan_is_reported_once(caplog):
     es.fit(linear(), DENSE * np.nan, Y, batch_size=5, epochs=3, verbose=1)
-    said = [record.getMessage() for record in caplog.records if "training loss is nan" in record.getMessage()]
-    assert len(said) == 1
-    assert "the training loss is nan at step" in said[0]
+    warned = [record.getMessage() for record in caplog.records if "training loss is nan" in record.getMessage()]
+    assert len(warned) == 1
+    assert "the training loss is nan at step" in warned[0]
 
 
 def test_batch_size_beside_batches_is_said():

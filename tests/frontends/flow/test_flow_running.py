@@ -36,13 +36,13 @@ def record(done):
 
 
 def test_the_record_says_which_flow_what_code_and_what_data(finished):
-    root, told = finished.directory.parent.parent, record(finished)
-    assert told["status"] == "finished"
-    assert told["flow"] == {"task": "Numbers_B", "project": str(root), "complete": True}
-    assert told["data"]["numbers.raw"]["sha256"]
-    assert told["code"]["commit"]
-    assert told["code"]["dirty"]
-    assert told["metrics"]["test"] == dict(finished.metrics)
+    root, saved = finished.directory.parent.parent, record(finished)
+    assert saved["status"] == "finished"
+    assert saved["flow"] == {"task": "Numbers_B", "project": str(root), "complete": True}
+    assert saved["data"]["numbers.raw"]["sha256"]
+    assert saved["code"]["commit"]
+    assert saved["code"]["dirty"]
+    assert saved["metrics"]["test"] == dict(finished.metrics)
     assert finished.directory.parent == root / "runs"
     assert type(finished.model.optimizer).__name__ == "SGD"
 
@@ -107,14 +107,17 @@ def test_steps_are_called_one_by_one_as_in_a_notebook(project, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
-        ("Numbers_C", r"there is no task 'Numbers_C' .*did you mean .*tasks: More, Numbers_A, Numbers_B, OwnRun"),
-        ("Unfinished", r"the task 'Unfinished' lacks preprocessing_train\(\) and build_model\(\)"),
+        (
+            "Numbers_C",
+            "received 'Numbers_C', there is no such task .*did you mean .*: More, Numbers_A, Numbers_B, OwnR",
+        ),
+        ("Unfinished", r"task: received 'Unfinished', lacks preprocessing_train\(\) and build_model\(\)"),
     ],
 )
-def test_a_task_that_cannot_run_is_named(project, name, told):
-    with pytest.raises(UsageError, match=told):
+def test_a_task_that_cannot_run_is_named(project, name, message):
+    with pytest.raises(UsageError, match=message):
         run(project, name)
     assert not (project / "runs").exists()
 

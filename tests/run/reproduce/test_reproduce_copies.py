@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from everstep.run.reproduce import project_copy, recorded_code
+from everstep.frontends import project_copies
+from everstep.run.reproduce import recorded_code
 from everstep.run.reproduce.evidence import Evidence
 
 SETTINGS = {"task": "A", "parameters": {"seed": 1}, "catalog": {}, "optimizer": {}}
@@ -38,7 +39,7 @@ def test_values_of_this_machine_are_not_removed(tmp_path):
     (project / "config" / "local").mkdir()
     (project / "config" / "local" / "parameters.yaml").write_text("A: {mine: 1}\n")
     code = recorded_code.restore(evidence(tmp_path, commit), project, tmp_path / "restored")
-    project_copy.copy_flow_project(code, tmp_path / "copy", SETTINGS)
+    project_copies.copy_flow_project(code, tmp_path / "copy", SETTINGS)
     assert (project / "config" / "local" / "parameters.yaml").read_text() == "A: {mine: 1}\n"
 
 
@@ -48,7 +49,7 @@ def test_values_behind_a_link_are_not_removed(tmp_path):
     home.mkdir()
     (home / "parameters.yaml").write_text("A: {mine: 1}\n")
     os.symlink(home, project / "config" / "local")
-    project_copy.copy_flow_project(project, tmp_path / "copy", SETTINGS)
+    project_copies.copy_flow_project(project, tmp_path / "copy", SETTINGS)
     assert (home / "parameters.yaml").is_file()
 
 
@@ -60,7 +61,7 @@ def test_what_a_task_writes_stays_in_the_copy(tmp_path):
     (project / "data" / "raw").mkdir()
     (project / "data" / "raw" / "a.txt").write_text("a")
     code = recorded_code.restore(evidence(tmp_path, commit), project, tmp_path / "restored")
-    project_copy.copy_flow_project(code, copy, SETTINGS)
+    project_copies.copy_flow_project(code, copy, SETTINGS)
     assert (copy / "data" / "raw" / "a.txt").read_text() == "a"
     (copy / "data" / "feature" / "f.txt").write_text("again")
     (copy / "data" / "raw" / "new.txt").write_text("downloaded")
@@ -91,7 +92,7 @@ def test_code_of_today_does_not_come_before_that_of_the_record(tmp_path):
 def test_a_copy_inside_the_project_does_not_copy_itself(tmp_path):
     committed(tmp_path / "project")
     (tmp_path / "project" / "out").mkdir()
-    project_copy.copy_flow_project(tmp_path / "project", tmp_path / "project" / "out" / "again" / "project", SETTINGS)
+    project_copies.copy_flow_project(tmp_path / "project", tmp_path / "project" / "out" / "again" / "project", SETTINGS)
     assert len(list(tmp_path.rglob("parameters.yaml"))) == 2
 
 

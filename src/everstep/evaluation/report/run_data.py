@@ -18,6 +18,7 @@ from everstep.evaluation.report.split_data import Split, read_splits
 from everstep.run import record
 from everstep.run.goodput import goodput
 from everstep.run.launcher import RECORD, STARTED, SUBMISSIONS
+from everstep.run.layouts import export_config, export_record, loop_directories, results_file
 from everstep.run.lock import is_held
 from everstep.run.record import damage
 from everstep.tracking.history import read_history
@@ -30,11 +31,10 @@ _BLACKED_OUT = re.compile(rf"([:\[,-]\s*)({re.escape(redaction.MARK)})(?=\s|[,\]
 def read_config(directory: Path) -> str:
     """Returns the text of a run's configuration without secrets; "" for none.
 
-    It is what the model was trained with, for the run's own file may have been edited since: `exported/config.yaml`,
+    It is what the model was trained with, for the run's own file may have been edited since: that of the export,
     else what the newest job was submitted with, else `config.yaml`, or the only YAML file.
     """
-    exported = directory / "exported" / "config.yaml"
-    chosen = exported if exported.is_file() else _submitted(directory) or _own(directory)
+    chosen = export_config(directory) or _submitted(directory) or _own(directory)
     return redaction.text(chosen.read_text("utf-8", errors="replace")) if chosen else ""
 
 
@@ -206,12 +206,13 @@ def facts(record: Mapping[str, Any] | None) -> list[Fact]:
 
 
 def read_export(directory: Path) -> dict[str, Any]:
-    """Returns what `exported/export.json` says; nothing where there is none.
+    """Returns the facts that a run recorded about its export; empty where there are none.
 
     Raises:
       UsageError: It is damaged.
     """
-    return read_object(directory / "exported" / "export.json")
+    path = export_record(directory)
+    return {} if path is None else read_object(path)
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -228,9 +229,10 @@ def read_notes(directory: Path) -> list[str]:
     """Returns what of an evaluation is not as it was in training, a line each.
 
     Raises:
-      UsageError: `reports/metrics.json` is damaged.
+      UsageError: The file with the means of the evaluation is damaged.
     """
-    notes = read_object(directory / "reports" / "metrics.json").get("notes")
+    path = results_file(directory)
+    notes = None if path is None else read_object(path).get("notes")
     return [str(note) for note in notes] if isinstance(notes, list) else []
 
 
@@ -239,7 +241,7 @@ def origin(record: Mapping[str, Any] | None, export: Mapping[str, Any]) -> list[
 
     Args:
       record: `run.json`.
-      export: `exported/export.json`; empty where nothing was exported, or nothing is said of it.
+      export: What `read_export` returned.
     """
     attempts, code = (record or {}).get("attempts") or [{}], (record or {}).get("code") or {}
     found = [
@@ -468,7 +470,7 @@ def read_record(directory: Path) -> Mapping[str, Any]:
             key="run.json",
             received=str(directory / "run.json"),
         )
-    alone = not any(is_held(place) for place in (directory, directory / "training"))
+    alone = not any(map(is_held, loop_directories(directory)))
     return {**known, "status": "killed"} if known["status"] == "running" and alone else known
 
 

@@ -14,18 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from everstep import storage
 from everstep.errors import UsageError
+from everstep.run.layouts import layouts
 from everstep.run.record import Record, find_runs, read
 from everstep.tracking.mlflow import checked_uri, prepare_client, without_credentials
 
-_PLACES = (
-    "export/model.keras",
-    "model.keras",
-    "exported/savedmodel",
-    "export/saved_model",
-    "saved_model",
-    "savedmodel",
-)
-_PROGRAMS = ("exported/model.pt2", "model.pt2")
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -78,13 +70,17 @@ def find(name: str) -> Found:
 def _directory(path: Path) -> Found:
     if (path / "saved_model.pb").is_file():
         return Found(path)
-    model = next((path / place for place in _PLACES if (path / place).exists()), None) or _newest_version(path)
-    if model is None and (program := next((path / place for place in _PROGRAMS if (path / place).exists()), None)):
+    exports = [place for layout in layouts() for place in layout.models]
+    names = [Path(place).name for place in exports]
+    places = ["export/model.keras", "model.keras", *exports, "export/saved_model", "saved_model", *names]
+    model = next((path / place for place in places if (path / place).exists()), None) or _newest_version(path)
+    programs = [*(place for layout in layouts() for place in layout.programs), "model.pt2"]
+    if model is None and (program := next((path / place for place in programs if (path / place).exists()), None)):
         raise _program(program)
     if (path / "run.json").is_file():
         return Found(model, path, read(path))
     if model is None:
-        raise UsageError(f"contains neither run.json nor {_PLACES[1]}", key="RUN", received=str(path))
+        raise UsageError("contains neither run.json nor model.keras", key="RUN", received=str(path))
     return Found(model)
 
 

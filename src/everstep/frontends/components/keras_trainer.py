@@ -23,6 +23,7 @@ from everstep.frontends.components.export import export_best
 from everstep.frontends.components.losses import with_axes
 from everstep.frontends.components.run_folder import RunFolder
 from everstep.frontends.mlflow import Tracking
+from everstep.frontends.verbosity import Verbose
 from everstep.loop.actions.best_checkpoint import BestCheckpointExporter
 from everstep.run.environment import folder_fingerprint
 from everstep.task.compiled import CompiledTask, require_compiled
@@ -43,7 +44,7 @@ class KerasTrainer:
       tracking: Where the metrics of epochs are logged.
       allow_change: Keys, such as `task.optimizer.learning_rate`, that a resumed run may change although they change
         what it computes. The error names the keys.
-      verbose: Whether to print progress.
+      verbose: 0 or False prints nothing, 1, True or "auto" progress, 2 a line per epoch.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class KerasTrainer:
         folder: RunFolder,
         tracking: Tracking | None = None,
         allow_change: Sequence[str] = (),
-        verbose: bool = True,
+        verbose: Verbose = True,
     ) -> None:
         self._components, self._folder, self._tracking = components, folder, tracking or Tracking()
         self._allow_change, self._verbose = allow_change, verbose
@@ -223,7 +224,7 @@ class EpochWatcher(Listener):
     """Tracks the metrics of every epoch, and keeps the best weights so far.
 
     Args:
-      config: Its `export` section says which epoch is the best.
+      config: Its `export` section decides which epoch is the best.
       folder: The run's folder.
       tracking: Where the metrics are logged.
     """
@@ -290,7 +291,7 @@ class EpochWatcher(Listener):
 
 @contextlib.contextmanager
 def _never_finite(watcher: EpochWatcher, metric: str) -> Iterator[None]:
-    """Inside the block, a run that fails and whose metric was never finite says so first."""
+    """Inside the block, the error of a run whose metric was never finite begins with that."""
     try:
         yield
     except TrainingError as error:

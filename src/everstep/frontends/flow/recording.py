@@ -1,4 +1,4 @@
-"""What surrounds one run of a flow: its settings and catalog, its record, and its run on MLflow."""
+"""`FlowContext`: the settings and the catalog of one run of a flow, its record, and its run on MLflow."""
 
 import dataclasses
 import json
@@ -14,9 +14,10 @@ from everstep import redaction, storage
 from everstep.errors import UsageError
 from everstep.frontends.catalog import Catalog
 from everstep.frontends.flow.settings import FlowSettings
+from everstep.frontends.layouts import FLOW
 from everstep.frontends.mlflow import MlflowTracking, Tracking, tracking_uri, version_text
 from everstep.run.environment import CODE_DIFF, REQUIREMENTS, processor
-from everstep.run.record import LOGGED, Run, Status, read
+from everstep.run.record import Run, Status, read
 from everstep.tracking.mlflow import MlflowNames
 from everstep.tracking.tracker import plain
 
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class UsedCatalog:
-    """A catalog that notes what is loaded from it, with its fingerprint; all else is the catalog's own.
+    """A catalog that records what is loaded from it, with its fingerprint; it is otherwise the catalog itself.
 
     Attributes:
       used: The fingerprint of each name that was loaded.
@@ -45,7 +46,7 @@ class UsedCatalog:
         return value
 
     def path(self, name: str, version: str | int | None = None) -> Path:
-        """Returns where the data of a name is on this machine, for code that opens it itself; as good as loaded.
+        """Returns where the data of a name is on this machine, for code that opens it itself; recorded as loaded.
 
         Raises:
           UsageError: As `load`.
@@ -70,11 +71,18 @@ def _near(path: str, root: Path) -> str:
     return str(Path(path).relative_to(root)) if Path(path).is_relative_to(root) else path
 
 
+def copy_file(path: Path, target: Path) -> None:
+    """Copies a file, whole or not at all; creates the folder of the copy."""
+    storage.prepare_directory(target.parent)
+    with storage.atomic_path(target) as temporary:
+        shutil.copyfile(path, temporary)
+
+
 ENVIRONMENT = "environment.json"
-"""The file that tells versions, hardware, code and the command."""
+"""The file with versions, hardware, code and the command."""
 
 
-def write_surroundings(directory: Path) -> list[Path]:
+def write_environment(directory: Path) -> list[Path]:
     """Writes `environment.json`; returns it, and the files of the run's record that belong beside it.
 
     Args:
@@ -95,7 +103,7 @@ def hardware() -> dict[str, Any]:
 def _devices() -> list[str]:
     if "keras" not in sys.modules:
         return []
-    from everstep.engine.devices import devices  # brings Keras
+    from everstep.engine.devices import devices  # imports Keras
 
     return list(devices())
 
@@ -109,16 +117,16 @@ def _memory() -> int | None:
 
 @dataclasses.dataclass
 class FlowContext:
-    """Everything around one task.
+    """The surroundings of one task.
 
     Attributes:
       settings: The resolved configuration.
-      catalog: The data; it notes what is loaded.
+      catalog: The data; it records what is loaded.
       root: The project's folder.
       directory: The run directory.
-      backend: What computes.
+      backend: The Keras backend.
       allow_change: Keys that a resumed run may change although they alter what it computes.
-      verbose: Whether to print progress.
+      verbose: 0 prints nothing, 1 progress, 2 a line per epoch.
       model_name: The model's name, once it is built.
       tracking: The run on MLflow, once there is one.
       own: The record of a `run` that the user wrote, once there is one.
@@ -130,13 +138,13 @@ class FlowContext:
     directory: Path
     backend: str
     allow_change: Sequence[str] = ()
-    verbose: bool = True
+    verbose: int = 1
     model_name: str = ""
     tracking: Tracking | None = None
     own: Run | None = None
 
     def begin(self, run_id: str, model_name: str = "") -> Tracking:
-        """Begins to track an attempt, with the configuration and the surroundings; again, it does nothing."""
+        """Starts to track an attempt, with the configuration and the environment; a second call does nothing."""
         self.model_name = model_name or self.model_name
         if self.tracking is None:
             storage.prepare_directory(self.directory)
@@ -144,8 +152,8 @@ class FlowContext:
             if uri is not None:
                 self.tracking = MlflowTracking(self.directory, uri, lambda: run_id, self.names)
             self.tracking.start()
-            storage.write_text(self.directory / "flow.yaml", self.settings.as_yaml())
-            written = [self.directory / "flow.yaml", *write_surroundings(self.directory)]
+            storage.write_text(self.directory / FLOW.settings, self.settings.as_yaml())
+            written = [self.directory / FLOW.settings, *write_environment(self.directory)]
             stored = self.directory / "config.yaml"
             self.tracking.files([*written, *([stored] if stored.is_file() else [])])
         return self.tracking
@@ -183,12 +191,12 @@ class FlowContext:
         )
 
     def record(self, complete: bool = False) -> dict[str, Any]:
-        """Returns what `run.json` says of a flow: which it is, and what was loaded from the catalog."""
+        """Returns the entries of a flow in `run.json`: the task, and what was loaded from the catalog."""
         flow = {"task": self.settings.task, "project": str(self.root), "complete": complete}
         return {"flow": flow, "data": self.catalog.used}
 
     def close(self) -> None:
-        """Ends what is tracked; an exception on its way says how."""
+        """Ends tracking; an exception that is being raised tells how the run ended."""
         if self.tracking is not None:
             self.tracking.close()
 
@@ -196,7 +204,7 @@ class FlowContext:
         """Keeps numbers with the run."""
         self._tracked().log(step, values)
         lines = [json.dumps([step, name, repr(value)]) + "\n" for name, value in plain(values).items()]
-        with open(self.directory / LOGGED, "a", encoding="utf-8") as file:
+        with open(self.directory / FLOW.logged, "a", encoding="utf-8") as file:
             file.writelines(lines)
 
     def keep(self, path: Path) -> None:
@@ -205,32 +213,30 @@ class FlowContext:
         Raises:
           UsageError: There is no such file.
         """
-        path = self.root / path  # as all paths of a project are, wherever it is called
+        path = self.root / path  # like all paths of a project, whatever the working directory
         if not path.is_file():
             raise UsageError("there is no such file", key="log_file", received=str(path))
         kept = path.resolve()
         if not kept.is_relative_to(self.directory.resolve()):
             kept = self.directory.resolve() / "files" / path.name
-            storage.prepare_directory(kept.parent)
-            with storage.atomic_path(kept) as temporary:
-                shutil.copyfile(path, temporary)
+            copy_file(path, kept)
         self._tracked().files([kept])
 
     def _tracked(self) -> Tracking:
-        """Returns the run on MLflow; one that was closed is resumed."""
+        """Returns the run on MLflow; tracking that was closed is resumed."""
         tracking = self.tracking or self.open_record()
         tracking.start()
         return tracking
 
     def open_record(self) -> Tracking:
-        """Begins an attempt in `run.json`, and to track it, where it is not the loop that does so."""
+        """Begins and tracks an attempt in `run.json`, for a `run` that the user wrote."""
         self.own = run = Run.open(self.directory, self.settings.task, self.backend)
         run.code_root = self.root
         if changed := run.changed_code():
             logger.warning("the code has changed since the last attempt: %s", changed)
         record = self.record()
         run.begin(0, self.settings.as_yaml(), data=record["data"])
-        (self.directory / LOGGED).unlink(missing_ok=True)  # it does all of it anew
+        (self.directory / FLOW.logged).unlink(missing_ok=True)  # all numbers are logged again
         run.record["flow"] = record["flow"]
         run.update(0, 0)
         return self.begin(run.id)
@@ -244,14 +250,14 @@ class FlowContext:
             self.open_record()
         run = self.own or Run.open(self.directory, self.settings.task, self.backend)
         if self.own is None and (status == "finished" or run.record["status"] != "finished"):
-            return  # the loop has said so
-        self._tracked()  # so that how it ended is sent, too
+            return  # the loop has recorded it
+        self._tracked()  # the end of the run is sent, too
         run.record["flow"] = self.record(complete=status == "finished")["flow"]
         run.record["data"] = {**run.record["data"], **self.catalog.used}
         run.finish(status, redaction.text(reason), run.record["digest"], run.record["weights_digest"])
 
     def hand_over(self) -> None:
-        """Leaves the record to the loop, where a `run` that the user wrote had begun one and then calls the default."""
+        """Lets the loop continue the record, where a `run` of the user's has begun one and then calls the default."""
         if self.own is not None:
             self.own.finish("running", "continued by the loop")
             self.own = None

@@ -23,6 +23,7 @@ from everstep.launch.progress import newest_checkpoint
 from everstep.launch.submit.data_files import difference, fingerprint
 from everstep.launch.submit.snapshot import sources_changed
 from everstep.run.launcher import ENDED, RECORD, STARTED, SUBMISSION
+from everstep.run.layouts import export_record, loop_directories, results_file
 from everstep.run.lock import RunLock
 
 _ASKED_TO_END = 128 + signal.SIGTERM
@@ -119,8 +120,8 @@ class Job:
 
     def _kept(self) -> tuple[Any, ...]:
         """Returns what a start of the run may bring further: where nothing has changed, another would be in vain."""
-        done = [(self._run_dir / name).exists() for name in ("exported/export.json", "reports/metrics.json")]
-        return (newest_checkpoint(self._run_dir), newest_checkpoint(self._run_dir / "training"), *done)
+        done = [find(self._run_dir) is not None for find in (export_record, results_file)]
+        return (*map(newest_checkpoint, loop_directories(self._run_dir)), *done)
 
     def _note(self, name: str, **values: Any) -> None:
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

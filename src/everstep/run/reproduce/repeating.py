@@ -7,8 +7,10 @@ from pathlib import Path
 from everstep import storage
 from everstep.config import dialect
 from everstep.errors import UsageError
+from everstep.frontends.layouts import COMPONENTS, FLOW
+from everstep.frontends.project_copies import copy_component_project, copy_flow_project
+from everstep.run.layouts import export_config, loop_directory
 from everstep.run.reproduce.evidence import Evidence, stored_config
-from everstep.run.reproduce.project_copy import copy_component_project, copy_flow_project
 
 
 class Missing(UsageError):
@@ -48,7 +50,7 @@ def code_folder(run: Path, original: Evidence, project: Path | None = None) -> P
         raise UsageError(f"--project {project}: there is no such folder")
     if original.record.get("flow"):
         return _flow_project(run, original, project)
-    if is_component_run(run):
+    if loop_directory(run) != run:
         return (project or Path(os.path.abspath(run)).parent.parent).absolute()  # the folder itself may be a link
     if stored_config(original.directory / "config.yaml").get("experiment"):
         return (project or Path.cwd()).absolute()
@@ -71,14 +73,9 @@ def plan(run: Path, original: Evidence, into: Path, code: Path) -> Repetition:
       Missing: Something of it is gone.
     """
     settings = original.record["environment"].get("settings")
-    how = _flow if original.record.get("flow") else _component if is_component_run(run) else _experiment
+    how = _flow if original.record.get("flow") else _component if loop_directory(run) != run else _experiment
     found = how(run, original, into, code)
     return dataclasses.replace(found, settings=dict(settings) if isinstance(settings, dict) else {})
-
-
-def is_component_run(run: Path) -> bool:
-    """Tells whether a directory is the folder of a run of components, which holds the loop's run directory."""
-    return (run / "training" / "run.json").is_file()
 
 
 def _experiment(run: Path, original: Evidence, into: Path, code: Path) -> Repetition:
@@ -107,7 +104,7 @@ def _mode(original: Evidence) -> str:
 
 def _flow(run: Path, original: Evidence, into: Path, code: Path) -> Repetition:
     """Makes a copy of the project, whose files the run would write to, with the configuration that the run had."""
-    stored = run / "flow.yaml"
+    stored = run / FLOW.settings
     settings = stored_config(stored if stored.is_file() else run / "config.yaml")
     if not {"task", "parameters", "catalog", "optimizer"} <= settings.keys():
         raise Missing(f"its configuration is gone: {str(stored)!r} is not there any more")
@@ -146,12 +143,12 @@ def _component(run: Path, original: Evidence, into: Path, code: Path) -> Repetit
     folder.mkdir(parents=True)
     storage.write_text(folder / "config.yaml", dialect.dump(config))
     words = ["run", name, f"--project-root={into}", f"--backend={original.record['backend']}"]
-    return Repetition(words, into, folder / "training", {})
+    return Repetition(words, into, folder / COMPONENTS.training, {})
 
 
 def _component_config(run: Path) -> Path:
-    exported = run / "exported" / "config.yaml"
-    if exported.is_file():
+    exported = export_config(run)
+    if exported is not None:
         return exported
     files = sorted(run.glob("*.yaml"))
     if len(files) != 1:

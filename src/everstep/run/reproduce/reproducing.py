@@ -9,6 +9,7 @@ from pathlib import Path
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.run.environment import code_version, environment
+from everstep.run.layouts import export_record, loop_directory
 from everstep.run.reproduce import data_here, repeating
 from everstep.run.reproduce.causes import causes
 from everstep.run.reproduce.evidence import Evidence, examine, stored_config
@@ -74,10 +75,9 @@ def compare_runs(run: storage.PathLike, other: storage.PathLike, steps: int | No
 
 
 def _original(run: Path, ended: bool = True) -> Evidence:
-    component = repeating.is_component_run(run)
-    found = examine(run / "training" if component else run)
-    if component and (run / "exported" / "export.json").is_file():
-        code = storage.read_json(run / "exported" / "export.json").get("code")
+    found = examine(loop_directory(run))
+    if (exported := export_record(run)) is not None:
+        code = storage.read_json(exported).get("code")
         found = dataclasses.replace(found, record={**found.record, "code": code or found.record["code"]})
     if ended and found.record["status"] != "finished" and not found.record["step"]:
         raise UsageError(f"{str(run)!r} has done no step (it is {found.record['status']!r}): nothing to reproduce")

@@ -427,7 +427,7 @@ def write_card(run_dir: storage.PathLike, config: Mapping[str, Any]) -> list[Pat
     A `README.md` that somebody else wrote stays as it is; the card is `MODEL_CARD.md` then, and that is said.
 
     Args:
-      run_dir: The run's folder, with `reports/` and `exported/` as far as they are there.
+      run_dir: The run's folder, with its evaluation and its export, as far as they exist.
       config: The configuration with the sections `model_details`, `model_parameters` and `considerations`.
 
     Returns:

@@ -1,6 +1,6 @@
-"""A project beside the original, so that a run of it can be done again without touching what is there.
+"""A copy of a project, so that a run can be reproduced without touching the original.
 
-Code and configuration are copied, with the values that the run had; data is linked, or copied where a task may write.
+Code and configuration are copied, with the values of the run; data is linked, or copied where a task may write.
 """
 
 import os
@@ -13,13 +13,13 @@ from everstep import storage
 from everstep.config import dialect
 
 _NEVER = (".*", "__pycache__")
-_LEFT_OUT = ("runs", "*.db", "mlartifacts", "mlruns")  # of the project's folder itself: code may have such names
-_MADE_ANEW = ("model", "report")
+_SKIPPED = ("runs", "*.db", "mlartifacts", "mlruns")  # of the project's folder itself: code may have such names
+_WRITTEN = ("model", "report")
 _CONFIG = ("parameters.yaml", "catalog.yaml", "optimizer.yaml")
 
 
 def copy_component_project(root: Path, source: str, into: Path) -> None:
-    """Copies the code of a project of components, which has to be within it, and links all else."""
+    """Copies the code of a project of components, which has to be inside it, and links everything else."""
     into.mkdir(parents=True, exist_ok=True)
     top = Path(source).parts[0] if Path(source).parts else "."
     if top == ".":
@@ -32,11 +32,11 @@ def copy_component_project(root: Path, source: str, into: Path) -> None:
 
 
 def copy_flow_project(root: Path, into: Path, settings: dict[str, Any]) -> None:
-    """Copies a project of flows; its `config/` says what the run had, whatever has become of the files since.
+    """Copies a project of flows, with the configuration of the run in its `config/`.
 
     Args:
       root: The project.
-      into: Where to.
+      into: The folder of the copy.
       settings: The resolved configuration of the task: `task`, `parameters`, `catalog`, `optimizer`.
     """
     shutil.copytree(root, into, ignore=_ignored(root, into, "config", "data"), symlinks=True)
@@ -44,7 +44,7 @@ def copy_flow_project(root: Path, into: Path, settings: dict[str, Any]) -> None:
     _copy_whole(root / "config", into / "config")
     (into / "data").mkdir()
     for entry in (root / "data").iterdir() if (root / "data").is_dir() else ():
-        if entry.name in _MADE_ANEW:
+        if entry.name in _WRITTEN:
             (into / "data" / entry.name).mkdir()
         elif not entry.is_dir():
             os.symlink(entry.resolve(), into / "data" / entry.name)
@@ -56,8 +56,8 @@ def copy_flow_project(root: Path, into: Path, settings: dict[str, Any]) -> None:
 
 
 def _ignored(root: Path, into: Path, *others: str) -> Callable[[str, list[str]], set[str]]:
-    """Returns what tells `copytree` what to leave out: some of the project's folder, environments, and the copy."""
-    never, first, made = shutil.ignore_patterns(*_NEVER), shutil.ignore_patterns(*_LEFT_OUT, *others), into.resolve()
+    """Returns the `ignore` function for `copytree`: some of the project's folder, environments, and the copy itself."""
+    never, first, made = shutil.ignore_patterns(*_NEVER), shutil.ignore_patterns(*_SKIPPED, *others), into.resolve()
 
     def ignore(folder: str, names: list[str]) -> set[str]:
         paths = {name: Path(folder, name) for name in names}
@@ -75,7 +75,7 @@ def _copy_whole(source: Path, target: Path) -> None:
 
 
 def _link_each(source: Path, target: Path) -> None:
-    """Links what is in a folder: what a task adds there is not added to the original."""
+    """Links the entries of a folder, so that new files of a task are not added to the original."""
     target.mkdir()
     for entry in source.iterdir():
         os.symlink(entry.resolve(), target / entry.name, target_is_directory=entry.is_dir())
@@ -96,10 +96,10 @@ def _write_config(root: Path, config: Path, settings: dict[str, Any]) -> None:
 
 
 def _reached(catalog: Any, root: Path) -> Any:
-    """Returns a catalog whose paths that lead out of the project lead to the same places from a copy of it."""
+    """Returns a catalog whose paths outside the project also work from a copy of it."""
     if not isinstance(catalog, dict):
         return catalog
-    found = {name: _reached(told, root) for name, told in catalog.items()}
+    found = {name: _reached(value, root) for name, value in catalog.items()}
     path = found.get("filepath")
     if isinstance(path, str) and os.path.normpath(path).split(os.sep)[0] == os.pardir:
         found["filepath"] = os.path.normpath(root / path)
