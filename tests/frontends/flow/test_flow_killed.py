@@ -60,7 +60,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_weights(finished, project, 
         (("--task", "Nubers_B"), "task: received 'Nubers_B', there is no such task"),
         (("--tsak", "Numbers_B"), "unrecognized arguments: --tsak"),
         (("--task", "Numbers_B", "Numbers_B.epoch"), "Numbers_B.epoch"),
-        (("--task", "Numbers_B", "--epochs", "5"), "a value is written without dashes: TASK.epoch=… "),
+        (("--task", "Numbers_B", "--epochs", "5"), "a value is written without dashes: TASK.epoch=…; see --help"),
         (("--task", "Numbers_B", "--backend", "theano"), "received 'theano', unknown backend"),
     ],
 )

@@ -309,7 +309,7 @@ def test_bad_calls(tmp_path):
         "history: received 5": lambda: training.save_history(5),
         "history['loss']: received ['a']": lambda: training.save_history({"loss": ["a"]}),
         "train_ds: cannot read data from": lambda: training.run_train(7, None, 1),
-        "steps_per_epoch: the data does not say": lambda: training.run_train(lambda: iter([(X, Y)]), None, 1),
+        "steps_per_epoch: the data has no known number": lambda: training.run_train(lambda: iter([(X, Y)]), None, 1),
         "callback: received 'stop'": lambda: training.add_callback("stop"),
         "callbacks: received 3": lambda: training.add_callbacks(3),
         "history: nothing was trained yet": training.save_history,

@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -107,13 +107,8 @@ class LocalPlace:
 
 def _make_durable(path: Path) -> None:
     """Makes sure that files have reached the disk before they get their names."""
-    for entry in [*_below(path), path]:
+    for entry in [*(path.rglob("*") if path.is_dir() else ()), path]:
         _sync(entry)
-
-
-def _below(path: Path) -> Iterator[Path]:
-    if path.is_dir():
-        yield from path.rglob("*")
 
 
 def _sync(path: Path) -> None:

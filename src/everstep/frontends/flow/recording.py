@@ -117,7 +117,7 @@ def _memory() -> int | None:
 
 @dataclasses.dataclass
 class FlowContext:
-    """The surroundings of one task.
+    """Everything that one task runs with.
 
     Attributes:
       settings: The resolved configuration.
