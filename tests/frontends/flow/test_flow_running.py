@@ -12,8 +12,10 @@ import pytest
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.flow import FlowProject, create_task, run_flow
+from everstep.frontends.flow.recording import RESULTS, SHORT
 from everstep.frontends.flow.training import _test
 from everstep.run.lock import is_held
+from everstep.tracking.mlflow import MlflowNames
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -69,7 +71,8 @@ def test_another_accuracy_has_its_own_name(metrics, names):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(9, activation="softmax")])
     model.compile("sgd", "sparse_categorical_crossentropy", metrics=metrics)
     test = np.ones((4, 4), "float32"), np.arange(4)
-    assert sorted(_test(model, test, 2)) == sorted([*names, "test loss"])
+    found = {"test": {"model.evaluate": _test(model, test, 2)}}
+    assert sorted(MlflowNames("", results=RESULTS, short=SHORT).named(found)) == sorted([*names, "test loss"])
 
 
 def test_a_failure_in_the_second_epoch_keeps_the_first_and_the_next_run_goes_on(finished, project):

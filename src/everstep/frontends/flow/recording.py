@@ -78,6 +78,9 @@ def copy_file(path: Path, target: Path) -> None:
         shutil.copyfile(path, temporary)
 
 
+RESULTS, SHORT = {"model.evaluate": "{split} {name}"}, {"accuracy": "acc"}
+"""The names of test metrics, on MLflow and in the results of a flow: `test loss`, `test acc`."""
+
 ENVIRONMENT = "environment.json"
 """The file with versions, hardware, code and the command."""
 
@@ -186,8 +189,8 @@ class FlowContext:
                 "run directory": str(self.directory.resolve()),
                 **{f"data.{name}.sha256": found.get("sha256", "") for name, found in data.items()},
             },
-            results={"model.evaluate": "{split} {name}"},
-            short={"accuracy": "acc"},
+            results=RESULTS,
+            short=SHORT,
         )
 
     def record(self, complete: bool = False) -> dict[str, Any]:

@@ -245,12 +245,14 @@ def _finish(task: Any, context: FlowContext, splits: Splits, serving: keras.Mode
     """
     model, directory, name = task.model, context.directory, context.settings.task
     with evaluated_weights(model.optimizer):
-        results = {} if splits.test is None else {"test": {"model.evaluate": _test(task, splits.test)}}
-        metrics = context.names().named(results)
+        metrics = {}
+        if splits.test is None:
+            logger.warning("there is no test data, so the model is not tested: set test_data in the DataSet")
+        else:
+            tested = _test(model, splits.test, task.params.batch_size)
+            metrics = context.names().named({"test": {"model.evaluate": tested}})
         inputs = splits.train[0] if serving is model and isinstance(splits.train, tuple) else None
         export_keras(serving, directory / "model.keras", sample_inputs(serving, inputs))
-    if not results:
-        logger.warning("there is no test data, so the model is not tested: set test_data in the DataSet")
     copy_file(directory / "model.keras", context.root / "data" / "model" / f"{name}.keras")
     files = [directory / "model.keras"]
     if png := draw(task.history, context.settings.shown_chain):
@@ -268,9 +270,8 @@ def _finish(task: Any, context: FlowContext, splits: Splits, serving: keras.Mode
     return metrics
 
 
-def _test(task: Any, test: Any) -> dict[str, float]:
+def _test(model: keras.Model, test: Any, batch_size: int) -> dict[str, float]:
     """Returns the model's own metrics on the test data, under Keras's names."""
-    batch_size = task.params.batch_size
     inputs = {"x": test[0], "y": test[1], "batch_size": batch_size} if isinstance(test, tuple) else {"x": test}
-    logs = task.model.evaluate(**inputs, verbose=0, return_dict=True)
+    logs = model.evaluate(**inputs, verbose=0, return_dict=True)
     return {name: float(value) for name, value in logs.items()}
