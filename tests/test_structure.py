@@ -43,7 +43,7 @@ LINES = (
     "loop",
     "loop.actions",
     "run",
-    "evaluation.report export.predict run.reproduce",
+    "evaluation.report export.predict",
     "export.run_export",
     "experiment_config",
     "experiment",
@@ -51,6 +51,7 @@ LINES = (
     "frontends.catalog",
     "frontends.fit frontends.training frontends.components",
     "frontends.flow",
+    "run.reproduce",
     "recipes",
     "recipes.bct",
     "launch",
@@ -197,6 +198,32 @@ def test_front_pages_import_nothing(front_page):
     body = modules()[front_page].body
     eager = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert not set(itertools.chain.from_iterable(map(own_imports, eager)))
+
+
+def test_lower_layers_name_no_files_of_entry_points():
+    files = {
+        "logs",
+        "run_id.txt",
+        "job_meta.json",
+        "flow.yaml",
+        "logged.jsonl",
+        "exported",
+        "export.json",
+        "savedmodel",
+    }
+    files |= {"exported/config.yaml", "exported/export.json", "exported/savedmodel", "exported/model.pt2"}
+    files |= {"validation_report.csv", "eval_report.csv", "eval_report_summary.csv", "reports/metrics.json"}
+    # `logs` and `exported` are also keys of states and pages; as parts of a path they would follow a `/`.
+    named = [
+        f"{module}:{node.lineno} {node.value!r}"
+        for module, tree in modules().items()
+        if module != "everstep" and LEVEL[part(module)] < LEVEL["frontends"]
+        for parent in ast.walk(tree)
+        for node in ast.iter_child_nodes(parent)
+        if isinstance(node, ast.Constant)
+        and node.value in files - (set() if isinstance(parent, ast.BinOp) else {"logs", "exported"})
+    ]
+    assert not named, f"they belong into frontends/layouts.py, and are found by everstep.run.layouts: {named}"
 
 
 def test_files_are_named_by_topic():

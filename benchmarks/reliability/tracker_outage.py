@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.servers.mlflow_server import MlflowServer, Points, memory_folder, points_of, runs_of
 from tests.servers.proxy import Proxy
 
-from everstep.tracking.mlflow import MlflowTracker
+from everstep.tracking.mlflow import MlflowNames, MlflowTracker
 
 STEP_SECONDS = 0.005
 BAR_SECONDS = 0.050
@@ -206,7 +206,7 @@ def _measure(
     scenario: Scenario, server: MlflowServer, proxy: Proxy, run: Path, uninterrupted: float, times: Times
 ) -> Figures:
     uri = proxy.uri if scenario in (slow, fails) else server.uri
-    tracker = MlflowTracker(run, scenario.__name__, "outage", uri)
+    tracker = MlflowTracker(run, scenario.__name__, MlflowNames("outage"), uri)
     tracker.start(0)
     loop = Loop(tracker)
     scenario(server, proxy, loop, times)

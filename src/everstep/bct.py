@@ -2,8 +2,8 @@
 
     from everstep import bct
 
-A new embedding model usually means to compute every stored embedding anew. Trained with the old model's classifier as
-a second judge (arXiv 2003.11942), the new one can be searched against the old gallery as it is. `docs/bct.md` says how.
+With a new embedding model, every stored embedding usually has to be computed again. A model that is trained with the
+old model's classifier as a second loss (arXiv 2003.11942) can be searched against the old gallery. See `docs/bct.md`.
 
 The names below are loaded when first used: importing this package loads no Keras.
 """

@@ -61,7 +61,7 @@ def test_check(run, project):
     assert run("check", "notes") == "found notes\n"
     with pytest.raises(UsageError, match=f"far: there is no file or folder {project}/data/near.npz"):
         run("check")
-    with pytest.raises(UsageError, match="the catalog has no 'note': did you mean 'notes'?"):
+    with pytest.raises(UsageError, match="name: received 'note', the catalog has no such name: did you mean 'notes'?"):
         run("check", "note")
 
 

@@ -94,7 +94,7 @@ def test_the_program_of_a_new_flow_runs_before_it_is_installed(everstep, tmp_pat
     assert everstep("new", str(tmp_path / "fresh-one")).code == 0
     program = str(tmp_path / "fresh-one" / "train.py")
     for words, message in (
-        (("--task", "Nobody"), "there is no task 'Nobody'"),
+        (("--task", "Nobody"), "task: received 'Nobody', there is no such task"),
         (("-m", "a=1,2"), "-m: a sweep over several"),
     ):
         done = subprocess.run([sys.executable, program, *words], cwd=tmp_path, capture_output=True, text=True)

@@ -77,9 +77,9 @@ def here(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
 
     def call(*words: str) -> tuple[int, str, str]:
         from everstep.frontends.components import orchestrator
-        from everstep.frontends.components.tracking import NoTracking
+        from everstep.frontends.mlflow import Tracking
 
-        monkeypatch.setattr(orchestrator, "create_tracking", lambda *_: NoTracking())
+        monkeypatch.setattr(orchestrator, "create_tracking", lambda *_: Tracking())
         return (main(words), *capsys.readouterr())
 
     return call
@@ -142,7 +142,7 @@ def test_nothing_is_evaluated_without_an_export(project: Path, here: Any) -> Non
     folder = write_run(project, "untrained", data_dir="datasets/mnist")
     code, out, err = here("run", "untrained", "--eval-only")
     assert (code, out) == (2, "")
-    assert re.search("error: '.*/runs/untrained/exported' contains no export: train the run first\n$", err)
+    assert re.search(r"run: received .*/runs/untrained/exported., contains no export: train the run first\n$", err)
     assert [path.name for path in folder.iterdir()] == ["config.yaml"]
 
 

@@ -21,7 +21,7 @@ from everstep.components import Orchestrator
 from everstep.frontends.components import orchestrator
 from everstep.frontends.components.exported_model import model_name
 from everstep.frontends.components.project import Project
-from everstep.frontends.components.tracking import NoTracking
+from everstep.frontends.mlflow import Tracking
 from everstep.recipes.mnist_data import load_mnist
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -85,7 +85,7 @@ def data(tmp_path_factory):
 def untracked():
     """Turns MLflow off, which takes longer than these runs; it is tested with the orchestrator."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(orchestrator, "create_tracking", lambda *_: NoTracking())
+        patch.setattr(orchestrator, "create_tracking", lambda *_: Tracking())
         yield
 
 

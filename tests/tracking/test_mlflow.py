@@ -20,7 +20,7 @@ from tests.servers.proxy import Proxy, free_port
 from everstep import storage
 from everstep.cli.main import main
 from everstep.errors import UsageError
-from everstep.tracking.mlflow import MlflowTracker
+from everstep.tracking.mlflow import MlflowNames, MlflowTracker
 from everstep.tracking.spool import Pace
 from everstep.tracking.sync import sync
 from everstep.tracking.tracker import BackgroundTracker
@@ -66,9 +66,10 @@ def make(tmp_path):
     """Makes trackers of one run, and closes them."""
     with contextlib.ExitStack() as stack:
 
-        def make_one(uri, **options):
+        def make_one(uri, params=None, tags=None, **options):
             options = {"pace": QUICK, "close_seconds": 20, **options}
-            tracker = MlflowTracker(tmp_path / "run", tmp_path.name, tmp_path.name, uri, **options)
+            names = MlflowNames(tmp_path.name, params=params or {}, tags=tags or {})
+            tracker = MlflowTracker(tmp_path / "run", tmp_path.name, names, uri, **options)
             stack.callback(tracker.close)
             return tracker
 

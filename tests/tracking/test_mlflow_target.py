@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 from everstep.errors import UsageError
-from everstep.tracking.mlflow import MlflowTracker, Target, without_credentials
+from everstep.tracking.mlflow import MlflowNames, MlflowTracker, Target, without_credentials
 from everstep.tracking.sync import sync
 
 
@@ -40,7 +40,7 @@ def test_a_run_is_sent_where_it_belongs(monkeypatch, variable, used):
 @pytest.mark.parametrize("uri", ["mlruns", "file:///tmp/mlruns", "./x"])
 def test_mlflow_keeps_no_runs_in_plain_folders(tmp_path, uri):
     with pytest.raises(UsageError, match="sqlite:///mlflow.db"):
-        MlflowTracker(tmp_path, "id", "experiment", uri)
+        MlflowTracker(tmp_path, "id", MlflowNames("experiment"), uri)
 
 
 def test_a_missing_package_is_named(tmp_path):
@@ -48,9 +48,9 @@ def test_a_missing_package_is_named(tmp_path):
         import importlib.util, sys
         real = importlib.util.find_spec
         importlib.util.find_spec = lambda name, *rest: None if name == sys.argv[1] else real(name, *rest)
-        from everstep.tracking.mlflow import MlflowTracker
+        from everstep.tracking.mlflow import MlflowNames, MlflowTracker
         try:
-            MlflowTracker({str(tmp_path / "run")!r}, "id", "experiment", sys.argv[2])
+            MlflowTracker({str(tmp_path / "run")!r}, "id", MlflowNames("experiment"), sys.argv[2])
         except ValueError as error:
             print(error)
     """

@@ -19,14 +19,6 @@ app = new_app()
 
 EvalOnly = Annotated[bool, typer.Option("--eval-only", help="Evaluate the export; train nothing.")]
 
-_FILES = {
-    "validation rows": "validation_report.csv",
-    "test rows": "eval_report.csv",
-    "page": "reports/report.html",
-    "model card": "README.md",
-    "exported": "exported",
-}
-
 
 @app.command(epilog="Example: everstep run baseline --project-root ~/mnist --data-dir /data/mnist")
 def run(
@@ -61,7 +53,7 @@ def run(
 
 
 def _as_json(folder: RunFolder, results: Any) -> str:
-    files = {label: str(path) for label, path in _files(folder).items()}
+    files = {label: str(path) for label, path in folder.shown_files().items()}
     return json_text({"run": str(folder.path), "results": results, "files": files})
 
 
@@ -73,12 +65,8 @@ def _as_text(folder: RunFolder, results: Any) -> str:
         for name in dict.fromkeys(name for split in splits for name in results[split].get(kind, {})):
             values = [results[split].get(kind, {}).get(name) for split in splits]
             rows.append((name, *("" if value is None else number(value) for value in values)))
-    files = [(label, str(_near(path))) for label, path in _files(folder).items()]
+    files = [(label, str(_near(path))) for label, path in folder.shown_files().items()]
     return f"{aligned([('mean', *splits), *rows])}\n\n{aligned(files)}"
-
-
-def _files(folder: RunFolder) -> dict[str, Path]:
-    return {label: folder.path / name for label, name in _FILES.items() if (folder.path / name).exists()}
 
 
 def _near(path: Path) -> Path:

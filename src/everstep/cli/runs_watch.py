@@ -15,6 +15,7 @@ from everstep.errors import UsageError
 from everstep.launch.submit.overview import Overview, listable, overview
 from everstep.launch.submit.submissions import newest
 from everstep.run.goodput import goodput, seconds
+from everstep.run.layouts import loop_directories
 from everstep.run.lock import last_beat
 from everstep.run.record import read
 from everstep.tracking.live_display import (
@@ -136,8 +137,8 @@ class WatchedRun:
     @property
     def _files(self) -> Path:
         """The directory that the loop trains in; of a project's run it is inside the run's."""
-        inside = self.run.directory / "training"
-        return inside if inside.is_dir() else self.run.directory
+        inside = (path for path in loop_directories(self.run.directory)[1:] if path.is_dir())
+        return next(inside, self.run.directory)
 
     def _read_metrics(self) -> None:
         """Reads the history anew if it has changed; where there is none, the last logs that the record has."""

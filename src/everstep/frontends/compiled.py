@@ -19,9 +19,10 @@ is a list of `Listener`s. What belongs to the run beyond training (a test, an ex
 All entry points share these conventions:
 
 - The History is returned, with all epochs of all attempts; any error has the History so far as `error.history`.
-- `verbose`: 0 prints nothing, 1 (or True, "auto") progress, 2 one line per epoch.
-- A loss that is not finite does not end training, because a callback may want to see it, but nothing that is not finite
-  is saved. `RunPlan(trainer={"recovery_max_trials": 0})` ends training instead.
+- `verbose`: 0 prints nothing, 1 (or True, "auto") progress, 2 one line per epoch; see `verbosity.py`.
+- A loss that is not finite does not end an epoch, because a callback may want to see it, but nothing that is not finite
+  is saved: a run that is kept fails at the end of the epoch. `RunPlan(trainer={"recovery_max_trials": 0})` ends
+  training at once.
 - Errors name keys as the user knows them: `RunPlan.names`.
 - Ctrl-C saves the state and raises `KeyboardInterrupt`; SIGTERM saves it and raises `Interrupted`.
 """
@@ -29,11 +30,10 @@ All entry points share these conventions:
 import contextlib
 import dataclasses
 import functools
-import logging
 import numbers
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ from everstep.engine.engine import Engine
 from everstep.errors import UsageError, renamed_keys
 from everstep.experiment import run_experiment
 from everstep.experiment_config import ExperimentConfig
+from everstep.frontends.verbosity import Verbose, log_output, verbosity
 from everstep.loop.config import TrainerConfig, per_epoch
 from everstep.loop.hooks import Hook, LearningRate
 from everstep.loop.keras_callbacks import KerasCallbacks
@@ -68,7 +69,7 @@ NAMES = {"trainer.epochs": "epochs", "trainer.validation_steps": "validation_ste
 class CompiledTaskConfig(TaskConfig):
     """A compiled model in `config.yaml`. A resumed run may change none of it, except by `allow_change`.
 
-    Entry points with keys of their own subclass it. `train_compiled` fills in what the model says of itself.
+    Entry points with keys of their own subclass it. `train_compiled` fills in what describes the model.
     """
 
     optimizer: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -95,7 +96,7 @@ class Listener:
           controller: The loop. It has `trainer` (with `engine`, `example`, `global_step`), `checkpointer` and `step`.
 
         Raises:
-          UsageError: The run cannot be what the user wants; nothing is left behind.
+          UsageError: The request is invalid; nothing is left behind.
         """
 
     def on_train_begin(self) -> None:
@@ -126,16 +127,16 @@ class RunPlan:
       task: The entry point's section of `config.yaml`, with its data sections and keys of its own.
       trainer: Further fields of `TrainerConfig`, such as `max_to_keep`.
       seed: The seed, of the order of the data and, with `seeds_program`, of everything.
-      seeds_program: Whether Python's, NumPy's and Keras's generators are seeded. A call in somebody else's program
-        does not, and has prepared the backend itself.
+      seeds_program: Whether Python's, NumPy's and Keras's generators are seeded. A call inside
+        another program does not, and has prepared the backend itself.
       keep: Whether the directory is kept; otherwise nothing is saved, and there is nothing to resume from.
       strategy: The distribution strategy that the model was built in; None for one device.
       verbose: 0 prints nothing, 1, True or "auto" progress, 2 a line per epoch.
       allow_change: Keys that a resumed run may change although they alter what it computes.
-      names: What the user calls keys of the configuration; laid over `NAMES`.
-      epochs_origin: The file and line that says how many epochs there are, where one does.
+      names: What the user calls keys of the configuration; added to `NAMES`.
+      epochs_origin: The file and line that sets the number of epochs; empty for none.
       experiment: The name of the run in its record.
-      record: What else `run.json` says; see `run_experiment`.
+      record: Further entries of `run.json`; see `run_experiment`.
       code_root: Where the code is that the run depends on; by default the working directory.
       export: Whether the model is exported to `export/` in the run directory.
       listeners: Called while the model trains, in this order.
@@ -149,7 +150,7 @@ class RunPlan:
     seeds_program: bool = True
     keep: bool = True
     strategy: Any = None
-    verbose: Any = True
+    verbose: Verbose = True
     allow_change: str | Sequence[str] = ()
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     epochs_origin: str = ""
@@ -177,30 +178,30 @@ def train_compiled(
     task_cls: type[CompiledTask] = CompiledTask,
     run: RunPlan,
 ) -> keras.callbacks.History:
-    """Trains a compiled model until `epochs` epochs are done in all, from wherever its run is.
+    """Trains a compiled model until `epochs` epochs are done in total; an interrupted run resumes.
 
     Args:
       model: The compiled model. It has its last weights afterwards, and is described as it was compiled.
       train: Batches to train on, with the weights of classes, if any.
       validation: Batches to evaluate at the ends of epochs; None for none.
-      epochs: How many in all.
-      steps_per_epoch: Steps of an epoch; None for a pass over the data.
-      batches_per_epoch: Batches of a pass, where epochs end with it; None where that is unknown, or the data is
-        endless.
+      epochs: The total number of epochs.
+      steps_per_epoch: The steps of an epoch; None for a pass over the data.
+      batches_per_epoch: The batches of a pass, where epochs end with it; None where the number is unknown, or the
+        data is endless.
       validation_steps: Batches per evaluation; None for all.
-      validation_freq: Evaluate every so many epochs; or a list of epochs, the first of which is 1.
+      validation_freq: The number of epochs between evaluations; or a list of epochs, counted from 1.
       callbacks: The user's Keras callbacks.
       first_epoch: The epoch that a new run begins with.
-      watch: Which log of a model's own `train_step` has to stay finite.
-      task_cls: Makes the task of model, streams and configuration.
+      watch: The log of a custom `train_step` that has to stay finite.
+      task_cls: The task's class, created from model, streams and configuration.
       run: Where and how the run is kept.
 
     Returns:
       The History of all epochs, also of those in earlier attempts.
 
     Raises:
-      UsageError: The request cannot be carried out, or would resume a run that was trained otherwise.
-      TrainingError: The run started and failed. Like any error it has the `history` so far.
+      UsageError: The request is invalid, or would resume a run that was trained differently.
+      TrainingError: The run started and failed. Like any error it has `history`, the epochs so far.
     """
     names, verbose = {**NAMES, **run.names}, verbosity(run.verbose)
     schedule = EpochSchedule(
@@ -261,42 +262,14 @@ def train_compiled(
     return callback_list.history
 
 
-def verbosity(verbose: Any) -> int:
-    """Returns 0 for silent, 1 for progress, 2 for a line per epoch.
-
-    Raises:
-      UsageError: It is none of them, nor "auto".
-    """
-    if verbose == "auto":
-        return 1
-    if not isinstance(verbose, int) or verbose not in (0, 1, 2):
-        raise UsageError(
-            'expected "auto", 0 (silent), 1 (progress) or 2 (epochs only)', key="verbose", received=verbose
-        )
-    return int(verbose)
-
-
-@contextlib.contextmanager
-def log_output(verbose: int) -> Iterator[None]:
-    """With `verbose` 0, warnings inside the block only reach handlers that the program has set up: none are printed."""
-    log, handlers = logging.getLogger("everstep"), [] if verbose else [logging.NullHandler()]
-    for handler in handlers:
-        log.addHandler(handler)
-    try:
-        yield
-    finally:
-        for handler in handlers:
-            log.removeHandler(handler)
-
-
 def validated_epochs(validation_freq: Any) -> Callable[[int], bool]:
-    """Returns a function that says whether an epoch, counted from 0, ends with an evaluation.
+    """Returns a function that tests whether an epoch, counted from 0, ends with an evaluation.
 
     Args:
-      validation_freq: Every so many epochs; or a list of epochs, counted from 1.
+      validation_freq: The number of epochs between evaluations; or a list of epochs, counted from 1.
 
     Raises:
-      UsageError: It is neither.
+      UsageError: It is something else.
     """
     listed = isinstance(validation_freq, list | tuple)
     for number in validation_freq if listed else [validation_freq]:
@@ -315,7 +288,7 @@ class EpochLines(Listener):
         Epoch 3/5 - 0.4s - loss: 0.41872 - accuracy: 0.8125 - val_loss: 0.45133 - val_accuracy: 0.75
 
     Args:
-      epochs: How many there are.
+      epochs: The total number of epochs.
     """
 
     def __init__(self, epochs: int) -> None:
@@ -357,8 +330,8 @@ class _Listeners(Hook):
 class ReusingTrainer(Trainer):
     """A trainer that uses the engine of the model's last training: where nothing has changed, nothing is compiled.
 
-    The engine is an attribute of the model, so that it goes when the model goes, and holds no data and no copy of the
-    weights. Anything that a compiled step was made of and that may change between two calls is compared before.
+    The engine is an attribute of the model, so that both are freed together; it holds no data and no copy of the
+    weights. Everything that a compiled step depends on and that may change between two calls is compared before.
     """
 
     def _built_engine(self, train_batch: Batch | None, validation_batch: Batch | None) -> Engine:
@@ -370,7 +343,7 @@ class ReusingTrainer(Trainer):
         return super()._built_engine(train_batch, validation_batch)
 
     def leave_engine(self) -> None:
-        """Leaves the engine to the next call, when the trainer is closed and nobody uses it any more."""
+        """Keeps the engine for the next call; the trainer is closed and no longer uses it."""
         self.engine.release()
         vars(self.model)[_ATTRIBUTE] = self._describe(self.engine, self._kept_shapes)
 
@@ -398,14 +371,14 @@ class _Kept:
 
     engine: Engine
     objects: list[Any]
-    """What has to be the same objects: what `compile` made, the layers, where the model runs."""
+    """Compared by identity: what `compile` created, the layers, the strategy."""
     values: list[Any]
-    """What has to be equal: settings of layers and of the optimizer, what is trainable."""
+    """Compared by value: settings of layers and of the optimizer, what is trainable."""
     shapes: tuple[Any, Any]
-    """Of a training batch and of a validation batch, None where it was built without."""
+    """The shapes of a training batch and of a validation batch; None where it was built without."""
 
     def serves(self, other: "_Kept") -> bool:
-        """Whether the engine can do what another call wants; one that evaluates can also train alone."""
+        """Whether the engine can serve another call; one that evaluates can also train only."""
         if len(self.objects) != len(other.objects) or self.values != other.values:
             return False
         if any(one is not another for one, another in zip(self.objects, other.objects, strict=True)):

@@ -16,6 +16,7 @@ from everstep.checkpoint.manifest import Damaged
 from everstep.checkpoint.retention import Entry, Retention
 from everstep.config import load_file
 from everstep.errors import UsageError
+from everstep.run.layouts import loop_directories
 
 FLAG = "--checkpoint"
 _FORMS = "a step, best, last, steps to average as in 100,200,300, or last:3 for the average of the newest three"
@@ -145,7 +146,7 @@ def _entries(kept: Mapping[int, Path]) -> Iterator[Entry]:
 
 def _trainer(directory: Path) -> Mapping[str, Any]:
     """Returns the trainer's section of a run's configuration; empty if it cannot be read."""
-    for place in (directory, directory / "training"):
+    for place in loop_directories(directory):
         with contextlib.suppress(UsageError):
             section = load_file(place / "config.yaml").get("trainer")
             if isinstance(section, Mapping):

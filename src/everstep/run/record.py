@@ -24,6 +24,7 @@ from everstep.run.environment import (
     write_code_diff,
     write_requirements,
 )
+from everstep.run.layouts import layouts
 from everstep.types import State
 
 logger = logging.getLogger(__name__)
@@ -60,15 +61,12 @@ _BLANK: Record = {
 }
 
 
-LOGGED = "logged.jsonl"
-"""The metrics logged by a flow's `log_metrics`: on each line a step, a name, and the number as Python prints it."""
-
 OWN_FILES = ("config.yaml", REQUIREMENTS, CODE_DIFF, "history.csv")
 """The files that a run writes in its directory, after `run.json`."""
 
 
-_BEFORE_A_RUN = ("submissions", "checkpoints", "spool", "train", "validation", "logs", "run_id.txt")
-"""Files and folders that a run directory may contain before its record."""
+_BEFORE_A_RUN = ("submissions", "checkpoints", "spool", "train", "validation")
+"""Files and folders that a run directory may contain before its record, beside those of entry points."""
 
 
 def refuse_foreign(directory: Path, names: Sequence[str]) -> None:
@@ -354,7 +352,8 @@ def _other_files(directory: Path) -> list[str]:
     if not directory.is_dir() or (directory / "run.json").exists():
         return []
     names = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
-    others = [name for name in names if name not in _BEFORE_A_RUN]
+    expected = {*_BEFORE_A_RUN, *(name for layout in layouts() for name in layout.before_record)}
+    others = [name for name in names if name not in expected]
     return others if len(others) <= 5 else [*others[:5], f"and {len(others) - 5} more"]
 
 

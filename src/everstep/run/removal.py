@@ -8,23 +8,16 @@ import contextlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from everstep.errors import TrainingError, UsageError
+from everstep.run.layouts import loop_directories, loop_directory, project_layout
 from everstep.run.lock import RunLock, is_held
 from everstep.run.record import Record, find_runs, read
 
-TRAINING = "training"
-"""The folder of the loop in a project's run."""
-
 _LEFTOVER = ".everstep-removed-"
 _PROJECT = ("pyproject.toml", "setup.py", ".git")
-_OF_A_PROJECTS_RUN = (
-    *("run.json", TRAINING, "checkpoints", "best", "history.csv", "train", "validation", "logs", "exported", "reports"),
-    *("model-card", "spool", "submissions", "run_id.txt"),
-    *("validation_report.csv", "eval_report.csv", "eval_report_summary.csv", ".lock", ".lock.json", ".heartbeat"),
-)
 
 
 def check(directory: Path) -> Record:
@@ -40,14 +33,14 @@ def check(directory: Path) -> Record:
     if not directory.is_dir():
         raise UsageError("there is no such directory", key=name)
     _refuse_other_places(directory)
-    own = directory / TRAINING if is_of_a_project(directory) else directory
+    own = loop_directory(directory) if project_layout(directory) else directory
     if not (own / "run.json").is_file():
         raise _no_run(directory)
     record = read(own)
     if others := _runs_in(directory):
         remedy = "specify the runs to remove"
         raise UsageError(f"contains other runs, such as {str(others[0])!r}", key=name, remedy=remedy)
-    for place in (directory, directory / TRAINING):
+    for place in loop_directories(directory):
         if is_held(place):
             raise UsageError(
                 "is being trained",
@@ -67,7 +60,8 @@ def _refuse_other_places(directory: Path) -> None:
     if marks := [mark for mark in _PROJECT if (directory / mark).exists()]:
         reason = f"is a project: it contains {marks[0]}"
         raise UsageError(reason, key=str(directory), remedy="specify a run directory")
-    if directory.name == TRAINING and is_of_a_project(directory.parent):
+    around = project_layout(directory.parent)
+    if around is not None and directory.name == around.training:
         reason = f"is a part of the run {str(directory.parent)!r}"
         raise UsageError(reason, key=str(directory), remedy="specify the whole run")
 
@@ -83,7 +77,8 @@ def _no_run(directory: Path) -> UsageError:
 def _runs_in(directory: Path) -> list[Path]:
     """Returns other runs in the folders of a run; the folder of its loop is a part of it."""
     folders = [entry for entry in directory.iterdir() if entry.is_dir() and not entry.is_symlink()]
-    inside = [folder for folder in folders if folder.name not in (TRAINING, "submissions")]
+    own = {*loop_directories(directory), directory / "submissions"}
+    inside = [folder for folder in folders if folder not in own]
     return [path for folder in inside for path, _ in find_runs(folder)]
 
 
@@ -114,11 +109,6 @@ def contents(directory: Path) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def is_of_a_project(directory: Path) -> bool:
-    """Whether it is the run of a project, whose config file belongs to the user."""
-    return (directory / TRAINING / "run.json").is_file() and any(directory.glob("*.yaml"))
-
-
 def remove(directory: Path) -> None:
     """Removes a checked run; of a project's run, only what the run has written.
 
@@ -127,19 +117,19 @@ def remove(directory: Path) -> None:
       TrainingError: Some of its files cannot be removed.
     """
     with contextlib.ExitStack() as held:
-        for place in (directory, directory / TRAINING):
+        for place in loop_directories(directory):
             if place.is_dir():
                 held.enter_context(RunLock(place))
         remove_leftovers(directory.parent)
-        if is_of_a_project(directory):
-            _remove_parts(directory)
+        if layout := project_layout(directory):
+            _remove_parts(directory, layout.parts)
         else:
             _erase(_aside(directory))
 
 
-def _remove_parts(directory: Path) -> None:
+def _remove_parts(directory: Path, names: Sequence[str]) -> None:
     """Removes the record first: a kill in the middle does not leave a run that looks complete."""
-    for name in _OF_A_PROJECTS_RUN:
+    for name in names:
         path = directory / name
         if path.is_symlink() or path.is_file():
             path.unlink(missing_ok=True)

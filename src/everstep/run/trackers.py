@@ -21,7 +21,7 @@ from everstep.tracking.config import TrackingConfig
 from everstep.tracking.console import ConsoleTracker, Facts
 from everstep.tracking.history import HistoryTracker
 from everstep.tracking.jsonl import JsonLinesTracker
-from everstep.tracking.mlflow import MlflowTracker
+from everstep.tracking.mlflow import MlflowNames, MlflowTracker
 from everstep.tracking.plugins import TrackedRun, find_trackers, make_trackers
 from everstep.tracking.samples import SampleFiles
 from everstep.tracking.tensorboard import TensorBoardTracker
@@ -196,15 +196,9 @@ def _wandb(run: Run, config: TrackingConfig, params: Any) -> WandbTracker:
 
 
 def _mlflow(run: Run, config: TrackingConfig, params: Any) -> MlflowTracker:
-    return MlflowTracker(
-        run.directory,
-        run.id,
-        config.mlflow_experiment or run.record["experiment"],
-        config.mlflow_uri or None,
-        params=redaction.tree(params.as_dict()),
-        tags=_tags(run),
-        artifacts=["config.yaml"],
-    )
+    experiment = config.mlflow_experiment or run.record["experiment"]
+    names = MlflowNames(experiment, params=redaction.tree(params.as_dict()), tags=_tags(run))
+    return MlflowTracker(run.directory, run.id, names, config.mlflow_uri or None, artifacts=["config.yaml"])
 
 
 class LiveFacts(Hook):

@@ -46,8 +46,8 @@ _LEFTOVER_SECONDS = 600.0  # more than it takes to create one
 def create_database(database: Path) -> None:
     """Creates a database with all tables, if there is no file of that name; safe against other processes.
 
-    MLflow creates its tables one by one, and SQLite keeps those that exist. After a kill in between, nobody can use the
-    file: MLflow finds tables that it wants to create. So it is created under another name, and renamed when complete.
+    MLflow creates its tables one by one, and SQLite keeps those that exist. After a kill in between, the file is
+    unusable: MLflow finds tables that it wants to create. So it is created under another name, then renamed.
     """
     if database.exists():
         return
@@ -249,7 +249,7 @@ def local_artifacts(uri: str) -> str | None:
 
 
 def prepare_local(uri: str) -> None:
-    """Creates a local database, if there is none yet; MLflow would retry for minutes if it cannot be written.
+    """Creates a local database, if it does not exist; MLflow would retry for minutes if it cannot be written.
 
     Raises:
       UsageError: It cannot be written.
@@ -291,13 +291,50 @@ def _import_client(uri: str) -> None:
     import mlflow.tracking
     from mlflow.tracking.request_header.registry import resolve_request_headers
 
-    resolve_request_headers()  # imports whatever it looks at to find out where it runs
+    resolve_request_headers()  # imports the modules with which it detects its environment
     if _is_database(uri):
         import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
 
+@dataclasses.dataclass(frozen=True)
+class MlflowNames:
+    """What a run and its numbers are called on MLflow. Each entry point fills one, and nothing else chooses names.
+
+    The metrics of a step keep the names that the loop gives them: `loss`, `val_loss`, `validation_loss`.
+
+    Attributes:
+      experiment: The MLflow experiment; created if it is missing.
+      run: The MLflow run; empty for the name of the run directory.
+      params: The configuration, nested or flat, without secrets. MLflow keeps a parameter for ever: one that a later
+        attempt changes becomes the tag `everstep.changed.<name>`.
+      tags: Facts about the run and the attempt; a later attempt's values replace earlier ones.
+      results: The names of an evaluation's metrics, by what computed them: `{"eval_funcs": "{split}_{name}"}`.
+      short: Metrics that have a shorter name there: `{"accuracy": "acc"}`.
+    """
+
+    experiment: str
+    run: str = ""
+    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    tags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    results: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    short: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def named(self, evaluation: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
+        """Returns the metrics of an evaluation by their names on MLflow.
+
+        Args:
+          evaluation: Metrics by split, by what computed them and by name.
+        """
+        return {
+            self.results[source].format(split=split, name=self.short.get(name, name)): value
+            for split, sources in evaluation.items()
+            for source, metrics in sources.items()
+            for name, value in metrics.items()
+        }
+
+
 RUN_TAG = "everstep.run_id"
-"""The tag that says which everstep run an MLflow run is."""
+"""The tag with the id of the everstep run."""
 
 _STATUSES = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 _LONGEST_REASON = 300
@@ -521,7 +558,8 @@ class MlflowTracker(SpooledTracker):
     """Records a run in MLflow: one MLflow run over all attempts, each point once.
 
     Example:
-      tracker = MlflowTracker("runs/a", run.id, "mnist/mlp", params=config.as_dict(), tags={"backend": "jax"})
+      names = MlflowNames("mnist/mlp", params=config.as_dict(), tags={"backend": "jax"})
+      tracker = MlflowTracker("runs/a", run.id, names)
       tracker.start(0)
       tracker.log(100, {"loss": 0.3}, "train")
       tracker.finish("finished")
@@ -530,12 +568,9 @@ class MlflowTracker(SpooledTracker):
     Args:
       model_dir: The run directory.
       run_id: The run's id, the same in all attempts.
-      experiment: The MLflow experiment; created if it is missing.
+      names: What the run is called on MLflow, with its parameters and tags.
       uri: The server or database; by default `MLFLOW_TRACKING_URI`, else `mlflow.db` beside the run
         directory, or, where that is in `runs`, beside `runs`.
-      params: The configuration, nested or flat, without secrets. MLflow keeps a parameter for ever: one that a later
-        attempt changes becomes the tag `everstep.changed.<name>`.
-      tags: What else to know about the run and the attempt; a later attempt's values replace earlier ones.
       artifacts: Small files in the run directory to keep with the run.
       close_seconds: How long `close` waits for the rest to be sent.
       pace: How long the thread waits between requests.
@@ -550,19 +585,17 @@ class MlflowTracker(SpooledTracker):
         self,
         model_dir: storage.PathLike,
         run_id: str,
-        experiment: str,
+        names: MlflowNames,
         uri: str | None = None,
         *,
-        params: Mapping[str, Any] | None = None,
-        tags: Mapping[str, Any] | None = None,
         artifacts: Sequence[str] = (),
         close_seconds: float = 5.0,
         pace: Pace | None = None,
     ) -> None:
         super().__init__(model_dir, spool_of(model_dir), artifacts, close_seconds, pace)
         uri = checked_uri(uri or default_uri(model_dir))
-        self._target = Target(uri, run_id, experiment, self._directory.name)
-        self._params, self._tags = flattened(params or {}), flattened(tags or {})
+        self._target = Target(uri, run_id, names.experiment, names.run or self._directory.name)
+        self._params, self._tags = flattened(names.params), flattened(names.tags)
 
     def _prepare(self) -> None:
         prepare_client(self._target.uri)

@@ -96,10 +96,10 @@ def test_a_change_that_hides_its_time_is_seen(project, read, monkeypatch):
     path = catalog.path("a")
     age(path)
     before = catalog.fingerprint("a")
-    told = path.stat()
+    status = path.stat()
     path.write_text("hellO")
-    os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns))
-    assert (path.stat().st_size, path.stat().st_mtime_ns) == (told.st_size, told.st_mtime_ns)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
     assert catalog.fingerprint("a")["sha256"] != before["sha256"]
 
 

@@ -64,9 +64,9 @@ def test_a_damaged_file(project):
     ("value", "reason"),
     [
         ({}, "expected arrays by name"),
-        ({"a": np.arange(3), "b": np.arange(2)}, "arrays need one length along their first axis"),
-        ({"a": np.array(3)}, "'a' must be an array of numbers or text"),
-        ({"a": np.zeros(2, "datetime64[s]")}, "'a' must be an array of numbers or text"),
+        ({"a": np.arange(3), "b": np.arange(2)}, "arrays must have the same length along their first axis"),
+        ({"a": np.array(3)}, "must be an array of numbers or text"),
+        ({"a": np.zeros(2, "datetime64[s]")}, "must be an array of numbers or text"),
         ({"a": np.array([2**64 - 1], np.uint64)}, "cannot hold"),
         ({"a": np.arange(0)}, "an empty record file could not be read"),
     ],

@@ -129,7 +129,7 @@ def test_processes_that_save_at_once_lose_nothing(project):
     catalog.save("log", "start", version=1)
     processes = [writer(project, 20, letter) for letter in "ab"]
     for process in processes:
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
         assert process.returncode == 0
     assert catalog.versions("log") == [str(number) for number in range(1, 42)]
     letters = [catalog.load("log", version)[0] for version in catalog.versions("log")[1:]]

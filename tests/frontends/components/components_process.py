@@ -62,25 +62,25 @@ class Attempt:
     """
 
     def __init__(self, root: Path, data: Path, tracking: str, run: str = "a", action: str = "run") -> None:
-        self.folder, self._said = root / "runs" / run, root / "said.txt"
+        self.folder, self._output = root / "runs" / run, root / "output.txt"
         self.before = attempts(self.folder)
         self._begin([run, str(root), str(data), action], tracking)
 
     def _begin(self, words: list[str], tracking: str) -> None:
         path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "MLFLOW_TRACKING_URI": tracking, "PYTHONPATH": path}
-        with open(self._said, "a") as said:
+        with open(self._output, "a") as output:
             command = [sys.executable, "-c", PROGRAM, *words]
-            self._process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+            self._process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         self.pid = self._process.pid
 
     def code(self) -> int | None:
         """How it ended; None as long as it has not."""
         return self._process.poll()
 
-    def said(self) -> str:
+    def output(self) -> str:
         """What it, and those before it, have written to standard output and error."""
-        return self._said.read_text()
+        return self._output.read_text()
 
     def wait(self) -> int:
         """Waits for its end; returns the code, negative after a signal."""
@@ -96,7 +96,7 @@ class Attempt:
 
     def finish(self) -> None:
         """Waits for its end, which has to be a good one."""
-        assert self.wait() == 0, self.said()
+        assert self.wait() == 0, self.output()
 
     def reach(self, phase: str) -> bool:
         """Waits until it is there, or beyond; tells whether the process is still alive."""
@@ -145,7 +145,7 @@ class Forked(Attempt):
         super().__init__(*arguments, **options)
 
     def _begin(self, words: list[str], tracking: str) -> None:
-        self.pid = self._nursery.ask(words=words, tracking=tracking, said=str(self._said))
+        self.pid = self._nursery.ask(words=words, tracking=tracking, output=str(self._output))
 
     def code(self) -> int | None:
         if self._code is None:
@@ -229,11 +229,11 @@ def _serve(lines: Iterator[str]) -> None:
 
 def _become(order: dict[str, Any]) -> None:
     """In the fork: what a process of its own would have, and then its work."""
-    said = os.open(order["said"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for number in (1, 2):
-        os.dup2(said, number)
+        os.dup2(output, number)
     os.environ["MLFLOW_TRACKING_URI"] = order["tracking"]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever starts tests in the background ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that are started in the background ignore it
     code = 0
     try:
         work(*order["words"])

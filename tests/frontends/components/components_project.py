@@ -273,7 +273,7 @@ def write_run(root: Path, run: str = "a", flavour: str = "", **changes: Any) -> 
 
 
 def write_data(root: Path) -> Path:
-    """Writes the images, as many of each split as `SIZES` says."""
+    """Writes the images, `SIZES` of each split."""
     first = 0
     for split, size in SIZES.items():
         images, labels = load_mnist("train" if split == "train" else "test")

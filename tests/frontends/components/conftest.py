@@ -4,7 +4,7 @@ import pytest
 from components_project import write_data
 
 from everstep.frontends.components import orchestrator
-from everstep.frontends.components.tracking import NoTracking
+from everstep.frontends.mlflow import Tracking
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +16,7 @@ def data(tmp_path_factory):
 @pytest.fixture
 def untracked(monkeypatch):
     """Runs without MLflow."""
-    monkeypatch.setattr(orchestrator, "create_tracking", lambda *_: NoTracking())
+    monkeypatch.setattr(orchestrator, "create_tracking", lambda *_: Tracking())
 
 
 @pytest.fixture

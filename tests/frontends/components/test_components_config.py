@@ -108,7 +108,7 @@ def test_exactly_one_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "key", "says"),
+    ("changes", "key", "message"),
     [
         ({"src_code_path": None}, "src_code_path", "missing"),
         ({"data_loader_class": None}, "data_loader_class", "missing: .*'dataset.DataLoader'"),
@@ -132,9 +132,9 @@ def test_exactly_one_file(tmp_path):
         ),
     ],
 )
-def test_values_that_no_run_can_have(tmp_path, changes, key, says):
+def test_values_that_no_run_can_have(tmp_path, changes, key, message):
     path = written(tmp_path, yaml.safe_dump(config(**changes)))
-    with pytest.raises(UsageError, match=says) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         load_run_config(path)
     assert [problem.key for problem in refused.value.problems] == [key]
     assert refused.value.origin.startswith(str(path))

@@ -223,7 +223,7 @@ COLLECTED = """
 
 
 def test_a_generator_collected_in_a_list_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="training data is read on and on after its 10 samples") as refused:
+    with pytest.raises(UsageError, match="training data is read without end after its 10 samples") as refused:
         create_split(built(tmp_path, COLLECTED), "training")
     assert refused.value.key == "data_loader_class"
     assert "config.yaml:" in refused.value.origin
@@ -232,7 +232,7 @@ def test_a_generator_collected_in_a_list_is_refused(tmp_path):
 def test_a_batch_may_be_larger_than_the_data():
     assert len(list(itertools.islice(padded(iter("ab"), 2, "it", 9000), 9000))) == 9000
     read = padded(iter("ab"), 2, "it")
-    with pytest.raises(UsageError, match="it is read on and on"):
+    with pytest.raises(UsageError, match="it is read without end"):
         list(itertools.islice(read, 10_000))
 
 

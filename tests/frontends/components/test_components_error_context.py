@@ -37,7 +37,7 @@ DECODED, RESHAPED = "raise ValueError(REASON)", "x = tf.reshape(x, (3, 5))"
 
 
 @pytest.mark.parametrize(
-    ("make", "source", "said"),
+    ("make", "source", "reason"),
     [
         (lambda: ROWS.map(lambda x: tf.py_function(decoded, [x], tf.float32)), DECODED, f"ValueError: {REASON}"),
         (lambda: ROWS.map(lambda x: tf.numpy_function(decoded, [x], tf.float32)), DECODED, f"ValueError: {REASON}"),
@@ -45,13 +45,13 @@ DECODED, RESHAPED = "raise ValueError(REASON)", "x = tf.reshape(x, (3, 5))"
         (lambda: tf.data.Dataset.from_generator(labelled, output_signature=NUMBER), RAISED, "KeyError: 'no label"),
     ],
 )
-def test_the_reason_is_whole_and_the_line_is_the_projects(make, source, said):
+def test_the_reason_is_whole_and_the_line_is_the_projects(make, source, reason):
     here = Path(__file__).resolve()
     line = [each.strip() for each in here.read_text().splitlines()].index(source) + 1
     with pytest.raises(UsageError) as failed, error_context("reading data", here.parent):
         list(make().as_numpy_iterator())
     text = str(failed.value)
-    assert text.startswith(f"reading data failed at {here}:{line}: {said}")
+    assert text.startswith(f"reading data failed at {here}:{line}: {reason}")
     assert "in user code" not in text
     assert "Traceback" not in text
     assert "{{function_node" not in text

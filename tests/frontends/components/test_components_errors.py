@@ -18,7 +18,7 @@ class Fault(NamedTuple):
     """What is wrong (values of the config file, a module's text, or something in the folder), and the error."""
 
     key: str
-    says: str
+    message: str
     config: dict[str, Any] = {}
     module: str = ""
     old: str = ""
@@ -97,7 +97,7 @@ FAULTS = {
         LOADER, r"dataset.DataLoader\(config\) failed at .*dataset.py:\d+: AttributeError",
         {}, "dataset", 'joinpath("train")', 'join("train")'
     ),
-    "unknown key asked": Fault(
+    "unknown key read": Fault(
         "preprocessor.normalise_by", "is read but not set: did you mean 'normalize_by'", {}, "preprocessing",
         "config.preprocessor.normalize_by", "config.preprocessor.normalise_by"
     ),
@@ -175,11 +175,11 @@ def test_one_line_before_training(name, tmp_path, data, untracked):
     before = sorted(path.name for path in folder.iterdir())
     with pytest.raises(UsageError) as refused:
         Orchestrator("a", tmp_path, None if "data_dir" in fault.config else data, verbose=False).run()
-    said = str(refused.value)
-    assert not fault.key or refused.value.key == fault.key, said
-    assert re.search(fault.says, said), said
-    assert "\n" not in said
-    assert str(folder) in said, "the file is named"
+    text = str(refused.value)
+    assert not fault.key or refused.value.key == fault.key, text
+    assert re.search(fault.message, text), text
+    assert "\n" not in text
+    assert str(folder) in text, "the file is named"
     assert sorted(path.name for path in folder.iterdir()) == before, "nothing is left behind"
 
 

@@ -11,7 +11,7 @@ from everstep.errors import TrainingError, UsageError
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*received `from_logits=True`")
 
 
-def said(caplog):
+def warnings(caplog):
     return [record.getMessage() for record in caplog.records if record.name.startswith("everstep")]
 
 
@@ -47,7 +47,7 @@ def test_the_models_own_row_is_what_training_said(tmp_path, quiet, caplog, sourc
     folder = write(tmp_path, source)
     results = run(tmp_path)
     assert results["validation"]["model.evaluate"]["loss"] == pytest.approx(best(folder), rel=1e-5)
-    assert said(caplog) == []
+    assert warnings(caplog) == []
 
 
 SCALED = """
@@ -75,7 +75,7 @@ def test_an_evaluation_with_other_settings_does_not_replace_what_contradicts_it(
     assert f"but was {best(folder):.6g} in training (epoch 1)" in text
     assert "settings have changed (preprocessor.scale: 1 -> 9)" in text
     assert "--allow-change preprocessor.scale" in text
-    assert said(caplog) == ["the settings have changed since training: preprocessor.scale: 1 -> 9"]
+    assert warnings(caplog) == ["the settings have changed since training: preprocessor.scale: 1 -> 9"]
     assert [path.read_bytes() for path in files] == before
 
     results = Orchestrator("a", tmp_path, verbose=False, allow_change=["preprocessor.scale"]).evaluate()
@@ -110,7 +110,7 @@ def test_edited_code_is_said_and_does_not_replace_what_contradicts_it(tmp_path, 
     published = run(tmp_path)
     write(tmp_path, "\n    # a remark\n")
     assert run(tmp_path) == published
-    (line,) = said(caplog)
+    (line,) = warnings(caplog)
     assert line.startswith("the code has changed since the export: sources ")
     caplog.clear()
 
@@ -186,5 +186,5 @@ def test_noise_on_validation_inputs_is_no_other_order(tmp_path, quiet, caplog):
     folder = write(tmp_path, NOISY, epochs=2)
     run(tmp_path)
     assert (folder / "validation_report.csv").exists()
-    (line,) = said(caplog)
-    assert line.startswith("val_loss of the exported model is "), "other noise, another number: said, and no error"
+    (line,) = warnings(caplog)
+    assert line.startswith("val_loss of the exported model is "), "other noise, another number: a warning, and no error"

@@ -69,7 +69,7 @@ class Runs:
             was = self.clock.wait_in(phase, attempt, self.clock.seconds["start"] if there else 0.0)
         code = attempt.end(how)
         self.ends.append((was, how.name, code))
-        assert alive or code == 0, attempt.said()
+        assert alive or code == 0, attempt.output()
         return code
 
     def differences(self, root):
@@ -176,7 +176,7 @@ def test_two_processes_on_one_run(runs):
     second = runs.start(root)
     codes = {first.wait(), second.wait()}
     assert codes == {0, 2}
-    assert re.search(r"everstep: error: '.*runs/a' is being trained by process \d+ on host", first.said())
+    assert re.search(r"everstep: error: '.*runs/a' is being trained by process \d+ on host", first.output())
 
 
 @pytest.mark.full

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -13,23 +14,26 @@ from components_project import EVALUATION, MODELS, SIZES, SOURCES, write_run, wr
 from everstep.components import Orchestrator
 from everstep.errors import TrainingError, UsageError
 from everstep.frontends.components import orchestrator
+from everstep.frontends.components.config import ConfigStruct
 from everstep.frontends.components.exported_model import model_name
 from everstep.frontends.components.keras_trainer import into_run_folder
+from everstep.frontends.components.orchestrator import mlflow_names
 from everstep.frontends.components.run_folder import RunFolder
-from everstep.frontends.components.tracking import NoTracking
+from everstep.frontends.mlflow import Tracking
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-class Recorded(NoTracking):
+class Recorded(Tracking):
     def __init__(self):
         self.epochs, self.evaluations = [], []
 
-    def epoch(self, epoch, logs):
-        self.epochs.append((epoch, dict(logs)))
+    def log(self, step, values):
+        self.epochs.append((step, dict(values)))
 
-    def evaluation(self, number, values):
-        self.evaluations.append((number, dict(values)))
+    def log_evaluation(self, number, results):
+        names = mlflow_names("a", ConfigStruct({"project_name": "mnist"}), Path())
+        self.evaluations.append((number, names.named(results)))
 
 
 @pytest.fixture

@@ -17,15 +17,16 @@ from everstep.errors import UsageError
 from everstep.frontends.components import orchestrator
 from everstep.frontends.components.config import ConfigStruct
 from everstep.frontends.components.evaluation import write_pages
+from everstep.frontends.components.orchestrator import create_tracking
 from everstep.frontends.components.run_folder import RunFolder
-from everstep.frontends.components.tracking import MlflowTracking, NoTracking
+from everstep.frontends.mlflow import Tracking
 from everstep.tracking.mlflow import spool_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 pytest_plugins = ("tests.evaluation.report.conftest",)
 
 
-class Recorded(NoTracking):
+class Recorded(Tracking):
     def __init__(self):
         self.kept = []
 
@@ -189,9 +190,9 @@ def test_a_full_disk_costs_the_pages_and_nothing_else(project, tracked, monkeypa
     assert results["test"]["eval_funcs"]["absolute_error"] > 0
     assert (folder / "eval_report.csv").read_bytes() == rows
     assert not (folder / "reports" / "report.html").exists()  # none is better than that of another evaluation
-    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [message.split(" could not")[0] for message in said] == ["the report", "the model card"]
-    assert all("No space left on device" in message and "evaluate again" in message for message in said)
+    shown = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [message.split(" could not")[0] for message in shown] == ["the report", "the model card"]
+    assert all("No space left on device" in message and "evaluate again" in message for message in shown)
     assert "report.html" not in tracked.kept[-1]
     write_pages(RunFolder(project, "numbers"), _config(folder), tracked)
     assert (folder / "reports" / "report.html").is_file()
@@ -224,7 +225,7 @@ def test_files_for_mlflow_are_noted_once(project, monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     folder = RunFolder(tmp_path, "a")
     folder.path.mkdir(parents=True)
-    tracking = MlflowTracking(folder, ConfigStruct({"project_name": "small"}), tmp_path)
+    tracking = create_tracking(folder, ConfigStruct({"project_name": "small"}), tmp_path)
     paths = [folder.path / "README.md", folder.path / "eval_report.csv"]
     for text in ("1", "1", "2"):
         for path in paths:
@@ -253,9 +254,9 @@ def _files_through(proxy, monkeypatch, root):
     for fault, text in (("refuse", "first"), ("none", "first"), ("none", "second, longer")):
         proxy.fault = fault
         card.write_text(text)
-        tracking = MlflowTracking(folder, ConfigStruct({"project_name": "small"}), root)
+        tracking = create_tracking(folder, ConfigStruct({"project_name": "small"}), root)
         tracking.start()
-        tracking.evaluation(0, {"test_loss": 0.5})
+        tracking.log_evaluation(0, {"test": {"eval_funcs": {"loss": 0.5}}})
         tracking.files([card, rows])
         tracking.close()
     (run,) = runs_of(proxy.uri, "small")
@@ -283,8 +284,8 @@ def test_both_in_a_browser(project, page):
 @pytest.mark.parametrize("width", [1366, 390])
 def test_the_card_in_a_browser(project, page, width):
     driver = page(project / "runs" / "classes" / "model-card" / "model_card.html", (width, 800))
-    said = driver.execute_script("return document.querySelector('.overview p').textContent")
-    assert said == HOSTILE
+    shown = driver.execute_script("return document.querySelector('.overview p').textContent")
+    assert shown == HOSTILE
     assert driver.execute_script("return window.hacked") is None
     assert driver.execute_script("return document.querySelectorAll('script, img').length") == 0
     assert driver.execute_script("return document.querySelector('h1').textContent") == "Bars <b>"

@@ -222,7 +222,7 @@ def test_a_callback_that_fails_in_the_second_epoch(tmp_path, data):
 
 
 def test_a_generator_that_fails_in_the_middle(tmp_path, data):
-    """In one line, with the place; when it is mended, the run goes on as if nothing had been."""
+    """In one line, with the place; once it is repaired, the run resumes."""
     broken = DATASET.replace(
         "                for index in indices:",
         "                for count, index in enumerate(indices):\n"
@@ -245,7 +245,7 @@ def test_a_generator_that_fails_in_the_middle(tmp_path, data):
 @pytest.mark.backend
 @pytest.mark.full
 def test_never_a_number(tmp_path, data):
-    """A loss that is NaN from the first epoch: the error says so, and nothing is exported."""
+    """A loss that is NaN from the first epoch: the error names that, and nothing is exported."""
     broken = MODELS.replace(
         "keras.losses.SparseCategoricalCrossentropy()", "lambda y, p: keras.ops.mean(p) * float('nan')"
     )

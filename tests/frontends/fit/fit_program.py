@@ -1,6 +1,6 @@
 """A training with callbacks that remember, and ways to end it before its time.
 
-Run as a program it dies where it is told to: `python fit_program.py <directory> <point>`.
+Run as a program it is killed at the given point: `python fit_program.py <directory> <point>`.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class Noise(callbacks.Callback):
 
 
 class EveryBatch(callbacks.Callback):
-    """Changes the learning rate at every batch, opens and closes what cannot be saved, and says what can."""
+    """Changes the learning rate at every batch, opens and closes what cannot be saved, and returns what can."""
 
     def __init__(self):
         super().__init__()

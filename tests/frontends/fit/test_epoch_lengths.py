@@ -112,12 +112,12 @@ def made():
 
 
 def outcome(fit, *args, watched=True, **kwargs):
-    """Returns steps of each epoch, losses, weights and how often the data was said to have run out."""
+    """Returns steps of each epoch, losses, weights and how often a warning was given that the data ran out."""
     model, count = made(), Count()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         history = fit(model, *args, verbose=0, callbacks=[count] if watched else [], **kwargs)
-    ran_out = sum("ran out of data" in str(warning.message) for warning in said)
+    ran_out = sum("ran out of data" in str(warning.message) for warning in caught)
     return count.steps, history.history["loss"], model.get_weights(), ran_out
 
 
@@ -185,10 +185,10 @@ def test_validation_steps_that_do_not_fit(steps):
     }
     theirs, ours = ([], [])
     for fit, seen in ((keras.Model.fit, theirs), (es.fit, ours)):
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             history = fit(made(), X, Y, validation_data=(X, Y), verbose=0, **given)
-        seen += [history.history["val_loss"], sum("ran out of data" in str(one.message) for one in said)]
+        seen += [history.history["val_loss"], sum("ran out of data" in str(one.message) for one in caught)]
     np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-5)
     assert ours[1] == theirs[1]
 
@@ -301,7 +301,7 @@ def test_killed_and_resumed(tmp_path):
     def attempt(folder, at):
         here = str(Path(__file__).parent)
         command = [sys.executable, "-c", PROGRAM, str(folder), str(at), here]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=os.environ)
         assert done.returncode == (-signal.SIGKILL if at else 0), done.stderr
 
     attempt(tmp_path / "whole", 0)

@@ -123,9 +123,9 @@ def test_resumed_run_knows_its_epoch(tmp_path, monkeypatch, capsys):
 def test_a_line_per_epoch(capsys):
     es.fit(made(), X, Y, epochs=2, verbose=2, validation_split=0.5)
     out, err = capsys.readouterr()
-    said = [line for line in err.splitlines() if line.startswith("Epoch ")]
-    assert [line.split(" - ")[0] for line in said] == ["Epoch 1/2", "Epoch 2/2"]
-    assert all("loss: " in line and "val_accuracy: " in line for line in said)
+    lines = [line for line in err.splitlines() if line.startswith("Epoch ")]
+    assert [line.split(" - ")[0] for line in lines] == ["Epoch 1/2", "Epoch 2/2"]
+    assert all("loss: " in line and "val_accuracy: " in line for line in lines)
     assert not out
     assert "train |" not in err
 

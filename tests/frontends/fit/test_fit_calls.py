@@ -1,4 +1,4 @@
-"""`everstep.fit` as a call in somebody else's program: again and again, and leaving the process as it was."""
+"""`everstep.fit` as a call inside a larger program: repeated, and without side effects on the process."""
 
 import gc
 import os
@@ -284,12 +284,12 @@ def test_nothing_is_printed_nor_imported_nor_set(tmp_path):
     done = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path / "run"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.partition("START\n")[2] == f"{keras.backend.backend() == 'tensorflow'} {{}}\n"
-    said = done.stderr.partition("START\n")[2].splitlines()
-    assert [line for line in said if not IMPORTING.match(line)] == []
+    lines = done.stderr.partition("START\n")[2].splitlines()
+    assert [line for line in lines if not IMPORTING.match(line)] == []
 
 
 IMPORTING = re.compile(r"[IWE]0000 |WARNING: All log messages before absl|To enable the following instructions")
-"""What TensorFlow says when it is imported, as an export on JAX does."""
+"""What TensorFlow prints when it is imported, as an export on JAX does."""
 
 
 # -- stopping --------------------------------------------------------------------------------------------------------
@@ -356,10 +356,10 @@ def test_ctrl_c_says_once_what_is_saved(tmp_path, capfd, verbose):
     watch = keras.callbacks.LambdaCallback(on_epoch_end=ctrl_c)
     with pytest.raises(KeyboardInterrupt) as ended:
         fitted(made(), epochs=3, model_dir=tmp_path, verbose=verbose, callbacks=watch)
-    said = "SIGINT: the state is saved at step 7; the same command resumes from there"
+    message = "SIGINT: the state is saved at step 7; the same command resumes from there"
     printed = capfd.readouterr().err
-    assert (printed + str(ended.value)).count(said) == 1
-    assert bool(str(ended.value)) == (verbose == 0)  # with verbose=0 the exception alone says it
+    assert (printed + str(ended.value)).count(message) == 1
+    assert bool(str(ended.value)) == (verbose == 0)  # with verbose=0 only the exception contains it
     assert ended.value.__cause__ is None
     assert ended.value.__suppress_context__
     assert ended.value.history.epoch == [0]

@@ -163,13 +163,13 @@ def test_asked_to_end_where_no_hook_looks(uninterrupted, tmp_path):
 def attempt(model_dir, at):
     """Runs the program; returns what it printed, or None where it was killed."""
     command = [sys.executable, fit_program.__file__, str(model_dir), at]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=Path(__file__).parent)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=Path(__file__).parent)
     assert done.returncode == (-signal.SIGKILL if at else 0), done.stderr
     return None if at else json.loads(done.stdout.splitlines()[-1])
 
 
 def test_killed_when_it_stopped(uninterrupted, tmp_path):
-    """In a process that goes on inside an epoch that another one began."""
+    """In a process that resumes inside an epoch of another one."""
     with cutting("step 12"), pytest.raises(Cut):
         trained(tmp_path / "run")
     attempt(tmp_path / "run", "stopped")

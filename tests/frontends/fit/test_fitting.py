@@ -34,7 +34,7 @@ def made(optimizer=None, **compiled):
 
 
 def keras_fit(model, data=(X, Y), validation_data=TEST, **kwargs):
-    """`model.fit`, told what `everstep.fit` is told."""
+    """`model.fit`, with the arguments of `everstep.fit`."""
     given = {"x": data() if callable(data) else data}
     if isinstance(data, tuple):
         given = dict(zip(("x", "y", "sample_weight"), data, strict=False)) | {"batch_size": 8}
@@ -216,7 +216,7 @@ def test_every_hook(caplog):
 
 @pytest.mark.full
 def test_epoch_hooks_need_no_single_steps(tmp_path, caplog):
-    """Between Keras's own: one changes the learning rate, one writes what it is told."""
+    """Between Keras's own: one changes the learning rate, one writes the logs that it gets."""
     paths = [tmp_path / "keras.csv", tmp_path / "everstep.csv"]
     remaining = iter(paths)
 

@@ -195,8 +195,8 @@ def named():
         ("y: holds text, such as 'cat': .*np.unique", lambda: (DENSE, named()), "mse"),
         ("y: holds text, such as 'cat': .*np.unique", lambda: (DENSE, named().astype(object)), "mse"),
         ("x: the column 'city' of the DataFrame .*'Rome': .*get_dummies", lambda: (frame(), Y), "mse"),
-        ("x: a list of Python numbers.*np.array", lambda: (DENSE.tolist(), Y), "mse"),
-        ("y: a list of Python numbers.*np.array", lambda: (DENSE, Y.tolist()), "mse"),
+        ("x: lists of Python numbers.*np.array", lambda: (DENSE.tolist(), Y), "mse"),
+        ("y: lists of Python numbers.*np.array", lambda: (DENSE, Y.tolist()), "mse"),
         ("x: holds Python objects.*pad_sequences", lambda: (np.array([[1], [1, 2]] * 10, object), Y), "mse"),
         ("x has 20, y has 7", lambda: (DENSE, Y[:7]), "mse"),
         ("x: the samples have the shape .4,., but the model was built for .6,.", lambda: (DENSE[:, :4], Y), "mse"),
@@ -227,11 +227,11 @@ def test_wrong_labels_of_batches():
         es.fit(classifier(), batches, **GIVEN)
 
 
-def test_nan_is_said_once(caplog):
+def test_nan_is_reported_once(caplog):
     es.fit(linear(), DENSE * np.nan, Y, batch_size=5, epochs=3, verbose=1)
-    said = [record.getMessage() for record in caplog.records if "training loss is nan" in record.getMessage()]
-    assert len(said) == 1
-    assert "the training loss is nan at step" in said[0]
+    warned = [record.getMessage() for record in caplog.records if "training loss is nan" in record.getMessage()]
+    assert len(warned) == 1
+    assert "the training loss is nan at step" in warned[0]
 
 
 def test_batch_size_beside_batches_is_said():

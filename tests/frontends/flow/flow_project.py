@@ -1,4 +1,4 @@
-"""A small project of flows: random numbers, one dense layer, a task that can be told to fail, or to be killed."""
+"""A small project of flows: random numbers, one dense layer, a task that fails or is killed on request."""
 
 import textwrap
 from pathlib import Path

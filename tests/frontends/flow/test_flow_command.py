@@ -23,10 +23,10 @@ def flow(project, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ((), "NAME: no task is given: everstep flow NAME; tasks: More, Numbers_A, Numbers_B, OwnRun, Unfinished"),
-        (("Numbers_C",), "there is no task 'Numbers_C'"),
+        (("Numbers_C",), "task: received 'Numbers_C', there is no such task"),
         (("Unfinished",), "lacks preprocessing_train() and build_model()"),
         (("Numbers_B", "Numbers_B.epohc=1"), "did you mean 'epoch'"),
         (("Numbers_B", "catalog.numbers.rwa=x"), "did you mean 'numbers.raw'"),
@@ -41,47 +41,47 @@ def flow(project, monkeypatch, capsys):
         (("Numbers_B", "--epochs", "5"), "a value is written without dashes: Numbers_B.epoch=5"),
     ],
 )
-def test_bad_input(flow, project, words, told):
-    code, said = flow(*words)
+def test_bad_input(flow, project, words, message):
+    code, output = flow(*words)
     assert code == 2
-    assert told in said.err
-    assert said.err.count("\n") == 1
+    assert message in output.err
+    assert output.err.count("\n") == 1
     assert not (project / "runs").exists()
 
 
 def test_a_name_that_the_catalog_has_not_is_told_with_the_nearest(flow, project):
     (project / "train.py").write_text((project / "train.py").read_text().replace("numbers.raw", "numbers.rwa"))
-    code, said = flow("Numbers_A")
+    code, output = flow("Numbers_A")
     assert code == 2
-    assert "did you mean 'numbers.raw'" in said.err.splitlines()[-1]
+    assert "did you mean 'numbers.raw'" in output.err.splitlines()[-1]
     assert not (project / "runs").exists()
 
 
 def test_outside_a_project(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(("flow", "Numbers_A")) == 2
-    said = capsys.readouterr().err
-    assert "everstep new PROJECT" in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert "everstep new PROJECT" in output
+    assert output.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
 def test_code_that_cannot_be_imported_is_named_with_its_line(flow, project):
     (project / "train.py").write_text("import everstep\n\nprint(nobody)\n")
-    code, said = flow("Numbers_A")
+    code, output = flow("Numbers_A")
     assert code == 2
-    assert f"{project}/train.py:3: NameError" in said.err
+    assert f"{project}/train.py:3: NameError" in output.err
 
 
 def test_a_run_from_inside_the_project_with_another_seed_gives_other_numbers(finished, monkeypatch, capsys):
     root = finished.directory.parent.parent
     monkeypatch.chdir(root / "data" / "raw")
     code = main(("flow", "Numbers_B", "Numbers_B.validation_split=0.25", "Numbers_B.seed=8", "--json"))
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    told = json.loads(said.out)
-    assert told["task"] == "Numbers_B"
-    assert told["metrics"].keys() == finished.metrics.keys()
-    assert told["metrics"]["test loss"] != finished.metrics["test loss"]
-    assert told["run"].startswith(f"{root}/runs/Numbers_B-")
-    assert read(told["run"])["weights_digest"] != read(finished.directory)["weights_digest"]
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    result = json.loads(output.out)
+    assert result["task"] == "Numbers_B"
+    assert result["metrics"].keys() == finished.metrics.keys()
+    assert result["metrics"]["test loss"] != finished.metrics["test loss"]
+    assert result["run"].startswith(f"{root}/runs/Numbers_B-")
+    assert read(result["run"])["weights_digest"] != read(finished.directory)["weights_digest"]

@@ -1,4 +1,4 @@
-"""The config directory: blocks along the class chain, layers, references, overrides; everything wrong is told."""
+"""The config directory: blocks along the class chain, layers, references, overrides; all problems are reported."""
 
 import pytest
 from flow_project import write_project
@@ -111,7 +111,7 @@ def test_parameters_cannot_be_changed_and_missing_ones_name_their_neighbours(con
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("Numbers_B.epohc=1", r"Numbers_B\.epohc: received 1, unknown key: .*did you mean 'epoch'.*Numbers_B\.epohc=1"),
         ("Numbers_C.epoch=1", r"Numbers_C: unknown key: did you mean 'Numbers_"),
@@ -132,14 +132,14 @@ def test_parameters_cannot_be_changed_and_missing_ones_name_their_neighbours(con
         ("optimizer.lerning_rate.type=constant", r"optimizer\.lerning_rate: .*unknown key.*learning_rate"),
     ],
 )
-def test_a_wrong_override_is_one_line(config, override, told):
-    with pytest.raises(UsageError, match=told) as caught:
+def test_a_wrong_override_is_one_line(config, override, message):
+    with pytest.raises(UsageError, match=message) as caught:
         composed(config, override)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "told"),
+    ("file", "text", "message"),
     [
         (
             "parameters.yaml",
@@ -169,7 +169,7 @@ def test_a_wrong_override_is_one_line(config, override, told):
         ("paramters.yaml", "Numbers_B: {epoch: 3}\n", r"paramters\.yaml: would not be read"),
     ],
 )
-def test_what_nobody_would_read_is_refused_with_its_place(config, file, text, told):
+def test_values_that_would_be_ignored_are_refused_with_their_place(config, file, text, message):
     local(config, file, text)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         composed(config)

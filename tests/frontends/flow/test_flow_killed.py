@@ -1,4 +1,4 @@
-"""The project's own program, called from elsewhere, and killed: the same command goes on, to the same weights."""
+"""The project's own program, called from elsewhere, and killed: the same command resumes, with the same weights."""
 
 import os
 import signal
@@ -19,11 +19,11 @@ KILLED = ("Numbers_B.validation_split=0.25", "Numbers_B.seed=7", "Numbers_B.kill
 def program(project, cwd, *words):
     env = {**os.environ, "KERAS_BACKEND": keras.backend.backend()}
     command = [sys.executable, str(project / "train.py"), "--task", "Numbers_B", *words]
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=600)
 
 
-def told(project, words, capsys):
-    """What the program says when it is called in this process: its exit code, standard output, standard error."""
+def call(project, words, capsys):
+    """Calls the program in this process; returns exit code, standard output and standard error."""
     with pytest.raises(SystemExit) as ended:
         main([*words, "--project", str(project)])
     return ended.value.code, *capsys.readouterr()
@@ -40,7 +40,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_weights(finished, project, 
     before = read(directory)
     assert (before["status"], before["flow"]["complete"], before["step"]) == ("running", False, 10)
 
-    code, out, _ = told(project, ("--task", "Numbers_B", *KILLED), capsys)
+    code, out, _ = call(project, ("--task", "Numbers_B", *KILLED), capsys)
     assert code == 0
     *metrics, last = out.splitlines()
     assert [line.split("  ")[0] for line in metrics] == ["test acc", "test loss"]
@@ -57,15 +57,15 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_weights(finished, project, 
     ("words", "message"),
     [
         (("--task", "Numbers_B", "Numbers_B.epohc=1"), "did you mean 'epoch'"),
-        (("--task", "Nubers_B"), "there is no task 'Nubers_B'"),
+        (("--task", "Nubers_B"), "task: received 'Nubers_B', there is no such task"),
         (("--tsak", "Numbers_B"), "unrecognized arguments: --tsak"),
         (("--task", "Numbers_B", "Numbers_B.epoch"), "Numbers_B.epoch"),
-        (("--task", "Numbers_B", "--epochs", "5"), "a value is written without dashes: TASK.epoch=… "),
+        (("--task", "Numbers_B", "--epochs", "5"), "a value is written without dashes: TASK.epoch=…; see --help"),
         (("--task", "Numbers_B", "--backend", "theano"), "received 'theano', unknown backend"),
     ],
 )
 def test_bad_input_is_one_line(project, capsys, words, message):
-    code, out, err = told(project, words, capsys)
+    code, out, err = call(project, words, capsys)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
     assert not (project / "runs").exists()

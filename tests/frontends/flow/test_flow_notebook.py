@@ -13,7 +13,7 @@ def test_a_cell_shows_progress_and_curves(project, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", os.environ.get("KERAS_BACKEND", "jax"))
     code = 'from everstep.flow import run_flow\ndone = run_flow("Numbers_B", ["Numbers_B.epoch=2"])\ndone.metrics'
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-    nbclient.NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(project)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(project)}}).execute()
     outputs = notebook.cells[0].outputs
     text = "".join(output.get("text", "") for output in outputs)
     assert "Numbers_B <- Numbers_A <- FlowTask" in text

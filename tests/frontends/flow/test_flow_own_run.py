@@ -37,8 +37,8 @@ def test_it_fails_with_what_it_had_and_the_next_one_is_clean(project):
     done = run(project, "OwnRun", "OwnRun.fails_in=1")
     assert done.metrics == {"answer": 42.0}
     assert tracked(project) == ("FINISHED", {"answer": 3})
-    told = record(project)
-    assert (told["status"], told["flow"]["complete"], len(told["attempts"])) == ("finished", True, 2)
+    found = record(project)
+    assert (found["status"], found["flow"]["complete"], len(found["attempts"])) == ("finished", True, 2)
 
 
 def test_what_fails_before_the_training_is_recorded_too(project):
@@ -62,10 +62,10 @@ def test_around_the_default_one_it_goes_on_where_it_failed(project):
     status, numbers = tracked(project)
     assert status == "FINISHED"
     assert set(numbers) == {"before", "after", "accuracy", "loss", "test acc", "test loss"}
-    told = record(project)
-    assert (told["status"], told["flow"]["complete"]) == ("finished", True)
-    assert told["weights_digest"] == failed["weights_digest"]  # nothing was trained twice
-    assert dict(done.metrics) == told["metrics"]["test"]
+    found = record(project)
+    assert (found["status"], found["flow"]["complete"]) == ("finished", True)
+    assert found["weights_digest"] == failed["weights_digest"]  # nothing was trained twice
+    assert dict(done.metrics) == found["metrics"]["test"]
     _has_its_preprocessing_in_it(done)
 
 

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.full
 
 def opened(url, data=None):
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    asked = urllib.request.Request(url, data and json.dumps(data).encode(), {"Content-Type": "application/json"})
-    with opener.open(asked, timeout=30) as page:
+    request = urllib.request.Request(url, data and json.dumps(data).encode(), {"Content-Type": "application/json"})
+    with opener.open(request, timeout=300) as page:
         return page.read()
 
 
@@ -60,7 +60,7 @@ def shown(port, name):
 
 
 def reachable_from_outside(port):
-    """Whether somebody listens on another address of this machine."""
+    """Whether a server listens on another address of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # nothing is sent: it tells which address is used for others
         address = probe.getsockname()[0]

@@ -68,11 +68,11 @@ def test_what_mlflow_has_is_fetched_and_gone_again(finished, root, tmp_path):
         assert found.backend == keras.backend.backend()
         assert found.record["metrics"]["mlflow"]["test acc"] == pytest.approx(finished.metrics["test acc"])
     assert not found.model.parent.exists()
-    for name, said in {
+    for name, message in {
         "1" * 32: r"^RUN: received '1{32}', .*searched stores: sqlite:///.*mlflow\.db$",
         f"runs:/{identity}/nothing": r"^MLflow: received 'sqlite:.*, cannot be reached: .*'nothing'",
     }.items():
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             opened(name).__enter__()
 
 

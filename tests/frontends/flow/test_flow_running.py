@@ -12,8 +12,10 @@ import pytest
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.flow import FlowProject, create_task, run_flow
+from everstep.frontends.flow.recording import RESULTS, SHORT
 from everstep.frontends.flow.training import _test
 from everstep.run.lock import is_held
+from everstep.tracking.mlflow import MlflowNames
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -36,13 +38,13 @@ def record(done):
 
 
 def test_the_record_says_which_flow_what_code_and_what_data(finished):
-    root, told = finished.directory.parent.parent, record(finished)
-    assert told["status"] == "finished"
-    assert told["flow"] == {"task": "Numbers_B", "project": str(root), "complete": True}
-    assert told["data"]["numbers.raw"]["sha256"]
-    assert told["code"]["commit"]
-    assert told["code"]["dirty"]
-    assert told["metrics"]["test"] == dict(finished.metrics)
+    root, saved = finished.directory.parent.parent, record(finished)
+    assert saved["status"] == "finished"
+    assert saved["flow"] == {"task": "Numbers_B", "project": str(root), "complete": True}
+    assert saved["data"]["numbers.raw"]["sha256"]
+    assert saved["code"]["commit"]
+    assert saved["code"]["dirty"]
+    assert saved["metrics"]["test"] == dict(finished.metrics)
     assert finished.directory.parent == root / "runs"
     assert type(finished.model.optimizer).__name__ == "SGD"
 
@@ -69,7 +71,8 @@ def test_another_accuracy_has_its_own_name(metrics, names):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(9, activation="softmax")])
     model.compile("sgd", "sparse_categorical_crossentropy", metrics=metrics)
     test = np.ones((4, 4), "float32"), np.arange(4)
-    assert sorted(_test(model, test, 2)) == sorted([*names, "test loss"])
+    found = {"test": {"model.evaluate": _test(model, test, 2)}}
+    assert sorted(MlflowNames("", results=RESULTS, short=SHORT).named(found)) == sorted([*names, "test loss"])
 
 
 def test_a_failure_in_the_second_epoch_keeps_the_first_and_the_next_run_goes_on(finished, project):
@@ -107,14 +110,17 @@ def test_steps_are_called_one_by_one_as_in_a_notebook(project, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
-        ("Numbers_C", r"there is no task 'Numbers_C' .*did you mean .*tasks: More, Numbers_A, Numbers_B, OwnRun"),
-        ("Unfinished", r"the task 'Unfinished' lacks preprocessing_train\(\) and build_model\(\)"),
+        (
+            "Numbers_C",
+            "received 'Numbers_C', there is no such task .*did you mean .*: More, Numbers_A, Numbers_B, OwnR",
+        ),
+        ("Unfinished", r"task: received 'Unfinished', lacks preprocessing_train\(\) and build_model\(\)"),
     ],
 )
-def test_a_task_that_cannot_run_is_named(project, name, told):
-    with pytest.raises(UsageError, match=told):
+def test_a_task_that_cannot_run_is_named(project, name, message):
+    with pytest.raises(UsageError, match=message):
         run(project, name)
     assert not (project / "runs").exists()
 

@@ -1,4 +1,4 @@
-"""The sample at full size: made, installed, trained from elsewhere, asked for predictions, used in a notebook."""
+"""The sample at full size: created, installed, trained from another folder, used for predictions and in a notebook."""
 
 import csv
 import json
@@ -34,7 +34,7 @@ def demo(environment, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(environment, demo, tmp_path_factory):
-    """What training said, how long it took, and where it was called."""
+    """The output of training, how long it took, and the folder it was called in."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     done = environment.run(elsewhere, demo / "train.py", "--task", "Mnist_B")

@@ -282,10 +282,10 @@ def test_bad_construction(tmp_path, monkeypatch, key, changes):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as refused:
         made(**{"job_dir": "unused", **changes})
-    said = str(refused.value)
-    assert said.startswith(f"{key}: ")
-    assert "\n" not in said
-    assert "secret" not in said
+    text = str(refused.value)
+    assert text.startswith(f"{key}: ")
+    assert "\n" not in text
+    assert "secret" not in text
     assert not list(tmp_path.iterdir())
 
 
@@ -305,14 +305,14 @@ def test_bad_calls(tmp_path):
         "steps_per_epoch: received '3'": lambda: training.run_train((X, Y), None, 1, steps_per_epoch="3"),
         "validation_steps: received 0": lambda: training.run_train((X, Y), (X, Y), 1, validation_steps=0),
         "valid_ds: cannot read data from": lambda: training.run_train((X, Y), 5, 1),
-        "train_ds: it has no batch at all": lambda: training.run_train([], None, 1),
+        "train_ds: contains no batch": lambda: training.run_train([], None, 1),
         "history: received 5": lambda: training.save_history(5),
         "history['loss']: received ['a']": lambda: training.save_history({"loss": ["a"]}),
         "train_ds: cannot read data from": lambda: training.run_train(7, None, 1),
-        "steps_per_epoch: the data does not say": lambda: training.run_train(lambda: iter([(X, Y)]), None, 1),
+        "steps_per_epoch: the data has no known number": lambda: training.run_train(lambda: iter([(X, Y)]), None, 1),
         "callback: received 'stop'": lambda: training.add_callback("stop"),
         "callbacks: received 3": lambda: training.add_callbacks(3),
-        "there is no history yet": training.save_history,
+        "history: nothing was trained yet": training.save_history,
     }
     for words, call in calls.items():
         with pytest.raises(UsageError) as refused:
@@ -326,7 +326,7 @@ def test_bad_calls(tmp_path):
 
 
 def test_no_tpu(tmp_path, monkeypatch, caplog):
-    """A clear word; or the CPU, where the environment says so."""
+    """A clear error; or the CPU, where the environment allows it."""
     for name in ("EVERSTEP_DEVICE_FALLBACK", "TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(UsageError, match="no TPU") as refused:
@@ -363,15 +363,15 @@ def test_a_job_in_a_store(tmp_path, monkeypatch, capsys):
 
 
 def look_from_the_command_line(job, capsys):
-    def said(command, *words):
+    def output(command, *words):
         load(command).main(args=list(words), prog_name="everstep", standalone_mode=False)
         return capsys.readouterr().out
 
-    assert re.search(rf"^{job} +Training .* finished +4/4 100 %", said("runs", job.rpartition("/")[0]), re.M)
-    assert json.loads(said("runs", job, "--json"))[0]["directory"] == job
-    assert re.search(r"^status +finished$", said("runs", "show", job), re.M)
-    assert Path(said("report", job).strip()).read_text().count("<title>job")
+    assert re.search(rf"^{job} +Training .* finished +4/4 100 %", output("runs", job.rpartition("/")[0]), re.M)
+    assert json.loads(output("runs", job, "--json"))[0]["directory"] == job
+    assert re.search(r"^status +finished$", output("runs", "show", job), re.M)
+    assert Path(output("report", job).strip()).read_text().count("<title>job")
     with pytest.raises(UsageError, match="unsent numbers are on the machine that trained"):
-        said("runs", "sync", job)
+        output("runs", "sync", job)
     with pytest.raises(UsageError, match="there is no run at"):
-        said("runs", "show", f"{job}-not")
+        output("runs", "show", f"{job}-not")

@@ -1,4 +1,7 @@
-"""A job killed after epoch 1 and inside epoch 4 of 6, or asked to end inside epoch 5: as if nothing had happened."""
+"""A job killed after epoch 1 and inside epoch 4 of 6, or stopped by a signal inside epoch 5.
+
+The result is that of an undisturbed job.
+"""
 
 import contextlib
 import csv
@@ -48,13 +51,13 @@ def ended(tmp_path_factory, nursery, folder):
     """The uninterrupted job, and the one that was killed, both done."""
     root = tmp_path_factory.mktemp("jobs")
     whole, cut = root / "whole", root / "cut"
-    code, said = nursery.run(whole, folder=folder)
-    assert code == 0, said
+    code, output = nursery.run(whole, folder=folder)
+    assert code == 0, output
     codes = []
     for at in ("begin 1", "batch 3.1", ""):
-        code, said = nursery.run(cut, at=at, folder=folder)
+        code, output = nursery.run(cut, at=at, folder=folder)
         codes.append((code, meta(cut)))
-    assert codes[-1][0] == 0, said
+    assert codes[-1][0] == 0, output
     return whole, cut, codes
 
 
@@ -63,7 +66,7 @@ def meta(job):
 
 
 def test_ends(ended):
-    """By the signals, and each time the job's own record says which epochs are safe."""
+    """By the signals, and each time the job's record names the epochs that are saved."""
     *_, codes = ended
     assert [code for code, _ in codes] == [-signal.SIGKILL, -signal.SIGKILL, 0]
     assert [found["last_epoch"] for _, found in codes][1:] == [3, 6]
@@ -84,7 +87,7 @@ def test_same_weights_and_history(ended):
 
 @pytest.mark.full
 def test_asked_to_end_inside_an_epoch(nursery, folder, ended, tmp_path):
-    """Saved to the step, which the next attempt goes on from."""
+    """Saved at the exact step, from which the next attempt resumes."""
     codes = [nursery.run(tmp_path / "job", at=at, folder=folder)[0] for at in ("batch 4.2 by SIGTERM", "")]
     assert codes == [128 + signal.SIGTERM, 0]
     wanted, found = (json.loads(Path(f"{job}.json").read_text()) for job in (ended[0], tmp_path / "job"))
@@ -143,8 +146,8 @@ def test_saved_model_has_no_optimizer(ended):
 def test_early_stopping_counts_over_attempts(nursery, tmp_path):
     """On a loss that never gets better, patience 2 is three epochs in all, also if a kill comes before the third."""
     for at in ("begin 2", ""):
-        code, said = nursery.run(tmp_path / "job", at=at, epochs=20, constant=True)
-    assert code == 0, said
+        code, output = nursery.run(tmp_path / "job", at=at, epochs=20, constant=True)
+    assert code == 0, output
     assert json.loads((tmp_path / "job.json").read_text())["epochs"] == [0, 1, 2]
     assert meta(tmp_path / "job")["last_epoch"] == 3
 
@@ -153,7 +156,7 @@ def test_early_stopping_counts_over_attempts(nursery, tmp_path):
 
 
 def stored(scheme, root, url, clean):
-    """What another machine sees of a job: every byte checked, and nothing said that is not there."""
+    """What another machine sees of a job: every byte checked, and nothing listed that does not exist."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**clean, "EVERSTEP_CACHE_DIR": str(root / "seen")}.items():
             patch.setenv(name, value)
@@ -178,9 +181,13 @@ def test_the_same_in_a_store(scheme, nursery, folder, ended, tmp_path, caplog, c
         network.troubles = ["error", "truncate", "reset", "stall"]
         times = {"EVERSTEP_STORE_TIMEOUT": "3", "EVERSTEP_UPLOAD_SECONDS": "1"}
         for at in ("begin 1", "batch 3.1", ""):
-            told = {**environment(scheme, network.uri), **times, "EVERSTEP_CACHE_DIR": str(tmp_path / f"machine {at}")}
-            code, said = nursery.run(tmp_path / "job", at=at, folder=data, url=url, environment=told)
-            assert code == (-signal.SIGKILL if at else 0), said
+            variables = {
+                **environment(scheme, network.uri),
+                **times,
+                "EVERSTEP_CACHE_DIR": str(tmp_path / f"machine {at}"),
+            }
+            code, output = nursery.run(tmp_path / "job", at=at, folder=data, url=url, environment=variables)
+            assert code == (-signal.SIGKILL if at else 0), output
             seen = stored(scheme, tmp_path, url, clean)
         assert network.met > 8
         with capsys.disabled():

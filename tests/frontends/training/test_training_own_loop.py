@@ -55,7 +55,7 @@ def test_refused(tmp_path):
 def test_without_artifacts_dir_what_is_saved_goes_into_the_jobs_own(tmp_path):
     training = made(tmp_path / "job")
     training.run_train((X, Y), None, 2)
-    assert not (tmp_path / "job" / "artifacts").exists(), "nobody has asked for any yet"
+    assert not (tmp_path / "job" / "artifacts").exists(), "none were requested yet"
     assert training.save_history() == str(tmp_path / "job" / "artifacts" / "history.csv")
     assert (tmp_path / "job" / "artifacts" / "history.csv").read_text().startswith("epoch,")
     assert training.save_model() == str(tmp_path / "job" / "artifacts" / SERVED)

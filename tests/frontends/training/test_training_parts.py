@@ -72,7 +72,7 @@ def raising(error):
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "printed"),
     [
         (UsageError("epochs: received 0"), 2, "everstep: error: epochs: received 0\n"),
         (UsageError("two\nlines"), 2, "everstep: error: two lines\n"),
@@ -81,9 +81,9 @@ def raising(error):
         (KeyboardInterrupt("SIGINT: saved"), 130, "everstep: SIGINT: saved\n"),
     ],
 )
-def test_exit_codes(error, code, said, capsys):
+def test_exit_codes(error, code, printed, capsys):
     assert run_component(raising(error)) == code
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == printed
 
 
 def test_a_bug_is_not_hidden():

@@ -172,10 +172,10 @@ class Nursery:
         )
 
     def run(self, job, **order):
-        """Runs a job; returns how it ended, negative after a signal, and what it said."""
-        said = Path(f"{job}.said")
-        print(json.dumps({"job": str(job), "said": str(said), **order}), file=self._process.stdin, flush=True)
-        return json.loads(self._process.stdout.readline()), said.read_text()
+        """Runs a job; returns how it ended, negative after a signal, and its output."""
+        output = Path(f"{job}.output")
+        print(json.dumps({"job": str(job), "output": str(output), **order}), file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline()), output.read_text()
 
     def close(self):
         self._process.stdin.close()
@@ -190,16 +190,16 @@ def _serve():
 
     for line in sys.stdin:
         order = json.loads(line)
-        said = order.pop("said")
+        output = order.pop("output")
         pid = os.fork()
         if not pid:
-            _be_born(order, said)
+            _run_child(order, output)
         print(json.dumps(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])), flush=True)
     os._exit(0)  # it has nothing to tidy up, and taking down what it has imported takes seconds
 
 
-def _be_born(order, said):
-    descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+def _run_child(order, output):
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     code = 1

@@ -18,6 +18,7 @@ from everstep.evaluation.report.split_data import Split, read_splits
 from everstep.run import record
 from everstep.run.goodput import goodput
 from everstep.run.launcher import RECORD, STARTED, SUBMISSIONS
+from everstep.run.layouts import export_config, export_record, loop_directories, results_file
 from everstep.run.lock import is_held
 from everstep.run.record import damage
 from everstep.tracking.history import read_history
@@ -31,10 +32,9 @@ def read_config(directory: Path) -> str:
     """Returns the text of a run's configuration without secrets; "" if there is none.
 
     It is the configuration that the model was trained with, since the run's own file may have been edited afterwards:
-    `exported/config.yaml`, else that of the newest submitted job, else `config.yaml`, or the only YAML file.
+    that of the export, else that of the newest submitted job, else `config.yaml`, or the only YAML file.
     """
-    exported = directory / "exported" / "config.yaml"
-    chosen = exported if exported.is_file() else _submitted_config(directory)
+    chosen = export_config(directory) or _submitted_config(directory)
     if chosen is None:
         files = sorted([*directory.glob("*.yaml"), *directory.glob("*.yml")])
         stored = directory / "config.yaml"
@@ -217,12 +217,13 @@ def facts(record: Mapping[str, Any] | None) -> list[Fact]:
 
 
 def read_export(directory: Path) -> dict[str, Any]:
-    """Returns the content of `exported/export.json`; {} if there is none.
+    """Returns the content of the record of a run's export; {} if there is none.
 
     Raises:
       UsageError: The file is damaged.
     """
-    return read_object(directory / "exported" / "export.json")
+    path = export_record(directory)
+    return {} if path is None else read_object(path)
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -239,9 +240,10 @@ def read_notes(directory: Path) -> list[str]:
     """Returns the notes of an evaluation on differences to training, a line each.
 
     Raises:
-      UsageError: `reports/metrics.json` is damaged.
+      UsageError: The file with the means of the evaluation is damaged.
     """
-    notes = read_object(directory / "reports" / "metrics.json").get("notes")
+    path = results_file(directory)
+    notes = None if path is None else read_object(path).get("notes")
     return [str(note) for note in notes] if isinstance(notes, list) else []
 
 
@@ -250,7 +252,7 @@ def origin(record: Mapping[str, Any] | None, export: Mapping[str, Any]) -> list[
 
     Args:
       record: The content of `run.json`.
-      export: The content of `exported/export.json`; empty if there is none.
+      export: The result of `read_export`.
     """
     epoch, by = export.get("epoch"), chosen_by(export)
     exported_epoch = "" if epoch is None else f"epoch {int(epoch) + 1}{f', chosen by {by}' if by else ''}"
@@ -446,7 +448,7 @@ def read_record(directory: Path) -> Mapping[str, Any]:
             key="run.json",
             received=str(directory / "run.json"),
         )
-    alone = not any(is_held(place) for place in (directory, directory / "training"))
+    alone = not any(map(is_held, loop_directories(directory)))
     return {**known, "status": "killed"} if known["status"] == "running" and alone else known
 
 

@@ -17,6 +17,7 @@ from everstep.checkpoint.remote.run_copies import local_view
 from everstep.checkpoint.remote.urls import is_url
 from everstep.errors import UsageError
 from everstep.run.checkpoint_selection import selected_steps
+from everstep.run.layouts import layouts
 from everstep.run.record import Record, find_runs, read
 from everstep.tracking.mlflow import checked_uri, prepare_client, without_credentials
 
@@ -26,15 +27,6 @@ _DATABASES = ("mlflow.db", "runs/mlflow.db")
 _SAVED = "saved_model.pb"
 _MOST_FOLDERS = 200  # of a run's artifacts that are searched
 _SKIPPED_FOLDERS = ("checkpoints", "spool", "tensorboard")
-_PLACES = (
-    "export/model.keras",
-    "model.keras",
-    "exported/savedmodel",
-    "export/saved_model",
-    "saved_model",
-    "savedmodel",
-)
-_PROGRAMS = ("exported/model.pt2", "model.pt2")
 _ID = re.compile(r"[0-9a-f]{32}")
 _MLFLOW_RUN = re.compile(r"(?:runs:/)?([0-9a-f]{32})(?:/(.+))?")
 
@@ -135,13 +127,17 @@ def find(name: str) -> Found:
 def _find_in_directory(path: Path) -> Found:
     if (path / "saved_model.pb").is_file():
         return Found(path)
-    model = next((path / place for place in _PLACES if (path / place).exists()), None) or _newest_version(path)
-    if model is None and (program := next((path / place for place in _PROGRAMS if (path / place).exists()), None)):
+    exports = [place for layout in layouts() for place in layout.models]
+    names = [Path(place).name for place in exports]
+    places = ["export/model.keras", "model.keras", *exports, "export/saved_model", "saved_model", *names]
+    model = next((path / place for place in places if (path / place).exists()), None) or _newest_version(path)
+    programs = [*(place for layout in layouts() for place in layout.programs), "model.pt2"]
+    if model is None and (program := next((path / place for place in programs if (path / place).exists()), None)):
         raise _refused_program(program)
     if (path / "run.json").is_file():
         return Found(model, path, read(path))
     if model is None:
-        raise UsageError(f"contains neither run.json nor {_PLACES[1]}", key="RUN", received=str(path))
+        raise UsageError("contains neither run.json nor model.keras", key="RUN", received=str(path))
     return Found(model)
 
 

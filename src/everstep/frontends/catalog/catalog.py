@@ -29,7 +29,7 @@ class Catalog:
 
     Args:
       found: The entries by name.
-      root: The project: where relative paths begin, and whose `pyproject.toml` says what is allowed.
+      root: The project: relative paths begin there, and its `pyproject.toml` allows types.
     """
 
     def __init__(self, found: Mapping[str, Entry], root: PathLike) -> None:
@@ -55,13 +55,15 @@ class Catalog:
         return name in self._entries
 
     def entry(self, name: str) -> Entry:
-        """Returns what the catalog says of a name.
+        """Returns the entry of a name.
 
         Raises:
-          UsageError: It does not know it.
+          UsageError: There is no such name.
         """
         if name not in self._entries:
-            raise UsageError(f"the catalog has no {name!r}", remedy=nearest(str(name), self._entries))
+            raise UsageError(
+                "the catalog has no such name", key="name", received=name, remedy=nearest(str(name), self._entries)
+            )
         return self._entries[name]
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
@@ -113,7 +115,7 @@ class Catalog:
         return where.below(_with_context(entry, "written", lambda: where.add(make, chosen))).shown
 
     def path(self, name: str, version: Version | None = None) -> Path:
-        """Returns where data is on this machine; what lies in a store is fetched.
+        """Returns where data is on this machine; data in a store is fetched.
 
         Raises:
           UsageError: There is no such name, version or data.
@@ -146,7 +148,7 @@ class Catalog:
         """Makes sure that data can be loaded: the names are known, the types allowed, files and folders exist.
 
         Raises:
-          UsageError: Everything that is wrong, each with its key, its absolute path, and where it is written.
+          UsageError: All problems, each with its key, its absolute path, and the file that names it.
         """
         problems: list[Problem] = []
         for name in names:
@@ -163,7 +165,7 @@ class Catalog:
     def fingerprint(self, name: str, version: Version | None = None) -> dict[str, Any]:
         """Returns what identifies the content of a name: `sha256`, `bytes`, `path`, and `version` where it has some.
 
-        The path is relative to the project where the data lies in it: the same on every machine.
+        The path of data inside the project is relative to it, so it is the same on every machine.
 
         Raises:
           UsageError: As `path`.
@@ -198,7 +200,7 @@ class Catalog:
         return place(entry.filepath, self.root)
 
     def _chosen(self, entry: Entry, version: Version | None) -> Place:
-        """Returns where the data itself lies: that of a version, for an entry that has some."""
+        """Returns the place of the data: of a version, for an entry with versions."""
         where = self._place(entry)
         if not entry.versioned:
             if version is not None:
@@ -236,7 +238,7 @@ def _located(entry: Entry, problems: Iterable[Problem]) -> list[Problem]:
 
 
 def _under(entry: Entry, call: Callable[[], Result]) -> Result:
-    """Calls a place; a problem of a store, such as one that cannot be reached, becomes one of the entry."""
+    """Calls a place; its problems, such as a store that cannot be reached, get the key of the entry."""
     try:
         return call()
     except UsageError as error:
@@ -244,19 +246,19 @@ def _under(entry: Entry, call: Callable[[], Result]) -> Result:
 
 
 def _with_context(entry: Entry, what: str, call: Callable[[], Any]) -> Any:
-    """Calls a type; its problems become those of the entry. A project's own types keep their own exceptions."""
+    """Calls a type; its problems get the key of the entry. Exceptions of a project's own types are unchanged."""
     failed = f"{entry.filepath} cannot be {what} as {entry.type}"
     try:
         return call()
     except TrainingError:
         raise
     except UsageError as error:
-        raise UsageError([
-            problem.under(entry.name)
-            if problem.key == "version"  # nothing was read or written
-            else dataclasses.replace(problem.under(entry.name), reason=f"{failed}: {problem.reason}")
-            for problem in error.problems
-        ]) from error  # fmt: skip
+        problems = []
+        for problem in error.problems:
+            if problem.key != "version":  # a version that exists is no matter of the type
+                problem = dataclasses.replace(problem, reason=f"{failed}: {problem.reason}")
+            problems.append(problem.under(entry.name))
+        raise UsageError(problems) from error
     except Exception as error:  # each format has its own kinds
         if entry.type not in SHIPPED:
             raise

@@ -23,13 +23,13 @@ class DataType:
         # config/catalog.yaml
         voice: {type: my_project.audio.Wave, filepath: data/raw/voice.wav, load_args: {channel: 1}}
 
-    A path is always one of this machine: what lies in a store is fetched before, and uploaded after. `save` writes to
-    a temporary name with the same suffix, which takes the place of the old content when it is complete. What a
-    catalog may say under `load_args` and `save_args` are the keyword-only parameters.
+    A path is always one of this machine: data in a store is fetched before, and uploaded after. `save` writes to
+    a temporary name with the same suffix, which takes the place of the old content when it is complete. A
+    catalog may set the keyword-only parameters under `load_args` and `save_args`.
 
     Attributes:
-      suffixes: Of files that are taken for this type where none is named.
-      marker: For a type that is a folder: the file in it without which it is not complete.
+      suffixes: The suffixes of files that have this type by default.
+      marker: For a type that is a folder: the file that makes it complete.
     """
 
     suffixes: ClassVar[tuple[str, ...]] = ()
@@ -48,7 +48,7 @@ class DataType:
 
 
 def unknown_arguments(kind: type[DataType], verb: Verb, given: Mapping[str, Any]) -> list[Problem]:
-    """Returns what of `load_args` or `save_args` is not a keyword-only parameter of the type's method."""
+    """Returns a problem for each of `load_args` or `save_args` that the type's method does not have."""
     parameters = inspect.signature(getattr(kind, verb)).parameters.values()
     known = [one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
     unknown = [str(name) for name in given if name not in known]

@@ -24,7 +24,7 @@ _ALIKE = 0.8
 
 @dataclasses.dataclass(kw_only=True)
 class _EntryConfig(Config):
-    """What a file may say of one name."""
+    """The keys of one name in a file."""
 
     filepath: str
     type: str | None = None
@@ -48,7 +48,7 @@ class Entry:
       load_args: For the type's `load`.
       save_args: For its `save`.
       versioned: Whether saving creates a new version.
-      metadata: Whatever the project wants to add.
+      metadata: Further facts of the project's own.
       origin: File and line.
     """
 
@@ -62,7 +62,7 @@ class Entry:
     origin: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it as a catalog would write it, without what is at its default."""
+        """Returns the entry as a catalog file has it, without keys at their defaults."""
         shown = {"type": self.type, "filepath": self.filepath}
         return shown | {key: value for key in _KEYS[2:] if (value := getattr(self, key))}
 
@@ -80,7 +80,7 @@ def merge(layers: Iterable[Layer]) -> dict[str, Any]:
     """Returns the tree that layers describe: interpolated, every path an entry, names dropped that a layer drops.
 
     Raises:
-      UsageError: References that lead nowhere.
+      UsageError: A reference cannot be resolved.
     """
     tree: dict[str, Any] = {}
     for layer in resolve_layers(layers):
@@ -100,7 +100,7 @@ def parse(tree: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Entry]:
     """Returns the entries of a merged tree by their names.
 
     Raises:
-      UsageError: Everything wrong in them, each with its key path, file and line.
+      UsageError: All problems, each with its key path, file and line.
     """
     found, problems = dict[str, Entry](), list[Problem]()
     for name, value in _walk(tree, ""):
@@ -149,7 +149,7 @@ def _checked_entry(value: Any) -> tuple[_EntryConfig, str]:
 
 
 def _given(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what an entry sets; where a key may be a mistyped `filepath`, that one is what is wrong."""
+    """Returns the keys that an entry sets; without `filepath`, an unknown key is reported, which may be that."""
     given = {str(key): item for key, item in value.items() if item is not None}
     unknown = [key for key in given if key not in _KEYS]
     return given if "filepath" in given or not unknown else {"filepath": ".", **given}

@@ -1,7 +1,7 @@
 """Digests of content: the same bytes under the same names give the same fingerprint, on every machine.
 
 Reading a hundred gigabytes at every start would be slow, so digests are kept in the cache, and used again as long as
-size, times and inode of a file are as they were. A file that changed within the last seconds is always read: its times
+size, times and inode of a file are unchanged. A file that changed within the last seconds is always read: its times
 may not tell two changes apart.
 """
 
@@ -22,7 +22,7 @@ _SETTLED = 2.0
 
 
 class Content(NamedTuple):
-    """What a file or folder holds: a digest, and how many bytes."""
+    """The content of a file or folder: a digest, and the number of bytes."""
 
     sha256: str
     bytes: int
@@ -65,7 +65,7 @@ class _Known:
         self._now: dict[str, list[Any]] = {}
 
     def content(self, path: Path, name: str) -> Content:
-        """Returns what a file holds, read only where it may have changed."""
+        """Returns the content of a file, read only where it may have changed."""
         signature = _signature(path)
         held = self._before.get(name)
         if isinstance(held, list) and held[:-1] == signature:
@@ -77,7 +77,7 @@ class _Known:
         return Content(digest, signature[0])
 
     def keep(self) -> None:
-        """Writes the digests down; a cache that cannot be written to is no reason to stop."""
+        """Saves the digests; a cache that cannot be written to is ignored."""
         if self._now != self._before:
             with contextlib.suppress(OSError, UsageError):
                 storage.prepare_directory(self._file.parent)

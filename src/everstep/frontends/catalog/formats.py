@@ -100,7 +100,7 @@ class Csv(DataType):
     """A text file of rows, whose first line names the columns.
 
     Numbers keep every digit, and text that is empty stays apart from what is missing. Columns get their types from
-    what is in them, so text that looks like numbers becomes numbers: `dtype: {zip: text}` keeps it.
+    their content, so text that looks like numbers becomes numbers: `dtype: {zip: text}` keeps it.
     """
 
     suffixes = (".csv", ".csv.gz", ".tsv")
@@ -187,7 +187,7 @@ def _as_table(value: Any, index: bool | None) -> Any:
     """Returns a DataFrame, a `pyarrow.Table` or columns by name as a `pyarrow.Table`.
 
     Raises:
-      UsageError: It is none of them.
+      UsageError: It is something else.
     """
     import pyarrow as pa
 
@@ -236,7 +236,7 @@ def _separator(path: Path) -> str:
 
 
 class Text(DataType):
-    """Text, to the last line break as it is."""
+    """Text, unchanged to the last line break."""
 
     suffixes = (".txt", ".md", ".log", ".html")
 
@@ -295,7 +295,7 @@ _IMAGE_FOLDER = "images"
 
 
 class Images(DataType):
-    """Images of one size and what the table says of each.
+    """Images of one size, and a table with a row for each.
 
         data/raw/cats/labels.csv        file,label
                                         images/0.png,cat
@@ -361,7 +361,7 @@ def _image_path(folder: Path, name: Any) -> Path:
     if name is None or not file.resolve().is_relative_to(folder.resolve()):
         raise UsageError("the table names a file that is not in the folder", received=name)
     if not file.is_file():
-        raise UsageError(f"the table names {str(name)!r}, and there is no such file: {file}")
+        raise UsageError(f"the table names a file that does not exist: {file}", received=name)
     return file
 
 
@@ -378,7 +378,8 @@ def _decoded_images(files: Sequence[Path], size: Sequence[int] | None, mode: str
         if image.shape != first.shape:
             raise UsageError(
                 f"{file} has {image.shape[0]} x {image.shape[1]} pixels, {files[0].name} {first.shape[0]} x "
-                f"{first.shape[1]}: say load_args: {{size: [height, width]}}"
+                f"{first.shape[1]}",
+                remedy="set load_args: {size: [height, width]}",
             )
         images[number] = image
     return images
@@ -405,11 +406,11 @@ def _checked_images(value: Any) -> dict[str, np.ndarray]:
     image = columns["image"]
     if image.dtype != np.uint8 or image.ndim != 4 or image.shape[-1] not in _MODES.values() or not image.size:
         raise UsageError(
-            f"'image' must be uint8 (samples, height, width, 1, 3 or 4), received {image.dtype} {image.shape}"
+            "must be uint8 (samples, height, width, 1, 3 or 4)", key="image", received=f"{image.dtype} {image.shape}"
         )
     for name, column in columns.items():
         if name != "image" and column.shape != (len(image),):
-            raise UsageError(f"{name!r} must have one value for each of {len(image)} images, received {column.shape}")
+            raise UsageError(f"must have one value for each of {len(image)} images", key=name, received=column.shape)
     return columns
 
 
@@ -418,7 +419,7 @@ def _write_image(pixels: np.ndarray, folder: Path, name: str) -> None:
 
     file = folder / name
     if not file.resolve().is_relative_to(folder.resolve()) or file.suffix.lower() != ".png" or file.exists():
-        raise UsageError(f"'file': {name!r} must be a name of its own in the folder that ends in .png")
+        raise UsageError("must be a unique name in the folder, ending in .png", key="file", received=name)
     file.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file)
 
@@ -480,7 +481,10 @@ def _record_columns(examples: Iterable[Any], features: Sequence[str] | None) -> 
     for number, row in enumerate(rows):
         if set(row) != set(rows[0]):
             odd = sorted(set(row) ^ set(rows[0]))[0]
-            raise UsageError(f"not every record has the feature {odd!r} (see record {number}): name others in features")
+            raise UsageError(
+                f"not every record has the feature {odd!r} (see record {number})",
+                remedy="name others in load_args.features",
+            )
     return {name: _stacked_column(name, [row[name] for row in rows]) for name in rows[0]}
 
 
@@ -500,8 +504,8 @@ def _stacked_column(name: str, values: list[np.ndarray]) -> np.ndarray:
     lengths = {len(value) for value in values}
     if len(lengths) > 1 or len({value.dtype for value in values}) > 1:
         raise UsageError(
-            f"the feature {name!r} has between {min(lengths)} and {max(lengths)} values, or several types: "
-            "leave it out of load_args.features, or read the records with get_tfrecord_dataset"
+            f"the feature {name!r} has between {min(lengths)} and {max(lengths)} values, or several types",
+            remedy="leave it out of load_args.features, or read the records with get_tfrecord_dataset",
         )
     column = np.stack(values)
     return column[:, 0] if lengths == {1} else column
@@ -524,7 +528,7 @@ def _examples(value: Any) -> Iterator[TfExampleBuilder]:
     columns = {name: _flat_column(name, np.asarray(column)) for name, column in value.items()}
     sizes = {name: len(column) for name, column in columns.items()}
     if len(set(sizes.values())) > 1:
-        raise UsageError(f"arrays need one length along their first axis, received {sizes}")
+        raise UsageError("arrays must have the same length along their first axis", received=sizes)
     for number in range(next(iter(sizes.values()))):
         builder = TfExampleBuilder()
         for name, column in columns.items():
@@ -534,7 +538,7 @@ def _examples(value: Any) -> Iterator[TfExampleBuilder]:
 
 def _flat_column(name: str, column: np.ndarray) -> np.ndarray:
     if not column.ndim or column.dtype.kind not in "biufSUO":
-        raise UsageError(f"{name!r} must be an array of numbers or text, received {column.dtype} {column.shape}")
+        raise UsageError("must be an array of numbers or text", key=name, received=f"{column.dtype} {column.shape}")
     rows = column.reshape(len(column), -1) if column.size else column.reshape(len(column), 0)
     return rows.astype(np.int64) if column.dtype.kind in "b" else rows
 
@@ -572,7 +576,7 @@ class KerasModel(DataType):
 
 
 class PathItself(DataType):
-    """A file or folder that is handed over as it is; what lies in a store is fetched first."""
+    """The path of a file or folder; data in a store is fetched first."""
 
     def load(self, path: Path) -> Path:
         """Returns the path on this machine."""
@@ -615,7 +619,7 @@ _ELSEWHERE = {
     "pickledataset": pickles.NAME,
     "tensorflowmodeldataset": "keras",
 }
-"""What other catalogs call them, after the last dot."""
+"""Their names in other catalogs, after the last dot."""
 
 
 def type_name(given: str | None, filepath: str) -> str:
@@ -636,7 +640,7 @@ def type_name(given: str | None, filepath: str) -> str:
 
 
 def open_type(name: str, root: Path) -> DataType:
-    """Returns what reads and writes a type; a class of the project is imported for it.
+    """Returns an object that reads and writes a type; a class of the project is imported for it.
 
     Raises:
       UsageError: The project does not allow the type, or it is no `everstep.catalog.DataType`.
@@ -659,4 +663,4 @@ def _by_suffix(filepath: str) -> str:
         return "path"
     suffix = f".{name.partition('.')[2]}"
     remedy = f"{nearest(suffix, known)} or set type: path"
-    raise UsageError(f"the type does not follow from {filepath!r}", remedy=remedy)
+    raise UsageError("the type does not follow from the path", received=filepath, remedy=remedy)

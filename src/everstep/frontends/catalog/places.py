@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,19 +46,19 @@ class LocalPlace:
         self.shown, self.name = str(path), path.name
 
     def below(self, version: str) -> "LocalPlace":
-        """Returns where a version lies: `<filepath>/<version>/<name>`."""
+        """Returns the place of a version: `<filepath>/<version>/<name>`."""
         return LocalPlace(self._path / version / self.name)
 
     def exists(self) -> bool:
-        """Returns whether something is there."""
+        """Returns whether data exists here."""
         return self._path.exists()
 
     def fetched(self) -> Path | None:
-        """Returns its path on this machine, None if nothing is there."""
+        """Returns its path on this machine, None if it does not exist."""
         return self._path if self._path.exists() else None
 
     def write(self, make: Write) -> None:
-        """Has content written, which takes the place of the old one when it is complete."""
+        """Calls `make` to write content, which replaces the old one when it is complete."""
         storage.prepare_directory(self._path.parent)
         with storage.atomic_path(self._path) as temporary:
             make(temporary)
@@ -69,10 +69,10 @@ class LocalPlace:
         return ordered(name for name in self._taken() if (self._path / name / self.name / marker).exists())
 
     def add(self, make: Write, version: str | None) -> str:
-        """Has a version written, and returns its name; it is there when it is complete.
+        """Calls `make` to write a version, and returns its name; it exists when it is complete.
 
         Raises:
-          UsageError: The version is there already, or a file is where the folder of versions should be.
+          UsageError: The version exists, or the folder of versions is a file.
         """
         storage.prepare_directory(self._path)
         draft = self._path / f".everstep-{uuid.uuid4().hex[:12]}-version"
@@ -85,7 +85,7 @@ class LocalPlace:
             shutil.rmtree(draft, ignore_errors=True)
 
     def _settle(self, draft: Path, version: str | None) -> str:
-        """Gives a draft its name; of two processes that want the same one, the second takes the next."""
+        """Renames a draft to its version; of two processes that choose the same one, the second uses the next."""
         while True:
             chosen = version or following(self._taken())
             try:
@@ -107,17 +107,12 @@ class LocalPlace:
 
 def _make_durable(path: Path) -> None:
     """Makes sure that files have reached the disk before they get their names."""
-    for entry in [*_below(path), path]:
+    for entry in [*(path.rglob("*") if path.is_dir() else ()), path]:
         _sync(entry)
 
 
-def _below(path: Path) -> Iterator[Path]:
-    if path.is_dir():
-        yield from path.rglob("*")
-
-
 def _sync(path: Path) -> None:
-    with contextlib.suppress(OSError):  # not every platform opens folders
+    with contextlib.suppress(OSError):  # not every platform can open folders
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -143,11 +138,11 @@ class StorePlace:
         self.name = self.shown.rpartition("/")[2]
 
     def below(self, version: str) -> "StorePlace":
-        """Returns where a version lies: `<filepath>/<version>/<name>`."""
+        """Returns the place of a version: `<filepath>/<version>/<name>`."""
         return StorePlace(join(self.shown, version, self.name))
 
     def exists(self) -> bool:
-        """Returns whether something is there; fetches nothing.
+        """Returns whether data exists there; fetches nothing.
 
         Raises:
           UsageError: The store cannot be reached.
@@ -156,7 +151,7 @@ class StorePlace:
         return bool(_request(self.shown, lambda: Store(folder).info(name)))
 
     def fetched(self) -> Path | None:
-        """Returns its path on this machine, once it is fetched; None if nothing is there.
+        """Returns its path on this machine, once it is fetched; None if it does not exist.
 
         Raises:
           UsageError: The store cannot be reached, or a file does not arrive as it should.
@@ -167,7 +162,7 @@ class StorePlace:
         return _together(self.shown, inside) if inside else None
 
     def write(self, make: Callable[[Path], None]) -> None:
-        """Has content written on this machine, and uploads it."""
+        """Calls `make` to write content on this machine, and uploads it."""
         with tempfile.TemporaryDirectory(prefix="everstep-") as folder:
             path = Path(folder, self.name)
             make(path)
@@ -189,7 +184,7 @@ class StorePlace:
         return chosen
 
     def _claimed(self, taken: set[str]) -> str:
-        """Returns a version that no other machine gets: a store makes an object of a name only once."""
+        """Returns a version that no other machine gets: a store creates an object of a name only once."""
         while True:
             chosen = following(taken)
             if _request(self.shown, lambda chosen=chosen: Store(self.shown).create(f"{_CLAIMS}/{chosen}", b"-")):  # type: ignore[misc]
@@ -204,7 +199,7 @@ def _request(url: str, call: Callable[[], Result]) -> Result | None:
     """Calls a store; returns None for what does not exist.
 
     Raises:
-      UsageError: It does not answer.
+      UsageError: The store does not answer.
     """
     try:
         return call()
@@ -243,7 +238,7 @@ Place = LocalPlace | StorePlace
 
 
 def place(filepath: str, root: Path) -> Place:
-    """Returns where a catalog's path leads: a URL, or a path that is relative to the project."""
+    """Returns the place of a catalog's path: a URL, or a path that is relative to the project."""
     if is_url(filepath):
         return StorePlace(filepath)
     return LocalPlace(Path(os.path.normpath(root / Path(filepath).expanduser())))
@@ -291,6 +286,6 @@ def _rank(name: str) -> tuple[bool, int, str]:
 
 
 def _now() -> str:
-    """Returns the time in UTC to a millisecond, without colons: not every file system takes them."""
+    """Returns the time in UTC to a millisecond, without colons, which not every file system allows."""
     now = datetime.datetime.now(datetime.UTC)
     return f"{now:%Y-%m-%dT%H.%M.%S}.{now.microsecond // 1000:03d}Z"

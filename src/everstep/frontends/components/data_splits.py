@@ -126,7 +126,7 @@ def load_samples(components: Components, name: SplitName) -> tuple[Any, int]:
 
 
 def augmented(components: Components, name: SplitName, samples: Any) -> Any:
-    """Returns samples, augmented where the configuration says so."""
+    """Returns samples, augmented where the configuration requests it."""
     config, augmentor = components.config, components.augmentor
     if augmentor is not None and name == "training" and config.do_train_augmentation:
         return augmentor.add_augmentation(samples)
@@ -229,7 +229,7 @@ class GeneratedStream(IterableStream):
 
 
 class CountedStream(MappedStream):
-    """The training batches of a dataset, counted while they are read: nobody knows the size of some before.
+    """The training batches of a dataset, counted while they are read: the size of some is not known before.
 
     Args:
       stream: The dataset's stream.
@@ -285,7 +285,7 @@ def padded(samples: Iterator[Any], count: int, what: str, batch_size: int | None
       batch_size: How many a batch has, where that is known.
 
     Raises:
-      UsageError: There are fewer, or they are read on and on as if they had an end.
+      UsageError: There are fewer, or they are read without end.
     """
     last, number = None, 0
     for number, last in enumerate(samples, start=1):  # noqa: B007  both are used after the loop
@@ -294,7 +294,7 @@ def padded(samples: Iterator[Any], count: int, what: str, batch_size: int | None
         raise UsageError(f"{what} announced {count} samples, but has {number}", remedy="return the actual number")
     yield from itertools.repeat(last, max(count, _PADDING, 2 * (batch_size or 0)))
     raise UsageError(
-        f"{what} is read on and on after its {count} samples",
+        f"{what} is read without end after its {count} samples",
         remedy="build batches with itertools.islice, and do not collect a generator in a list: it may be endless",
     )
 

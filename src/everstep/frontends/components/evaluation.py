@@ -28,7 +28,8 @@ from everstep.frontends.components.config import ConfigStruct, training_values
 from everstep.frontends.components.data_splits import DataSplit, create_split
 from everstep.frontends.components.model_metrics import ModelMetrics
 from everstep.frontends.components.run_folder import RunFolder
-from everstep.frontends.components.tracking import Tracking
+from everstep.frontends.layouts import COMPONENTS
+from everstep.frontends.mlflow import Tracking
 from everstep.run.environment import code_change, code_version
 from everstep.run.resume_checks import is_below
 
@@ -98,18 +99,9 @@ def evaluate_all(
         results[name] = {"model.evaluate": dict(one_pass.metrics), "eval_funcs": means}
     _copy_rows(folder, str(components.config.project_name))
     number = _evaluation_number(folder, results)
-    storage.write_json(folder.reports / "metrics.json", {"evaluation": number, **results, "notes": check.notes})
-    tracking.evaluation(number, flat_names(results))
+    storage.write_json(folder.path / COMPONENTS.results, {"evaluation": number, **results, "notes": check.notes})
+    tracking.log_evaluation(number, results)
     return results
-
-
-def flat_names(results: Results) -> dict[str, float]:
-    """Returns results in one level: `test__model.evaluate_loss`, `test_<function>`."""
-    flat: dict[str, float] = {}
-    for split, found in results.items():
-        flat |= {f"{split}__model.evaluate_{name}": value for name, value in found["model.evaluate"].items()}
-        flat |= {f"{split}_{name}": value for name, value in found["eval_funcs"].items()}
-    return flat
 
 
 def check_evaluation(components: Components, validation: DataSplit) -> None:
@@ -300,7 +292,7 @@ class ExportCheck:
         self, folder: RunFolder, config: ConfigStruct, record: Mapping[str, Any], allow_change: Sequence[str] = ()
     ) -> None:
         self._record, self._allowed = record, allow_change
-        before = ConfigStruct(load_file(folder.exported / "config.yaml"))
+        before = ConfigStruct(load_file(folder.path / COMPONENTS.export_config))
         self._settings = tree_differences(*(redaction.tree(training_values(each)) for each in (before, config)))
         self._code = code_change(record.get("code") or {}, code_version(folder.path.parent.parent))
         places = [each.get("data_dir") for each in (before, config)]
@@ -380,7 +372,7 @@ def _remove_rows(folder: RunFolder, name: SplitName) -> None:
 def _evaluation_number(folder: RunFolder, results: Results) -> int:
     """Returns the number of this evaluation: that of the last one if the results are the same, else the next."""
     try:
-        last = storage.read_json(folder.reports / "metrics.json")
+        last = storage.read_json(folder.path / COMPONENTS.results)
         number, before = int(last["evaluation"]), {split: last.get(split) for split in results}
     except (UsageError, KeyError, TypeError, ValueError):
         return 0
@@ -401,7 +393,7 @@ def _stored(value: float) -> float | str:
 def write_pages(folder: RunFolder, config: ConfigStruct, tracking: Tracking) -> None:
     """Writes `reports/report.html` and the model card, and logs them, with the rows, as artifacts.
 
-    A page that cannot be written (the disk is full, say) is a warning: the evaluation itself is complete.
+    A page that cannot be written (the disk is full, for example) is a warning: the evaluation itself is complete.
 
     Args:
       folder: The run's folder, with a complete evaluation.

@@ -16,19 +16,19 @@ import keras
 
 from everstep import redaction, storage
 from everstep.config import dialect
-from everstep.data import nest
 from everstep.errors import TrainingError, UsageError, plain_text
-from everstep.export.model_export import load_checkpoint
+from everstep.export.model_export import load_checkpoint, sample_inputs
 from everstep.frontends.components.building import Components
 from everstep.frontends.components.config import ConfigStruct, training_values
 from everstep.frontends.components.error_context import describe_error
 from everstep.frontends.components.exported_model import input_dtypes, write_model
 from everstep.frontends.components.run_folder import RunFolder
+from everstep.frontends.layouts import COMPONENTS
 from everstep.loop.actions.best_checkpoint import STEP
 from everstep.run.environment import code_version
 from everstep.types import Batch
 
-RECORD = "export.json"
+RECORD = Path(COMPONENTS.export_record).name
 _TEMPORARY = re.compile(r"\.everstep-\w+-exported(?:/\.everstep-\w+-(?=savedmodel|model\.pt2))?")
 
 
@@ -45,7 +45,7 @@ def export_best(components: Components, folder: RunFolder, model: keras.Model, s
       TrainingError: No epoch can be the best, or the export predicts something else than the model.
     """
     best = best_epoch(folder, components.config)
-    few = nest.map_leaves(lambda leaf: leaf[:8], sample)
+    few = sample_inputs(model, sample)
     if not model.built:
         model(few)
     load_checkpoint(model, folder.best / str(int(best[STEP])))
@@ -79,7 +79,7 @@ def write_export(folder: RunFolder, config: ConfigStruct, write: Callable[[Path]
 
 @contextlib.contextmanager
 def _write_errors(folder: RunFolder) -> Iterator[None]:
-    """Inside the block any error becomes one line, which also says what still exists."""
+    """Inside the block any error becomes one line, which also names what still exists."""
     try:
         yield
     except UsageError:
@@ -98,7 +98,7 @@ def best_epoch(folder: RunFolder, config: ConfigStruct) -> dict[str, Any]:
     """Returns the metrics, `epoch` and step of the best epoch.
 
     Raises:
-      TrainingError: There is none: the metric was never finite.
+      TrainingError: The metric was never finite.
     """
     metric = config.export.metric
     try:
@@ -118,10 +118,12 @@ def read_export(folder: RunFolder) -> dict[str, Any]:
     """
     path = folder.exported / RECORD
     if not path.is_file():
-        raise UsageError(f"{str(folder.exported)!r} contains no export", remedy="train the run first")
+        raise UsageError("contains no export", key="run", received=str(folder.exported), remedy="train the run first")
     record = storage.read_json(path)
     if not isinstance(record, dict) or record.get("files") != _digests(folder.exported):
-        raise UsageError(f"the export in {str(folder.exported)!r} is damaged", remedy="remove it, and run again")
+        raise UsageError(
+            "the export is damaged", key="run", received=str(folder.exported), remedy="remove it, and run again"
+        )
     return record
 
 
@@ -143,7 +145,7 @@ def is_current(folder: RunFolder, config: ConfigStruct) -> bool:
 
 
 def _identity(config: ConfigStruct) -> dict[str, Any]:
-    """Returns the part of `export.json` that says which configuration was exported."""
+    """Returns the part of `export.json` that identifies the configuration."""
     values = redaction.tree({**training_values(config), "epochs": config.epochs, "seed": config.seed})
     export = {"metric": config.export.metric, "mode": config.export.mode}
     return {**export, "trained": hashlib.sha256(dialect.dump(values).encode("utf-8")).hexdigest()}

@@ -115,16 +115,19 @@ def load_estimator(path: str | Path, root: Path) -> Any:
     """Returns the estimator in a file, or in a folder that contains one.
 
     Raises:
-      UsageError: There is none, or loading it could run any code and the project does not allow that.
+      UsageError: It does not exist, or loading it could run any code and the project does not allow that.
     """
     file = next((p for p in (Path(path), Path(path) / SKOPS, Path(path) / JOBLIB) if p.is_file()), None)
     if file is None:
-        raise UsageError(f"{str(path)!r} contains no estimator", remedy="train the run first")
+        raise UsageError("contains no estimator", key="path", received=str(path), remedy="train the run first")
     if file.suffix == ".skops":
         return _module("skops.io").load(file)
     if not allows_pickle(root):
         raise UsageError(
-            f"{str(file)!r} can run any code when it is loaded", remedy=f"if you trust it, {_permission(root)}"
+            "can run any code when it is loaded",
+            key="path",
+            received=str(file),
+            remedy=f"if you trust it, {_permission(root)}",
         )
     return _module("joblib").load(file)
 

@@ -22,7 +22,8 @@ from everstep.frontends.components.data_splits import DataSplit
 from everstep.frontends.components.export import export_best
 from everstep.frontends.components.losses import with_axes
 from everstep.frontends.components.run_folder import RunFolder
-from everstep.frontends.components.tracking import NoTracking, Tracking
+from everstep.frontends.mlflow import Tracking
+from everstep.frontends.verbosity import Verbose
 from everstep.loop.actions.best_checkpoint import BestCheckpointExporter
 from everstep.run.environment import folder_fingerprint
 from everstep.task.compiled import CompiledTask, require_compiled
@@ -43,7 +44,7 @@ class KerasTrainer:
       tracking: Where the metrics of epochs are logged.
       allow_change: Keys, such as `task.optimizer.learning_rate`, that a resumed run may change although they change
         what it computes. The error names the keys.
-      verbose: Whether to print progress.
+      verbose: 0 or False prints nothing, 1, True or "auto" progress, 2 a line per epoch.
     """
 
     def __init__(
@@ -52,9 +53,9 @@ class KerasTrainer:
         folder: RunFolder,
         tracking: Tracking | None = None,
         allow_change: Sequence[str] = (),
-        verbose: bool = True,
+        verbose: Verbose = True,
     ) -> None:
-        self._components, self._folder, self._tracking = components, folder, tracking or NoTracking()
+        self._components, self._folder, self._tracking = components, folder, tracking or Tracking()
         self._allow_change, self._verbose = allow_change, verbose
 
     def train(self, train: DataSplit, validation: DataSplit) -> keras.callbacks.History:
@@ -223,7 +224,7 @@ class EpochWatcher(Listener):
     """Tracks the metrics of every epoch, and keeps the best weights so far.
 
     Args:
-      config: Its `export` section says which epoch is the best.
+      config: Its `export` section decides which epoch is the best.
       folder: The run's folder.
       tracking: Where the metrics are logged.
     """
@@ -266,7 +267,7 @@ class EpochWatcher(Listener):
         self._require_metric(numbers)
         self._folder.link()
         self._best.maybe_export_checkpoint(trainer, {**numbers, "epoch": epoch}, trainer.global_step)
-        self._tracking.epoch(epoch, numbers)
+        self._tracking.log(epoch, numbers)
 
     def get_state(self) -> dict[str, Any]:
         """Returns what a resumed run has to know: the best value so far."""
@@ -290,7 +291,7 @@ class EpochWatcher(Listener):
 
 @contextlib.contextmanager
 def _never_finite(watcher: EpochWatcher, metric: str) -> Iterator[None]:
-    """Inside the block, a run that fails and whose metric was never finite says so first."""
+    """Inside the block, the error of a run whose metric was never finite begins with that."""
     try:
         yield
     except TrainingError as error:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from everstep import redaction
 from everstep.engine import backend
 from everstep.errors import UsageError
 from everstep.frontends.components import export
 from everstep.frontends.components.base_classes import GenericModelBuilderBase
 from everstep.frontends.components.building import Components, build_components
-from everstep.frontends.components.config import require_epochs
+from everstep.frontends.components.config import DESCRIPTIONS, ConfigStruct, require_epochs
 from everstep.frontends.components.data_splits import DataSplit, create_split
 from everstep.frontends.components.evaluation import (
     CODE,
@@ -27,9 +28,12 @@ from everstep.frontends.components.first_batch import check_first_batches
 from everstep.frontends.components.generic_trainer import GenericTrainer
 from everstep.frontends.components.keras_trainer import PROJECT, KerasTrainer, compiled_model
 from everstep.frontends.components.model_metrics import CompiledMetrics, MeanScore
-from everstep.frontends.components.run_folder import open_run
-from everstep.frontends.components.tracking import Tracking, create_tracking
+from everstep.frontends.components.run_folder import RunFolder, open_run
+from everstep.frontends.mlflow import MlflowTracking, Tracking, tracking_uri, version_text
+from everstep.frontends.verbosity import Verbose, log_output, verbosity
+from everstep.run.environment import code_version
 from everstep.run.lock import RunLock
+from everstep.tracking.mlflow import MlflowNames
 
 
 class Orchestrator:
@@ -45,7 +49,7 @@ class Orchestrator:
       data_dir: The folder of the data, in place of the one in the config file.
       allow_change: Keys that a resumed run may change although they change what it computes, or that may contradict
         training in an evaluation; the error names them.
-      verbose: Whether to print progress.
+      verbose: 0 or False prints nothing, 1, True or "auto" progress, 2 a line per epoch.
 
     Attributes:
       config: The configuration, with the folder of the data that is used.
@@ -62,11 +66,11 @@ class Orchestrator:
         data_dir: str | Path | None = None,
         *,
         allow_change: Sequence[str] = (),
-        verbose: bool = True,
+        verbose: Verbose = True,
     ) -> None:
         opened = open_run(run_name, project_root, data_dir)
         self.folder, self.config, self._project = opened.folder, opened.config, opened.project
-        self._allow_change, self._verbose = allow_change, verbose
+        self._allow_change, self._verbose = allow_change, verbosity(verbose)
 
     def run(self) -> Results:
         """Trains, exports and evaluates; returns the means by split.
@@ -104,7 +108,7 @@ class Orchestrator:
     @contextlib.contextmanager
     def _opened(self) -> Iterator[tuple[Components, Tracking]]:
         """Inside the block the folder is locked, the project is active and everything is seeded."""
-        with _locked(self.folder.path), self._project.active():
+        with log_output(self._verbose), _locked(self.folder.path), self._project.active():
             self.folder.remove_temporary_files()
             with contextlib.closing(create_tracking(self.folder, self.config, self._project.root)) as tracking:
                 backend.prepare(self.config.seed)  # before any object of the user's is built
@@ -165,3 +169,38 @@ def _trained_splits(components: Components) -> tuple[DataSplit, DataSplit]:
 
 def _first_inputs(split: DataSplit) -> Any:
     return next(split.batches())[0]
+
+
+def create_tracking(folder: RunFolder, config: ConfigStruct, root: Path) -> Tracking:
+    """Returns the tracking of a run; without MLflow, warns and returns one that is switched off.
+
+    Args:
+      folder: The run's folder.
+      config: The configuration.
+      root: The project, whose code version is recorded.
+
+    Raises:
+      UsageError: `MLFLOW_TRACKING_URI` is no server or database.
+    """
+    uri = tracking_uri(folder.path.parent.parent)
+    if uri is None:
+        return Tracking()
+    names = functools.cache(functools.partial(mlflow_names, folder.name, config, root))
+    return MlflowTracking(folder.path, uri, folder.run_id, names)
+
+
+def mlflow_names(run_name: str, config: ConfigStruct, root: Path) -> MlflowNames:
+    """Returns what a run is called on MLflow: every value of the configuration is a parameter `config_<dotted.key>`.
+
+    Secrets are left out, and so are the sections that only describe the model.
+    """
+    version = version_text(code_version(root))
+    described = {name: value for name, value in config.as_dict().items() if name not in DESCRIPTIONS}
+    values = {f"config_{key}": value for key, value in ConfigStruct(redaction.tree(described)).leaves()}
+    return MlflowNames(
+        experiment=str(config.project_name),
+        run=run_name,
+        params={**values, "project name": config.project_name, "run name": run_name, "code version": version},
+        tags={"session_type": "training", "code version": version},
+        results={"model.evaluate": "{split}__model.evaluate_{name}", "eval_funcs": "{split}_{name}"},
+    )

@@ -22,12 +22,20 @@ from everstep import storage
 from everstep.errors import UsageError
 from everstep.frontends.components.config import ConfigStruct, find_config, load_run_config, origin_of
 from everstep.frontends.components.project import Project
+from everstep.frontends.layouts import COMPONENTS
 from everstep.run.launcher import submitted
 
 logger = logging.getLogger(__name__)
 
 _LINKS = ("run.json", "history.csv", "checkpoints", "best", "train", "validation")
 _EVENTS = ("train", "validation")
+_SHOWN = {
+    "validation rows": "validation_report.csv",
+    "test rows": "eval_report.csv",
+    "page": "reports/report.html",
+    "model card": "README.md",
+    "exported": "exported",
+}
 
 
 class RunFolder:
@@ -46,10 +54,10 @@ class RunFolder:
             raise UsageError("must be the name of a folder in runs/", key="run_name", received=run_name)
         self.name = run_name
         self.path = Path(project_root).resolve() / "runs" / run_name
-        self.training = self.path / "training"
+        self.training = self.path / COMPONENTS.training
         self.best = self.training / "best"
-        self.exported = self.path / "exported"
-        self.reports = self.path / "reports"
+        self.exported = (self.path / COMPONENTS.export_record).parent
+        self.reports = (self.path / COMPONENTS.results).parent
 
     def remove_temporary_files(self) -> None:
         """Removes what a killed process left half written; call it while holding the folder's lock."""
@@ -64,7 +72,7 @@ class RunFolder:
 
     def step(self) -> int | None:
         """Returns the step of the newest checkpoint, from which training resumes; None if nothing is saved yet."""
-        saved = [entry.name for entry in self.path.glob("training/checkpoints/*") if entry.name.isdecimal()]
+        saved = [entry.name for entry in self.training.glob("checkpoints/*") if entry.name.isdecimal()]
         return max(map(int, saved), default=None)
 
     def run_id(self) -> str:
@@ -74,11 +82,15 @@ class RunFolder:
             storage.write_text(path, f"{uuid.uuid4().hex}\n")
         return path.read_text("utf-8").strip()
 
+    def shown_files(self) -> dict[str, Path]:
+        """Returns what a run has left for people, as far as it exists, by what it is."""
+        return {label: self.path / name for label, name in _SHOWN.items() if (self.path / name).exists()}
+
     def link(self) -> None:
         """Links the parts of the loop's run directory that exist into this one, under the same names."""
         (self.path / "logs").mkdir(exist_ok=True)
-        links = {self.path / name: Path("training", name) for name in _LINKS}
-        links |= {self.path / "logs" / name: Path("..", "training", name) for name in _EVENTS}
+        links = {self.path / name: Path(self.training.name, name) for name in _LINKS}
+        links |= {self.path / "logs" / name: Path("..", self.training.name, name) for name in _EVENTS}
         for link, target in links.items():
             if link.exists() or link.is_symlink() or not (link.parent / target).exists():
                 continue

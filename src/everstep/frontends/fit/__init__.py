@@ -1,1 +1,1 @@
-"""`everstep.fit`: the arguments of `model.fit`, made into an experiment; `fit.py` joins what the others read."""
+"""`everstep.fit`: the arguments of `model.fit`, on the loop."""

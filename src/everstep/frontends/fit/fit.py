@@ -5,6 +5,8 @@ import dataclasses
 import hashlib
 import inspect
 import json
+import math
+import numbers
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Sized
@@ -22,26 +24,28 @@ from everstep.data.source import make_stream, makes_batches
 from everstep.data.stream import Stream
 from everstep.data.wrappers import CountedStream, LimitedStream, MappedStream, class_weighted
 from everstep.engine import backend
-from everstep.errors import UsageError
-from everstep.frontends.compiled import (
-    CompiledTaskConfig,
-    RunPlan,
-    log_output,
-    train_compiled,
-    validated_epochs,
-    verbosity,
-)
-from everstep.frontends.fit.arguments import Counts, class_weights, refuse_unknown, shuffling, whole
+from everstep.errors import UsageError, nearest
+from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, train_compiled, validated_epochs
 from everstep.frontends.fit.samples import evaluation_data, samples_in, split, training_data
+from everstep.frontends.verbosity import Verbose, log_output
 from everstep.loop import random_state
 from everstep.loop.keras_callbacks import accepted
 from everstep.run.resume_checks import stored_seed
 from everstep.task.compiled import needs_labels, require_compiled
 
+_OLD = {
+    "data": "it is called x, and the labels may go in as y",
+    "max_queue_size": "set it on the data: keras.utils.PyDataset(max_queue_size=…)",
+    "nb_epoch": "it is called epochs",
+    "use_multiprocessing": "set it on the data: keras.utils.PyDataset(use_multiprocessing=…)",
+    "workers": "set it on the data: keras.utils.PyDataset(workers=…)",
+}
+"""Former names of arguments, in Keras or here, and what to write now."""
+
 
 @dataclasses.dataclass
 class FitConfig(CompiledTaskConfig):
-    """What `fit` was given: a resumed run has to be given the same."""
+    """The arguments of `fit` in `config.yaml`; a resumed run must have the same."""
 
     shuffle: bool = True
     """Whether arrays are shuffled."""
@@ -53,7 +57,7 @@ def fit(
     y: Any = None,
     batch_size: int | None = None,
     epochs: int = 1,
-    verbose: Any = "auto",
+    verbose: Verbose = "auto",
     callbacks: Any = None,
     validation_split: float = 0.0,
     validation_data: Any = None,
@@ -87,16 +91,16 @@ def fit(
       y: Labels, where x is arrays without them.
       batch_size: Samples per step, for arrays and datasets of single samples. None for 32; for arrays with
         `steps_per_epoch`, for as many as divide them into those steps.
-      epochs: The epoch to train to; a resumed run does not start to count anew.
-      verbose: 0 prints nothing, 1 or "auto" progress, 2 a line per epoch.
+      epochs: The total number of epochs, also of a resumed run.
+      verbose: 0 prints nothing, 1, True or "auto" progress, 2 a line per epoch.
       callbacks: A Keras callback, or several.
       validation_split: The part of the arrays, the last before shuffling, to evaluate instead of training on it.
-      validation_data: What to evaluate at an epoch's end; in its place `validation_split` is not looked at.
-      shuffle: Whether arrays are shuffled, anew each epoch.
+      validation_data: What to evaluate at an epoch's end; `validation_split` is then ignored.
+      shuffle: Whether arrays are shuffled before each epoch.
       class_weight: Weight of each class in the loss.
       sample_weight: Weight of each sample in the loss, where x is arrays.
-      initial_epoch: The epoch that a run begins with; one that resumes goes on where it was.
-      steps_per_epoch: Steps of an epoch; needed where the data does not say how many batches it has.
+      initial_epoch: The first epoch of a new run; ignored by a run that resumes.
+      steps_per_epoch: Steps of an epoch; needed where the number of batches is not known from the data.
       validation_steps: Batches per evaluation; None for all.
       validation_batch_size: Samples per batch of an evaluation; None for `batch_size`.
       validation_freq: Evaluate every so many epochs; or a list of the epochs, the first of which is 1.
@@ -114,18 +118,18 @@ def fit(
       The History, as `model.fit` returns it; of a run that was resumed, that of all its epochs.
 
     Raises:
-      UsageError: The call cannot be carried out, or would resume a run that was trained otherwise.
+      UsageError: The request is invalid, or would resume a run that was trained differently.
       TrainingError: Training has failed; with `model_dir`, also where the weights are not finite at an epoch's end.
         The History so far is in the attribute `history` of this error, as of any other.
     """
     refuse_unknown(unknown, [name for name in inspect.signature(fit).parameters if name != "unknown"])
     require_compiled(model)
-    numbers = (batch_size, epochs, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size)
-    counts = Counts(*numbers, model.steps_per_execution or 1)
+    given = (batch_size, epochs, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size)
+    counts = Counts(*given, model.steps_per_execution or 1)
     counts = counts.limited(keras.config.max_epochs(), keras.config.max_steps_per_epoch())
     shuffle, weights, is_validated = shuffling(shuffle), class_weights(class_weight), validated_epochs(validation_freq)
     given_callbacks = accepted(callbacks, keeps=bool(model_dir))
-    inputs = len(getattr(model, "inputs", None) or ()) or None  # None where it does not say before it is built
+    inputs = len(getattr(model, "inputs", None) or ()) or None  # None where it is not known before the model is built
     data = training_data(x, y, sample_weight, inputs, needs_labels(model))
     if validation_data is None and validation_split:
         data, held_out = split(data, validation_split)
@@ -133,7 +137,7 @@ def fit(
         held_out = evaluation_data(validation_data, needs_labels(model, "test_step"))
     seed = None if seed is None else whole("seed", seed, least=0)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(log_output(verbosity(verbose)))
+        stack.enter_context(log_output(verbose))
         # A call that keeps nothing works in a directory that is removed afterwards.
         directory = Path(stack.enter_context(working_copy(model_dir) if model_dir else tempfile.TemporaryDirectory()))
         seed = choose_seed(directory) if seed is None else seed
@@ -176,6 +180,127 @@ def fit(
         )
 
 
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def refuse_unknown(given: Mapping[str, Any], known: list[str]) -> None:
+    """Refuses keywords that `fit` does not have.
+
+    Raises:
+      UsageError: There is one; names it, and what to write instead.
+    """
+    for name in given:
+        raise UsageError("fit() has no such argument", key=name, remedy=_OLD.get(name) or nearest(name, known))
+
+
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """Returns a whole number as Python's.
+
+    Raises:
+      UsageError: It is no whole number, or too small.
+    """
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        raise UsageError(f"expected a whole number, not a {type(value).__name__}", key=name, received=value)
+    if value < least:
+        raise UsageError(f"must be at least {least}", key=name, received=int(value))
+    return int(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """The arguments that are numbers; None where the data decides.
+
+    Raises:
+      UsageError: One of them is invalid; names it.
+    """
+
+    batch_size: int | None
+    epochs: int
+    initial_epoch: int
+    steps_per_epoch: int | None
+    validation_steps: int | None
+    validation_batch_size: int | None
+    steps_per_execution: int = 1
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, needed = getattr(self, field.name), field.name in ("epochs", "initial_epoch")
+            if value is not None or needed:
+                least = 0 if field.name == "initial_epoch" else 1
+                object.__setattr__(self, field.name, whole(field.name, value, least))
+
+    @property
+    def epoch_steps(self) -> int | None:
+        """Returns the steps of an epoch: Keras runs `steps_per_execution` of them at a time, the last ones too."""
+        return _rounded_up(self.steps_per_epoch, self.steps_per_execution)
+
+    @property
+    def evaluation_steps(self) -> int | None:
+        """Returns the same for an evaluation."""
+        return _rounded_up(self.validation_steps, self.steps_per_execution)
+
+    def limited(self, epochs: int | None, steps: int | None) -> "Counts":
+        """Returns the numbers within the limits of `keras.config.set_max_epochs` and `set_max_steps_per_epoch`."""
+        limits = {"epochs": epochs, "steps_per_epoch": steps, "validation_steps": steps}
+        lower = {
+            k: most for k, most in limits.items() if most and (getattr(self, k) is None or most < getattr(self, k))
+        }
+        for name, most in lower.items():
+            if name != "validation_steps":
+                warnings.warn(f"Limiting {name} to {most}", stacklevel=3)
+        return dataclasses.replace(self, **lower)
+
+    def size(self, samples: int | None) -> int:
+        """Returns the batch size as Keras chooses it; `samples` is the number of samples of arrays, else None."""
+        return self.batch_size or _divided(samples, self.steps_per_epoch)
+
+    def validation_size(self, samples: int | None) -> int:
+        """Returns the same for an evaluation."""
+        return self.validation_batch_size or self.batch_size or _divided(samples, self.validation_steps)
+
+
+def _rounded_up(steps: int | None, multiple: int) -> int | None:
+    return None if steps is None else -(-steps // multiple) * multiple
+
+
+def _divided(samples: int | None, steps: int | None) -> int:
+    return -(-samples // steps) if samples and steps else 32
+
+
+def shuffling(shuffle: Any) -> bool:
+    """Returns whether to shuffle.
+
+    Raises:
+      UsageError: It is not a bool.
+    """
+    if not isinstance(shuffle, bool):
+        raise UsageError("expected True or False", key="shuffle", received=shuffle)
+    return shuffle
+
+
+def class_weights(class_weight: Any) -> dict[int, float] | None:
+    """Returns the weights by class.
+
+    Raises:
+      UsageError: They are not numbers by the number of a class.
+    """
+    if class_weight is None:
+        return None
+    wanted = "expected a dict such as {0: 1.0, 1: 5.0}"
+    try:
+        weights = {int(label): float(weight) for label, weight in class_weight.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise UsageError(wanted, key="class_weight", received=class_weight) from None
+    if not weights or min(weights) < 0:
+        raise UsageError(f"{wanted}, with classes from 0 on", key="class_weight", received=class_weight)
+    if not all(map(math.isfinite, weights.values())):
+        raise UsageError(f"{wanted}, with finite weights", key="class_weight", received=class_weight)
+    return weights
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
 def _data_config(batch_size: int, training: bool) -> DataConfig:
     return DataConfig(global_batch_size=batch_size, is_training=training, drop_remainder=False)
 
@@ -195,7 +320,7 @@ def _train_stream(
 
 
 def _validation_stream(data: Any, counts: Counts, size: int, seed: int, is_validated: Callable[[int], bool]) -> Stream:
-    """Returns the batches to evaluate; each evaluation of a generator reads on where the one before has ended.
+    """Returns the batches to evaluate; each evaluation of a generator continues where the one before has ended.
 
     Raises:
       UsageError: The data has no end, or the first of several evaluations would read all of it.
@@ -221,11 +346,11 @@ def _validation_stream(data: Any, counts: Counts, size: int, seed: int, is_valid
 
 
 def _counted(stream: Stream, data: Any, steps: int | None) -> tuple[Stream, int | None]:
-    """Returns the stream, whose first pass counts its batches if nobody knows how many there are, and its epochs.
+    """Returns the stream and the batches per epoch; if their number is unknown, the first pass counts them.
 
     Args:
       stream: The training stream.
-      data: What it reads; a PyTorch DataLoader knows how many batches it has.
+      data: The source of the stream; a PyTorch DataLoader knows its number of batches.
       steps: `steps_per_epoch`.
 
     Raises:
@@ -247,14 +372,14 @@ def _counted(stream: Stream, data: Any, steps: int | None) -> tuple[Stream, int 
 
 
 class _CountedSeed(int):
-    """What was given to `keras.utils.set_random_seed`, with what has happened since; seeding again replaces it."""
+    """Marks a seed of `keras.utils.set_random_seed` that `fit` has seen; seeding again replaces it."""
 
 
 _last: dict[str, Any] = {"state": "", "calls": 0}
 
 
 def choose_seed(directory: Path | None) -> int:
-    """Returns the seed of the run in a directory; for a new run, and without a directory, another one at each call.
+    """Returns the seed of the run in a directory; for a new run, and without a directory, a different one per call.
 
     It follows from the global random generators and from the number of calls since they were seeded, so that
     `keras.utils.set_random_seed` makes a program repeatable; no number is drawn from them.

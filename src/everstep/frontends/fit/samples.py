@@ -1,7 +1,7 @@
 """What `model.fit` takes as x, y and sample_weight, as one source of data.
 
-Arrays come apart or as a tuple, `(x, y)` or `(x, y, sample_weight)`. Each may be nested, for a model of several inputs
-or outputs. Anything else, such as a dataset, brings labels and weights with it.
+Arrays are separate or in a tuple, `(x, y)` or `(x, y, sample_weight)`. Each may be nested, for a model with several
+inputs or outputs. Anything else, such as a dataset, contains labels and weights.
 """
 
 import math
@@ -20,17 +20,17 @@ _APART = "validation data goes in as validation_data=(x_test, y_test)"
 
 
 def training_data(x: Any, y: Any, sample_weight: Any, inputs: int | None = None, needs_labels: bool = False) -> Any:
-    """Returns what a stream is made of.
+    """Returns one source of data for a stream.
 
     Args:
       x: Inputs as arrays, or a tuple with labels and weights, or another source.
       y: Labels, where x is inputs alone.
       sample_weight: The weight of each sample in the loss.
-      inputs: How many the model has, where that is known.
-      needs_labels: Whether its loss compares with labels.
+      inputs: How many inputs the model has; None if unknown.
+      needs_labels: Whether the model's loss compares with labels.
 
     Raises:
-      UsageError: There is nothing, or it does not go together.
+      UsageError: There is no data, or its parts do not fit together.
     """
     if x is None:
         raise UsageError("nothing to train on", key="x", remedy="pass arrays, as fit(model, x, y), or a dataset")
@@ -63,17 +63,17 @@ def evaluation_data(data: Any, needs_labels: bool = False) -> Any:
 
 
 def split(source: Any, fraction: Any) -> tuple[Any, Any]:
-    """Takes the last part of arrays off for the evaluation.
+    """Splits off the last part of arrays for the evaluation.
 
     Args:
       source: What `training_data` returned.
-      fraction: How much of it.
+      fraction: The share that is split off.
 
     Returns:
-      What is trained on, and what is evaluated.
+      The training data, and the validation data.
 
     Raises:
-      UsageError: The fraction is no fraction, one part would be empty, or the data is no arrays.
+      UsageError: The fraction is invalid, a part would be empty, or the data is no arrays.
     """
     if not isinstance(fraction, int | float | np.floating) or not 0 <= fraction < 1:
         raise UsageError("expected a number from 0 up to, not including, 1", key="validation_split", received=fraction)
@@ -82,7 +82,7 @@ def split(source: Any, fraction: Any) -> tuple[Any, Any]:
             f"only arrays can be split, and x is a {type(source).__name__}",
             key="validation_split",
             received=fraction,
-            remedy="take the validation data off it, and pass that as validation_data",
+            remedy="pass validation_data",
         )
     count = samples_in(source) or 0
     at = math.floor(count * (1.0 - float(fraction)))
@@ -96,7 +96,7 @@ def samples_in(source: Any) -> int | None:
     """Returns how many samples arrays have; None for other sources.
 
     Raises:
-      UsageError: The arrays do not agree on it, or are none that can be read.
+      UsageError: The arrays have different numbers of samples, or cannot be read.
     """
     if not is_arrays(source):
         return None
@@ -107,23 +107,23 @@ def samples_in(source: Any) -> int | None:
 
 
 def _require_alone(x: Any, y: Any, sample_weight: Any) -> None:
-    """Refuses labels and weights beside a source that has its own."""
+    """Refuses labels and weights for a source that has its own."""
     for name, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
             if isinstance(x, list):
-                raise UsageError("a list of Python numbers or lists is no data", key="x", remedy="pass np.array(x)")
+                raise UsageError("lists of Python numbers are not supported", key="x", remedy="pass np.array(x)")
             raise UsageError(
-                f"x is a {type(x).__name__}, which has to bring it",
+                f"x is a {type(x).__name__}, which has to contain it",
                 key=name,
                 remedy=f"yield (x, y, weight){f'; {_APART}' if name == 'y' else ''}",
             )
 
 
 def _require_labels(x: Any, y: Any, inputs: int | None) -> None:
-    """Refuses what is no labels: above all validation data in their place."""
+    """Refuses values that are no labels, such as validation data in their place."""
     if not is_arrays(y):
         if isinstance(y, list):
-            raise UsageError("a list of Python numbers or lists is no data", key="y", remedy="pass np.array(y)")
+            raise UsageError("lists of Python numbers are not supported", key="y", remedy="pass np.array(y)")
         raise UsageError(f"expected arrays, not a {type(y).__name__}", key="y", remedy=_APART)
     pairs = isinstance(x, tuple) and isinstance(y, tuple)
     if pairs and (inputs == 1 or len(x[0]) != len(y[0])):
@@ -140,7 +140,7 @@ def _unpacked(data: tuple[Any, ...], sample_weight: Any) -> tuple[Any, ...]:
 
 def _unlabelled(x: Any, sample_weight: Any, needs_labels: bool) -> Any:
     if sample_weight is not None:
-        raise UsageError("there are no labels, y, whose loss could be weighted", key="sample_weight")
+        raise UsageError("there are no labels, y, to weight", key="sample_weight")
     if needs_labels:
         raise UsageError(
             "missing, and the model's loss needs it",
@@ -168,12 +168,12 @@ def _named_leaves(data: tuple[Any, ...]) -> dict[str, list[Any]]:
 
 
 def _checkable(leaf: Any) -> Any:
-    """Returns what is looked at of an array: of a sparse or ragged one, nothing."""
+    """Returns the part of an array that is checked: nothing of a sparse or ragged one."""
     return np.zeros(1) if isinstance(leaf, Rows) or is_sparse_or_ragged(leaf) else leaf
 
 
 def _as_keras(leaf: Any) -> Any:
-    """Returns a pandas Series as a table of one column, as Keras reads it; others as they are.
+    """Returns a pandas Series as a table of one column, as Keras reads it; anything else unchanged.
 
     Raises:
       UsageError: A table has columns of numbers and of text, or of Python objects.
@@ -208,7 +208,10 @@ def _of_each_output(y: Any, weight: Any) -> Any:
         if math.prod(np.shape(weight)[1:]) != 1:
             shape = list(np.shape(weight))
             raise UsageError(
-                f"its shape is {shape}, for several outputs", key="sample_weight", remedy="pass one array for each"
+                "expected one weight per sample, for several outputs",
+                key="sample_weight",
+                received=f"shape {shape}",
+                remedy="pass one array for each output",
             )
         return nest.map_leaves(lambda _: weight, y)
     if nest.structure(y) != nest.structure(weight):

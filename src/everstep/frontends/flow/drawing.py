@@ -49,14 +49,14 @@ def _panel(axes: Any, curves: Mapping[str, Sequence[float]], label: str) -> None
 
 
 class NotebookPlot:
-    """Shows curves below the cell that runs, the same picture anew after each epoch; elsewhere nothing."""
+    """Shows curves below the running cell, updated after each epoch; does nothing outside a notebook."""
 
     def __init__(self) -> None:
         self._display = _display()
         self._handle: Any = None
 
     @property
-    def is_seen(self) -> bool:
+    def is_shown(self) -> bool:
         """Whether this process is a notebook's kernel."""
         return self._display is not None
 

@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from everstep import redaction
-from everstep.errors import UsageError
+from everstep.errors import Problem, UsageError
 from everstep.frontends.flow.project import FlowProject
 from everstep.frontends.flow.running import run_flow
 from everstep.frontends.flow.settings import parameter_like
 from everstep.run.ending import exit_code, without_option
 from everstep.run.signals import Interrupted
 
-NO_MULTIRUN = (
-    "-m: a sweep over several values (key=1,2) is not offered yet: call it once per value, as in "
-    "`for n in 1 2; do everstep flow TASK TASK.key=$n; done`; each has a run directory of its own"
+NO_MULTIRUN = Problem(
+    "-m",
+    "a sweep over several values (key=1,2) is not offered yet",
+    remedy="call it once per value, as in `for n in 1 2; do everstep flow TASK TASK.key=$n; done`; each has a run "
+    "directory of its own",
 )
 """The error for Hydra's multirun."""
 
@@ -28,12 +30,12 @@ def main(arguments: Sequence[str] | None = None, default: str | None = None) -> 
         if __name__ == "__main__":
             main()
 
-    0 is done, 1 failed, 2 bad input, 130 and 143 interrupted after saving; as `everstep flow` has them. The project is
-    that of the program's file, wherever it is called from.
+    The exit codes are those of `everstep flow`: 0 done, 1 failed, 2 bad input, 130 and 143 interrupted after saving.
+    The project is that of the program's file, whatever the working directory.
 
     Args:
       arguments: The words of the command line; by default this process's.
-      default: The task that runs where none is named.
+      default: The task to run if none is named.
     """
     sys.exit(_exit_code(sys.argv[1:] if arguments is None else arguments, default))
 
@@ -54,7 +56,7 @@ def _run(options: Any, default: str | None) -> None:
     name = options.task or default
     if name is None:
         names = ", ".join(sorted(project.tasks())) or "none"
-        raise UsageError("no task is named", remedy=f"--task NAME; tasks: {names}")
+        raise UsageError("missing", key="--task", remedy=f"name a task: {names}")
     settings = {"model_dir": options.model_dir, "new": options.new, "backend": options.backend}
     done = run_flow(name, options.overrides, project, allow_change=options.allow_change, **settings)
     rows = [*((metric, f"{value:.6g}") for metric, value in done.metrics.items()), ("run", str(done.directory))]
@@ -65,7 +67,7 @@ def _run(options: Any, default: str | None) -> None:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}{_meant(message)} (see: --help)")
+        raise UsageError(message, remedy=f"{_meant(message)}see --help")
 
 
 def _meant(message: str) -> str:
@@ -73,7 +75,7 @@ def _meant(message: str) -> str:
     options = re.findall(r"(?<!\S)--([\w-]+)", message)
     meant = [parameter_like(option.replace("-", "_")) for option in options]
     written = " or ".join(f"TASK.{name}=…" for name in meant if name)
-    return f"; a value is written without dashes: {written}" if written else ""
+    return f"a value is written without dashes: {written}; " if written else ""
 
 
 def _parsed(words: Sequence[str]) -> Any:
@@ -87,7 +89,7 @@ def _parsed(words: Sequence[str]) -> Any:
     parser.add_argument("--backend", metavar="NAME", help="tensorflow, jax or torch; by default $KERAS_BACKEND")
     parser.add_argument("--project", metavar="DIR", help="the project; by default that of this file")
     parser.add_argument("--model-dir", metavar="DIR", help="the run directory")
-    parser.add_argument("--new", action="store_true", help="start anew although there is a run that did not end")
+    parser.add_argument("--new", action="store_true", help="start a new run although one did not end")
     parser.add_argument(
         "--allow-change", metavar="KEY", action="append", default=[], help="resume although this key has changed"
     )

@@ -31,7 +31,7 @@ class FlowProject:
 
     Attributes:
       root: Its folder, absolute.
-      name: What `pyproject.toml` calls it.
+      name: The name in `pyproject.toml`.
     """
 
     def __init__(self, root: storage.PathLike) -> None:
@@ -46,7 +46,7 @@ class FlowProject:
           start: The folder; by default the current one.
 
         Raises:
-          UsageError: There is none.
+          UsageError: There is no project.
         """
         here = (Path.cwd() if start is None else Path(start).expanduser()).resolve()
         for folder in (here, *here.parents):
@@ -59,11 +59,13 @@ class FlowProject:
         """Imports the project's `train.py`, under the project's own name; installed or not.
 
         Raises:
-          UsageError: There is none, or it cannot be imported; names file and line.
+          UsageError: It does not exist, or cannot be imported; names file and line.
         """
         train = self.root / "train.py"
         if not train.is_file():
-            raise UsageError(f"there is no {str(train)!r}", remedy="write, or import, the tasks of the project there")
+            raise UsageError(
+                "does not exist", key="train.py", received=str(train), remedy="define or import the tasks there"
+            )
         try:
             self._import()
         except (UsageError, KeyboardInterrupt):
@@ -77,7 +79,7 @@ class FlowProject:
         return importlib.import_module("train" if self.package is None else f"{self.package}.train")
 
     def make_importable(self) -> None:
-        """Lets Python import the project's code from its folder, installed or not."""
+        """Makes the project's code importable from its folder, installed or not."""
         package = self.package
         if package is None:
             sys.path.insert(0, str(self.root))
@@ -90,7 +92,7 @@ class FlowProject:
 
     @property
     def package(self) -> str | None:
-        """The package that the project's folder is; None where it is none."""
+        """The name of the package in the project's folder; None where the folder is no package."""
         name = self.name.replace("-", "_").replace(".", "_")
         return name if (self.root / "__init__.py").is_file() and name.isidentifier() else None
 
@@ -106,14 +108,16 @@ class FlowProject:
         """Returns the task of a name.
 
         Raises:
-          UsageError: There is none, with the list of those there are; or it lacks a step.
+          UsageError: There is no such task, with a list of all; or it lacks a step.
         """
         known = self.tasks()
         if name not in known:
             listed = ", ".join(sorted(name for name, cls in known.items() if not inspect.isabstract(cls))) or "none"
             near = nearest(name, known)
             near = f"{near} " if near.startswith("did you mean") else ""
-            raise UsageError(f"there is no task {name!r} in {self.root}", remedy=f"{near}tasks: {listed}")
+            raise UsageError(
+                f"there is no such task in {self.root}", key="task", received=name, remedy=f"{near}tasks: {listed}"
+            )
         return require_steps(known[name])
 
     def _holds(self, file: str) -> bool:
@@ -129,15 +133,15 @@ def require_steps(cls: type[FlowTask]) -> type[FlowTask]:
     """Returns a task's class, if it has every step.
 
     Raises:
-      UsageError: Names the steps it lacks.
+      UsageError: Names the missing steps.
     """
     lacking = sorted(getattr(cls, "__abstractmethods__", ()))
     if cls.run is FlowTask.run and cls.build_model is FlowTask.build_model:
         lacking.append("build_model")
     if lacking:
         steps = " and ".join(f"{name}()" for name in lacking)
-        remedy = f"write it in the class, in {_file(cls) or 'its cell'}"
-        raise UsageError(f"the task {cls.__name__!r} lacks {steps}", remedy=remedy)
+        remedy = f"define it in the class, in {_file(cls) or 'its cell'}"
+        raise UsageError(f"lacks {steps}", key="task", received=cls.__name__, remedy=remedy)
     return cls
 
 

@@ -11,9 +11,12 @@ from everstep.checkpoint.remote.urls import is_url
 from everstep.engine import backend as backends
 from everstep.errors import UsageError
 from everstep.frontends.flow.project import FlowProject, require_steps
-from everstep.frontends.flow.recording import FlowContext, UsedCatalog, tracking_uri
+from everstep.frontends.flow.recording import ENVIRONMENT, FlowContext, UsedCatalog
 from everstep.frontends.flow.settings import FlowSettings, compose
 from everstep.frontends.flow.task import FlowTask, chain_of
+from everstep.frontends.layouts import FLOW
+from everstep.frontends.mlflow import tracking_uri
+from everstep.frontends.verbosity import Verbose, log_output, verbosity
 from everstep.run.record import OWN_FILES, Status, read, refuse_foreign
 from everstep.run.signals import Interrupted
 
@@ -27,7 +30,7 @@ def create_task(
     new: bool = False,
     backend: str | None = None,
     allow_change: Sequence[str] = (),
-    verbose: bool = True,
+    verbose: Verbose = True,
 ) -> Any:
     """Returns a task with its parameters and its catalog, ready for `run()`, or for one step after the other.
 
@@ -40,13 +43,13 @@ def create_task(
       overrides: Values that win over all files.
       project: The project, or a folder in it; by default the nearest from the current folder upwards.
       model_dir: The run directory; by default `runs/<Task>-<digest of the configuration>` in the project.
-      new: Whether to start anew although there is a run that did not end.
+      new: Whether to start a new run although one did not end.
       backend: The Keras backend; by default `KERAS_BACKEND`, else TensorFlow if it is installed.
       allow_change: Keys that a resumed run may change although they alter what it computes.
-      verbose: Whether to print progress.
+      verbose: 0 or False prints nothing, 1, True or "auto" progress, 2 a line per epoch.
 
     Raises:
-      UsageError: There is no such project or task; or everything wrong in its configuration.
+      UsageError: There is no such project or task; or all problems in its configuration.
     """
     home = project if isinstance(project, FlowProject) else FlowProject.find(project)
     name = backends.select(backend, "--backend")
@@ -56,12 +59,13 @@ def create_task(
         home.root / "config", chain, list(dict.fromkeys([*home.tasks(), *chain[:-1]])), overrides, home.name
     )
     redaction.learn(settings.as_dict())
-    tracking_uri(home.root)  # one that cannot be used is an error before anything is done
+    with log_output(verbose):
+        tracking_uri(home.root)  # one that cannot be used is an error before anything is done
     catalog = settings.open_catalog(home.root)
     made = cls.__new__(cls)
     directory = _directory(home.root, settings, name, new) if model_dir is None else _named(model_dir)
     made._context = FlowContext(
-        settings, UsedCatalog(catalog), home.root, directory, name, tuple(allow_change), verbose
+        settings, UsedCatalog(catalog), home.root, directory, name, tuple(allow_change), verbosity(verbose)
     )
     made.__init__()  # type: ignore[misc]
     return made
@@ -78,13 +82,13 @@ def _class(task: str | type[FlowTask], project: FlowProject) -> type[FlowTask]:
 
 
 def run_flow(task: str | type[FlowTask], overrides: Sequence[str] = (), project: Any = None, **settings: Any) -> Any:
-    """Makes a task as `create_task` does, and runs it; returns it, with `metrics`, `history`, `model`, `directory`.
+    """Creates a task as `create_task` does, and runs it; returns it, with `metrics`, `history`, `model`, `directory`.
 
         done = run_flow("Mnist_B", ["Mnist_B.epoch=1"])
         done.metrics["test acc"]
 
     Raises:
-      UsageError: The request cannot be carried out; nothing was left behind.
+      UsageError: The request is invalid; nothing is left behind.
       TrainingError: The run started and failed.
     """
     made = create_task(task, overrides, project, **settings)
@@ -93,11 +97,11 @@ def run_flow(task: str | type[FlowTask], overrides: Sequence[str] = (), project:
 
 
 def execute(task: FlowTask) -> None:
-    """Runs a task that `create_task` made; prints what it is first."""
+    """Runs a task that `create_task` returned; prints its settings first."""
     context = task._opened()
     if context.verbose:
-        _say(context)
-    with _recorded(task, context):
+        _print_settings(context)
+    with log_output(context.verbose), _recorded(task, context):
         result = task.run()
         task.metrics = task.metrics or (result if isinstance(result, dict) else {})
 
@@ -112,7 +116,7 @@ def _recorded(task: FlowTask, context: FlowContext) -> Iterator[None]:
             task.directory = context.directory
             context.end_record("finished", "done")
     except BaseException as error:
-        # What fails before there is a run, as data that cannot be prepared, is recorded, unless it only has to be said.
+        # A failure before the run has begun, such as in preparing data, is recorded, unless it is an invalid request.
         if own if context.tracking is not None else not isinstance(error, UsageError):
             context.end_record(*_ending(error))
         context.close()
@@ -131,7 +135,7 @@ def _named(model_dir: storage.PathLike) -> Path:
     if is_url(model_dir) or not str(model_dir):
         raise UsageError("expected a folder of this machine", key="--model-dir", received=str(model_dir))
     directory = Path(model_dir).expanduser().absolute()
-    refuse_foreign(directory, (*OWN_FILES, "flow.yaml", "environment.json", "training.png", "model.keras"))
+    refuse_foreign(directory, (*OWN_FILES, FLOW.settings, ENVIRONMENT, "training.png", "model.keras"))
     return directory
 
 
@@ -151,7 +155,7 @@ def _is_complete(directory: Path) -> bool:
     return bool(read(directory).get("flow", {}).get("complete"))
 
 
-def _say(context: FlowContext) -> None:
+def _print_settings(context: FlowContext) -> None:
     """Prints the chain, the parameters and where the run is."""
     settings = context.settings
     print(settings.shown_chain, file=sys.stderr)

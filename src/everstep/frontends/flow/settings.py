@@ -1,4 +1,4 @@
-"""What a flow runs with: the files of the config directory and the overrides, resolved for one task.
+"""The configuration of a flow: the files of the config directory and the overrides, resolved for one task.
 
 A task's block in `parameters.yaml` is merged over those of the classes it inherits from, each with its base file, its
 local file and the overrides that name it. References, `${Mnist_A.epoch}` or `${.epoch}` for one in the same block, are
@@ -104,7 +104,7 @@ class FlowSettings:
         """Returns the catalog of a project.
 
         Raises:
-          UsageError: Everything wrong in its entries, each with its key, its file and line.
+          UsageError: All problems in its entries, each with its key, its file and line.
         """
         return Catalog(entries.parse(self.catalog, self.catalog_layers), root)
 
@@ -132,7 +132,7 @@ class FlowSettings:
 def compose(
     config: Path, chain: Sequence[str], tasks: Iterable[str], overrides: Iterable[str] = (), experiment: str = ""
 ) -> FlowSettings:
-    """Returns what a task runs with.
+    """Returns the configuration of a task.
 
     Args:
       config: The config directory.
@@ -143,7 +143,7 @@ def compose(
       experiment: The experiment on MLflow where no file names one.
 
     Raises:
-      UsageError: A file cannot be read; or everything wrong in the values, each with its key, its file and line.
+      UsageError: A file cannot be read; or all problems in the values, each with its key, its file and line.
     """
     task, tasks = chain[0], list(tasks)
     _refuse_other_files(config / "local")
@@ -181,7 +181,7 @@ def compose(
 
 
 def parameter_like(name: str) -> str:
-    """Returns the parameter of the default `run` that a name is, or nearly is; empty where there is none."""
+    """Returns the parameter of the default `run` that a name resembles; empty for none."""
     return next(iter(difflib.get_close_matches(name, PARAMETERS, n=1, cutoff=0.85)), "")
 
 

@@ -13,12 +13,12 @@ from everstep.task.optim.config import OptimizationConfig
 
 @dataclasses.dataclass
 class DataSet:
-    """What `preprocessing_train` leaves for the default `run`: arrays, or datasets that bring their labels.
+    """The data that `preprocessing_train` prepares for the default `run`: arrays, or datasets with their labels.
 
     Attributes:
       train_data: Inputs to train on; or a `tf.data.Dataset`, a generator function, a Stream with inputs and labels.
       train_label: Their labels; None where `train_data` has them.
-      test_data: Inputs that the trained model is measured on, once.
+      test_data: Inputs on which the trained model is evaluated, once.
       test_label: Their labels.
       validation_data: Inputs for the evaluation at each epoch's end; None: `validation_split` of the training data.
       validation_label: Their labels.
@@ -48,14 +48,14 @@ class FlowTask(abc.ABC):
         class Mnist_B(Mnist_A):
             '''The same with the values of the block Mnist_B in parameters.yaml, over those of Mnist_A.'''
 
-    `everstep flow Mnist_B` makes one and runs it; in a notebook `everstep.flow.create_task("Mnist_B")` makes one.
-    Everything below is there before `__init__` is called.
+    `everstep flow Mnist_B` creates one and runs it; in a notebook, `everstep.flow.create_task("Mnist_B")` creates one.
+    Configuration and catalog can be used in `__init__`.
 
     Attributes:
       dataset: Set it in `preprocessing_train`, or return it: a `DataSet`, or anything with its attributes.
       model: The model, once it is built.
-      history: The epochs, under Keras's names, once there are some: `{"loss": [0.3, 0.1], …}`.
-      metrics: What the run came to: `test loss`, `test acc`.
+      history: The metrics of the epochs, under Keras's names: `{"loss": [0.3, 0.1], …}`.
+      metrics: The results of the run: `test loss`, `test acc`.
       directory: The run directory, once the run has begun.
     """
 
@@ -68,14 +68,14 @@ class FlowTask(abc.ABC):
     _context: Any = None
     _used_optimizer = False
 
-    # -- what there is ---------------------------------------------------------------------------------------------
+    # -- configuration and data ------------------------------------------------------------------------------------
 
     @property
     def settings(self) -> FlowSettings:
         """The resolved configuration.
 
         Raises:
-          UsageError: Nobody opened the task.
+          UsageError: The task was not created by `create_task`.
         """
         return self._opened().settings
 
@@ -97,7 +97,7 @@ class FlowTask(abc.ABC):
 
     @property
     def optimizer_config(self) -> OptimizationConfig:
-        """What `optimizer.yaml` says."""
+        """The content of `optimizer.yaml`."""
         return self._opened().settings.optimizer
 
     def _opened(self) -> Any:
@@ -111,7 +111,7 @@ class FlowTask(abc.ABC):
 
     @abc.abstractmethod
     def fetch_data(self) -> Any:
-        """Gets the data: loads it from the catalog, and keeps it on `self`."""
+        """Loads the data from the catalog, and keeps it on `self`."""
 
     @abc.abstractmethod
     def preprocessing_train(self) -> Any:
@@ -120,8 +120,8 @@ class FlowTask(abc.ABC):
     def run(self) -> Mapping[str, float]:
         """Fetches, prepares, builds, trains, evaluates, saves and logs; returns the final metrics.
 
-        An interrupted run resumes where it was. Override it to do something else altogether; what
-        `log_metrics` and `log_file` are given is then kept with the run.
+        An interrupted run resumes. Override it for a different run; `log_metrics` and `log_file` then keep numbers and
+        files with it.
         """
         self.fetch_data()
         prepared = self.preprocessing_train()
@@ -133,8 +133,10 @@ class FlowTask(abc.ABC):
     # -- hooks -------------------------------------------------------------------------------------------------------
 
     def build_model(self) -> Any:
-        """Returns the Keras model; not compiled, unless you want it compiled otherwise than `compile_model` does."""
-        raise UsageError(f"the task {type(self).__name__!r} lacks build_model()", remedy="write it in the class")
+        """Returns the Keras model; compiled only if `compile_model` does not fit."""
+        raise UsageError(
+            "has no build_model()", key="task", received=type(self).__name__, remedy="define it in the class"
+        )
 
     def compile_model(self, model: Any) -> None:
         """Compiles a model that `build_model` left uncompiled, with the parameters `loss` and `metrics`."""
@@ -160,7 +162,7 @@ class FlowTask(abc.ABC):
         """
         return model
 
-    # -- for a run of one's own --------------------------------------------------------------------------------------
+    # -- for a custom run --------------------------------------------------------------------------------------------
 
     def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
         """Keeps numbers with the run, at once."""
@@ -172,5 +174,5 @@ class FlowTask(abc.ABC):
 
 
 def chain_of(cls: type) -> list[type[FlowTask]]:
-    """Returns a task's class and those it inherits from, `FlowTask` last, in the order in which Python asks them."""
+    """Returns a task's class and those it inherits from, `FlowTask` last, in Python's method resolution order."""
     return [base for base in cls.__mro__ if issubclass(base, FlowTask)]

@@ -3,9 +3,7 @@
 import contextlib
 import dataclasses
 import logging
-import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import keras
@@ -22,7 +20,7 @@ from everstep.export.keras_file import export_keras
 from everstep.export.model_export import evaluated_weights, sample_inputs
 from everstep.frontends.compiled import CompiledTaskConfig, Listener, RunPlan, train_compiled
 from everstep.frontends.flow.drawing import NotebookPlot, draw
-from everstep.frontends.flow.recording import FlowContext
+from everstep.frontends.flow.recording import FlowContext, copy_file
 from everstep.frontends.flow.settings import FlowSettings
 from everstep.run.record import Run, read
 from everstep.task.compiled import require_compiled
@@ -54,7 +52,7 @@ def train(task: Any) -> Mapping[str, float]:
       task: A `FlowTask` whose data is prepared.
 
     Raises:
-      UsageError: The request cannot be carried out, or would resume a run that was trained otherwise.
+      UsageError: The request is invalid, or would resume a run that was trained differently.
       TrainingError: The run started and failed.
     """
     context: FlowContext = task._opened()
@@ -69,7 +67,7 @@ def train(task: Any) -> Mapping[str, float]:
         validation = None if splits.validation is None else _stream(splits.validation, params, training=False)
         steps = stream.batches_per_epoch
         if not steps:
-            raise UsageError("does not say how many batches an epoch has", key=f"{who}.dataset.train_data")
+            raise UsageError("has no known number of batches per epoch", key=f"{who}.dataset.train_data")
 
         def at_end(run: Run) -> None:
             task.history = {name: list(values) for name, values in model.history.history.items()}
@@ -122,7 +120,7 @@ class FlowWatcher(Listener):
             self._context.tracking.log(epoch, numbers)
         for name, value in numbers.items():
             self._curves.setdefault(name, []).append(value)
-        if self._plot.is_seen:
+        if self._plot.is_shown:
             self._plot.show(draw(self._curves, self._context.settings.task))
 
     def on_train_end(self, failed: bool) -> None:
@@ -140,7 +138,7 @@ class FlowWatcher(Listener):
 
 
 def _build_model(task: Any, settings: FlowSettings) -> keras.Model:
-    """Returns the compiled model; its initial weights depend on the seed alone, not on what was drawn before."""
+    """Returns the compiled model; its initial weights depend on the seed alone."""
     backend.prepare(task.params.seed)
     hook = f"{type(task).__name__}.build_model()"
     model = _keras_model(task.build_model(), hook)
@@ -186,7 +184,7 @@ def _config(settings: FlowSettings) -> FlowConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """Each is `(inputs, labels)`, or data that brings its own labels; validation and test may be None."""
+    """Each is `(inputs, labels)`, or data with labels of its own; validation and test may be None."""
 
     train: Any
     validation: Any
@@ -194,7 +192,7 @@ class Splits:
 
 
 def split_data(dataset: Any, params: Any, who: str) -> Splits:
-    """Returns what `preprocessing_train` left, in splits.
+    """Returns the prepared data in splits.
 
     Args:
       dataset: A `DataSet`, or anything with its attributes.
@@ -243,23 +241,28 @@ def _finish(task: Any, context: FlowContext, splits: Splits, serving: keras.Mode
       context: The flow.
       splits: Its data.
       serving: The model to save, which shares its layers with the task's.
-      run: Its record, which the run writes when it ends: nobody else may write it before.
+      run: The record of the run, which is written when the run ends, and not before.
     """
     model, directory, name = task.model, context.directory, context.settings.task
     with evaluated_weights(model.optimizer):
-        metrics = _test(model, splits.test, task.params.batch_size)
+        metrics = {}
+        if splits.test is None:
+            logger.warning("there is no test data, so the model is not tested: set test_data in the DataSet")
+        else:
+            tested = _test(model, splits.test, task.params.batch_size)
+            metrics = context.names().named({"test": {"model.evaluate": tested}})
         inputs = splits.train[0] if serving is model and isinstance(splits.train, tuple) else None
         export_keras(serving, directory / "model.keras", sample_inputs(serving, inputs))
-    _copy(directory / "model.keras", context.root / "data" / "model" / f"{name}.keras")
+    copy_file(directory / "model.keras", context.root / "data" / "model" / f"{name}.keras")
     files = [directory / "model.keras"]
     if png := draw(task.history, context.settings.shown_chain):
         files.append(directory / "training.png")
         storage.write_bytes(files[-1], png)
-        _copy(files[-1], context.root / "data" / "report" / f"{name}-training.png")
+        copy_file(files[-1], context.root / "data" / "report" / f"{name}-training.png")
     else:
         logger.warning("matplotlib is not installed, so there is no training.png: pip install matplotlib")
     tracking = context.begin(run.id, model.name)
-    tracking.start(model.name)
+    tracking.start()
     tracking.log(max(task.params.epoch - 1, 0), metrics)
     tracking.files(files)
     run.record["metrics"] = {**run.record["metrics"], "test": dict(metrics)}
@@ -268,16 +271,7 @@ def _finish(task: Any, context: FlowContext, splits: Splits, serving: keras.Mode
 
 
 def _test(model: keras.Model, test: Any, batch_size: int) -> dict[str, float]:
-    """Returns the metrics on the test data as MLflow names them: `test acc` for the accuracy, else `test <name>`."""
-    if test is None:
-        logger.warning("there is no test data, so the model is not tested: set test_data in the DataSet")
-        return {}
+    """Returns the model's own metrics on the test data, under Keras's names."""
     inputs = {"x": test[0], "y": test[1], "batch_size": batch_size} if isinstance(test, tuple) else {"x": test}
     logs = model.evaluate(**inputs, verbose=0, return_dict=True)
-    return {"test acc" if name == "accuracy" else f"test {name}": float(value) for name, value in logs.items()}
-
-
-def _copy(path: Path, target: Path) -> None:
-    storage.prepare_directory(target.parent)
-    with storage.atomic_path(target) as temporary:
-        shutil.copyfile(path, temporary)
+    return {name: float(value) for name, value in logs.items()}

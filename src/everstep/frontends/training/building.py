@@ -1,4 +1,4 @@
-"""The model of a job: built, given its class, compiled, on the device that was asked for; and its input size."""
+"""The model of a job: built, converted to its class and compiled on the requested device; and its input size."""
 
 import contextlib
 import inspect
@@ -15,11 +15,11 @@ from everstep.errors import Problem, UsageError, kind_of, plain_text
 logger = logging.getLogger(__name__)
 
 FALLBACK = "EVERSTEP_DEVICE_FALLBACK"
-"""Set to `cpu`, a job that asks for a TPU trains without one where there is none."""
+"""Set to `cpu`, a job with `use_tpu` trains on the CPU where there is no TPU."""
 
 _ADDRESSES = ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
 _BY_OUTPUT = ("accuracy", "acc", "crossentropy", "ce")
-"""Names that Keras makes a metric of when it sees what the model returns."""
+"""Names that Keras resolves to a metric when it sees the outputs of the model."""
 
 Size = int | tuple[int, int]
 
@@ -28,7 +28,7 @@ def check_function(build: Any) -> None:
     """Refuses a `build_model_func` that cannot be called without arguments.
 
     Raises:
-      UsageError: It is no function, or needs arguments.
+      UsageError: It is not callable, or needs arguments.
     """
     if not callable(build) or isinstance(build, keras.Model):
         raise UsageError("expected a function without arguments", key="build_model_func", received=build)
@@ -36,11 +36,11 @@ def check_function(build: Any) -> None:
         inspect.signature(build).bind()
     except TypeError as error:
         raise UsageError(
-            f"it is called without arguments, which does not fit: {error}",
+            f"cannot be called without arguments: {error}",
             key="build_model_func",
             remedy="bind them, as in functools.partial(build_model, num_classes=10)",
         ) from None
-    except ValueError:  # a function in another language says nothing of its parameters
+    except ValueError:  # a function in another language does not show its parameters
         return
 
 
@@ -49,13 +49,13 @@ def build_model(build: Callable[[], Any], custom_class: Any, optimizer: Any, los
 
     Args:
       build: Builds the model, not compiled.
-      custom_class: The class whose steps train it, `custom_model_class`; None for its own.
+      custom_class: `custom_model_class`, whose steps train the model; None for the model's own.
       optimizer: As for `compile`.
       loss: As for `compile`.
       metrics: As for `compile`.
 
     Raises:
-      UsageError: `build` returns no model, or one that cannot be given the class; or `compile` refuses.
+      UsageError: `build` returns no model, or one that cannot be converted; or `compile` fails.
     """
     model = build()
     if not isinstance(model, keras.Model):
@@ -71,7 +71,7 @@ def build_model(build: Callable[[], Any], custom_class: Any, optimizer: Any, los
         model.compile(optimizer=optimizer, loss=loss, metrics=metrics)
     except (ValueError, TypeError) as error:
         first = str(error).strip().partition("\n")[0]
-        raise UsageError(f"model.compile refuses them: {first}", key="optimizer, loss, metrics") from error
+        raise UsageError(f"model.compile fails: {first}", key="optimizer, loss, metrics") from error
     return model
 
 
@@ -79,11 +79,11 @@ def _require_known(get: Callable[[Any], Any], key: str, name: Any) -> None:
     try:
         get(name)
     except ValueError:
-        raise UsageError("Keras does not know it", key=key, received=name) from None
+        raise UsageError("unknown to Keras", key=key, received=name) from None
 
 
 def named(value: Any, custom_objects: Mapping[str, Any] | None) -> Any:
-    """Returns what `compile` is given, with the user's own objects in place of their names."""
+    """Returns an argument of `compile` with the user's objects in place of their names."""
     if isinstance(value, str):
         return (custom_objects or {}).get(value, value)
     if isinstance(value, Mapping):
@@ -102,7 +102,7 @@ def known_objects(custom_objects: Mapping[str, Any] | None, custom_class: Any) -
 
 
 def _as_class(model: keras.Model, custom_class: Any) -> keras.Model:
-    """Returns the same layers in a model of the class; one that is of it already stays."""
+    """Returns a model of the class with the same layers; a model that already is one is returned unchanged."""
     if custom_class is None or (isinstance(custom_class, type) and isinstance(model, custom_class)):
         return model
     key, name = "custom_model_class", str(getattr(custom_class, "__name__", custom_class))
@@ -125,7 +125,7 @@ def choose_strategy(use_tpu: bool) -> Any:
     """Returns the strategy to train with; None for one device, which needs none.
 
     Raises:
-      UsageError: There is no TPU, and nobody said that the job may train without.
+      UsageError: There is no TPU, and `EVERSTEP_DEVICE_FALLBACK` is not `cpu`.
     """
     if not use_tpu:
         return None
@@ -136,10 +136,10 @@ def choose_strategy(use_tpu: bool) -> Any:
         fallback = os.environ.get(FALLBACK, "")
         if fallback not in ("", "cpu"):
             raise UsageError("the only value is 'cpu'", key=FALLBACK, received=fallback) from None
-        # Without the key, of a configuration that this user does not have.
+        # Without its key, which is one of a configuration that this user does not have.
         reason = plain_text(UsageError(Problem("", error.reason)))
         if fallback:
-            logger.warning("use_tpu: %s; training on the CPU instead, as %s=cpu says", reason, FALLBACK)
+            logger.warning("use_tpu: %s; training on the CPU instead, because of %s=cpu", reason, FALLBACK)
             return None
         raise UsageError(
             reason,
@@ -150,10 +150,9 @@ def choose_strategy(use_tpu: bool) -> Any:
 
 
 def make_optimizer(optimizer: Any, strategy: Any) -> Any:
-    """Returns the user's optimizer: the very object where one device trains.
+    """Returns the user's optimizer: the same object on one device, a new one with the same settings for a strategy.
 
-    A strategy needs its variables created in its scope, and those of an optimizer are created with it. There it is
-    created again, of its own class with its own settings.
+    A strategy needs variables that were created in its scope, and an optimizer creates some when it is created.
     """
     if strategy is None or not isinstance(optimizer, keras.Optimizer):
         return optimizer
@@ -168,13 +167,18 @@ def input_size(model: keras.Model, name: str | None = None) -> Size:
 
     Args:
       model: The model.
-      name: Of the input, where they differ.
+      name: The name of an input, where they differ.
 
     Raises:
-      UsageError: The model does not say, or inputs differ; lists them.
+      UsageError: The model declares no size, or inputs differ; lists them.
     """
     if not getattr(model, "inputs", None):
-        raise UsageError(f"{type(model).__name__} does not say what it takes: build it from keras.Input(shape=…)")
+        raise UsageError(
+            "declares no inputs",
+            key="model",
+            received=type(model).__name__,
+            remedy="build it from keras.Input(shape=…)",
+        )
     shapes = {each.name: tuple(each.shape) for each in model.inputs}
     listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
     if name is not None:
@@ -187,12 +191,12 @@ def input_size(model: keras.Model, name: str | None = None) -> Size:
         raise UsageError(f"the inputs have no size in common: {listed}", remedy="name one: get_model_input_size(name)")
     size = sizes.pop()
     if None in (size if isinstance(size, tuple) else (size,)):
-        raise UsageError(f"the model takes inputs of any size: {listed}; choose one yourself")
+        raise UsageError(f"the model takes inputs of any size: {listed}", remedy="choose one yourself")
     return size
 
 
 def _size(shape: tuple[Any, ...]) -> Any:
-    """Returns what counts of a shape, whose first axis is the batch."""
+    """Returns the size in a shape, whose first axis is the batch."""
     if len(shape) != 4:
         return shape[1] if len(shape) > 1 else None
     first = 2 if keras.config.image_data_format() == "channels_first" else 1

@@ -1,13 +1,13 @@
-"""What a job leaves to people and pipelines, beside its run directory.
+"""The files of a job for people and pipelines, beside its run directory.
 
-In `job_dir`, written after each checkpoint that they tell of, and never read back. A kill in between leaves them
-behind by an epoch, and the next attempt catches up:
+In `job_dir`, each written after the checkpoint that it describes, and never read back. After a kill in between they
+lag by an epoch, and the next attempt updates them:
 
     job_meta.json       how many epochs are done, and their checkpoint: {"last_epoch": 3, "last_checkpoint": "00003"}
     epochs/00003.json   the checkpoint of an epoch: {"epoch": 3, "step": 12, "checkpoint": "checkpoints/12"}
     logs/               TensorBoard by epoch, as Keras's callback writes it, each epoch once over all attempts
 
-In `artifacts_dir`, here or in a store, each piece whole or not there: `saved_model/` (or `model.pt2`), `history.csv`.
+In `artifacts_dir`, local or in a store, each complete or absent: `saved_model/` (or `model.pt2`), `history.csv`.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ from everstep.checkpoint.remote.layout import register_progress_files
 from everstep.checkpoint.remote.urls import checked, is_url
 from everstep.errors import TrainingError, UsageError
 from everstep.frontends.compiled import Listener
+from everstep.frontends.layouts import TRAINING
 from everstep.run.ending import exit_code
 from everstep.run.signals import Interrupted
 from everstep.tracking.tensorboard import EventFile, histogram_value, last_step, scalar_value
@@ -36,12 +37,12 @@ from everstep.types import Logs
 
 logger = logging.getLogger(__name__)
 
-JOB_META, EPOCHS = "job_meta.json", "epochs"
-register_progress_files(JOB_META, f"{EPOCHS}/")
+JOB_META, EPOCHS = TRAINING.progress
+register_progress_files(JOB_META, EPOCHS)
 
 
 class JobPaths(NamedTuple):
-    """The two places of a job: its run directory, and what it leaves to others."""
+    """The two places of a job: its run directory, and its artifacts."""
 
     job_dir: str
     artifacts_dir: str
@@ -57,10 +58,10 @@ def job_paths(root: str | os.PathLike[str], pipeline: str, job: str, component: 
       root: A folder, or a bucket's URL.
       pipeline: The pipeline's name.
       job: The job's id; the same in every attempt.
-      component: A part of the pipeline that has a place of its own.
+      component: The component of the pipeline; None for one that uses the whole job.
 
     Raises:
-      UsageError: A name is empty, or no name of a folder.
+      UsageError: A name is empty, or cannot be the name of a folder.
     """
     text = os.fspath(root)
     names = {"pipeline": pipeline, "job": job, **({} if component is None else {"component": component})}
@@ -85,7 +86,7 @@ def run_component(main: Callable[[], Any]) -> int:
     | 2 | bad input, one line on standard error: a retry would not help |
     | 130, 143 | stopped by SIGINT or SIGTERM; the state is saved: start it again |
 
-    Any other error is a bug in somebody's code, and shows its traceback (exit code 1).
+    Any other error is a bug, and shows its traceback (exit code 1).
     """
     try:
         main()
@@ -111,17 +112,17 @@ class JobFiles(Listener):
         self._histograms: dict[int, list[Any]] = {}
         self._restored = 0  # epochs of earlier attempts
         self._columns: set[str] = set()
-        self._shown = -1  # epochs that the files tell of
+        self._shown = -1  # how many epochs are in the files
         self._log: EpochLog | None = None
         self.controller: Any = None
 
     def on_ready(self, controller: Any) -> None:
-        """Learns where checkpoints are: the run directory on this machine, whatever store it may be a copy of."""
+        """Finds the run directory on this machine, which may be a copy of one in a store."""
         self.controller = controller
         self._directory = Path(controller.checkpointer.directory).parent
 
     def on_train_begin(self) -> None:
-        """Learns how many epochs were done before this attempt, and brings the files up to date."""
+        """Reads how many epochs earlier attempts have done, and updates the files."""
         history = self._model.history
         self._restored, self._columns = len(history.epoch), set(history.history)
         with self._warned():
@@ -129,11 +130,11 @@ class JobFiles(Listener):
         self._catch_up()
 
     def on_call_end(self, step: int) -> None:
-        """Writes what belongs to epochs that are saved by now: a checkpoint is written in the background."""
+        """Updates the files for epochs that are saved by now: checkpoints are written in the background."""
         self._catch_up()
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        """Notes the end of an epoch, while the model has its weights; warns of an evaluation without a result.
+        """Records the end of an epoch, while the model has its weights; warns if the validation loss is not finite.
 
         Rows of the history are epochs: each column gets a value per epoch, NaN where an epoch had none.
         """
@@ -144,18 +145,18 @@ class JobFiles(Listener):
         self._columns = set(columns)
         self._ends[done], self._histograms[done] = self.controller.step, _histograms(self._model)
         loss = float(logs.get("val_loss", 0.0))
-        if not math.isfinite(loss):  # training continues, since what it has learned is sound
+        if not math.isfinite(loss):  # training continues: the weights are finite
             logger.warning("the validation loss is %s in epoch %d (the first is 0): check valid_ds", loss, epoch)
 
     def on_train_end(self, failed: bool) -> None:
-        """Brings the files up to date, and closes them."""
+        """Updates the files, and closes them."""
         self._shown = -1
         self._catch_up()
         if self._log is not None:
             self._log.close()
 
     def _catch_up(self) -> None:
-        """Writes what belongs to the epochs that are saved by now; cheap where that is nothing new."""
+        """Updates the files for the epochs that are saved by now; cheap where nothing is new."""
         if self._shown >= len(self._model.history.epoch):
             return
         with self._warned():
@@ -193,17 +194,19 @@ class JobFiles(Listener):
 
     @contextlib.contextmanager
     def _warned(self) -> Iterator[None]:
-        """A full disk is no reason to stop here: all that counts is in the checkpoints."""
+        """Inside the block a full disk is a warning: the checkpoints have everything that a job needs."""
         try:
             yield
         except OSError as error:
-            logger.warning("the files of the job in %s are behind: %s", self._directory, error.strerror or error)
+            logger.warning(
+                "the files of the job in %s are not up to date: %s", self._directory, error.strerror or error
+            )
 
 
 class EpochLog:
     """`logs/train` and `logs/validation`: `epoch_loss` and the other logs, and the weights' histograms, by epoch.
 
-    An epoch is written when its checkpoint is there, so that no later attempt trains it again, and steps only increase.
+    An epoch is written after its checkpoint, so that no later attempt trains it again, and steps only increase.
 
     Args:
       directory: `logs`.
@@ -214,7 +217,7 @@ class EpochLog:
         self._done = {kind: last_step(directory / kind) for kind in self._files}
 
     def write(self, epoch: int, numbers: Mapping[str, float], histograms: Sequence[Any]) -> None:
-        """Writes an epoch, unless it is there."""
+        """Writes an epoch, unless it was written before."""
         validation = {name.removeprefix("val_"): value for name, value in numbers.items() if name.startswith("val_")}
         train = {name: value for name, value in numbers.items() if not name.startswith("val_")}
         for kind, found, others in (("train", train, histograms), ("validation", validation, [])):
@@ -241,13 +244,13 @@ def _histograms(model: keras.Model) -> list[Any]:
 
 
 def as_history(history: Any) -> keras.callbacks.History:
-    """Returns what a loop of the user's own has collected as a Keras History.
+    """Returns the history of a custom loop as a Keras History.
 
     Args:
-      history: A History, which stays as it is; or numbers by metric, one per epoch: a dictionary, a DataFrame.
+      history: A History, which is returned; or numbers by metric, one per epoch: a dictionary, a DataFrame.
 
     Raises:
-      UsageError: It is neither.
+      UsageError: It is something else.
     """
     if isinstance(history, keras.callbacks.History):
         return history
@@ -286,7 +289,7 @@ def pipeline_metrics(history: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def writable(target: str) -> Iterator[None]:
-    """Makes sure, before anything is done in the block, that artifacts can be written; empty for none.
+    """Checks, before the block, that artifacts can be written to `target`; empty for none.
 
     A folder created for them is removed where the block refuses its input; in a store nothing is left.
 
@@ -300,7 +303,7 @@ def writable(target: str) -> Iterator[None]:
         yield
     except UsageError:
         if new:
-            with contextlib.suppress(OSError):  # somebody has put something there
+            with contextlib.suppress(OSError):  # it is no longer empty
                 Path(target).rmdir()
         raise
 
@@ -310,17 +313,17 @@ def publish(source: Path, target: str) -> None:
 
     Args:
       source: What to copy.
-      target: Its name there; what had the name before is replaced when the copy is complete. In a store, where a
+      target: Its path there; an existing one is replaced when the copy is complete. In a store, where a
         folder cannot be replaced at once, the former one is removed first.
 
     Raises:
-      TrainingError: A store did not take it.
+      TrainingError: The store does not accept it.
     """
     if is_url(target):
         upload(source, checked(target, "artifacts_dir"))
         return
     place = Path(target)
-    for entry in place.parent.iterdir():  # what a killed process left half copied
+    for entry in place.parent.iterdir():  # incomplete copies of killed processes
         if storage.is_temporary(entry):
             with contextlib.suppress(FileNotFoundError):
                 storage.remove_directory(entry) if entry.is_dir() else entry.unlink()

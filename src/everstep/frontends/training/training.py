@@ -36,6 +36,7 @@ from everstep.frontends.training.building import (
     named,
 )
 from everstep.frontends.training.job import JobFiles, publish, writable
+from everstep.frontends.verbosity import Verbose, log_output, verbosity
 from everstep.task.task import unpack
 from everstep.tracking.history import epoch_table
 
@@ -58,25 +59,25 @@ NAMES = {
     "x": "train_ds, valid_ds",
     "y": "train_ds, valid_ds",
 }
-"""What the loop calls something, and what its user does: for errors, and the other way round for `allow_change`."""
+"""Keys of the loop, and the arguments that users know them by: for errors, and in reverse for `allow_change`."""
 
 
 @dataclasses.dataclass
-class TrainingConfig(CompiledTaskConfig):
-    """The model as it was compiled, and what decides on its batches."""
+class JobConfig(CompiledTaskConfig):
+    """The model as it was compiled, and the settings of its data."""
 
     _may_change: ClassVar[frozenset[str]] = frozenset({"init_checkpoint", "validation_data", "name", "valid_records"})
 
     train_records: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Of TFRecord data: the files, the percentage, the batch, the seed."""
+    """The files, percentage, batch size and seed of TFRecord training data."""
     valid_records: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """The same of the validation data."""
+    """The same for the validation data."""
     steps_per_epoch: int = 0
-    """How many batches an epoch has: epochs are counted by it."""
+    """The number of batches per epoch, by which epochs are counted."""
 
 
 class Training:
-    """Trains a model in a job's directory; run again after any end, it resumes to the step.
+    """Trains a model in a job's directory; run again after any interruption, it resumes at the exact step.
 
         t = Training(build_model_func=build, job_dir="jobs/17", artifacts_dir="artifacts/17", optimizer="adam",
                      loss="sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -85,26 +86,26 @@ class Training:
     Args:
       build_model_func: Builds the model, not compiled.
       job_dir: The run directory, or its URL in a store, `gs://bucket/tmp/faces/17`: the same in every attempt.
-      artifacts_dir: Where `run_train` leaves `saved_model/` (on PyTorch `model.pt2`) and `history.csv`, a directory or
-        a URL; empty: it leaves none, and what `save_model` and `save_history` write goes to `artifacts/` in `job_dir`.
+      artifacts_dir: Where `run_train` writes `saved_model/` (on PyTorch `model.pt2`) and `history.csv`, a directory or
+        a URL. Empty: it writes none, and `save_model` and `save_history` write to `artifacts/` in `job_dir`.
       use_tpu: Whether to train on a TPU; without one it is an error, unless `EVERSTEP_DEVICE_FALLBACK` is `cpu`.
-      custom_model_class: A `keras.Model` subclass with steps of its own: the model becomes one of it. One that
-        `build_model_func` returns already stays as it is.
-      custom_objects: Classes and functions by name: `loss="mine"` then means yours, and Keras knows them on loading.
+      custom_model_class: A `keras.Model` subclass with custom steps, which the model is converted to. A model that
+        already is one stays as it is.
+      custom_objects: Classes and functions by name, for `loss="mine"` and for loading models.
       optimizer: As for `model.compile`.
       loss: As for `model.compile`.
       metrics: As for `model.compile`.
       seed: Seeds Python, NumPy and Keras before the model is built.
       allow_change: What a resumed job may change although it alters what is computed: `data`, or a key such as
         `optimizer.learning_rate`. The refusal names the keys.
-      verbose: 0 or False prints nothing, 1 or True progress, 2 a line per epoch.
+      verbose: 0 or False prints nothing, 1, True or "auto" progress, 2 a line per epoch.
 
     Attributes:
       model: The compiled model.
       history: What `run_train` returned last; None before.
 
     Raises:
-      UsageError: The request cannot be carried out.
+      UsageError: The request is invalid.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Training:
         metrics: Any = None,
         seed: int = 0,
         allow_change: Sequence[str] = (),
-        verbose: bool = True,
+        verbose: Verbose = True,
     ) -> None:
         check_function(build_model_func)
         if not isinstance(use_tpu, bool | np.bool_):
@@ -131,7 +132,7 @@ class Training:
         if optimizer is None:
             raise UsageError("expected an optimizer of Keras or its name", key="optimizer", received=None)
         self.job_dir, self.artifacts_dir = _checked_places(job_dir, artifacts_dir)
-        self.seed, self.verbose = whole_number("seed", seed, 0, 2**32 - 1), verbose  # NumPy takes no other seeds
+        self.seed, self.verbose = whole_number("seed", seed, 0, 2**32 - 1), verbosity(verbose)  # NumPy's seeds
         self._allow_change = core_keys(allow_change)
         self.history: keras.callbacks.History | None = None
         self._callbacks: list[keras.callbacks.Callback] = []
@@ -157,7 +158,7 @@ class Training:
           name: Of an input, where images of several sizes go in.
 
         Raises:
-          UsageError: The model does not say, or its inputs differ; lists them.
+          UsageError: The model declares no size, or its inputs differ; lists them.
         """
         return input_size(self.model, name)
 
@@ -165,7 +166,7 @@ class Training:
         """Adds a Keras callback; its state is saved with the job.
 
         Raises:
-          UsageError: It is none.
+          UsageError: It is no Keras callback.
         """
         if not isinstance(callback, keras.callbacks.Callback):
             raise UsageError("expected a keras.callbacks.Callback", key="callback", received=callback)
@@ -189,26 +190,26 @@ class Training:
         steps_per_epoch: int | None = None,
         validation_steps: int | None = None,
     ) -> keras.callbacks.History:
-        """Trains until `epochs` epochs are done in all, from wherever the job is; then writes the artifacts.
+        """Trains until `epochs` epochs are done in total, and writes the artifacts; an interrupted job resumes.
 
         Args:
           train_ds: What `get_train_ds` returns, a `tf.data.Dataset`, arrays `(x, y)`, or a `Stream`.
           valid_ds: The same for the evaluation at each epoch's end; None for none.
           epochs: The total, also of a resumed job.
-          steps_per_epoch: Needed where the data does not say how many batches an epoch has.
+          steps_per_epoch: Needed where the number of batches is not known from the data.
           validation_steps: Batches per evaluation; None for all.
 
         Returns:
           The history of all epochs, also of those in earlier attempts.
 
         Raises:
-          UsageError: The request cannot be carried out, or would resume a job that was trained otherwise.
+          UsageError: The request is invalid, or would resume a job that was trained differently.
           TrainingError: The job started and failed. Nothing that is not finite is saved or exported; `history.csv` is
             written, and its last row is the epoch that the loss was not finite in.
         """
         epochs = whole_number("epochs", epochs)
         validation_steps = None if validation_steps is None else whole_number("validation_steps", validation_steps)
-        with writable(self.artifacts_dir):
+        with log_output(self.verbose), writable(self.artifacts_dir):
             backend.prepare(self.seed)
             train = _stream(train_ds, True, self.seed)
             valid = None if valid_ds is None else _stream(valid_ds, False, self.seed)
@@ -217,7 +218,7 @@ class Training:
             data = DataConfig(drop_remainder=False)
             plan = RunPlan(
                 self.job_dir,
-                TrainingConfig(
+                JobConfig(
                     train_data=data,
                     validation_data=data,
                     train_records=getattr(train, "facts", {}),
@@ -258,11 +259,11 @@ class Training:
 
         On PyTorch, which cannot write a SavedModel, it is `model.pt2`, a program for `torch.export.load`.
 
-        `run_train` does it at its end. A loop of one's own calls it when it is done. What was written is loaded back
-        and compared before it takes its name.
+        `run_train` calls it at its end; call it after a custom loop. The files are loaded back and compared before they
+        get their name.
 
         Args:
-          sample: A batch of inputs to compare with; needed only where the model does not say what goes into it.
+          sample: A batch of inputs to compare with; needed only where the model declares no inputs.
 
         Raises:
           UsageError: A sample is needed.
@@ -283,11 +284,11 @@ class Training:
         Without an `artifacts_dir` it goes to `artifacts/` in `job_dir`.
 
         Args:
-          history: That of a loop of one's own: a Keras `History`, or a list of numbers for each metric by its name,
-            which becomes `self.history`. None for that of `run_train`.
+          history: The history of a custom loop, which becomes `self.history`: a Keras `History`, or a list of numbers
+            for each metric by its name. None for that of `run_train`.
 
         Raises:
-          UsageError: Nothing was trained yet, or it is no history.
+          UsageError: Nothing was trained yet, or `history` is no history.
         """
         if history is not None:
             self.history = job.as_history(history)
@@ -306,7 +307,7 @@ class Training:
         """Writes what Kubeflow Pipelines shows of a component: the place of its logs, and its last numbers.
 
         Args:
-          ui_metadata: The file that tells it of TensorBoard.
+          ui_metadata: The file that names the TensorBoard logs.
           metrics: The file with the numbers.
 
         Raises:
@@ -318,7 +319,7 @@ class Training:
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
-        """Writes `history.csv` where the loss is not finite: a tuner that waits for it learns that the job is over.
+        """Writes `history.csv` where the loss is not finite: a tuner that waits for it sees that the job has ended.
 
         After any other failure the job may be retried, and its history is not complete.
         """
@@ -345,7 +346,9 @@ class Training:
     def _known_history(self) -> keras.callbacks.History:
         if self.history is None:
             raise UsageError(
-                "there is no history yet", remedy="call run_train first, or pass one: save_history(history)"
+                "nothing was trained yet",
+                key="history",
+                remedy="call run_train first, or pass one: save_history(history)",
             )
         return self.history
 
@@ -358,7 +361,7 @@ def core_keys(allow_change: Any) -> list[str]:
         `config.yaml`. A single one need not be in a list.
 
     Raises:
-      UsageError: They are no texts, or there is no such key.
+      UsageError: They are no strings, or there is no such key.
     """
     keys = [allow_change] if isinstance(allow_change, str) else allow_change
     if not isinstance(keys, Sequence | set | frozenset) or not all(isinstance(key, str) for key in keys):
@@ -379,7 +382,7 @@ def core_keys(allow_change: Any) -> list[str]:
 
 
 def _checked_places(job_dir: Any, artifacts_dir: Any) -> tuple[str, str]:
-    """Returns both as text; refuses what is no place to write to, or the same twice."""
+    """Returns both as text; refuses what is no directory or URL, or the same twice."""
     job_dir, artifacts_dir = place("job_dir", job_dir), place("artifacts_dir", artifacts_dir)
     if not job_dir:
         raise UsageError("expected a directory of the job's own", key="job_dir", received=job_dir)
@@ -407,10 +410,10 @@ def _steps(stream: Stream, steps_per_epoch: int | None) -> int:
     steps = stream.batches_per_epoch
     if steps is None:
         raise UsageError(
-            "the data does not say how many batches an epoch has",
+            "the data has no known number of batches per epoch",
             key="steps_per_epoch",
             remedy="pass steps_per_epoch=…",
         )
     if steps < 1:
-        raise UsageError("it has no batch at all", key="train_ds", remedy="give it data")
+        raise UsageError("contains no batch", key="train_ds", remedy="pass a dataset with samples")
     return steps

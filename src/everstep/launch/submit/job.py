@@ -23,6 +23,7 @@ from everstep.launch.progress import newest_checkpoint
 from everstep.launch.submit.snapshot import data_difference, data_fingerprint, sources_changed
 from everstep.run.ending import exit_code
 from everstep.run.launcher import ENDED, RECORD, STARTED, SUBMISSION
+from everstep.run.layouts import export_record, loop_directories, results_file
 from everstep.run.lock import RunLock
 
 _STOPPED = 128 + signal.SIGTERM
@@ -128,8 +129,8 @@ class Job:
 
     def _progress(self) -> tuple[Any, ...]:
         """Returns what a job may advance: if nothing of it has changed, requeueing the job is pointless."""
-        done = [(self._run_dir / name).exists() for name in ("exported/export.json", "reports/metrics.json")]
-        return (newest_checkpoint(self._run_dir), newest_checkpoint(self._run_dir / "training"), *done)
+        done = [find(self._run_dir) is not None for find in (export_record, results_file)]
+        return (*map(newest_checkpoint, loop_directories(self._run_dir)), *done)
 
     def _write(self, name: str, **values: Any) -> None:
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -8,10 +8,9 @@ from typing import Any
 
 from everstep.launch.submit.submissions import Queues, Submission, find
 from everstep.run.goodput import seconds
+from everstep.run.layouts import export_record, loop_directories, results_file, run_folder
 from everstep.run.lock import is_held, last_beat
 from everstep.run.record import Record, damage, find_runs
-
-_TRAINING = "training"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Overview:
         recorded = str(self.record["status"]) if self.record else None
         if self._is_at_work:
             if recorded == "finished":
-                return "evaluating" if (self.directory / "exported").is_dir() else "exporting"
+                return "exporting" if export_record(self.directory) is None else "evaluating"
             return "running" if recorded == "running" else "starting"
         if self.submission is not None and self.submission.state == "queued":
             return f"queued ({self.submission.job})"
@@ -53,12 +52,13 @@ class Overview:
 
     @property
     def _is_at_work(self) -> bool:
-        return is_held(self.directory) or is_held(self.directory / _TRAINING)
+        return any(map(is_held, loop_directories(self.directory)))
 
     @property
     def _lacks_evaluation(self) -> bool:
         """Whether it is a project's run whose export or evaluation is not complete."""
-        return (self.directory / _TRAINING).is_dir() and not (self.directory / "reports" / "metrics.json").is_file()
+        inside = any(path.is_dir() for path in loop_directories(self.directory)[1:])
+        return inside and results_file(self.directory) is None
 
     @property
     def _job_is_done(self) -> bool:
@@ -66,9 +66,9 @@ class Overview:
         if self.record is None or self.record["status"] != "finished" or self._lacks_evaluation:
             return False
         submitted = seconds(self.submission.times[0]) if self.submission and self.submission.times else None
-        attempts, evaluated = self.record["attempts"], self.directory / "reports" / "metrics.json"
+        attempts, evaluated = self.record["attempts"], results_file(self.directory)
         times = [seconds(attempts[-1]["started"])] if attempts else []
-        times += [evaluated.stat().st_mtime] if evaluated.is_file() else []
+        times += [] if evaluated is None else [evaluated.stat().st_mtime]
         return submitted is None or any(time is not None and time >= submitted for time in times)
 
     @property
@@ -140,21 +140,15 @@ class Overview:
 
     @property
     def _beat(self) -> tuple[int, float] | None:
-        beats = [last_beat(self.directory / name) for name in ("", _TRAINING)]
+        beats = [last_beat(path) for path in loop_directories(self.directory)]
         return max((beat for beat in beats if beat is not None), key=lambda beat: beat[1], default=None)
 
 
 def overview(root: Path) -> list[Overview]:
     """Returns every run at or below `root`, sorted by path, including submitted ones that have not begun."""
     submitted = {one.run_dir: one for one in find(root, Queues())}
-    records = {_folder(path): listable(record) for path, record in find_runs(root)}
+    records = {run_folder(path): listable(record) for path, record in find_runs(root)}
     return [Overview(path, records.get(path), submitted.get(path)) for path in sorted({*records, *submitted})]
-
-
-def _folder(path: Path) -> Path:
-    """Returns the run's folder for the directory that the loop trains in, which is inside it."""
-    inside = path.name == _TRAINING and any(path.parent.glob("*.yaml"))
-    return path.parent if inside else path
 
 
 def _submission_dict(submission: Submission) -> Mapping[str, Any]:

@@ -16,7 +16,8 @@ from everstep.config import dialect
 from everstep.errors import UsageError
 from everstep.run.digest import weights_digest
 from everstep.run.environment import CODE_DIFF, read_requirements
-from everstep.run.record import LOGGED, Record, damage, read
+from everstep.run.layouts import layouts
+from everstep.run.record import Record, damage, read
 from everstep.types import CLOCKS
 
 Numbers = dict[int, dict[str, str]]
@@ -131,7 +132,8 @@ def _numbers(path: Path, record: Record) -> Numbers:
     """Returns the rows of the history; the last one also gets the numbers of a test, which are only in the record."""
     found = {int(row["step"]): {name: cell for name, cell in row.items() if _counts(name, cell)} for row in _rows(path)}
     tested = {name: repr(value) for name, value in record["metrics"].get("test", {}).items()}
-    tested |= _logged(path.with_name(LOGGED))
+    for layout in layouts():
+        tested |= _logged(path.with_name(layout.logged)) if layout.logged else {}
     if tested:
         found[record["step"]] = {**found.get(record["step"], {}), **tested}
     return found

@@ -24,7 +24,9 @@ from typing import Any
 from everstep import storage
 from everstep.config import dialect
 from everstep.errors import UsageError
+from everstep.frontends.layouts import COMPONENTS, FLOW
 from everstep.run.environment import git, with_settings
+from everstep.run.layouts import export_config, loop_directory
 from everstep.run.lock import last_beat
 from everstep.run.reproduce.evidence import Evidence, stored_config
 
@@ -84,7 +86,7 @@ def code_folder(run: Path, original: Evidence, project: Path | None = None) -> P
         raise UsageError("there is no such folder", key="--project", received=str(project))
     if original.record.get("flow"):
         return _flow_project(run, original, project)
-    if is_component_run(run):
+    if loop_directory(run) != run:
         return (project or Path(os.path.abspath(run)).parent.parent).absolute()  # the folder itself may be a link
     if stored_config(original.directory / "config.yaml").get("experiment"):
         return (project or Path.cwd()).absolute()
@@ -108,14 +110,9 @@ def create_repetition(run: Path, original: Evidence, into: Path, code: Path) -> 
       NotRepeatable: Something of the run is missing.
     """
     settings = original.record["environment"].get("settings")
-    how = _flow if original.record.get("flow") else _component if is_component_run(run) else _experiment
+    how = _flow if original.record.get("flow") else _component if loop_directory(run) != run else _experiment
     found = how(run, original, into, code)
     return dataclasses.replace(found, settings=dict(settings) if isinstance(settings, dict) else {})
-
-
-def is_component_run(run: Path) -> bool:
-    """Whether a directory is a run of components, which contains the loop's run directory."""
-    return (run / "training" / "run.json").is_file()
 
 
 def _experiment(run: Path, original: Evidence, into: Path, code: Path) -> Repetition:
@@ -144,7 +141,7 @@ def _mode(original: Evidence) -> str:
 
 def _flow(run: Path, original: Evidence, into: Path, code: Path) -> Repetition:
     """Copies the project, to whose files the run would write, with the configuration of the run."""
-    stored = run / "flow.yaml"
+    stored = run / FLOW.settings
     settings = stored_config(stored if stored.is_file() else run / "config.yaml")
     if not {"task", "parameters", "catalog", "optimizer"} <= settings.keys():
         raise NotRepeatable("its configuration is missing", key=str(stored))
@@ -185,12 +182,12 @@ def _component(run: Path, original: Evidence, into: Path, code: Path) -> Repetit
     folder.mkdir(parents=True)
     storage.write_text(folder / "config.yaml", dialect.dump(config))
     words = ["run", name, f"--project-root={into}", f"--backend={original.record['backend']}"]
-    return Repetition(words, into, folder / "training", {})
+    return Repetition(words, into, folder / COMPONENTS.training, {})
 
 
 def _component_config(run: Path) -> Path:
-    exported = run / "exported" / "config.yaml"
-    if exported.is_file():
+    exported = export_config(run)
+    if exported is not None:
         return exported
     files = sorted(run.glob("*.yaml"))
     if len(files) != 1:

@@ -9,6 +9,7 @@ from pathlib import Path
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.run.environment import code_version, environment
+from everstep.run.layouts import export_record, loop_directory
 from everstep.run.reproduce.comparison import (
     CODE,
     HARDWARE,
@@ -30,7 +31,6 @@ from everstep.run.reproduce.repetition import (
     NotRepeatable,
     code_folder,
     create_repetition,
-    is_component_run,
     python_path,
     restore_code,
     run_repetition,
@@ -98,10 +98,9 @@ def compare_runs(run: storage.PathLike, other: storage.PathLike, steps: int | No
 
 
 def _original(run: Path, ended: bool = True) -> Evidence:
-    component = is_component_run(run)
-    found = examine(run / "training" if component else run)
-    if component and (run / "exported" / "export.json").is_file():
-        code = storage.read_json(run / "exported" / "export.json").get("code")
+    found = examine(loop_directory(run))
+    if (exported := export_record(run)) is not None:
+        code = storage.read_json(exported).get("code")
         found = dataclasses.replace(found, record={**found.record, "code": code or found.record["code"]})
     if ended and found.record["status"] != "finished" and not found.record["step"]:
         raise UsageError(f"has done no step (status {found.record['status']!r})", key=str(run), remedy="train it first")

@@ -26,6 +26,7 @@ from everstep.evaluation.report.run_data import (
     short,
 )
 from everstep.run import record
+from everstep.run.layouts import export_config, export_record, layouts, results_file
 
 _TITLES = {"model_details": "Details", "model_parameters": "Model", "considerations": "Considerations"}
 
@@ -147,14 +148,15 @@ class Measured:
     overall: dict[str, float | None]
 
 
-def measured(reports: Path) -> list[Measured]:
-    """Returns the metrics in the files of an evaluation.
+def measured(run_dir: Path) -> list[Measured]:
+    """Returns the metrics in the files of a run's evaluation.
 
     Raises:
       UsageError: A file is damaged.
     """
-    means = read_object(reports / "metrics.json")
-    pages = {split: read_object(reports / f"{split}.json") for split in SPLITS}
+    path = results_file(run_dir)
+    means = {} if path is None else read_object(path)
+    pages = {split: read_object(run_dir / "reports" / f"{split}.json") for split in SPLITS}
     found = [_of(split, pages[split], means.get(split, {})) for split in SPLITS]
     return [one for one in found if one.metrics or one.overall]
 
@@ -196,12 +198,15 @@ def loading(run_dir: Path, config: Mapping[str, Any]) -> Loading | None:
       run_dir: The run's folder, in the project's `runs/`.
       config: The configuration that the model was trained with.
     """
-    export = run_dir / "exported"
-    if not (export / "export.json").is_file():
+    file = export_record(run_dir)
+    if file is None:
         return None
-    known = storage.read_json(export / "export.json")
-    name = known.get("estimator") or known.get("model", "savedmodel")
-    path = f"{run_dir.parent.name}/{run_dir.name}/exported/{name}"
+    known = storage.read_json(file)
+    former = next(
+        Path(model).name for layout in layouts() for model in layout.models
+    )  # not recorded by earlier versions
+    name = known.get("estimator") or known.get("model", former)
+    path = f"{run_dir.parent.name}/{run_dir.name}/{file.parent.name}/{name}"
     maker = config.get("preprocessor_class")
     made = f"as {maker} makes it from the data" if maker else "as in training"
     return Loading(
@@ -303,15 +308,6 @@ def _data_digest(data: Mapping[str, Any]) -> str:
     return f"sha256 {hashlib.sha256(text.encode('utf-8')).hexdigest()[:16]}" if '"sha256"' in text else ""
 
 
-_LINKS = {
-    "reports/report.html": "The report: curves, errors, the worst samples",
-    "validation_report.csv": "Validation, sample by sample",
-    "eval_report.csv": "Test, sample by sample",
-    "eval_report_summary.csv": "Test, summarised",
-    "exported/config.yaml": "The configuration that it was trained with",
-}
-
-
 @dataclasses.dataclass(frozen=True)
 class Card:
     """A model card.
@@ -362,18 +358,20 @@ def read_card(run_dir: Path, config: Mapping[str, Any]) -> Card:
         overview=_overview(known),
         details=[section for section in known[:1] if section.entries],
         sections=[section for section in known[1:] if section.entries],
-        measured=measured(run_dir / "reports"),
+        measured=measured(run_dir),
         notes=read_notes(run_dir),
         training=trained(run_dir, used),
         loading=loading(run_dir, used),
-        links={path: text for path, text in _LINKS.items() if (run_dir / path).is_file()},
+        links={
+            path: text for layout in layouts() for path, text in layout.described.items() if (run_dir / path).is_file()
+        },
     )
 
 
 def _trained_with(run_dir: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the configuration that the export was trained with: the run's may have been edited since."""
-    path = run_dir / "exported" / "config.yaml"
-    return load_file(path) if path.is_file() else config
+    path = export_config(run_dir)
+    return config if path is None else load_file(path)
 
 
 def _overview(known: list[Section]) -> list[str]:

@@ -426,7 +426,7 @@ def write_card(run_dir: storage.PathLike, config: Mapping[str, Any]) -> list[Pat
     A `README.md` of the user's is kept; the card is then written to `MODEL_CARD.md`, with a warning.
 
     Args:
-      run_dir: The run's folder; its `reports/` and `exported/` are used if they exist.
+      run_dir: The run's folder; its evaluation and its export are used if they exist.
       config: The configuration with the sections `model_details`, `model_parameters` and `considerations`.
 
     Returns:

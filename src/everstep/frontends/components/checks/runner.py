@@ -48,7 +48,7 @@ class Warn(Exception):
 
 
 class Skip(Exception):
-    """There is nothing to check; the text says why."""
+    """There is nothing to check; the text is the reason."""
 
 
 @dataclasses.dataclass

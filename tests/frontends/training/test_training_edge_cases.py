@@ -1,4 +1,4 @@
-"""Jobs and records as people happen to have them: steps with nested logs, late validation, data written twice."""
+"""Jobs and records as they occur in practice: steps with nested logs, late validation, data written twice."""
 
 import math
 from pathlib import Path
@@ -101,19 +101,19 @@ def test_records_written_anew_are_other_data(tmp_path, compression):
     """Whatever their size: a record in the middle with another value, or two that changed places."""
     import tensorflow as tf
 
-    told = []
+    identities = []
     for values in ([1.0, 2, 3, 4, 5], [1.0, 2, 7, 4, 5], [1.0, 2, 4, 3, 5], [1.0, 2, 3, 4, 5]):
         rows = [TfExampleBuilder().add_floats_feature("x", value) for value in values]
         (file,) = write_tfrecords(tmp_path / "train-0.tfrec", rows, compression)
-        told.append(_identity([file], [_content(tf, file, compression)])["train-0"])
-    assert len(set(told)) == 3
-    assert told[0] == told[3]
-    assert compression or len({text.rpartition(", ")[0] for text in told}) == 1  # as many records and bytes
+        identities.append(_identity([file], [_content(tf, file, compression)])["train-0"])
+    assert len(set(identities)) == 3
+    assert identities[0] == identities[3]
+    assert compression or len({text.rpartition(", ")[0] for text in identities}) == 1  # as many records and bytes
 
 
 @pytest.mark.full
 def test_a_job_notices_records_of_the_same_size(tmp_path):
-    """And names the file; allowed, it goes on."""
+    """And names the file; with allow_change it resumes."""
     import tensorflow as tf
 
     def read(example):
@@ -136,7 +136,7 @@ def test_a_job_notices_records_of_the_same_size(tmp_path):
 
 
 def test_what_is_sorted_by_class_is_shuffled_when_it_is_written(tmp_path):
-    """Always in the same way, over all files; no record is lost, and the order is kept where that is asked for."""
+    """Always in the same way, over all files; no record is lost, and the order is kept where that is requested."""
     rows = {"class": np.repeat(np.arange(10), 50)}
     first = write_arrays(tmp_path / "a", "train", rows, shards=2).files
     again = write_arrays(tmp_path / "b", "train", rows, shards=2).files

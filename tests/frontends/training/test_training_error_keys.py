@@ -1,4 +1,4 @@
-"""What `Training` says when the loop below it refuses or fails: in words of its own arguments, on one line."""
+"""Errors of the loop as `Training` reports them: with the names of its own arguments, on one line."""
 
 import logging
 
@@ -14,7 +14,7 @@ from everstep.run.resume_checks import ChangeRefused
 pytestmark = pytest.mark.backend
 
 FOREIGN = ("task.", "trainer.", "runtime.", "Config.")
-"""Nobody who calls `Training` has written these."""
+"""Keys that users of `Training` do not write."""
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def endless_data():
 
 
 def test_a_validation_loss_that_is_none(tmp_path, caplog):
-    """Is said, in one line per epoch; the job continues, since what it has learned is sound."""
+    """Is a warning, one line per epoch; the job continues, because its weights are finite."""
     spoiled = X.copy()
     spoiled[0] = np.nan
     with caplog.at_level(logging.WARNING):
