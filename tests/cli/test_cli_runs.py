@@ -171,7 +171,7 @@ def test_one_damaged_record_costs_no_other_run(everstep: Any, finished: Path, va
     for words in (("runs", "show", "runs/b"), ("report", "runs/b")):
         outcome = everstep(*words)
         assert (outcome.code, outcome.err.count("\n")) == (2, 1), outcome.err
-        assert "runs/b/run.json'" in outcome.err
+        assert "runs/b/run.json" in outcome.err
 
 
 def test_times_that_cannot_be_read(everstep: Any, finished: Path) -> None:

@@ -104,7 +104,7 @@ def test_mistakes_are_named_with_key_and_line(project, text, key, remedy, line):
 
 def test_a_password_in_a_url_is_not_repeated(project):
     refused = refusal(project, "a: s3://me:hunter2@bucket/a.npz\n")
-    assert refused.startswith("a.filepath: received a URL s3://… with credentials")
+    assert refused.startswith("a.filepath: received 's3://…', must not contain credentials")
     assert "hunter2" not in refused
 
 

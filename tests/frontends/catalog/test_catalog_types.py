@@ -252,7 +252,7 @@ def test_a_model_that_reads_other_files_is_refused(project, tmp_path):
     (tmp_path / "private.txt").write_text("mine")
     _rewrite(project.root / "a.keras", {"vocabulary": str(tmp_path / "private.txt")})
     with pytest.raises(
-        UsageError, match="^a.model: .*a.keras cannot be read as keras: .*a vocabulary in it is to be read"
+        UsageError, match="^a.model: .*a.keras cannot be read as keras: .*a vocabulary in it would be read"
     ):
         catalog.load("a")
 

@@ -162,7 +162,7 @@ def test_callbacks_of_keras(tmp_path, caplog):
         np.testing.assert_allclose(found[name], values, rtol=1e-5, err_msg=name)
     files = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("theirs", "ours")]
     assert files[0] == files[1]
-    assert "running single steps: ModelCheckpoint wants" in caplog.text
+    assert "running single steps: ModelCheckpoint has methods for every batch" in caplog.text
 
 
 @pytest.mark.full
