@@ -91,6 +91,7 @@ def test_a_projects_run_is_one_run(everstep: Any) -> None:
     with RunLock(folder):
         assert "exporting" in everstep("runs").out
         (folder / "exported").mkdir()
+        (folder / "exported" / "export.json").write_text("{}")
         assert "evaluating" in everstep("runs").out
     assert "trained" in everstep("runs").out  # and not evaluated
     (folder / "reports").mkdir()

@@ -23,6 +23,7 @@ def only_our_lines(text: str) -> bool:
     return all(OURS.match(line) for line in text.splitlines())
 
 
+@pytest.mark.full
 def test_train_then_evaluate_then_repeat_on_jax(shell: Any, tmp_path: Path) -> None:
     done = shell("train", "tiny/line", "--import=tiny_experiments", "runtime.backend=jax", "--seed=3", "--no_export")
     assert done.code == 0, done.err

@@ -226,7 +226,9 @@ def test_data_of_unknown_length_needs_steps(tmp_path):
             x, y = super().build_inputs(params, input_context)
             return (lambda: iter([(x[:8], y[:8])] * 3)) if params.is_training else (x, y)
 
-    with pytest.raises(UsageError, match=r"trainer.epochs: received 2.4, but the training data does not say how many batches"):
+    with pytest.raises(
+        UsageError, match=r"trainer.epochs: received 2.4, but the training data does not say how many batches"
+    ):
         run("train", tmp_path / "run", task=Endless(), params=epochs_params())
     assert not (tmp_path / "run").exists()
     run("train", tmp_path / "run", task=Endless(), train_steps=4)

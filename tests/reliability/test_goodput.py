@@ -59,6 +59,7 @@ everstep.fit(model, x, x[:, :1], batch_size=4, epochs=5, callbacks=[Kills()], mo
 """
 
 
+@pytest.mark.full
 def test_a_kill_is_counted_to_the_step(tmp_path: Path) -> None:
     """It comes before step 15 or, if the first epoch is not on disk by then, costs all 14 steps."""
 

@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
 import test_preemption
 from benchmarks.reliability.process import Job
 
@@ -14,6 +15,7 @@ NOTICE = ("runtime.preemption_notice=gce", "runtime.requeue_exit_code=85")
 cloud = test_preemption.cloud  # the fixture
 
 
+@pytest.mark.full
 def test_a_notice_saves_the_step_and_the_same_command_resumes(cloud, tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parents[1] / "slow_experiment.py", tmp_path)
     job = Job("slow/line", BACKEND, tmp_path / "run", (*TRAIN, *NOTICE))

@@ -230,7 +230,12 @@ def test_builders_that_cannot_be_trained(tmp_path, data, tracked, old, new, mess
 @pytest.mark.parametrize(
     ("module", "old", "new", "message"),
     [
-        ("evaluation", '"sparse categorical ce"', '"label"', "evaluation.Evaluator: .*received 'label', is a reserved column"),
+        (
+            "evaluation",
+            '"sparse categorical ce"',
+            '"label"',
+            "evaluation.Evaluator: .*received 'label', is a reserved column",
+        ),
         ("evaluation", "self.get_cat_loss()}", "3}", "received 3, needs a function f.y_true, y_pred."),
         (
             "evaluation",

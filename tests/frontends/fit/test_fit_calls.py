@@ -109,7 +109,14 @@ def change_layer(model):
     model.layers[2].rate = 0.7
 
 
-@pytest.mark.parametrize("change", [freeze, recompile, replace_optimizer, replace_rate, change_layer])
+@pytest.mark.parametrize(
+    "change",
+    [
+        freeze,
+        recompile,
+        *(pytest.param(one, marks=pytest.mark.full) for one in (replace_optimizer, replace_rate, change_layer)),
+    ],
+)
 def test_what_has_changed_is_used(change):
     model, twin = made(), made()
     fitted(model, seed=0)

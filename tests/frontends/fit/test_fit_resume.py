@@ -168,6 +168,7 @@ def attempt(model_dir, at):
     return None if at else json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.full
 def test_killed_when_it_stopped(uninterrupted, tmp_path):
     """In a process that resumes inside an epoch of another one."""
     with cutting("step 12"), pytest.raises(Cut):

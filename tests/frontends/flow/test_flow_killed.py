@@ -29,6 +29,7 @@ def call(project, words, capsys):
     return ended.value.code, *capsys.readouterr()
 
 
+@pytest.mark.full
 def test_killed_in_the_middle_it_goes_on_to_the_same_weights(finished, project, tmp_path, capsys):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -143,6 +143,7 @@ def test_saved_model_has_no_optimizer(ended):
     assert not [name for name in names if "optimizer" in name.lower() or "momentum" in name.lower()]
 
 
+@pytest.mark.full
 def test_early_stopping_counts_over_attempts(nursery, tmp_path):
     """On a loss that never gets better, patience 2 is three epochs in all, also if a kill comes before the third."""
     for at in ("begin 2", ""):

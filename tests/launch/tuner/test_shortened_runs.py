@@ -84,5 +84,7 @@ def test_several_tasks_are_limited_each():
     assert {name: part.batches_per_epoch for name, part in trainer.train_stream.sources.items()} == {"one": 2, "two": 4}
     trainer.evaluate()
     assert trainer.evaluated_batches == 2  # one of each
-    with pytest.raises(UsageError, match=r"trainer\.overfit_batches: received 1, cannot be used with the data of several"):
+    with pytest.raises(
+        UsageError, match=r"trainer\.overfit_batches: received 1, cannot be used with the data of several"
+    ):
         create_trainer(params.replace(trainer={"overfit_batches": 1}), Pair(config), train=True, evaluate=True)
