@@ -32,13 +32,9 @@ demo: $(VENV)/.everstep
 	@echo "the same as a table runs/demo/history.csv"
 	@echo "the model to serve  runs/demo/export/saved_model, runs/demo/export/model.keras"
 
-# Of the tests that start no process to train in, those that cover the most in two minutes.
-QUICK := tests/test_structure.py tests/test_storage.py tests/test_compared.py tests/test_from_model_garden.py \
-         tests/config tests/redaction tests/task/optim tests/checkpoint/test_retention.py tests/checkpoint/test_damage.py \
-         tests/loop/test_controller.py tests/loop/test_schedule.py tests/loop/test_recovery.py
-
+# All files of tests that neither train on the backend nor start a process.
 check: lint
-	$(PYTEST) --backend jax -m "not full" $(QUICK) $(PYTEST_ARGS)
+	$(PYTEST) --backend jax -m "not full" --quick $(PYTEST_ARGS)
 
 test: lint $(VENV)/.torch
 	$(call run_tests,not full,$(ON_TORCH))

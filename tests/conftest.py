@@ -12,6 +12,7 @@ pytest.register_assert_rewrite("everstep.testing")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--backend", choices=["tensorflow", "jax", "torch"], help="the Keras backend of this process")
+    parser.addoption("--quick", action="store_true", help="only files that need no backend's training and no process")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,11 +50,22 @@ def _start_children_sooner(folder: Path) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skips files without backend tests when only those are run, on a further backend."""
-    again = config.getoption("markexpr").startswith("backend")
-    if again and collection_path.match("test_*.py") and "mark.backend" not in collection_path.read_text("utf-8"):
+    """Skips whole files, without importing them.
+
+    On a further backend, files without backend tests. With `--quick`, files whose tests train on the backend or start
+    processes: they take nine tenths of the time.
+    """
+    if not collection_path.match("test_*.py"):
+        return None
+    text = collection_path.read_text("utf-8")
+    if config.getoption("markexpr").startswith("backend") and "mark.backend" not in text:
+        return True
+    if config.getoption("--quick") and any(word in text for word in _SLOW):
         return True
     return None
+
+
+_SLOW = ("mark.backend", "subprocess", "Popen", "benchmarks.reliability", "selenium", "mkdocs")
 
 
 @pytest.fixture(autouse=True)
