@@ -11,7 +11,7 @@ from everstep import redaction
 from everstep.cli.commands import Stopped, app
 from everstep.cli.spelling import normalised, why_declined
 from everstep.errors import TrainingError, UsageError
-from everstep.run.ending import exit_code, without_option
+from everstep.run.exit_codes import exit_code, without_option
 from everstep.run.signals import Interrupted
 
 _TAKE_EXPERIMENTS = ("train", "eval", "check", "config", "tune", "submit")
