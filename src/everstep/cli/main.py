@@ -1,4 +1,7 @@
-"""`everstep`: parses the command line, runs one command, and turns its outcome into an exit code."""
+"""`everstep`: parses the command line, runs one command, and turns its outcome into an exit code.
+
+The exit codes, and what is printed with them, are in `run/exit_codes.py`.
+"""
 
 import contextlib
 import os

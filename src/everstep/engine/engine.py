@@ -12,6 +12,8 @@ feed. A backend is one file that compiles the two steps, calls them, and moves t
 The state moves only by these calls: `push` writes it to the Keras objects, `pull` reads it from them, `state` copies it
 to the host, `load` replaces it. On TensorFlow the Keras variables are the state; on JAX they are stale between `run`
 and `push`.
+
+A block is several stacked batches, a piece is a block on the device; one piece is one compiled call.
 """
 
 import abc

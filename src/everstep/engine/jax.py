@@ -7,6 +7,8 @@ bits. That choice follows from the model, not from a timing, and is recorded wit
 Several devices of a machine (`DeviceMesh`) share the batch; everything else is replicated. The compiled step stays the
 same program over the whole batch: XLA partitions it and adds the communication. So nothing is scaled by the number of
 devices, and BatchNorm sees the whole batch.
+
+How many steps n one call runs is decided by `call_length.py`.
 """
 
 import contextlib

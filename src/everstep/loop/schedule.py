@@ -90,6 +90,9 @@ class StepSchedule(Schedule):
 class EpochSchedule(Schedule):
     """Windows that are epochs: one pass over the data each, or `steps` of it.
 
+    For `fit` and the other entry points of compiled models; experiments convert epochs to steps (`loop/config.py`,
+    `in_steps`).
+
         schedule = EpochSchedule(epochs=4, steps=4, batches=10)
         [schedule.window_end(step) for step in (0, 4, 8, 10)]  # [4, 8, 10, 14]
 
