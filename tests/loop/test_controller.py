@@ -227,7 +227,7 @@ def test_stopped_run_stays_stopped_until_its_target_moves():
 
 
 @pytest.mark.parametrize(
-    ("meta", "window"),
+    ("meta", "progress"),
     [
         ({"window": {"phase": "acted", "stopped": "enough", "target": 9}}, LoopProgress(Phase.ACTED, "enough", 9)),
         ({"unclosed": True, "early": True, "stopped": {"reason": "", "target": 9}}, LoopProgress(Phase.TRAINED, "", 9)),
@@ -242,8 +242,8 @@ def test_stopped_run_stays_stopped_until_its_target_moves():
         ({}, LoopProgress()),
     ],
 )
-def test_checkpoints_of_older_versions_hold_the_phase_of_the_window(meta, window):
-    assert LoopProgress.from_meta(meta) == window
+def test_checkpoints_of_older_versions_hold_the_phase_of_the_window(meta, progress):
+    assert LoopProgress.from_meta(meta) == progress
 
 
 def test_summary_interval():

@@ -48,7 +48,7 @@ class LazyLogs(Mapping[str, float]):
 
 
 class PendingLogs:
-    """The windows that the device computes and whose logs are not read yet; reads them late, and in their order.
+    """The logs of windows that the device still computes; reads them late, and in their order.
 
     Args:
       watch: Called with the step and the logs of each window, as soon as they are read.

@@ -88,9 +88,11 @@ class Recovery:
 
     def watch_state(self, step: int, state: State) -> None:
         """Sets the alarm if a state is not finite."""
+        if self.alarm:
+            return
         if step == 0:
             self.remember_initial_infinities(state)
-        self.alarm = self.alarm or self.problem_in_state(step, state)
+        self.alarm = self.problem_in_state(step, state)
 
     def try_again(self, good: int | None) -> None:
         """Counts a rollback to the last good state.
@@ -188,9 +190,8 @@ class BadBatchSkipper:
             if not engine.run(feed, 1):
                 break
             step = begin + done + 1
-            reason = self._recovery.problem_in_logs(step, logs()) or self._recovery.problem_in_state(
-                step, engine.state()
-            )
+            reason = self._recovery.problem_in_logs(step, logs())
+            reason = reason or self._recovery.problem_in_state(step, engine.state())
             if reason:
                 engine.load(before)
                 self._recovery.skip(step, position, reason, further=self._skipped > 0)
