@@ -37,7 +37,7 @@ from everstep.loop import random_state
 from everstep.loop.actions.from_config import ConfiguredActions
 from everstep.loop.config import TrainerConfig, in_steps
 from everstep.loop.controller import Action, Controller
-from everstep.loop.creation import create_trainer
+from everstep.loop.create_trainer import create_trainer
 from everstep.loop.hooks import Hook, LearningRate
 from everstep.loop.orbit import accepts_model_garden_order
 from everstep.loop.recovery import Recovery
@@ -495,7 +495,7 @@ def _announce_plan(
             shapes = ", ".join(f"{path or 'x'} {leaf.dtype}{list(leaf.shape)}" for path, leaf in nest.walk(batch))
             per_epoch = f", {stream.batches_per_epoch} batches an epoch" if stream.batches_per_epoch else ""
             say(f"{kind} batch: {shapes}{per_epoch}")
-            if not saver.is_off and trainer.train_stream is not None and (weaker := stream.guarantee):
+            if not saver.is_disabled and trainer.train_stream is not None and (weaker := stream.guarantee):
                 say(f"the {kind} data does not resume exactly: {weaker}")
     if trainer.train_stream is None:
         return
@@ -509,7 +509,7 @@ def _announce_plan(
             f"plan: steps {trainer.global_step} to {config.train_steps}, log every {config.steps_per_loop}"
             f"{when.get(evaluations, '')}, save every {config.checkpoint_interval or 'end of training'}"
         )
-    if not (saver.interval or saver.seconds or saver.is_off):
+    if not (saver.interval or saver.seconds or saver.is_disabled):
         say("trainer.checkpoint_interval=0: nothing is saved before training is done, or a stop is requested")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
 from everstep.config import Config, apply_layers, get_exp_config
-from everstep.config.layers import read_sources
+from everstep.config.sources import read_sources
 from everstep.engine.config import RuntimeConfig
 from everstep.errors import UsageError, nearest
 from everstep.loop.config import TrainerConfig

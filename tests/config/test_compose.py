@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everstep.config import Config, apply, dialect, parse_override
-from everstep.config.layers import parse_overrides
+from everstep.config.sources import parse_overrides
 from everstep.errors import UsageError
 
 

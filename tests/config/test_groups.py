@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from tests.config.config_samples import Experiment
 
 from everstep.config import Config, apply
-from everstep.config.layers import read_sources, walk
+from everstep.config.sources import read_sources, walk
 from everstep.errors import UsageError
 
 FILES = {

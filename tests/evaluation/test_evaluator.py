@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everstep.errors import UsageError
-from everstep.evaluation import Evaluator, SampleBatch, SampleMetric, table, vectorized
+from everstep.evaluation import Evaluator, SampleBatch, SampleMetric, sample_table, vectorized
 
 FILES = ["test.csv", "test.json", "test.parquet", "test_summary.csv"]
 
@@ -48,7 +48,7 @@ def rows(path):
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(n=st.integers(1, 70), size=st.integers(1, 80), chunk=st.integers(1, 40), named=st.booleans())
 def test_every_sample_has_one_row_in_order_for_any_batch_sizes(tmp_path, monkeypatch, n, size, chunk, named):
-    monkeypatch.setattr(table, "CHUNK", chunk)
+    monkeypatch.setattr(sample_table, "CHUNK", chunk)
     y_true, y_pred = numbers(n)
     ids = [f"image_{n - row}.jpg" for row in range(n)] if named else None
     evaluation = Evaluator(METRICS).run(cut(y_true, y_pred, size, ids), tmp_path, "test")
@@ -165,7 +165,7 @@ def test_batches_that_do_not_fit_are_refused_and_leave_no_files(tmp_path, batche
 
 
 def test_columns_of_the_data_keep_names_and_types(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "CHUNK", 2)
+    monkeypatch.setattr(sample_table, "CHUNK", 2)
     first = {
         "camera": [b"left", "right"],
         "age": np.array([30, 41]),
@@ -185,7 +185,7 @@ def test_columns_of_the_data_keep_names_and_types(tmp_path, monkeypatch):
 
 
 def test_a_column_that_changes_its_type_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "CHUNK", 1)
+    monkeypatch.setattr(sample_table, "CHUNK", 1)
     for values, message in [((1, "a"), "int64 at first and is string"), ((2**60 + 1, 0.5), "int64 at first|double")]:
         batches = [(None, *numbers(1), None, {"x": [value]}) for value in values]
         with pytest.raises(UsageError, match=f"columns.x: was .*{message}"):
@@ -195,7 +195,7 @@ def test_a_column_that_changes_its_type_is_refused(tmp_path, monkeypatch):
 
 def test_integers_are_rewritten_as_floats_when_fractions_follow(tmp_path, monkeypatch):
     """Rows keep their order, and other columns their types."""
-    monkeypatch.setattr(table, "CHUNK", 2)
+    monkeypatch.setattr(sample_table, "CHUNK", 2)
     ages, years = [1, None, 3, 4, 5.5, 6, 7], [1, 2, 3, 4, 5, 6, 7.25]
     rest = list(range(7))
     columns = [{"age": [a], "year": [y], "rest": [r]} for a, y, r in zip(ages, years, rest, strict=True)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from everstep.errors import TrainingError, UsageError
-from everstep.loop.controller import Controller, Phase, Window
+from everstep.loop.controller import Controller, LoopProgress, Phase
 from everstep.loop.hooks import Hook
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import Recovery
@@ -227,17 +227,23 @@ def test_stopped_run_stays_stopped_until_its_target_moves():
 
 
 @pytest.mark.parametrize(
-    ("meta", "window"),
+    ("meta", "progress"),
     [
-        ({"window": {"phase": "acted", "stopped": "enough", "target": 9}}, Window(Phase.ACTED, "enough", 9)),
-        ({"unclosed": True, "early": True, "stopped": {"reason": "", "target": 9}}, Window(Phase.TRAINED, "", 9)),
-        ({"unclosed": False, "early": True, "stopped": {"reason": "so", "target": 9}}, Window(Phase.OPEN, "so", 9)),
-        ({"unclosed": False, "early": False, "stopped": {"reason": "", "target": 9}}, Window(Phase.FINISHED, "", 9)),
-        ({}, Window()),
+        ({"window": {"phase": "acted", "stopped": "enough", "target": 9}}, LoopProgress(Phase.ACTED, "enough", 9)),
+        ({"unclosed": True, "early": True, "stopped": {"reason": "", "target": 9}}, LoopProgress(Phase.TRAINED, "", 9)),
+        (
+            {"unclosed": False, "early": True, "stopped": {"reason": "so", "target": 9}},
+            LoopProgress(Phase.OPEN, "so", 9),
+        ),
+        (
+            {"unclosed": False, "early": False, "stopped": {"reason": "", "target": 9}},
+            LoopProgress(Phase.FINISHED, "", 9),
+        ),
+        ({}, LoopProgress()),
     ],
 )
-def test_checkpoints_of_older_versions_hold_the_phase_of_the_window(meta, window):
-    assert Window.from_meta(meta) == window
+def test_checkpoints_of_older_versions_hold_the_phase_of_the_window(meta, progress):
+    assert LoopProgress.from_meta(meta) == progress
 
 
 def test_summary_interval():

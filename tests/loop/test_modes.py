@@ -12,7 +12,7 @@ import pytest
 import everstep as es
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment import create_trainer
-from everstep.run.ending import exit_code
+from everstep.run.exit_codes import exit_code
 from everstep.run.signals import Interrupted
 from everstep.types import CLOCKS
 

@@ -16,29 +16,32 @@ from everstep.loop.recovery import Recovery, non_finite
 
 def test_bad_logs():
     recovery = Recovery(upper_bound=10.0, begin_steps=5)
-    assert recovery.judge(1, {"training_loss": 3.0}) == ""
-    assert recovery.judge(1, {"training_loss": 30.0}) == ""
-    assert recovery.judge(5, {"training_loss": 30.0}).startswith("the training loss is 30 at step 5, above trainer.")
+    assert recovery.problem_in_logs(1, {"training_loss": 3.0}) == ""
+    assert recovery.problem_in_logs(1, {"training_loss": 30.0}) == ""
+    assert recovery.problem_in_logs(5, {"training_loss": 30.0}).startswith(
+        "the training loss is 30 at step 5, above trainer."
+    )
     for loss in (np.nan, np.inf, -np.inf):
-        assert recovery.judge(1, {"training_loss": loss}) == f"the training loss is {loss} at step 1"
+        assert recovery.problem_in_logs(1, {"training_loss": loss}) == f"the training loss is {loss} at step 1"
 
 
 def test_bad_states():
     state = {"a": np.ones(3), "b": np.array([1.0, np.nan]), "c": np.array(3), "d": np.float16([np.inf])}
     assert non_finite(state) == ["b", "d"]
-    assert Recovery().judge_state(4, state) == "b and 1 more is not finite after step 4"
-    assert Recovery().judge_state(4, {"a": np.ones(3)}) == ""
+    assert Recovery().problem_in_state(4, state) == "b and 1 more is not finite after step 4"
+    assert Recovery().problem_in_state(4, {"a": np.ones(3)}) == ""
 
 
 def test_initial_infinities_are_intended():
     recovery = Recovery()
     best = {"task.best": np.array(np.inf)}
-    assert recovery.judge_state(0, best) == ""
-    assert recovery.judge_state(9, best) == ""
-    assert recovery.judge_state(9, best | {"w": np.array(np.nan)}) == "w is not finite after step 9"
+    recovery.remember_initial_infinities(best)
+    assert recovery.problem_in_state(0, best) == ""
+    assert recovery.problem_in_state(9, best) == ""
+    assert recovery.problem_in_state(9, best | {"w": np.array(np.nan)}) == "w is not finite after step 9"
     again = Recovery()
     again.restore(recovery.state())
-    assert again.judge_state(9, best) == ""
+    assert again.problem_in_state(9, best) == ""
 
 
 def test_a_bad_state_raises_the_alarm_once():

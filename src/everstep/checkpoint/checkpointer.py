@@ -1,4 +1,7 @@
-"""The interface for saving and restoring what a run needs to resume."""
+"""The interface for saving and restoring what a run needs to resume.
+
+`orbax.py` implements it: it writes and verifies checkpoints, sets damaged ones aside, and prunes old ones.
+"""
 
 import abc
 from collections.abc import Mapping

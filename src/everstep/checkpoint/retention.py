@@ -1,4 +1,7 @@
-"""Which checkpoints are kept: a pure rule over steps, times and metrics."""
+"""Which checkpoints are kept: a pure rule over steps, times and metrics.
+
+`orbax.py` applies it after each save (`_prune`).
+"""
 
 import dataclasses
 import math

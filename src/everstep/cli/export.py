@@ -92,7 +92,7 @@ def _export_chosen(found: Found, chosen: Chosen, place: Path, imports: Sequence[
 def _rebuild(found: Found, imports: Sequence[str] | None) -> tuple[Any, Any]:
     """Builds the model of a run by its experiment, and a batch for it from the experiment's data."""
     from everstep.export.model_export import sample_inputs
-    from everstep.loop.creation import create_trainer
+    from everstep.loop.create_trainer import create_trainer
     from everstep.task.task import unpack
 
     params = trained.experiment_of(found.directory or Path(), imports).params

@@ -1,4 +1,7 @@
-"""`everstep`: parses the command line, runs one command, and turns its outcome into an exit code."""
+"""`everstep`: parses the command line, runs one command, and turns its outcome into an exit code.
+
+The exit codes, and what is printed with them, are in `run/exit_codes.py`.
+"""
 
 import contextlib
 import os
@@ -11,7 +14,7 @@ from everstep import redaction
 from everstep.cli.commands import Stopped, app
 from everstep.cli.spelling import normalised, why_declined
 from everstep.errors import TrainingError, UsageError
-from everstep.run.ending import exit_code, without_option
+from everstep.run.exit_codes import exit_code, without_option
 from everstep.run.signals import Interrupted
 
 _TAKE_EXPERIMENTS = ("train", "eval", "check", "config", "tune", "submit")

@@ -28,7 +28,7 @@ from everstep.config import Config, dialect
 from everstep.config.gin.bindings import operative_config
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, Mode
-from everstep.run.ending import exit_code
+from everstep.run.exit_codes import exit_code
 from everstep.run.signals import Interrupted
 
 FLAGS = flags.FLAGS

@@ -1,4 +1,8 @@
-"""Makes a `Stream` of any data source that a task's `build_inputs` returns."""
+"""Makes a `Stream` of any data source that a task's `build_inputs` returns.
+
+To add a source, write a `Stream` in a new file of this folder (`stream.py` has the interface), and recognize its kind
+in `make_stream`.
+"""
 
 import contextlib
 import operator

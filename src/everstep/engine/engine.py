@@ -12,6 +12,8 @@ feed. A backend is one file that compiles the two steps, calls them, and moves t
 The state moves only by these calls: `push` writes it to the Keras objects, `pull` reads it from them, `state` copies it
 to the host, `load` replaces it. On TensorFlow the Keras variables are the state; on JAX they are stale between `run`
 and `push`.
+
+A block is several stacked batches, a piece is a block on the device; one piece is one compiled call.
 """
 
 import abc
@@ -27,6 +29,7 @@ from everstep.data import nest
 from everstep.data.sparse import RaggedArray, SparseArray
 from everstep.data.stream import Stream
 from everstep.engine import state as states
+from everstep.engine.call_length import CallLength
 from everstep.engine.explain import explain, explain_shapes
 from everstep.engine.feed import Feed, FeedInterrupted, Piece, check_leaves
 from everstep.engine.logs import (
@@ -38,9 +41,8 @@ from everstep.engine.logs import (
     validation_logs,
     watched_log,
 )
-from everstep.engine.pace import Pace
 from everstep.engine.probe import no_new_variables, watch_variables
-from everstep.engine.window import FINITE_STEPS, Window, measure, size_of
+from everstep.engine.window import FINITE_STEPS, WindowSums, measure, size_of
 from everstep.errors import UsageError
 from everstep.task.grad import adapt_loss_scaling, forget_scaled
 from everstep.task.optim.loss_scale import updates
@@ -48,7 +50,7 @@ from everstep.task.optim.optimizers import held_optimizers
 from everstep.task.task import Task, compiled_metrics, unpack
 from everstep.types import Batch, Logs, State
 
-WHOLE = 10_000  # the window of an evaluation of unknown length
+UNKNOWN_LENGTH_WINDOW = 10_000  # announced to the feed only; not a limit
 
 
 class Engine(abc.ABC):
@@ -71,14 +73,14 @@ class Engine(abc.ABC):
         self.enable_xla = enable_xla
         self.measures_norms = False  # of gradients and weights; set it before `build`
         self.variables: dict[str, keras.Variable] = {}
-        self.windows: dict[str, Window] = {}
+        self.windows: dict[str, WindowSums] = {}
         self._used: list[keras.Variable] = []  # the variables that steps use; set by `build`
         self.watched_log = ""  # the name of the training log that must stay finite; set by `build`
         self.compilations = 0
         self.warmup = (0, 0.0)  # training steps in calls that compiled or were the first, and their seconds
         self._label_classes: set[int] = set()
         self._not_numbers: set[str] = set()  # names of results of `reduce_aggregated_logs` that cannot be logged
-        self.pace = Pace()
+        self.call_length = CallLength()
 
     # -- before the first step ---------------------------------------------------------------------------------
 
@@ -105,7 +107,7 @@ class Engine(abc.ABC):
         self.task.label_classes = min(self._label_classes, default=None)
         for kind, logged in shapes.items():
             check_unique([metric.name for metric in own[kind]])
-            self.windows[kind] = Window(logged, self._metrics(kind, own), self.task.window(kind), norms.get(kind))
+            self.windows[kind] = WindowSums(logged, self._metrics(kind, own), self.task.window(kind), norms.get(kind))
             self.windows[kind].reset()
         self.watched_log = watched_log(list(shapes.get("train", {})), self.task)
         if self.watched_log and self._sees_whole_loss:
@@ -113,7 +115,7 @@ class Engine(abc.ABC):
         self._used = list(watched.all)
         self.variables = states.collect(self._owners(self._used), self._used)
         states.check_held(self.variables, watched.all)
-        self.pace.set_batch_bytes(sum(leaf.nbytes for leaf in nest.flatten(batch)))
+        self.call_length.set_batch_bytes(sum(leaf.nbytes for leaf in nest.flatten(batch)))
         self._compile()
         self.pull()
 
@@ -237,7 +239,9 @@ class Engine(abc.ABC):
           single: Whether each call holds a single batch.
           may_wait: Polled while waiting for data; returns False once a stop is requested.
         """
-        return Feed(stream, self.place, (lambda window, left: 1) if single else self.pace.length, check, may_wait)
+        return Feed(
+            stream, self.place, (lambda window, left: 1) if single else self.call_length.length, check, may_wait
+        )
 
     def run(self, feed: Feed, n: int, after_call: Callable[[int], bool] | None = None) -> int:
         """Trains on the next `n` batches.
@@ -262,7 +266,7 @@ class Engine(abc.ABC):
             if piece is None:
                 break
             try:
-                self._timed(piece)
+                self._run_and_time(piece)
             except BaseException:
                 with contextlib.suppress(FeedInterrupted):
                     feed.restore(position)  # the batches of a failed call will be taken again
@@ -272,17 +276,18 @@ class Engine(abc.ABC):
                 break
         return done
 
-    def _timed(self, piece: Piece) -> None:
-        begin, compiled, measuring = time.perf_counter(), self.compilations, self.pace.measuring
+    def _run_and_time(self, piece: Piece) -> None:
+        """Trains on a piece; waits for it and records its duration while `call_length` needs that."""
+        begin, compiled, measuring = time.perf_counter(), self.compilations, self.call_length.measuring
         self._train(piece)
-        is_warmup = self.compilations != compiled or self.pace.is_first
+        is_warmup = self.compilations != compiled or self.call_length.is_first
         if measuring or is_warmup:
             self.wait()
         if is_warmup:
             steps, seconds = self.warmup
             self.warmup = steps + piece.count, seconds + time.perf_counter() - begin
         if measuring:
-            self.pace.record(time.perf_counter() - begin)
+            self.call_length.record(time.perf_counter() - begin)
 
     def evaluate(
         self,
@@ -311,12 +316,12 @@ class Engine(abc.ABC):
           FeedInterrupted: The next batch is not ready, and a stop was requested.
         """
         done, gathered = 0, None
-        feed.expect(n if n > 0 else WHOLE)
+        feed.expect(n if n > 0 else UNKNOWN_LENGTH_WINDOW)
         with self._preserved_training_window(), self._seeds_restored_on_error():
             self.reset("validation")
             while n < 0 or done < n:
                 # outputs are returned to the host only by single steps
-                piece = feed.take(1 if self.task.aggregates else n - done if n >= 0 else WHOLE)
+                piece = feed.take(1 if self.task.aggregates else n - done if n >= 0 else UNKNOWN_LENGTH_WINDOW)
                 if piece is None:
                     break
                 if before_call is not None:

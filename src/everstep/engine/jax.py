@@ -7,6 +7,8 @@ bits. That choice follows from the model, not from a timing, and is recorded wit
 Several devices of a machine (`DeviceMesh`) share the batch; everything else is replicated. The compiled step stays the
 same program over the whole batch: XLA partitions it and adds the communication. So nothing is scaled by the number of
 devices, and BatchNorm sees the whole batch.
+
+How many steps n one call runs is decided by `call_length.py`.
 """
 
 import contextlib
@@ -24,10 +26,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from everstep.data import nest
 from everstep.data.sparse import SparseArray
 from everstep.engine import flops
+from everstep.engine.call_length import CallLength
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece, on_host
 from everstep.engine.logs import floats
-from everstep.engine.pace import Pace
 from everstep.engine.probe import watch_sparse_labels
 from everstep.errors import UsageError
 from everstep.task.grad import ChainedScope
@@ -154,7 +156,7 @@ class JaxEngine(Engine):
 
     def _compile(self) -> None:
         if self._single:
-            self.pace = Pace((1,))
+            self.call_length = CallLength((1,))
         self._held = list(self.variables.values())
         self._positions = {key: position for position, key in enumerate(self.variables)}
         self._values: list[Any] = [None] * len(self._held)

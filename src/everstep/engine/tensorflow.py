@@ -14,10 +14,10 @@ from tensorflow.python.ops import gen_random_ops
 from everstep.data import nest
 from everstep.data.sparse import RaggedArray, SparseArray
 from everstep.engine import flops
+from everstep.engine.call_length import CallLength
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece, on_host
 from everstep.engine.logs import floats
-from everstep.engine.pace import Pace
 from everstep.engine.probe import watch_sparse_labels
 from everstep.engine.replicas import Replicas
 from everstep.errors import UsageError
@@ -32,7 +32,7 @@ class TensorFlowEngine(Engine):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # The number of steps is an input of the compiled loop, so a call may have any length.
-        self.pace = Pace(lengths=None)
+        self.call_length = CallLength(lengths=None)
         self._replicas = Replicas()
         self._random = StepRandom()
 

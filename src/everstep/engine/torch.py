@@ -15,11 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from everstep.data import nest
 from everstep.data.sparse import SparseArray
+from everstep.engine.call_length import CallLength
 from everstep.engine.engine import Engine
 from everstep.engine.explain import decided_in_python
 from everstep.engine.feed import Piece, on_host
 from everstep.engine.logs import floats
-from everstep.engine.pace import Pace
 from everstep.engine.probe import replaced, watch_sparse_labels
 from everstep.errors import UsageError
 from everstep.task.task import unpack
@@ -33,7 +33,7 @@ class TorchEngine(Engine):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.pace = Pace(lengths=None)  # nothing is compiled, so a call may have any length
+        self.call_length = CallLength(lengths=None)  # nothing is compiled, so a call may have any length
 
     def describe(self) -> dict[str, Any]:
         """Returns how steps are run, for the run's record."""

@@ -1,4 +1,4 @@
-"""`Window`: the means of the scalars that a range of steps returned, and the results of the metrics.
+"""`WindowSums`: the means of the scalars that a range of steps returned, and the results of the metrics.
 
 The sums are Keras variables: they live on the device, are saved with the state, and continue exactly after a resume in
 the middle of a window.
@@ -24,7 +24,7 @@ FINITE_STEPS = "finite_steps"
 """The key of the one variable of a window that is not part of the saved state."""
 
 
-class Window:
+class WindowSums:
     """Sums of the scalars that steps return, weighted by samples, and metrics; read and reset together.
 
     Args:

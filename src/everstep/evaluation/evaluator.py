@@ -23,7 +23,7 @@ from everstep.evaluation.batch import CheckedBatch, Reader
 from everstep.evaluation.gallery import Gallery
 from everstep.evaluation.outcome import Kind, Outcome, Plain, outcome_of
 from everstep.evaluation.sample_metric import SampleMetric, sample_metrics, scores
-from everstep.evaluation.table import Summary, Table, as_csv, check_columns, read_column, summarize
+from everstep.evaluation.sample_table import Summary, Table, as_csv, check_columns, read_column, summarize
 
 logger = logging.getLogger(__name__)
 

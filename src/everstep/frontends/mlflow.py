@@ -1,6 +1,8 @@
 """A run on MLflow, for entry points that always track there: components and flows.
 
 An entry point fills `MlflowNames` (experiment, parameters, tags, names of results); all else is the same for all.
+
+`components/orchestrator.py` (`mlflow_names`) and `flow/recording.py` fill it; for experiments, `run/trackers.py` does.
 """
 
 import contextlib

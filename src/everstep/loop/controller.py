@@ -9,8 +9,11 @@ while step < target and not stopped:
         evaluate              at multiples of the interval, and at the end; at the end the state is saved before, too
         save                  last, after everything that belongs to the step
 
-A requested stop (a signal, a preemption notice) takes effect between two compiled calls: the state is saved as it is,
-in the middle of a window or while one is being finished. The next attempt does the rest.
+A window is the `steps_per_loop` steps between two logs.
+
+A requested stop (a signal, a preemption notice) takes effect between two compiled calls: its exception is raised, and
+while the loop leaves, `_save_before_exit` saves the state as it is, in the middle of a window or while one is being
+finished. The next attempt does the rest.
 """
 
 import contextlib
@@ -28,14 +31,14 @@ from everstep.errors import TrainingError, UsageError
 from everstep.loop import random_state
 from everstep.loop.callback_state import CallbackState, owners
 from everstep.loop.hooks import Hook, Stateful
-from everstep.loop.lazy_logs import UnreadWindows
+from everstep.loop.lazy_logs import PendingLogs
 from everstep.loop.orbit import checkpointer_from, tracker_from, with_state
 from everstep.loop.recovery import BadBatchSkipper, Recovery
 from everstep.loop.saver import Parts, Saver, prefetch_paused
 from everstep.loop.schedule import Schedule, StepSchedule, warn_of_data_end
 from everstep.loop.trainer import Trainer
 from everstep.tracking.tracker import NoopTracker, Tracker, plain
-from everstep.types import Logs
+from everstep.types import Logs, State
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +60,8 @@ class Phase(enum.StrEnum):
 
 
 @dataclasses.dataclass
-class Window:
-    """The state of the loop, saved in every checkpoint.
+class LoopProgress:
+    """The state of the loop, saved in every checkpoint under the key `window`.
 
     Attributes:
       phase: The progress of the window that contains the current step, or ends at it.
@@ -71,8 +74,8 @@ class Window:
     target: int = 0
 
     @classmethod
-    def from_meta(cls, meta: Mapping[str, Any]) -> "Window":
-        """Returns the window that a checkpoint was saved in; checkpoints of older versions have other keys."""
+    def from_meta(cls, meta: Mapping[str, Any]) -> "LoopProgress":
+        """Returns the progress at which a checkpoint was saved; checkpoints of older versions have other keys."""
         if "window" in meta:
             saved = meta["window"]
             return cls(Phase(saved["phase"]), saved["stopped"], saved["target"])
@@ -120,7 +123,8 @@ class Controller:
       hooks: Further participants, see `everstep.loop.hooks`; called after the actions, in their order.
       schedule: Where windows end and what is due there, in place of `steps_per_loop` and the intervals of a call.
       recovery: What to do when training diverges; by default, continue without saving.
-      stop_requested: Returns the exception to raise after the state is saved, once a stop is requested; else None.
+      stop_requested: Returns an exception once a stop is requested, else None; it is raised, and the loop saves as it
+        leaves.
       global_step: For objects without one: the variable that counts their steps, such as `optimizer.iterations`.
       strategy: For objects that only have `train` and `evaluate`: the strategy in whose scope these are called.
       summary_dir: Instead of a tracker: the directory for TensorBoard events of training.
@@ -129,7 +133,7 @@ class Controller:
         `enable_async_checkpointing`, which is always on; summary managers are not supported.
 
     Attributes:
-      window: The progress of the current window, and why training was stopped.
+      progress: The progress of the current window, and why training was stopped.
     """
 
     def __init__(
@@ -169,11 +173,11 @@ class Controller:
         parts: list[Stateful] = [*self.hooks, actions, random_state.RandomState()]
         self.saver = Saver(checkpointer, checkpoint_interval, checkpoint_seconds, save_failure, parts)
         self.recovery = recovery or Recovery(watched=getattr(trainer, "watched_log", "training_loss"))
-        self.window = Window()
+        self.progress = LoopProgress()
         self._stop_requested = stop_requested
         self._hooks_act = any(type(hook).on_window_end is not Hook.on_window_end for hook in self.hooks)
         self._skipper: BadBatchSkipper | None = None  # while steps that diverged before are trained again
-        self._unread = UnreadWindows(self._watch)
+        self._pending = PendingLogs(self._watch)
         self._evaluated: dict[str, Any] = {"step": -1, "logs": {}}
         self._parts_before_evaluation: Parts | None = None
         for hook in self.hooks:
@@ -192,21 +196,21 @@ class Controller:
     @property
     def training_time(self) -> tuple[int, float]:
         """The number of steps trained by this controller, and the seconds they took without evaluations and saves."""
-        return self._unread.steps, self._unread.seconds
+        return self._pending.steps, self._pending.seconds
 
     @property
     def checkpointer(self) -> Checkpointer:
-        """Where states are saved."""
+        """Writes and reads the checkpoints of the run; one that does nothing where the run saves none."""
         return self.saver.checkpointer
 
     @property
     def stopped(self) -> str:
         """Why training was stopped before its target; empty if it was not."""
-        return self.window.stopped
+        return self.progress.stopped
 
     def stop(self, reason: str) -> None:
         """Stops training once the current step is finished (evaluated, saved); for actions and hooks."""
-        self.window.stopped = reason
+        self.progress.stopped = reason
 
     @contextlib.contextmanager
     def synced(self) -> Iterator[None]:
@@ -245,9 +249,9 @@ class Controller:
     def _run_loop(self, options: _LoopOptions, steps: int | None) -> Logs:
         self._require("trainer", "train")
         target = options.schedule.target(steps)
-        if target > self.window.target:
-            self.window.stopped = ""  # it was stopped before an earlier target
-        self.window.target = target
+        if target > self.progress.target:
+            self.progress.stopped = ""  # it was stopped before an earlier target
+        self.progress.target = target
         try:
             logs = self._train_windows(options)
         except BaseException as error:
@@ -261,11 +265,11 @@ class Controller:
         self._begin()
         try:
             logs = self._finish_restored_window(options)
-            while not self._is_done(options):
+            while self._prepare_next_window(options):
                 logs = self._train_window(options)
                 self._raise_if_stop_requested()
                 self._finish_window(options, logs)
-            self._unread.settle()
+            self._pending.read_all()
             self.checkpointer.wait()
         except SystemExit:
             self._save_before_exit()
@@ -279,19 +283,19 @@ class Controller:
         self._notify("on_train_begin")
         self.saver.restore_parts()
         self._notify("on_ready")
-        if self.step or self.saver.is_off or self.checkpointer.latest() is not None:
+        if self.step or self.saver.is_disabled or self.checkpointer.latest() is not None:
             return
         if self.recovery.max_trials > 0:
             self.save_checkpoint()  # there must be a state to roll back to
             self.checkpointer.wait()
         else:
-            self.recovery.judge_state(0, self.trainer.state()[0])  # initial infinities are intended
+            self.recovery.remember_initial_infinities(self.trainer.state()[0])
 
     def _finish_restored_window(self, options: _LoopOptions) -> Mapping[str, float]:
         """Finishes what the previous attempt left pending at its last step; returns the logs of that window, if any."""
         ending = self.is_ending
-        if self.window.phase is Phase.TRAINED and (options.schedule.is_window_end(self.step) or ending):
-            logs = self._unread.add(self.step, self.trainer.window_logs(), 0, time.perf_counter(), 0.0)
+        if self.progress.phase is Phase.TRAINED and (options.schedule.is_window_end(self.step) or ending):
+            logs = self._pending.add(self.step, self.trainer.window_logs(), 0, time.perf_counter(), 0.0)
             self._finish_window(options, logs)
             return logs
         if 0 < self.step != self._evaluated["step"] and self._evaluation_due(options):
@@ -300,36 +304,43 @@ class Controller:
             self.evaluate(options.eval_steps)
             if self.saver.is_unfinished(self.step):
                 self.save_checkpoint()
-            self.window.phase = Phase.FINISHED
+            self.progress.phase = Phase.FINISHED
         return {}
 
-    def _is_done(self, options: _LoopOptions) -> bool:
-        """Whether nothing is left to train; rolls back first where training has diverged."""
+    def _prepare_next_window(self, options: _LoopOptions) -> bool:
+        """Returns whether there is another window to train; rolls back first where training has diverged.
+
+        A rollback sets the step back, so that there may be windows to train again after the last one.
+        """
+        self._learn_length_at_pass_end(options)
+        self._raise_if_stop_requested()
+        if self.is_ending:
+            self._pending.read_all()
+        if self.recovery.alarm and self.recovery.max_trials >= 0:
+            self._roll_back()
+        return not self.is_ending
+
+    def _learn_length_at_pass_end(self, options: _LoopOptions) -> None:
+        """Between two epochs, tells the schedule if the first pass over the data has just ended."""
         between_epochs = options.schedule.counts_batches and options.schedule.is_window_end(self.step)
         if self.step and between_epochs and not self.stopped and self.trainer.at_pass_end():
             self._learn_length(options)
-        self._raise_if_stop_requested()
-        if self.is_ending:
-            self._unread.settle()
-        if self.recovery.alarm and self.recovery.max_trials >= 0:
-            self._roll_back()
-        return self.is_ending
 
     def _train_window(self, options: _LoopOptions) -> Mapping[str, float]:
         """Trains up to the end of the window; returns its logs without waiting for the device."""
         self._notify("on_window_begin", self.step)
         begin, first = time.perf_counter(), self.step
-        end = min(options.schedule.window_end(first), self.window.target)
-        self.window.phase = Phase.OPEN
+        end = min(options.schedule.window_end(first), self.progress.target)
+        self.progress.phase = Phase.OPEN
         trained = self._run_trainer(end - first, new_window=options.schedule.is_window_end(first))
         if options.schedule.counts_batches and self._learn_length(options):
             self._notify("on_pass_end", self.step)
             end = self.step
         if self.step == end or self.stopped:
-            self.window.phase = Phase.TRAINED
+            self.progress.phase = Phase.TRAINED
         elif self._stop_requested() is None:
             logger.warning("trainer.train(%d) moved the step from %d to %d", end - first, first, self.step)
-        return self._unread.add(self.step, trained, self.step - first, begin, time.perf_counter() - begin)
+        return self._pending.add(self.step, trained, self.step - first, begin, time.perf_counter() - begin)
 
     def _run_trainer(self, steps: int, new_window: bool) -> Any:
         if not isinstance(self.trainer, Trainer):
@@ -354,13 +365,13 @@ class Controller:
         """Logs, checks, acts, evaluates and saves, in this order; only logs where training has diverged."""
         if not self.summary_interval or self.step % self.summary_interval == 0:
             self.tracker.log(self.step, logs, "train")
-        if self._has_diverged(options):
+        if self._check_divergence(options):
             return
         reason = self.stopped
         self._act(self.train_actions, logs)
         self._notify("on_window_end", self.step, logs)
-        self.window.phase = Phase.ACTED
-        if self.stopped != reason and self._has_diverged(options):  # stopped by an action: more is due now
+        self.progress.phase = Phase.ACTED
+        if self.stopped != reason and self._check_divergence(options):  # stopped by an action: more is due now
             return
         ending, evaluating, saving = self.is_ending, self._evaluation_due(options), self._save_due(options)
         if ending:
@@ -373,12 +384,12 @@ class Controller:
         # Save last: everything that belongs to a saved step is done, and is not repeated after a resume.
         if saving:
             self.save_checkpoint()
-        self.window.phase = Phase.FINISHED
+        self.progress.phase = Phase.FINISHED
 
     @property
     def is_ending(self) -> bool:
         """Whether the target is reached, or training was stopped."""
-        return self.step >= self.window.target or bool(self.stopped)
+        return self.step >= self.progress.target or bool(self.stopped)
 
     def _evaluation_due(self, options: _LoopOptions) -> bool:
         return options.evaluates and options.schedule.evaluation_due(self.step, self.is_ending)
@@ -388,7 +399,7 @@ class Controller:
         at_end = options.save_at_end and self.is_ending
         return due or at_end or self.saver.time_is_up(self.step) or self.saver.is_unfinished(self.step)
 
-    def _has_diverged(self, options: _LoopOptions) -> bool:
+    def _check_divergence(self, options: _LoopOptions) -> bool:
         """Checks the logs and the state before they are used; returns whether to roll back, or to fail.
 
         Waits for the device only where something is due. A save checks the state itself.
@@ -397,8 +408,8 @@ class Controller:
         due, watching = self.is_ending or evaluating or self._save_due(options), self.recovery.max_trials >= 0
         acting = watching and (bool(self.train_actions) or self._hooks_act)
         if due or acting:
-            self._unread.settle()
-        if watching and (evaluating or (acting and due)) and not self.saver.is_off:
+            self._pending.read_all()
+        if watching and (evaluating or (acting and due)) and not self.saver.is_disabled:
             self.recovery.watch_state(self.step, self.trainer.state()[0])
         return watching and (due or acting) and bool(self.recovery.alarm)
 
@@ -407,8 +418,8 @@ class Controller:
         stream = self.trainer.train_stream
         if not options.schedule.learn_length(stream.batches_per_epoch):
             return False
-        self.window.target = min(self.window.target, options.schedule.target(None))
-        if not stream.repeat and self.step < self.window.target:
+        self.progress.target = min(self.progress.target, options.schedule.target(None))
+        if not stream.repeat and self.step < self.progress.target:
             warn_of_data_end("steps_per_epoch")
             self.stop("the data ended: it can be read only once")
         return True
@@ -529,35 +540,41 @@ class Controller:
         """Saves the step; in any phase but FINISHED, the next attempt finishes it, and saves it again."""
         finished = phase is Phase.FINISHED
         replaces = finished and self.saver.is_unfinished(self.step)
-        if self.saver.is_off or (self.checkpointer.latest() == self.step and not replaces):
+        if self.saver.is_disabled or (self.checkpointer.latest() == self.step and not replaces):
             return
         self.tracker.flush()  # the logs of a saved step must be on disk before it
         meta = {
             "evaluated": self._evaluated,
-            "window": {"phase": phase.value, "stopped": self.window.stopped, "target": self.window.target},
+            "window": {"phase": phase.value, "stopped": self.progress.stopped, "target": self.progress.target},
             "recovery": self.recovery.state(self._skipper.until if self._skipper else 0),
         }
         metrics = self._evaluated["logs"] if self._evaluated["step"] == self.step else {}
         parts = self._parts_before_evaluation or self.saver.collect(self.trainer)
-        self.saver.save(self.trainer, parts, meta, metrics, self.recovery.judge_state, finished)
+        self.saver.save(self.trainer, parts, meta, metrics, self._problem_in_state, finished)
         if self.saver.refused:
             self.recovery.alarm = self.saver.refused
         else:
             self._notify("on_save", self.step)
+
+    def _problem_in_state(self, step: int, state: State) -> str:
+        """Returns what is wrong with a state that is about to be saved; infinities before the first step are kept."""
+        if step == 0:
+            self.recovery.remember_initial_infinities(state)
+        return self.recovery.problem_in_state(step, state)
 
     def _save_before_failing(self) -> None:
         """Saves the step whose evaluation has failed: the next attempt evaluates it again."""
         if self.trainer is None or not self.step:
             return
         with contextlib.suppress(SaveError):  # the error of the evaluation is raised
-            self._save(self.window.phase)
+            self._save(self.progress.phase)
             self.checkpointer.wait()
 
     def _save_before_exit(self) -> None:
         """Saves for the next attempt, if a stop was requested and training has not diverged."""
         if self._stop_requested() is None:
             return
-        self._unread.settle()
+        self._pending.read_all()
         if self.recovery.alarm and self.recovery.max_trials >= 0:
             logger.warning("the state of step %d is not saved: %s", self.step, self.recovery.alarm)
             return
@@ -565,7 +582,7 @@ class Controller:
             self.checkpointer.wait()
         except SaveError as error:  # of an earlier step; this save may succeed
             logger.error("%s", error)
-        self._save(self.window.phase)
+        self._save(self.progress.phase)
         self.checkpointer.wait()
 
     def restore_checkpoint(self, step: int | None = None) -> int | None:
@@ -575,9 +592,9 @@ class Controller:
             return None
         meta = self.saver.read(self.trainer or self.evaluator, self.trainer is not None, step)
         self._evaluated = meta.get("evaluated", self._evaluated)
-        self.window = Window.from_meta(meta)
-        self.saver.finished = self.window.phase is Phase.FINISHED
-        self._skip_bad_batches(until=self.recovery.restore(meta.get("recovery", {})))
+        self.progress = LoopProgress.from_meta(meta)
+        self.saver.finished = self.progress.phase is Phase.FINISHED
+        self._retrain_step_by_step(until=self.recovery.restore(meta.get("recovery", {})))
         self._notify("on_restore", self.step)
         return self.step
 
@@ -587,9 +604,9 @@ class Controller:
         """Restores the last good state, and has the steps since then trained one by one, skipping bad batches."""
         reached = max(self.step, self._skipper.until if self._skipper else 0)
         # Write all logs of the steps so far before: afterwards they would count as new ones.
-        self._unread.settle()
+        self._pending.read_all()
         self.tracker.flush()
-        computed, target = self.step, self.window.target
+        computed, target = self.step, self.progress.target
         self.checkpointer.wait()
         try:
             self.recovery.try_again(self.checkpointer.latest())
@@ -598,10 +615,10 @@ class Controller:
             raise
         self.restore_checkpoint()
         self.saver.restore_parts()
-        self.window = Window(self.window.phase, target=target)
+        self.progress = LoopProgress(self.progress.phase, target=target)
         self.saver.refused = ""
         self._notify("on_rollback", computed - self.step)
-        self._skip_bad_batches(until=reached)
+        self._retrain_step_by_step(until=reached)
         self.tracker.start(self.step)
 
     def _watch(self, step: int, logs: Logs) -> None:
@@ -609,7 +626,7 @@ class Controller:
         bad_step = getattr(self.trainer, "bad_step", lambda step: None)
         self.recovery.watch(bad_step(step) or step, logs)
 
-    def _skip_bad_batches(self, until: int) -> None:
+    def _retrain_step_by_step(self, until: int) -> None:
         """Has the steps up to `until` trained one by one, each checked."""
         if self.trainer is not None and self.step < until:
             self._skipper = BadBatchSkipper(self.recovery, until)
@@ -617,6 +634,7 @@ class Controller:
     # -- helpers ---------------------------------------------------------------------------------------------------
 
     def _notify(self, event: str, *arguments: Any) -> None:
+        """Calls the method `event` of every hook, in their order."""
         for hook in self.hooks:
             getattr(hook, event)(*arguments)
 

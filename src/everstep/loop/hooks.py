@@ -22,6 +22,23 @@ The controller calls each event on all hooks, in the order of its list:
 | `on_exit` | last, whether training is done or has failed | Profile, listeners, `--fast-dev-run` |
 | `state`, `check`, `restore` | with every save, and with every restore | those with a `name` |
 
+Their users:
+
+| user | file |
+|---|---|
+| `KerasCallbacks` | `loop/keras_callbacks.py` |
+| actions (`ConfiguredActions`) | `loop/actions/from_config.py` |
+| `LearningRate` | this file |
+| `Attempt`, `Progress` | `run/attempt.py` |
+| `Profile` | `run/profiling.py` |
+| `LiveFacts`: `setup` only | `run/trackers.py` |
+| listeners (`_Listeners`) | `frontends/compiled.py` |
+| `--fast-dev-run` | `launch/tuner/dev_run.py` |
+
+Use an action for what only needs the logs of a window or an evaluation: it is a plain callable. Use a hook for other
+events, or for what has to know the loop. Use a Keras callback with a compiled model (`fit` and the other entry points
+that take `callbacks`), if it exists already or has to run in `model.fit`, too; it sees epochs and batches.
+
 A hook reads or changes the Keras objects inside `with self.controller.synced():`. What it must remember over attempts
 is its state; a hook without a `name` has none.
 """

@@ -23,7 +23,7 @@ from everstep.errors import UsageError, nearest, own_frames, wants_traceback
 from everstep.loop.callback_state import CallbackState
 from everstep.loop.hooks import Hook
 from everstep.loop.plain_values import decode, encode
-from everstep.loop.schedule import OPEN, EpochSchedule, warn_of_data_end
+from everstep.loop.schedule import UNKNOWN_END, EpochSchedule, warn_of_data_end
 from everstep.task.optim.loss_scale import UPDATES
 from everstep.types import Logs, State
 
@@ -88,7 +88,7 @@ class KerasCallbacks(Hook):
     @property
     def steps(self) -> int:
         """Steps of an epoch that is not cut short, where they are known."""
-        return self.schedule.length or OPEN
+        return self.schedule.length or UNKNOWN_END
 
     @property
     def single_steps(self) -> list[str]:
@@ -156,7 +156,7 @@ class KerasCallbacks(Hook):
         batches = trainer.train_stream.batches_per_epoch
         epoch, batch = divmod(step, batches) if batches else (0, 0)
         state = trainer.engine.state()
-        self.controller.recovery.judge_state(0, state)  # initial infinities are intended
+        self.controller.recovery.remember_initial_infinities(state)
         trainer.restore(state, {"step": step, "stream": {"epoch": epoch, "batch": batch}})
         self.controller.saver.start_at(step)
 

@@ -47,8 +47,8 @@ class LazyLogs(Mapping[str, float]):
         return repr(self.read())
 
 
-class UnreadWindows:
-    """The windows that the device computes and whose logs are not read yet; reads them late, and in their order.
+class PendingLogs:
+    """The logs of windows that the device still computes; reads them late, and in their order.
 
     Args:
       watch: Called with the step and the logs of each window, as soon as they are read.
@@ -60,7 +60,7 @@ class UnreadWindows:
 
     def __init__(self, watch: Callable[[int, Logs], None]) -> None:
         self._watch = watch
-        self._unread: deque[LazyLogs] = deque()
+        self._pending: deque[LazyLogs] = deque()
         self._last_done = 0.0  # when the last window was done
         self.steps, self.seconds = 0, 0.0
 
@@ -86,12 +86,12 @@ class UnreadWindows:
 
         lazy = trained if isinstance(trained, LazyLogs) else LazyLogs(lambda: dict(trained or {}))
         logs = lazy.then(add_rate)
-        self._unread.append(logs)
-        if len(self._unread) > _BEHIND:
-            self._unread.popleft().read()
+        self._pending.append(logs)
+        if len(self._pending) > _BEHIND:
+            self._pending.popleft().read()
         return logs
 
-    def settle(self) -> None:
-        """Reads all windows; waits for the device."""
-        while self._unread:
-            self._unread.popleft().read()
+    def read_all(self) -> None:
+        """Reads the logs of all windows; waits for the device."""
+        while self._pending:
+            self._pending.popleft().read()

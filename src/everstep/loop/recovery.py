@@ -52,7 +52,7 @@ class Recovery:
     watched: str = "training_loss"
     _infinite_from_the_start: frozenset[str] | None = None
 
-    def judge(self, step: int, logs: Mapping[str, float]) -> str:
+    def problem_in_logs(self, step: int, logs: Mapping[str, float]) -> str:
         """Returns what is wrong with the logs of a window that ends at `step`; empty if nothing is."""
         loss = float(logs.get(self.watched, 0.0))
         name = "the training loss" if self.watched == "training_loss" else self.watched
@@ -62,20 +62,23 @@ class Recovery:
             return f"{name} is {loss:.6g} at step {step}, above trainer.loss_upper_bound={self.upper_bound:g}"
         return ""
 
-    def judge_state(self, step: int, state: State) -> str:
-        """Returns what in a state is not finite; empty if nothing is. Infinities at step 0 are intended."""
-        infinite = non_finite(state)
-        if self._infinite_from_the_start is None:
-            self._infinite_from_the_start = frozenset(infinite) if step == 0 else frozenset()
-        new = [key for key in infinite if key not in self._infinite_from_the_start]
+    def problem_in_state(self, step: int, state: State) -> str:
+        """Returns what in a state is not finite, and was finite when training began; empty if nothing is."""
+        known = self._infinite_from_the_start or frozenset()
+        new = [key for key in non_finite(state) if key not in known]
         more = f" and {len(new) - 1} more" if len(new) > 1 else ""
         return f"{new[0]}{more} is not finite after step {step}" if new else ""
+
+    def remember_initial_infinities(self, state: State) -> None:
+        """Accepts what is not finite in the state before the first step: it is intended. Later calls do nothing."""
+        if self._infinite_from_the_start is None:
+            self._infinite_from_the_start = frozenset(non_finite(state))
 
     def watch(self, step: int, logs: Mapping[str, float]) -> None:
         """Sets the alarm if a window's logs are bad; warns once, if training continues nevertheless."""
         if self.alarm:
             return
-        self.alarm = self.judge(step, logs)
+        self.alarm = self.problem_in_logs(step, logs)
         if self.alarm and self.max_trials < 0:
             logger.warning(
                 "%s: training continues, but its results are useless: check the data for NaN and infinity, or lower "
@@ -85,7 +88,11 @@ class Recovery:
 
     def watch_state(self, step: int, state: State) -> None:
         """Sets the alarm if a state is not finite."""
-        self.alarm = self.alarm or self.judge_state(step, state)
+        if self.alarm:
+            return
+        if step == 0:
+            self.remember_initial_infinities(state)
+        self.alarm = self.problem_in_state(step, state)
 
     def try_again(self, good: int | None) -> None:
         """Counts a rollback to the last good state.
@@ -183,7 +190,8 @@ class BadBatchSkipper:
             if not engine.run(feed, 1):
                 break
             step = begin + done + 1
-            reason = self._recovery.judge(step, logs()) or self._recovery.judge_state(step, engine.state())
+            reason = self._recovery.problem_in_logs(step, logs())
+            reason = reason or self._recovery.problem_in_state(step, engine.state())
             if reason:
                 engine.load(before)
                 self._recovery.skip(step, position, reason, further=self._skipped > 0)

@@ -55,7 +55,7 @@ class Saver:
         self._unrestored: Parts | None = None
 
     @property
-    def is_off(self) -> bool:
+    def is_disabled(self) -> bool:
         """Whether nothing is ever saved."""
         return isinstance(self.checkpointer, NoopCheckpointer)
 
@@ -92,7 +92,7 @@ class Saver:
         parts: Parts,
         meta: Mapping[str, Any],
         metrics: Mapping[str, Any],
-        judge: Callable[[int, State], str],
+        problem_in_state: Callable[[int, State], str],
         finished: bool,
     ) -> None:
         """Saves a trainer, unless its state is bad; then `refused` is the reason.
@@ -102,14 +102,14 @@ class Saver:
           parts: What `collect` returned.
           meta: What else belongs to the step.
           metrics: The evaluation that belongs to the step.
-          judge: Returns what is wrong with a state; empty if nothing is.
+          problem_in_state: Returns what is wrong with a state; empty if nothing is.
           finished: Whether everything that belongs to the step is done.
         """
         step = trainer.global_step
         with self._failure_policy():
             self.checkpointer.wait()  # the memory below may still be being written
         self._copied, own = trainer.state(self._copied)
-        self.refused = judge(step, self._copied)
+        self.refused = problem_in_state(step, self._copied)
         if self.refused:
             return
         arrays, extra = parts

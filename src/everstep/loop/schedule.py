@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from everstep.errors import UsageError
 
-OPEN = 2**40
+UNKNOWN_END = 2**40
 """The end of an epoch of unknown length: more steps than any run has."""
 
 
@@ -63,7 +63,7 @@ class StepSchedule(Schedule):
 
     def target(self, steps: int | None) -> int:
         """Returns `steps`."""
-        return OPEN if steps is None else steps
+        return UNKNOWN_END if steps is None else steps
 
     def window_end(self, step: int) -> int:
         """Returns the end of the window that a step belongs to."""
@@ -89,6 +89,9 @@ class StepSchedule(Schedule):
 
 class EpochSchedule(Schedule):
     """Windows that are epochs: one pass over the data each, or `steps` of it.
+
+    For `fit` and the other entry points of compiled models; experiments convert epochs to steps (`loop/config.py`,
+    `in_steps`).
 
         schedule = EpochSchedule(epochs=4, steps=4, batches=10)
         [schedule.window_end(step) for step in (0, 4, 8, 10)]  # [4, 8, 10, 14]
@@ -137,14 +140,14 @@ class EpochSchedule(Schedule):
         return self.length is not None and not (self.batches or 0) % self.length
 
     def target(self, steps: int | None) -> int:
-        """Returns the end of the last epoch or `steps`, the earlier of the two; `OPEN` while both are unknown."""
+        """Returns the end of the last epoch or `steps`, whichever is earlier; `UNKNOWN_END` if both are unknown."""
         total = self.begin(self.epochs)
-        return min(OPEN if steps is None else steps, OPEN if total is None else total)
+        return min(UNKNOWN_END if steps is None else steps, UNKNOWN_END if total is None else total)
 
     def window_end(self, step: int) -> int:
-        """Returns the end of the epoch that a step belongs to; `OPEN` while that is unknown."""
+        """Returns the end of the epoch that a step belongs to; `UNKNOWN_END` while that is unknown."""
         if self.length is None:
-            return OPEN
+            return UNKNOWN_END
         begun, rest = self._passes(step)
         end = (rest // self.length + 1) * self.length
         return end if self.batches is None else begun * self.batches + min(end, self.batches)

@@ -58,7 +58,7 @@ class Trainer:
     ) -> None:
         self.config, self.task, self.model, self.optimizer = config, task, model, optimizer
         self.global_step = 0
-        self._counted_from = 0  # the step at which the engine's window was opened
+        self._window_start = 0  # the step at which the engine's window was opened
         self._bad_steps: dict[int, int] = {}  # the first bad step of a window, by the window's last
         self._checked: set[int] = set()  # ids of the array streams that were checked as a whole
         self._warmups: list[Callable[[], tuple[int, float]]] = []  # of each stage's engine
@@ -82,7 +82,7 @@ class Trainer:
         self.engine = engine = self._built_engine(train_batch, validation_batch)
         steps, seconds = engine.warmup  # an engine may be reused
         self._warmups.append(lambda: (engine.warmup[0] - steps, engine.warmup[1] - seconds))
-        self._skipped = SkippedUpdates(self.optimizer, self.global_step)
+        self._updates_without_effect = SkippedUpdates(self.optimizer, self.global_step)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
         self._validation_feed: Feed | None = None  # of the current evaluation, or, closed, of the last one
 
@@ -123,7 +123,7 @@ class Trainer:
             raise UsageError("this trainer was created to evaluate only", remedy="Trainer(…, train=True)")
         if new_window:
             self.engine.reset("train")
-            self._counted_from = self.global_step
+            self._window_start = self.global_step
         self._may_wait, stopped = may_wait, False
 
         def after(step: int) -> bool:
@@ -152,7 +152,7 @@ class Trainer:
                 remedy="repeat it (dataset.repeat(), or {repeat}=true) or lower {steps}",
                 mentions={"repeat": "task.train_data.repeat", "steps": "trainer.train_steps"},
             )
-        return self._logs(self._skipped.watch if done == num_steps or ended else None)
+        return self._logs(self._updates_without_effect.watch if done == num_steps or ended else None)
 
     def _count_pass(self) -> bool:
         """At the end of a first pass that counts the batches, sets their number; returns whether it was such a pass."""
@@ -180,7 +180,7 @@ class Trainer:
 
     def _logs(self, watch: Callable[[int, Logs], None] | None = None) -> LazyLogs:
         """Returns the window's logs; when they are read, `watch` is called with their last step and them."""
-        read, step, first = self.engine.read_later("train"), self.global_step, self._counted_from
+        read, step, first = self.engine.read_later("train"), self.global_step, self._window_start
         bad_step, loss = self.engine.read_bad_step_later(), self.task.loss
 
         def fetch() -> Logs:
@@ -282,8 +282,8 @@ class Trainer:
             self.engine.load(with_averages(state), only=("model/", "model.", "task."))
         else:
             self.engine.load(state)
-        self.global_step = self._counted_from = meta["step"]
-        self._skipped = SkippedUpdates(self.optimizer, self.global_step)
+        self.global_step = self._window_start = meta["step"]
+        self._updates_without_effect = SkippedUpdates(self.optimizer, self.global_step)
         if self._train_feed is not None:
             self._train_feed.restore(meta["stream"])
 

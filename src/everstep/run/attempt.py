@@ -63,7 +63,7 @@ class Guard:
         self._lock.beat(step)
 
     def stop_requested(self) -> Interrupted | None:
-        """Returns the exception to raise after the state is saved, if a stop is requested."""
+        """Returns the exception to raise if a stop is requested; the loop saves the state while it leaves."""
         return self._signals.interrupted() if self._signals.reason is not None else None
 
 

@@ -17,7 +17,7 @@ from everstep import redaction
 from everstep.config import Config, dialect, load_file
 from everstep.config.base import at_default
 from everstep.config.difference import ABSENT, Change, differences, in_line
-from everstep.config.layers import HEADER
+from everstep.config.sources import HEADER
 from everstep.data.arrays import ArrayStream, RowsStream
 from everstep.data.stream import Stream
 from everstep.data.wrappers import CountedStream

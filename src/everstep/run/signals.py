@@ -1,6 +1,7 @@
 """Signals that stop a run: a handler sets a flag, and the loop checks the flag where it can save.
 
-Nothing is saved inside a handler: the state may be in the middle of a step.
+Nothing is saved inside a handler: the state may be in the middle of a step. The loop saves, while the exception makes
+it leave: `loop/controller.py`, `Controller._save_before_exit`.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ _EXTRA = {name: getattr(signal, f"SIG{name}") for name in _NAMES if hasattr(sign
 
 
 class Interrupted(SystemExit):
-    """A stop was requested, and the run has saved its state: the same command resumes from there.
+    """A stop was requested. The loop saves its state while this leaves it: the same command resumes from there.
 
     It is not an `Exception`, so that a user's `except Exception` does not catch it; uncaught, it ends Python with its
     exit code and without a traceback.
@@ -104,7 +105,7 @@ class Signals:
             self.reason = reason
 
     def interrupted(self) -> Interrupted:
-        """Returns the exception to raise after the state is saved."""
+        """Returns the exception that ends the loop, which saves the state while it leaves."""
         return Interrupted(self.reason or "no stop was requested", self._exit_code())
 
     def __enter__(self) -> "Signals":

@@ -220,7 +220,7 @@ class LiveFacts(Hook):
         return Facts(
             epoch=self._trainer.epochs_done,
             phase=self._phase(attempts),
-            saves=not self.controller.saver.is_off,
+            saves=not self.controller.saver.is_disabled,
             checkpoint=self._checkpoint(),
             attempts=max(1, len(attempts)),
             goodput=self._goodput(attempts, step),

@@ -4,6 +4,9 @@ Everything else in a step is plain stateful Keras. On TensorFlow that code is re
 autograd. On JAX it runs inside a `keras.StatelessScope`, and its assignments are passed to the enclosing scope of the
 engine or, outside an engine, to the variables themselves. Both functions therefore work in a compiled step, in a
 notebook cell and inside each other.
+
+Losses are scaled here for float16, too (`adapt_loss_scaling`); `task/optim/loss_scale.py` wraps the optimizers that
+hold the scale.
 """
 
 import contextlib

@@ -130,8 +130,8 @@ def running(
     stream = data if isinstance(data, Stream) else ArrayStream(data, batch_size, repeat=True)
     engine = make(task, model, optimizer)
     engine.build(stream.peek(), stream.peek())
-    while long_calls and engine.pace.measuring:
-        engine.pace.record(1e-4)
+    while long_calls and engine.call_length.measuring:
+        engine.call_length.record(1e-4)
     with opened(engine, stream) as feed:
         yield Rig(engine, stream, feed)
 

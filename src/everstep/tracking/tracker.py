@@ -2,6 +2,8 @@
 
 The controller calls `start` once per attempt, `log` at the end of each logging window and evaluation, `flush`
 before a checkpoint is committed, and `close` when the attempt ends, however it ends.
+
+`run/trackers.py` creates the trackers of a run; a new one is added there.
 """
 
 import abc
@@ -92,27 +94,27 @@ class ForwardingTracker(Tracker):
         """Passes a call of `method` on."""
 
     def start(self, step: int) -> None:
-        """Forwards the call."""
+        """Begins an attempt at `step` in every tracker behind this one."""
         self.forward("start", step)
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
-        """Forwards the call."""
+        """Passes the numbers of a window, an evaluation or the machine on."""
         self.forward("log", step, logs, kind)
 
     def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:
-        """Forwards the call."""
+        """Passes images of an evaluation on, with their captions."""
         self.forward("log_images", step, name, images, captions)
 
     def log_text(self, step: int, name: str, texts: Sequence[str]) -> None:
-        """Forwards the call."""
+        """Passes texts of an evaluation on."""
         self.forward("log_text", step, name, texts)
 
     def log_histograms(self, step: int, values: Mapping[str, np.ndarray]) -> None:
-        """Forwards the call."""
+        """Passes arrays on, for histograms."""
         self.forward("log_histograms", step, values)
 
     def flush(self) -> None:
-        """Forwards the call."""
+        """Has every tracker behind this one write what it was given."""
         self.forward("flush")
 
 

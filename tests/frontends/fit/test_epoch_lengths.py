@@ -19,7 +19,7 @@ from keras import callbacks, layers
 
 import everstep as es
 from everstep.errors import TrainingError, UsageError
-from everstep.loop.schedule import OPEN, EpochSchedule
+from everstep.loop.schedule import UNKNOWN_END, EpochSchedule
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -49,7 +49,7 @@ def _keras_lengths(steps, batches):
 
 def test_open_lengths():
     lengths = EpochSchedule(9, None, first_epoch=3)
-    assert (lengths.window_end(7), lengths.number(7), lengths.begin(3), lengths.begin(4)) == (OPEN, 3, 0, None)
+    assert (lengths.window_end(7), lengths.number(7), lengths.begin(3), lengths.begin(4)) == (UNKNOWN_END, 3, 0, None)
     assert not lengths.is_regular
     lengths.learn_length(8)
     assert (lengths.window_end(7), lengths.number(8), lengths.begin(5)) == (8, 4, 16)

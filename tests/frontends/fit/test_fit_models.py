@@ -99,7 +99,7 @@ def test_the_first_log_or_the_named_one_is_watched(watch):
     engine = create_engine(task, model, model.optimizer)
     engine.build(gan_program.X[:8])
     assert engine.watched_log == watch
-    judged = Recovery(watched=watch).judge(3, {"d_loss": 1.0, "g_loss": 1.0, watch: math.nan})
+    judged = Recovery(watched=watch).problem_in_logs(3, {"d_loss": 1.0, "g_loss": 1.0, watch: math.nan})
     assert judged == f"{watch} is nan at step 3"
 
 

@@ -32,8 +32,8 @@ class Plain(MultiTask):
 
 def with_long_calls(trainer):
     """Makes calls hold many steps from the start."""
-    while trainer.engine.pace.measuring:
-        trainer.engine.pace.record(1e-4)
+    while trainer.engine.call_length.measuring:
+        trainer.engine.call_length.record(1e-4)
     return trainer
 
 

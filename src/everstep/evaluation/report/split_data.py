@@ -17,7 +17,7 @@ from everstep import storage
 from everstep.errors import UsageError
 from everstep.evaluation.evaluator import FORMAT
 from everstep.evaluation.report.numbers import finite, group_means, listed
-from everstep.evaluation.table import summarize
+from everstep.evaluation.sample_table import summarize
 
 MOST_ROWS = 20_000
 WORST_ROWS = 5_000

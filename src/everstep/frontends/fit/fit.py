@@ -1,4 +1,7 @@
-"""`everstep.fit`: `model.fit` on the core, with its guarantees."""
+"""`everstep.fit`: `model.fit` on the core, with its guarantees.
+
+Arguments that all entry points share, such as `validation_freq`, are handled by `frontends/compiled.py`.
+"""
 
 import contextlib
 import dataclasses

@@ -12,7 +12,7 @@ from everstep.errors import Problem, UsageError
 from everstep.frontends.flow.project import FlowProject
 from everstep.frontends.flow.running import run_flow
 from everstep.frontends.flow.settings import parameter_like
-from everstep.run.ending import exit_code, without_option
+from everstep.run.exit_codes import exit_code, without_option
 from everstep.run.signals import Interrupted
 
 NO_MULTIRUN = Problem(

@@ -30,7 +30,7 @@ from everstep.checkpoint.remote.urls import checked, is_url
 from everstep.errors import TrainingError, UsageError
 from everstep.frontends.compiled import Listener
 from everstep.frontends.layouts import TRAINING
-from everstep.run.ending import exit_code
+from everstep.run.exit_codes import exit_code
 from everstep.run.signals import Interrupted
 from everstep.tracking.tensorboard import EventFile, histogram_value, last_step, scalar_value
 from everstep.types import Logs

@@ -21,7 +21,7 @@ from everstep import storage
 from everstep.errors import UsageError
 from everstep.launch.progress import newest_checkpoint
 from everstep.launch.submit.snapshot import data_difference, data_fingerprint, sources_changed
-from everstep.run.ending import exit_code
+from everstep.run.exit_codes import exit_code
 from everstep.run.launcher import ENDED, RECORD, STARTED, SUBMISSION
 from everstep.run.layouts import export_record, loop_directories, results_file
 from everstep.run.lock import RunLock

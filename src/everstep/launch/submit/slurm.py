@@ -1,4 +1,7 @@
-"""The executor Slurm: a job file for `sbatch`, and the queue as `squeue` prints it."""
+"""The executor Slurm: a job file for `sbatch`, and the queue as `squeue` prints it.
+
+A run that is not done when its time is up is requeued by the job itself: `job.py`, `_requeue`.
+"""
 
 import dataclasses
 import getpass

@@ -16,7 +16,7 @@ import numpy as np
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment import run_experiment
 from everstep.experiment_config import ExperimentConfig, Mode
-from everstep.loop.creation import create_trainer
+from everstep.loop.create_trainer import create_trainer
 from everstep.loop.hooks import Hook
 from everstep.loop.trainer import Trainer
 from everstep.run.signals import Interrupted

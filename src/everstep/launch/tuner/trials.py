@@ -17,7 +17,7 @@ from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig
 from everstep.launch.tuner.batch_size import KEY, Tried, is_out_of_memory
 from everstep.launch.tuner.learning_rate import RangeTest, geometric
-from everstep.loop.creation import create_trainer
+from everstep.loop.create_trainer import create_trainer
 from everstep.loop.progressive import ProgressiveTrainer, is_progressive
 from everstep.loop.trainer import Trainer
 from everstep.task.optim.ema import find_average
@@ -78,7 +78,7 @@ def try_size(params: ExperimentConfig, task: Task, size: int, evaluate: bool) ->
                     remedy="try sizes in the task",
                 )
             trainer.train(2)  # compiles, and measures the pace
-            steps = trainer.engine.pace.length(100, 100)
+            steps = trainer.engine.call_length.length(100, 100)
             trainer.train(steps)  # compiles calls of this length
             trainer.engine.wait()
             begin = time.perf_counter()

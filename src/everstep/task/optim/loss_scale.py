@@ -1,4 +1,8 @@
-"""Loss scaling for float16, in which small gradients would otherwise become zero."""
+"""Loss scaling for float16, in which small gradients would otherwise become zero.
+
+This file wraps optimizers for it; `task/grad.py` scales the loss, and adapts `apply` of such an optimizer to compiled
+steps.
+"""
 
 import logging
 from typing import Any, Literal

@@ -5,6 +5,8 @@ of Keras are not suitable: they count the models that the process has built, so 
 `sequential_1/dense_2/bias` where the first had `sequential/dense/bias`, and a resumed run would select others. So the
 caller that combines an optimizer with a model sets names of the variables that are the same in every process
 (`set_names`).
+
+`config.py` has the name and the fields of each optimizer, and `build.py` creates it from these.
 """
 
 import re

@@ -2,32 +2,32 @@
 
 import pytest
 
-from everstep.engine.pace import BYTES_PER_CALL, LENGTHS, Pace
+from everstep.engine.call_length import BYTES_PER_CALL, LENGTHS, CallLength
 
 
 def quick(lengths=LENGTHS, seconds=1e-4):
-    pace = Pace(lengths)
-    while pace.measuring:
-        pace.record(seconds)
-    return pace
+    call_length = CallLength(lengths)
+    while call_length.measuring:
+        call_length.record(seconds)
+    return call_length
 
 
-def plan(pace, window):
+def plan(call_length, window):
     left, calls = window, []
     while left:
-        calls.append(pace.length(window, left))
+        calls.append(call_length.length(window, left))
         left -= calls[-1]
     return calls
 
 
 def test_single_steps_until_one_is_timed():
-    pace = Pace()
-    assert plan(pace, 5) == [1] * 5
-    pace.record(5.0)  # the first one compiles
-    assert pace.measuring
-    pace.record(1e-3)
-    assert not pace.measuring
-    assert plan(pace, 120) == [100, 10, 10]
+    call_length = CallLength()
+    assert plan(call_length, 5) == [1] * 5
+    call_length.record(5.0)  # the first one compiles
+    assert call_length.measuring
+    call_length.record(1e-3)
+    assert not call_length.measuring
+    assert plan(call_length, 120) == [100, 10, 10]
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_a_call_takes_at_most_a_second():
 
 
 def test_a_call_fits_in_memory():
-    pace = quick()
-    pace.set_batch_bytes(BYTES_PER_CALL // 50)
-    assert max(plan(pace, 100)) == 10
-    pace.set_batch_bytes(BYTES_PER_CALL * 2)
-    assert max(plan(pace, 100)) == 1
+    call_length = quick()
+    call_length.set_batch_bytes(BYTES_PER_CALL // 50)
+    assert max(plan(call_length, 100)) == 10
+    call_length.set_batch_bytes(BYTES_PER_CALL * 2)
+    assert max(plan(call_length, 100)) == 1

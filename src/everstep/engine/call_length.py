@@ -1,4 +1,4 @@
-"""`Pace`: how many steps one compiled call holds.
+"""`CallLength`: how many steps one compiled call holds.
 
 A call holds about a second of work at most, so that signals are handled in time, and its batches fit in memory. Where
 each length is compiled separately, lengths come from a small fixed set, so that a remainder compiles nothing new. The
@@ -10,7 +10,7 @@ SECONDS_PER_CALL = 1.0
 BYTES_PER_CALL = 64 * 2**20
 
 
-class Pace:
+class CallLength:
     """Plans the lengths of calls; starts with single steps, until one of them was timed.
 
     Args:
