@@ -285,11 +285,10 @@ class Controller:
         self._notify("on_ready")
         if self.step or self.saver.is_disabled or self.checkpointer.latest() is not None:
             return
+        self.recovery.remember_initial_infinities(self.trainer.state()[0])  # before the save, which records them
         if self.recovery.max_trials > 0:
             self.save_checkpoint()  # there must be a state to roll back to
             self.checkpointer.wait()
-        else:
-            self.recovery.remember_initial_infinities(self.trainer.state()[0])
 
     def _finish_restored_window(self, options: _LoopOptions) -> Mapping[str, float]:
         """Finishes what the previous attempt left pending at its last step; returns the logs of that window, if any."""
