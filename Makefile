@@ -37,10 +37,10 @@ check: lint
 	$(PYTEST) --backend jax -m "not full" --quick $(PYTEST_ARGS)
 
 test: lint $(VENV)/.torch
-	$(call run_tests,not full,$(ON_TORCH))
+	$(call run_tests,not full,$(NOT_ON_JAX),$(ON_TORCH))
 
 test-full: lint $(VENV)/.torch
-	$(call run_tests,full or not full,)
+	$(call run_tests,full or not full,,)
 	$(BIN)/python -m tools.keras_tests
 
 # ---- the one place where tests are started: all of them on one backend, then again on the others what depends on it -
@@ -52,10 +52,15 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadscope
 ON_TORCH := $(addprefix tests/examples/test_examples.py::,test_gan test_custom_step) tests/reliability \
             tests/test_resume_changed.py tests/export tests/engine tests/data tests/task/test_grad.py
 
+# Entry points, commands and recipes are tested every day on one backend; on JAX, the contract that holds for all entry
+# points (tests/frontends/test_entry_points.py), and everything below them.
+NOT_ON_JAX := $(addprefix --ignore=tests/,frontends/components frontends/flow frontends/training recipes cli run/reproduce \
+              examples/test_mnist_components.py examples/test_training_component.py examples/test_bct_digits.py)
+
 define run_tests
 	$(PYTEST) --backend tensorflow -m "$(1)" $(PYTEST_ARGS)
-	$(PYTEST) --backend jax -m "backend and ($(1))" $(PYTEST_ARGS)
-	$(PYTEST) --backend torch -m "backend and ($(1))" $(2) $(PYTEST_ARGS)
+	$(PYTEST) --backend jax -m "backend and ($(1))" $(2) $(PYTEST_ARGS)
+	$(PYTEST) --backend torch -m "backend and ($(1))" $(3) $(PYTEST_ARGS)
 endef
 
 lint: $(VENV)/.dev
