@@ -113,3 +113,19 @@ def test_initial_infinities_are_saved(tmp_path):
     Controller(trainer=trainer, checkpointer=checkpointer).train(5)
     checkpointer.close()
     assert checkpointer.steps() == [5]
+
+
+def test_a_rollback_to_the_initial_state_still_accepts_its_infinities(tmp_path):
+    """The first checkpoint records them: the state that it restores is judged by that record."""
+
+    class Best(Evaluated):
+        def state(self, into=None):
+            return {"task.best": np.array(np.inf)}, {"step": self.global_step}
+
+    trainer = Best(lambda events: False)
+    checkpointer = OrbaxCheckpointer(tmp_path, run="r")
+    recovery = Recovery(max_trials=1)
+    Controller(trainer=trainer, checkpointer=checkpointer, recovery=recovery).train(5)
+    _, meta = checkpointer.restore(0)
+    checkpointer.close()
+    assert meta["recovery"]["infinite"] == ["task.best"]
