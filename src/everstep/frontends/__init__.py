@@ -1,7 +1,7 @@
 """The entry points: one package for each interface that users bring from another system, all on the same loop.
 
 catalog/         data by name, for flows and programs
-compiled.py      trains a compiled Keras model; every entry point calls it
+compiled.py      trains a compiled Keras model; fit, Training, components and flow call it
 components/      `Orchestrator`: data loader, preprocessor, model builder and evaluator of a project
 fit/             `everstep.fit`
 flow/            `FlowTask`, and `everstep flow`

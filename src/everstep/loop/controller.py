@@ -209,7 +209,7 @@ class Controller:
         return self.progress.stopped
 
     def stop(self, reason: str) -> None:
-        """Stops training once the current step is finished (evaluated, saved); for actions and hooks."""
+        """Ends training after the current compiled call; its window is then logged, evaluated and saved as the last one."""
         self.progress.stopped = reason
 
     @contextlib.contextmanager
@@ -279,7 +279,7 @@ class Controller:
         return logs
 
     def _begin(self) -> None:
-        """Begins training: hooks first, then their state, which `on_train_begin` may reset."""
+        """Notifies the hooks, restores their state over what they reset, and saves an initial state to roll back to."""
         self._notify("on_train_begin")
         self.saver.restore_parts()
         self._notify("on_ready")
@@ -361,7 +361,7 @@ class Controller:
         return not self.stopped and self._stop_requested() is None
 
     def _finish_window(self, options: _LoopOptions, logs: Mapping[str, float]) -> None:
-        """Logs, checks, acts, evaluates and saves, in this order; only logs where training has diverged."""
+        """Logs, checks, acts, evaluates and saves, in this order; ends after the check where training has diverged."""
         if not self.summary_interval or self.step % self.summary_interval == 0:
             self.tracker.log(self.step, logs, "train")
         if self._check_divergence(options):
@@ -399,9 +399,10 @@ class Controller:
         return due or at_end or self.saver.time_is_up(self.step) or self.saver.is_unfinished(self.step)
 
     def _check_divergence(self, options: _LoopOptions) -> bool:
-        """Checks the logs and the state before they are used; returns whether to roll back, or to fail.
+        """Checks the logs and the state before they are used; returns whether training has diverged.
 
-        Waits for the device only where something is due. A save checks the state itself.
+        The window is then not finished, and `_prepare_next_window` rolls back, or raises where no trial is left. Waits
+        for the device only where something is due. A save checks the state itself.
         """
         evaluating = self._evaluation_due(options)
         due, watching = self.is_ending or evaluating or self._save_due(options), self.recovery.max_trials >= 0
