@@ -209,7 +209,7 @@ class Controller:
         return self.progress.stopped
 
     def stop(self, reason: str) -> None:
-        """Ends training after the current compiled call; its window is then logged, evaluated and saved as the last one."""
+        """Ends training after the current compiled call; its window is then finished as the last one."""
         self.progress.stopped = reason
 
     @contextlib.contextmanager
