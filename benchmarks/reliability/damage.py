@@ -112,7 +112,6 @@ def measure(folder: Path, flips: int, manifest_step: int = 1, seed: int = 0) -> 
       manifest_step: Flip each so many-th bit of the manifest.
       seed: Of what is random.
     """
-    logging.getLogger("everstep.checkpoint").setLevel(logging.ERROR)
     original = folder / "original"
     save_two(original)
     figures, choice = Figures(), random.Random(seed)
@@ -204,6 +203,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="20 flips, and every 7th bit of the manifest")
     small = parser.parse_args().small
+    logging.getLogger("everstep.checkpoint").setLevel(logging.ERROR)  # each damage is logged as a warning
     with tempfile.TemporaryDirectory() as folder:
         figures = measure(Path(folder), *((20, 7) if small else (100, 1)))
     for line in figures.wrong()[:20]:
