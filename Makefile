@@ -37,7 +37,7 @@ check: lint
 	$(PYTEST) --backend jax -m "not full" --quick $(PYTEST_ARGS)
 
 test: lint $(VENV)/.torch
-	$(call run_tests,not full,$(NOT_ON_JAX),$(ON_TORCH))
+	$(call run_tests,not full,$(ON_JAX),$(ON_TORCH))
 
 test-full: lint $(VENV)/.torch
 	$(call run_tests,full or not full,,)
@@ -52,10 +52,11 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadscope
 ON_TORCH := $(addprefix tests/examples/test_examples.py::,test_gan test_custom_step) tests/reliability \
             tests/test_resume_changed.py tests/export tests/engine tests/data tests/task/test_grad.py
 
-# Entry points, commands and recipes are tested every day on one backend; on JAX, the contract that holds for all entry
-# points (tests/frontends/test_entry_points.py), and everything below them.
-NOT_ON_JAX := $(addprefix --ignore=tests/,frontends/components frontends/flow frontends/training recipes cli run/reproduce \
-              examples/test_mnist_components.py examples/test_training_component.py examples/test_bct_digits.py)
+# On JAX, every day: what the engine, the streams, the checkpoints and the export do there, kills and resumes, and the
+# contract that holds for all entry points. What stands on these is tested every day on one backend.
+ON_JAX := tests/frontends/test_entry_points.py tests/engine tests/reliability tests/loop/test_modes.py tests/data \
+          tests/checkpoint tests/export tests/test_resume_changed.py tests/task/test_grad.py \
+          tests/task/test_compiled_task.py tests/frontends/fit/test_fit_resume.py
 
 define run_tests
 	$(PYTEST) --backend tensorflow -m "$(1)" $(PYTEST_ARGS)

@@ -280,6 +280,7 @@ def run_program(folder, *arguments):
         return done.returncode, printed.read().splitlines()
 
 
+@pytest.mark.full
 def test_killed_and_resumed_with_workers(tmp_path):
     """A killed run resumes with the next batch, and leaves no worker behind."""
     straight = _straight(8)

@@ -50,7 +50,9 @@ def run(folder, config, mode="train"):
     return json.loads((folder / "run.json").read_text())["digest"], logs
 
 
-@pytest.mark.parametrize("fields", [{}, {"cache": True}], ids=["read again", "cached"])
+@pytest.mark.parametrize(
+    "fields", [{}, pytest.param({"cache": True}, marks=pytest.mark.full)], ids=["read again", "cached"]
+)
 def test_resumed_inside_an_epoch_to_the_same_bits(tmp_path, fields):
     files = write(tmp_path / "data")
     straight, _ = run(tmp_path / "straight", params(files, 12, **fields))

@@ -49,6 +49,7 @@ def both(request, tensorflow):
     return arrays, trained(request.param, out.with_stem(request.param), out)
 
 
+@pytest.mark.full
 def test_same_keys_shapes_and_types(both):
     for one, other in (both, both[::-1]):
         assert {k: (v.shape, v.dtype) for k, v in one.items()} == {k: (v.shape, v.dtype) for k, v in other.items()}

@@ -173,6 +173,7 @@ def test_gin_blocks(tmp_path):
     assert "MultiHeadAttention" not in kinds
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("default")  # of the machinery that runs notebooks
 def test_notebook(tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", keras.backend.backend())

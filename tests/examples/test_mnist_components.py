@@ -151,6 +151,7 @@ def crossed(project, data, untracked):
     return lambda suffix, table: [project / "runs" / f"{flavour}_{suffix}" / table for flavour in FLAVOURS]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("suffix", ["png", "jpg"])
 @pytest.mark.parametrize(("split", "table"), [("validation", "validation_report.csv"), ("test", "eval_report.csv")])
 def test_both_loaders_give_the_same_rows(crossed, data, split, table, suffix):

@@ -73,7 +73,7 @@ def test_the_export_is_what_was_evaluated(tmp_path):
     assert not np.array_equal(weights(exported), weights(model)), "what is trained on is not the average"
 
 
-@pytest.mark.parametrize("dtype", [None, "float16"])
+@pytest.mark.parametrize("dtype", [None, pytest.param("float16", marks=pytest.mark.full)])
 def test_interrupted_runs_end_in_the_same_bits(tmp_path, dtype):
     params = averaging()
     params.override({"runtime": {"mixed_precision_dtype": dtype}})

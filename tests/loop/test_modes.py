@@ -182,7 +182,10 @@ class FailingEvaluation(TinyTask):
         return run("train_and_eval", model_dir, self, trainer=self.trainer, eval_actions=[self.act], **fields)
 
 
-@pytest.mark.parametrize("where", ["aggregate_logs", "reduce_aggregated_logs", "an action"])
+@pytest.mark.parametrize(
+    "where",
+    [*(pytest.param(one, marks=pytest.mark.full) for one in ("aggregate_logs", "reduce_aggregated_logs")), "an action"],
+)
 def test_a_closing_evaluation_that_fails_loses_no_training(where, tmp_path):
     whole = FailingEvaluation().run(tmp_path / "whole", checkpoint_interval=0)[1]
     with pytest.raises(RuntimeError, match=f"in {where}"):

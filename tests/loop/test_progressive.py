@@ -93,21 +93,20 @@ def interrupted(directory, params, stop):
         run("train", directory, task, params, trainer=trainer, train_actions=[cut])
 
 
-def test_interrupted_in_any_stage_ends_in_the_same_bits(tmp_path):
+@pytest.mark.parametrize("stops", [{16: 1}, pytest.param({4: None, 8: 0, 20: 2}, marks=pytest.mark.full)])
+def test_interrupted_in_any_stage_ends_in_the_same_bits(tmp_path, stops):
     """The newest checkpoint is of the loop before; in two cases of a later stage, which is built before it is read."""
     params = tiny_params(train_steps=24, checkpoint_interval=4)
     run("train", tmp_path / "whole", Growing(), params)
-    stages = []
-    for stop in (4, 8, 16, 20):
+    for stop, stage in stops.items():
         directory = tmp_path / str(stop)
         interrupted(directory, params, stop)
         checkpoints = OrbaxCheckpointer(directory / "checkpoints")
-        stages.append(checkpoints.newest_meta().get("stage"))
+        assert checkpoints.newest_meta().get("stage") == stage
         resumed = Growing()
         run("train", directory, resumed, params)
         assert digest(directory) == digest(tmp_path / "whole"), f"stopped at step {stop}"
-    assert stages == [None, 0, 1, 2]
-    assert resumed.built == [(0, False), (2, False)], "the stage of the checkpoint is built, and no other"
+    assert resumed.built[:2] == [(0, False), (stage, False)], "the stage of the checkpoint is built, and none before it"
 
 
 # -- what is carried over ----------------------------------------------------------------------------------------------

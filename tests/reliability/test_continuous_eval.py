@@ -22,6 +22,7 @@ def evaluated(log: Path) -> list[int]:
     return [int(step) for step in re.findall(r"eval[a-z]*\s+\| step: *(\d+)", log.read_text())]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", ["evaluator", pytest.param("trainer", marks=pytest.mark.full)])
 def test_it_evaluates_whichever_starts_first_and_over_a_kill(first: str, tmp_path: Path) -> None:
     training = Job("reliability/cnn", BACKEND, tmp_path / "run", ("--no-export", *WORDS))

@@ -62,6 +62,7 @@ class Homemade:
         return np.zeros(len(x))
 
 
+@pytest.mark.full
 def test_pickle_needs_the_projects_word(tmp_path):
     with pytest.raises(
         TrainingError, match=r"Homemade cannot be saved with skops: .*allow-pickle = true in .*pyproject"

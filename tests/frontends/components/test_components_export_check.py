@@ -60,6 +60,7 @@ SCALED = """
 """
 
 
+@pytest.mark.full
 def test_an_evaluation_with_other_settings_does_not_replace_what_contradicts_it(tmp_path, quiet, caplog):
     folder = write(tmp_path, SCALED, preprocessor={"scale": 1})
     published = run(tmp_path)
@@ -89,6 +90,7 @@ def test_an_evaluation_with_other_settings_does_not_replace_what_contradicts_it(
     assert json.loads(files[0].read_text())["notes"] == []
 
 
+@pytest.mark.full
 def test_the_keys_that_an_evaluation_names_are_known_to_training(tmp_path, quiet):
     write(tmp_path, SCALED, preprocessor={"scale": 1})
     run(tmp_path, allow_change=["code"])
@@ -105,6 +107,7 @@ OTHER_SAMPLES = """
 """
 
 
+@pytest.mark.full
 def test_edited_code_is_said_and_does_not_replace_what_contradicts_it(tmp_path, quiet, caplog):
     folder = write(tmp_path)
     published = run(tmp_path)

@@ -81,6 +81,7 @@ def stamps(folder):
     return {path: path.stat().st_mtime_ns for path in (folder / "exported").rglob("*") if path.is_file()}
 
 
+@pytest.mark.full
 @pytest.mark.backend
 def test_longer_is_as_long_from_the_beginning(tmp_path, data):
     write_source(tmp_path)
@@ -221,6 +222,7 @@ def test_a_callback_that_fails_in_the_second_epoch(tmp_path, data):
     assert history(folder) == history(whole)
 
 
+@pytest.mark.full
 def test_a_generator_that_fails_in_the_middle(tmp_path, data):
     """In one line, with the place; once it is repaired, the run resumes."""
     broken = DATASET.replace(

@@ -260,16 +260,22 @@ def batches():
 @pytest.mark.backend
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize(
-    "given", [{"epochs": 3}, pytest.param({"epochs": 4, "steps_per_epoch": 3}, marks=pytest.mark.full)]
+    ("given", "cuts"),
+    [
+        ({"epochs": 3}, ["step 2", "begin 5", "step 8"]),
+        pytest.param({"epochs": 3}, ["step 5", "evaluation 5", "step 10"], marks=pytest.mark.full),
+        pytest.param(
+            {"epochs": 4, "steps_per_epoch": 3},
+            ["step 2", "step 3", "begin 3", "step 5", "begin 5", "evaluation 5", "step 7", "step 10"],
+            marks=pytest.mark.full,
+        ),
+    ],
 )
-def test_cut_anywhere_and_resumed(tmp_path, given):
+def test_cut_anywhere_and_resumed(tmp_path, given, cuts):
     """In the first epoch, at its last step, when the length is not known yet, and later: the same bits."""
     given = {"data": batches, "every_batch": True, **given}
     with cutting("nowhere"):
         wanted = trained(tmp_path / "whole" / "run", **given)
-    cuts = ["step 2", "step 5", "begin 5", "evaluation 5", "step 8", "step 10"]
-    if "steps_per_epoch" in given:
-        cuts = ["step 2", "step 3", "begin 3", "step 5", "begin 5", "evaluation 5", "step 7", "step 10"]
     for at in cuts:
         with cutting(at), pytest.raises(Cut):
             trained(tmp_path / "cut" / "run", **given)

@@ -112,9 +112,8 @@ def change_layer(model):
 @pytest.mark.parametrize(
     "change",
     [
-        freeze,
         recompile,
-        *(pytest.param(one, marks=pytest.mark.full) for one in (replace_optimizer, replace_rate, change_layer)),
+        *(pytest.param(one, marks=pytest.mark.full) for one in (freeze, replace_optimizer, replace_rate, change_layer)),
     ],
 )
 def test_what_has_changed_is_used(change):
@@ -135,6 +134,7 @@ def test_what_has_changed_is_used(change):
     assert np.array_equal(twin.layers[0].get_weights()[1], model.layers[0].get_weights()[1])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("given", [{"batch_size": 5}, {"validation_data": (X, Y)}, {"class_weight": {0: 2.0}}])
 def test_other_batches_build_another(given):
     model = made()
@@ -195,6 +195,7 @@ def test_calls_shuffle_differently_and_a_seeded_program_repeats_itself():
     assert order(seed=1) == order(seed=1)
 
 
+@pytest.mark.full
 def test_a_run_that_resumes_has_the_seed_it_was_started_with(tmp_path):
     keras.utils.set_random_seed(1)
     fitted(made(), model_dir=tmp_path / "two", epochs=1)

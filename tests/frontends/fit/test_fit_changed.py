@@ -150,6 +150,7 @@ def test_allowed_learning_rate_outlives_an_attempt_without_a_save(tmp_path):
 # -- the same program again --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_falling_learning_rate_is_no_change(tmp_path):
     """What training has made of the rate is state; in a new model, and in the one that was trained."""
 

@@ -243,6 +243,7 @@ def test_metrics_of_one_name():
     assert {"m", "m_1", "mae", "weighted_mae"} & set(history)
 
 
+@pytest.mark.full
 def test_metrics_with_several_results_keep_their_name(tmp_path):
     labels = np.eye(3, dtype="float32")[CLASSES]
 
@@ -262,6 +263,7 @@ def test_metrics_with_several_results_keep_their_name(tmp_path):
     assert "each/0" in (tmp_path / "run" / "history.csv").read_text().splitlines()[0]
 
 
+@pytest.mark.full
 def test_names_do_not_depend_on_earlier_trainings(tmp_path):
     """The counters by which Keras names layers and metrics are where `fit` leaves them."""
 

@@ -53,6 +53,7 @@ def test_cut_inside_epochs_and_evaluations(tmp_path):
     assert_same(tmp_path / "cut", wanted, cuts, **several)
 
 
+@pytest.mark.full
 def test_schedule_and_averages(tmp_path):
     """Each epoch begins once: the rate falls by a tenth an epoch, and the weights trained are not the averages."""
     with cutting("nowhere"):

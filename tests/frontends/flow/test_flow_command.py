@@ -73,6 +73,7 @@ def test_code_that_cannot_be_imported_is_named_with_its_line(flow, project):
     assert f"{project}/train.py:3: NameError" in output.err
 
 
+@pytest.mark.full
 def test_a_run_from_inside_the_project_with_another_seed_gives_other_numbers(finished, monkeypatch, capsys):
     root = finished.directory.parent.parent
     monkeypatch.chdir(root / "data" / "raw")

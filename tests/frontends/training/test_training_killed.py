@@ -22,7 +22,7 @@ from training_program import EPOCHS, LABELS, STEPS, Nursery, arrays
 from everstep.checkpoint.remote import local_view, publish
 from everstep.checkpoint.remote.store import Store
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.full]  # every day: tests/frontends/test_entry_points.py
 
 
 @pytest.fixture(scope="module")

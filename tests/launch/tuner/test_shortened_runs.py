@@ -76,6 +76,7 @@ def test_more_batches_than_there_are(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.full
 def test_several_tasks_are_limited_each():
     config = pair_config(train_data=es.DataConfig(limit_batches=2), validation_data=es.DataConfig(limit_batches=1))
     config.task_routines[1].task_config.train_data.limit_batches = 4

@@ -13,6 +13,7 @@ from everstep.errors import TrainingError, UsageError
 from everstep.loop.controller import Controller
 
 
+@pytest.mark.full
 def test_best_weights_may_be_turned_on_and_off_on_resume(tmp_path):
     run("train_and_eval", tmp_path / "run", task=Wavering(), **EVERY | {"train_steps": 4})
     run("train_and_eval", tmp_path / "run", task=Wavering(), **EVERY | BEST | {"train_steps": 8})
@@ -310,6 +311,7 @@ def test_names_that_are_not_registered(tmp_path):
         register_action("a b")
 
 
+@pytest.mark.full
 def test_a_list_of_actions_may_change_if_allowed(tmp_path):
     """Actions that are still listed are restored, also at another position; new ones start from scratch."""
     allow = {"allow_change": ["trainer.train_actions", "trainer.eval_actions"]}

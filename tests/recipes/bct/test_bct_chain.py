@@ -39,6 +39,7 @@ def precision(asking, held, labels) -> float:
     return rank(asking, held, labels, labels, same_images=True).mean_average_precision()
 
 
+@pytest.mark.full
 def test_the_third_version_is_comparable_with_the_first():
     """It never saw the first; its embeddings are wider, and are cut to be compared.
 

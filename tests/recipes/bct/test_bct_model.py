@@ -103,6 +103,7 @@ def test_keras_fit_does_the_same(influence):
     assert same_bits(before, weights(taught))
 
 
+@pytest.mark.full
 def test_a_fresh_process_can_load_it(tmp_path, monkeypatch):
     """In a process that has imported nothing but `from everstep.bct import OldModel`."""
     file = tmp_path / "new.keras"

@@ -26,12 +26,14 @@ def finished(old_file, tmp_path_factory):
     return made, *train(tmp_path_factory.mktemp("runs") / "whole", made)
 
 
+@pytest.mark.full
 def test_both_classifiers_are_reported(finished):
     _, _, _, logs = finished
     assert {"validation_loss", "influence_loss", "head_acc", "old_head_acc"} <= set(logs)
     assert all(np.isfinite(value) for value in logs.values())
 
 
+@pytest.mark.full
 def test_the_old_model_is_as_it_was(finished, old_file, tmp_path):
     _, synthesised, _, _ = finished
     task, model, _ = train(tmp_path / "run", params(steps=2, bct={"old_model": str(old_file), "variant": "distill"}))
@@ -69,6 +71,7 @@ def test_an_interrupted_run_ends_in_the_same_bits(finished, tmp_path, monkeypatc
     assert all(np.isfinite(value).all() for value in weights(task.influence))
 
 
+@pytest.mark.full
 def test_weight_zero_is_independent_training_to_the_bit(finished, old_file, tmp_path):
     _, alone, _ = train(tmp_path / "alone", params(dataset_ids=True))
     _, zero, _ = train(tmp_path / "zero", params(dataset_ids=True, bct={"old_model": str(old_file), "weight": 0.0}))
