@@ -45,16 +45,16 @@ test-full: lint $(VENV)/.torch
 
 # ---- the one place where tests are started: all of them on one backend, then again on the others what depends on it -
 # Bytecode is kept, whatever the environment says: tests start many processes, and each would compile everything anew.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadscope
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
 # Steps on PyTorch are not compiled, and take longer: every day kills and resumes, other backends' checkpoints, two
 # examples, the export, the contract suite and the streams, the longest first; `make test-full` runs everything there.
 ON_TORCH := $(addprefix tests/examples/test_examples.py::,test_gan test_custom_step) tests/reliability \
             tests/test_resume_changed.py tests/export tests/engine tests/data tests/task/test_grad.py
 
-# On JAX, every day: what the engine, the streams, the checkpoints and the export do there, kills and resumes, and the
-# contract that holds for all entry points. What stands on these is tested every day on one backend.
-ON_JAX := tests/frontends/test_entry_points.py tests/engine tests/reliability tests/loop/test_modes.py tests/data \
+# On JAX, every day: the engine, the streams, the checkpoints and the export, kills and resumes. What stands on these is
+# tested every day on TensorFlow, kills at every entry point included.
+ON_JAX := tests/engine tests/reliability tests/run/test_slow_data.py tests/loop/test_modes.py tests/data \
           tests/checkpoint tests/export tests/test_resume_changed.py tests/task/test_grad.py \
           tests/task/test_compiled_task.py tests/frontends/fit/test_fit_resume.py
 

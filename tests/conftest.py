@@ -19,6 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "backend: depends on the Keras backend; `make test` runs it on each")
+    config.addinivalue_line("markers", "daily(*backends): on the other backends, `make test-full` alone runs it")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
     backend = config.getoption("--backend")
     if backend == "torch" and importlib.util.find_spec("torch") is None:
@@ -76,6 +77,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 _SLOW = ("mark.backend", "subprocess", "Popen", "benchmarks.reliability", "selenium", "mkdocs")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks as `full` what is tested daily on other backends; moves files that train or start processes to the front.
+
+    So no core waits for one of them at the end.
+    """
+    for item in items:
+        daily = item.get_closest_marker("daily")
+        if daily is not None and config.getoption("--backend") not in daily.args:
+            item.add_marker("full")
+    slow = {path: any(word in path.read_text("utf-8") for word in _SLOW) for path in {item.path for item in items}}
+    items.sort(key=lambda item: not slow[item.path])
 
 
 @pytest.fixture(autouse=True)

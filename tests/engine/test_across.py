@@ -14,6 +14,7 @@ from everstep.engine.backend import installed
 from everstep.testing import models
 
 SCRIPT = Path(__file__).with_name("across.py")
+pytestmark = pytest.mark.full  # every day a run resumes on another backend: tests/test_resume_changed.py
 
 
 def trained(backend, out, *given):
@@ -40,7 +41,7 @@ def tensorflow(tmp_path_factory):
     return out, trained("tensorflow", out)
 
 
-@pytest.fixture(scope="module", params=["jax", pytest.param("torch", marks=pytest.mark.full)])
+@pytest.fixture(scope="module", params=["jax", "torch"])
 def both(request, tensorflow):
     """The arrays of TensorFlow, and those of another backend that started from the same states."""
     if request.param not in installed():
@@ -49,7 +50,6 @@ def both(request, tensorflow):
     return arrays, trained(request.param, out.with_stem(request.param), out)
 
 
-@pytest.mark.full
 def test_same_keys_shapes_and_types(both):
     for one, other in (both, both[::-1]):
         assert {k: (v.shape, v.dtype) for k, v in one.items()} == {k: (v.shape, v.dtype) for k, v in other.items()}

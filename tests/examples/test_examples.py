@@ -70,6 +70,7 @@ def test_progressive(tmp_path):
 
 
 @pytest.mark.backend
+@pytest.mark.daily("torch")
 def test_gan(tmp_path):
     printed = run("gan.py", tmp_path / "run")
     for name in ("generator loss", "critic loss"):

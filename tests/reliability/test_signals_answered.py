@@ -9,9 +9,8 @@ from benchmarks.reliability import signals_answered
 from benchmarks.reliability.process import Job
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
-# Every day on one backend: what answers signals is the same on both, and the other takes longer to start.
-EVERY_DAY = () if BACKEND == "jax" else (pytest.mark.full,)
-pytestmark = [pytest.mark.backend, *EVERY_DAY]
+# What answers signals is the same on all backends, and the others take longer to start.
+pytestmark = [pytest.mark.backend, pytest.mark.daily("jax")]
 WORDS = ("runtime.stop_signals=[USR1]", f"runtime.requeue_exit_code={signals_answered.REQUEUE}")
 
 

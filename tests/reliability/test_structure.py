@@ -6,7 +6,7 @@ import pytest
 from benchmarks.reliability import structure
 from benchmarks.reliability.structural_changes import CHANGES, SAME
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.daily("jax", "torch")]
 
 FEW = (
     "two layers in the other order",

@@ -5,7 +5,6 @@ Run as a program it trains: `python test_slow_data.py <directory> <what the data
 
 import itertools
 import json
-import os
 import random
 import signal
 import subprocess
@@ -22,8 +21,7 @@ SECONDS = 0.2  # to read one of the first slow batches; later ones take five tim
 LAST = 40  # the last batch that comes from a source that stops
 
 # Every day on one backend: neither has a part in reading, and the other takes longer to start.
-EVERY_DAY = () if os.environ.get("KERAS_BACKEND") == "jax" else (pytest.mark.full,)
-pytestmark = [pytest.mark.backend, *EVERY_DAY]
+pytestmark = [pytest.mark.backend, pytest.mark.daily("jax")]
 
 
 # -- the program -------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import collections
 import contextlib
 import functools
 import json
-import os
 import random
 import re
 import signal
@@ -17,8 +16,7 @@ from components_project import write_data, write_run, write_source
 from everstep.types import CLOCKS
 
 # Every day on one backend: the other's processes take the same paths, and longer to start.
-EVERY_DAY = () if os.environ.get("KERAS_BACKEND") == "jax" else (pytest.mark.full,)
-pytestmark = [pytest.mark.backend, *EVERY_DAY]
+pytestmark = [pytest.mark.backend, pytest.mark.daily("jax")]
 
 EPOCHS, ROUNDS = 6, 12
 SPEED = CLOCKS
