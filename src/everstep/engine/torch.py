@@ -35,7 +35,6 @@ from everstep.task.optim.optimizers import held_optimizers
 from everstep.task.task import unpack
 from everstep.types import Batch, Logs
 
-
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 2  # calls that were dispatched to the device and not yet awaited
@@ -68,7 +67,13 @@ class TorchEngine(Engine):
         """Returns how steps are run, for the run's record."""
         device = "gpu" if self._on_cuda else _device().type
         why = {"reason": reason} if (reason := self._reasons.get(self._main_kind)) else {}
-        return {"device": device, "loop": "eager" if self.is_eager else "cuda graph", **why, "xla": False, "replicas": 1}
+        return {
+            "device": device,
+            "loop": "eager" if self.is_eager else "cuda graph",
+            **why,
+            "xla": False,
+            "replicas": 1,
+        }
 
     @property
     def _main_kind(self) -> str:
@@ -120,7 +125,7 @@ class TorchEngine(Engine):
             return None
         key = (kind, *((tuple(leaf.shape), leaf.dtype) for leaf in nest.flatten(batch)))
         if key not in self._steps:
-            self._steps[key] = self._record(kind, batch) if self._may_record(kind) else None
+            self._steps[key] = self._record(self._recorder, kind, batch) if self._may_record(kind) else None
         return self._steps[key]
 
     def _may_record(self, kind: str) -> bool:
@@ -132,13 +137,12 @@ class TorchEngine(Engine):
         self._run_eagerly(kind, reason)
         return False
 
-    def _record(self, kind: str, batch: Batch) -> Recorded | None:
-        assert self._recorder is not None
+    def _record(self, recorder: Recorder, kind: str, batch: Batch) -> Recorded | None:
         steps: dict[str, Callable[[Any], Any]] = {"train": self._train_step, "validation": self._outputs}
         step = steps.get(kind, lambda _: self._read_vector(kind.removeprefix("read ")))
         try:
             with self._placing, seeded_dropout(), torch.set_grad_enabled(kind == "train"):
-                recorded = self._recorder.record(step, batch)
+                recorded = recorder.record(step, batch)
         except CannotRecord as error:
             self._run_eagerly(kind, str(error))
             return None
@@ -203,7 +207,10 @@ class TorchEngine(Engine):
             with torch.no_grad(), seeded_dropout():
                 outputs = self._outputs(_aligned(_batch(piece, index)))
         self._limit_pending()
-        return {name: (_view(value),) for name, value in outputs.items()} if self.task.aggregates else {}
+        if not self.task.aggregates:
+            return {}
+        # On a CPU the values are views, which the next step may overwrite.
+        return {name: (_view(value if value.is_cuda else value.clone()),) for name, value in outputs.items()}
 
     def _outputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         return {name: keras.ops.convert_to_tensor(value) for name, value in self._validation_step(batch).items()}

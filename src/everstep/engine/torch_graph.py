@@ -17,7 +17,9 @@ in `CudaGraph`.
 """
 
 import contextlib
+import functools
 import gc
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -226,31 +228,32 @@ class Recorder:
         inputs = nest.map_leaves(torch.clone, batch)
         values, objects = [variable._value for variable in self._variables], self._objects()
         before, attributes = [value.detach().clone() for value in values], _attributes(objects)
-        watch = None
+        watch = _Watch(self._variables, self._seeds, self._make_graph())
+
+        def run() -> Any:
+            return step(inputs)
+
         try:
             for _ in range(STEPS):
-                outputs = step(inputs)
+                outputs = run()  # an error of the step itself is not caught
             expected = [tensor.detach().clone() for tensor in [*values, *nest.flatten(outputs)]]
             _restore(values, before)
-            watch = _Watch(self._variables, self._seeds, self._make_graph())
-            constants, lengths = watch.rehearse(lambda: step(inputs)), _lengths(objects)
-            if not _same_bits(watch.rehearse(lambda: step(inputs)), constants):
-                raise CannotRecord("a number that the step takes from Python differs from step to step")
-            _refuse_changes(objects, attributes, _attributes(objects))
-            _refuse_changes(objects, lengths, _lengths(objects))
-            _restore(values, before)
-            recorded = watch.record(lambda: step(inputs), inputs)
-            _restore(values, before)
-            for _ in range(STEPS):
-                outputs = recorded(inputs)
-            if not _same_bits([*values, *nest.flatten(outputs)], expected):
-                raise CannotRecord("a replay gives other results than the step itself")
+            with _as_reason(watch):
+                constants, lengths = watch.rehearse(run), _lengths(objects)
+                if not _same_bits(watch.rehearse(run), constants):
+                    raise CannotRecord("a number that the step takes from Python differs from step to step")
+                _refuse_changes(objects, attributes, _attributes(objects))
+                _refuse_changes(objects, lengths, _lengths(objects))
+                _restore(values, before)
+                recorded = watch.record(run, inputs)
+                _restore(values, before)
+                for _ in range(STEPS):
+                    outputs = recorded(inputs)
+                if not _same_bits([*values, *nest.flatten(outputs)], expected):
+                    raise CannotRecord("a replay gives other results than the step itself")
             return recorded
-        except CannotRecord:
-            raise
-        except Exception as error:
-            reason = "" if watch is None else watch.reason  # what failed first; the rest may follow from it
-            raise CannotRecord(reason or _first_line(error)) from error
+        except torch.OutOfMemoryError as error:
+            raise CannotRecord("the device has too little memory to compare the recorded step") from error
         finally:
             _restore(values, before)
             for (position, name), value in attributes.items():
@@ -279,10 +282,21 @@ def _refuse_changes(objects: Sequence[Any], before: dict[tuple[int, str], Any], 
             raise CannotRecord(f"the step changes the attribute {name!r} of {type(objects[position]).__name__}")
 
 
+@contextlib.contextmanager
+def _as_reason(watch: "_Watch") -> Iterator[None]:
+    """Raises every error as `CannotRecord`, with what was refused first: the rest may follow from it."""
+    try:
+        yield
+    except Exception as error:
+        own = str(error) if isinstance(error, CannotRecord) else _first_line(error)
+        raise CannotRecord(watch.reason or own) from error
+
+
 def _restore(values: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> None:
     with torch.no_grad():
         for value, kept in zip(values, before, strict=True):
             value.copy_(kept)
+            value.grad = None
 
 
 def _same_bits(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
@@ -317,6 +331,7 @@ class Recorded:
         self._constants = list(constants)
 
     def __call__(self, batch: Any = None) -> Any:
+        """Runs the step on a batch; returns its outputs."""
         for kept, new in zip(self._inputs, nest.flatten(batch), strict=True):
             if kept is not new:
                 kept.copy_(new)
@@ -382,6 +397,23 @@ class _Seeds:
         return total
 
 
+# -- operations of Keras's optimizers that take a number from the host ------------------------------------------------
+
+
+@functools.cache
+def _fused_multiply_add() -> Callable[..., torch.Tensor]:
+    """Returns the operation of `torch._foreach_add_`, which rounds once, with the factor on the device."""
+    code = "template <typename T> T add_scaled(T target, T other, T factor) { return fma(factor, other, target); }"
+    function: Callable[..., torch.Tensor] = torch.cuda.jiterator._create_jit_fn(code)
+    return function
+
+
+def _add_scaled(targets: Sequence[torch.Tensor], others: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
+    """Adds tensors times a factor to others in place, as SGD and Adadelta do with the learning rate."""
+    for target, other in zip(targets, others, strict=True):
+        target.copy_(_fused_multiply_add()(target, other, factor.to(target.dtype)))
+
+
 # -- what Python contributes to a step --------------------------------------------------------------------------------
 
 _TENSOR = torch.Tensor
@@ -391,6 +423,12 @@ _READS = {
     for name in ("__bool__", "__int__", "__float__", "__index__", "__array__", "__repr__", "__format__")
     + ("item", "tolist", "numpy", "cpu")
 }
+
+
+def _caller() -> str:
+    """Returns the module and the line that called the operation which is being handled."""
+    frame = sys._getframe(2)
+    return f"{frame.f_globals.get('__name__')}, line {frame.f_lineno}"
 
 
 class _Watch(TorchFunctionMode):
@@ -426,7 +464,9 @@ class _Watch(TorchFunctionMode):
             raise CannotRecord("the step does something else each time")
         if versions != [constant._version for constant in self._constants]:
             raise CannotRecord("the step changes a tensor in place that it has created from Python numbers")
-        recorded = Recorded(self._graph, inputs, nest.map_leaves(torch.Tensor.detach, outputs), self._draws, self._seeds)
+        recorded = Recorded(
+            self._graph, inputs, nest.map_leaves(torch.Tensor.detach, outputs), self._draws, self._seeds
+        )
         recorded.keep(self._constants)
         return recorded
 
@@ -455,19 +495,23 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _READS and self._is_here(args[0]):
-            raise self._refuse(f"the step needs a value on the host (Tensor.{_READS[func]})")
-        if func is torch.full and isinstance(filled := kwargs.get("fill_value", (*args, None)[1]), _TENSOR):
-            if self._is_here(filled):  # it would be read on the host
-                rest = {name: value for name, value in kwargs.items() if name not in ("size", "fill_value")}
-                size = kwargs["size"] if "size" in kwargs else args[0]
-                return torch.empty(size, **{"dtype": filled.dtype, **rest}).copy_(filled)
+            raise self._refuse(f"the step needs a value on the host: Tensor.{_READS[func]} in {_caller()}")
+        filled = kwargs.get("fill_value", (*args, None, None)[1])
+        if func is torch.full and self._is_here(filled):  # it would be read on the host
+            rest = {name: value for name, value in kwargs.items() if name not in ("size", "fill_value")}
+            size = kwargs["size"] if "size" in kwargs else args[0]
+            return torch.empty(size, **{"dtype": filled.dtype, **rest}).copy_(filled)
+        if self._is_here(factor := kwargs.get("alpha")):  # the same
+            if func is not torch._foreach_add_ or self._device != "cuda":
+                raise self._refuse(f"the step needs a value on the host: torch.{func.__name__} in {_caller()}")
+            return _add_scaled(args[0], args[1], factor)
         if func in _CREATES:
             return self._constant(func, args, kwargs, args[0] if args else kwargs.get("data"))
         if func in (_TENSOR.to, _TENSOR.cuda) and not self._is_here(args[0]):
             return self._constant(func, args, kwargs, args[0])
         result = func(*args, **kwargs)
         if func is _TENSOR.to and self._is_here(args[0]) and not self._is_here(result):
-            raise self._refuse("the step needs a value on the host (Tensor.to)")
+            raise self._refuse(f"the step needs a value on the host: Tensor.to in {_caller()}")
         return result
 
     def _is_here(self, value: Any) -> bool:
