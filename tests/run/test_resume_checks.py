@@ -89,6 +89,7 @@ ACCEPTED = {
     "trainer.profile": "20..30",
     "trainer.sanity_validation_steps": 2,
     "task.validation_data.limit_batches": 2,
+    "runtime.cuda_graph": False,
     "runtime.stop_signals": ["USR1"],
     "runtime.requeue_exit_code": 85,
     "runtime.preemption_notice": "gce",
