@@ -20,6 +20,7 @@ import contextlib
 import functools
 import gc
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -122,9 +123,11 @@ class CudaGraph:
     def _on_stream(self) -> Iterator[None]:
         stream, outer = CudaGraph._stream, torch.cuda.current_stream()
         stream.wait_stream(outer)
-        with torch.cuda.stream(stream):
-            yield
-        outer.wait_stream(stream)
+        try:
+            with torch.cuda.stream(stream):
+                yield
+        finally:
+            outer.wait_stream(stream)
 
 
 @contextlib.contextmanager
@@ -312,7 +315,10 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(plain_text(error).strip() or 'no message').splitlines()[0]}"
+    """Returns an error in one line, with the line of code that raised it."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    text = (plain_text(error).strip() or "no message").splitlines()[0]
+    return f"{type(error).__name__}: {text}, in {frame.f_globals.get('__name__')}, line {line}"
 
 
 class Recorded:
@@ -403,7 +409,7 @@ class _Seeds:
 @functools.cache
 def _fused_multiply_add() -> Callable[..., torch.Tensor]:
     """Returns the operation of `torch._foreach_add_`, which rounds once, with the factor on the device."""
-    code = "template <typename T> T add_scaled(T target, T other, T factor) { return fma(factor, other, target); }"
+    code = "template <typename T> T add_scaled(T target, T other, T factor) { return target + factor * other; }"
     function: Callable[..., torch.Tensor] = torch.cuda.jiterator._create_jit_fn(code)
     return function
 
