@@ -22,6 +22,7 @@ from everstep.run.resume_checks import (
     data_fingerprints,
     find_key,
     leaves,
+    report_loop,
 )
 from everstep.task.multitask.streams import JointStream
 
@@ -89,6 +90,7 @@ ACCEPTED = {
     "trainer.profile": "20..30",
     "trainer.sanity_validation_steps": 2,
     "task.validation_data.limit_batches": 2,
+    "runtime.cuda_graph": False,
     "runtime.stop_signals": ["USR1"],
     "runtime.requeue_exit_code": 85,
     "runtime.preemption_notice": "gce",
@@ -475,3 +477,11 @@ def test_the_content_of_files_is_compared(tmp_path):
         check_data(before, after, [])
     del before["train"]["files"]  # as an older version has recorded it
     check_data(before, after, [])
+
+
+def test_another_loop_is_reported(caplog):
+    report_loop({}, {"device": "gpu", "loop": "eager"})
+    report_loop({"device": "gpu", "loop": "eager"}, {"device": "gpu", "loop": "eager", "reason": "such and such"})
+    assert not caplog.text
+    report_loop({"device": "gpu", "loop": "cuda graph"}, {"device": "gpu", "loop": "eager"})
+    assert "in another way than in the last attempt: loop cuda graph -> eager" in caplog.text

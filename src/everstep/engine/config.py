@@ -36,7 +36,9 @@ _DECLINED = {
 class RuntimeConfig(Config):
     """Backend, devices, seed and precision, and the signals that end a run early."""
 
-    _may_change: ClassVar[frozenset[str]] = frozenset({"stop_signals", "requeue_exit_code", "preemption_notice"})
+    _may_change: ClassVar[frozenset[str]] = frozenset(
+        {"cuda_graph", "stop_signals", "requeue_exit_code", "preemption_notice"}
+    )
     _declined: ClassVar[Mapping[str, Declined]] = _DECLINED
 
     backend: str | None = None
@@ -57,6 +59,8 @@ class RuntimeConfig(Config):
     """For tpu on TensorFlow: the name or address of the TPU; None for the TPU of this machine."""
     enable_xla: bool = False
     """Compile with XLA on a GPU (TensorFlow; JAX always does)."""
+    cuda_graph: bool = True
+    """On PyTorch and a GPU: record each step once as a CUDA graph and replay it. The bits are those of eager steps."""
     stop_signals: list[Literal["USR1", "USR2", "HUP", "QUIT", "ALRM", "XCPU", "PWR", "TERM"]] = []
     """Signals that save the state and end the run, as SIGTERM and SIGINT do; Slurm sends one before its time limit."""
     requeue_exit_code: int | None = None

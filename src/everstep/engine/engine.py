@@ -61,16 +61,22 @@ class Engine(abc.ABC):
       model: The model of the task.
       optimizer: The optimizer that is passed to `train_step`; None for evaluation only.
       enable_xla: Whether to compile with XLA where the backend leaves the choice.
+      cuda_graph: Whether to record steps as CUDA graphs on PyTorch.
     """
 
     is_eager = False
     """Whether the Python code of a step runs at every step, instead of only when it is compiled."""
 
     def __init__(
-        self, task: Task, model: keras.Model, optimizer: keras.Optimizer | None = None, enable_xla: bool = False
+        self,
+        task: Task,
+        model: keras.Model,
+        optimizer: keras.Optimizer | None = None,
+        enable_xla: bool = False,
+        cuda_graph: bool = True,
     ) -> None:
         self.task, self.model, self.optimizer = task, model, optimizer
-        self.enable_xla = enable_xla
+        self.enable_xla, self.cuda_graph = enable_xla, cuda_graph
         self.measures_norms = False  # of gradients and weights; set it before `build`
         self.variables: dict[str, keras.Variable] = {}
         self.windows: dict[str, WindowSums] = {}

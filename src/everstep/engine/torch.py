@@ -1,7 +1,15 @@
-"""The PyTorch engine: the Keras variables are the state, and steps run one by one, recorded by autograd."""
+"""The PyTorch engine: the Keras variables are the state, and steps run one by one, recorded by autograd.
+
+On a CUDA device each step is recorded once as a graph and replayed (`torch_graph.py`), with the same bits as eagerly. A
+step that cannot be recorded, and every step on another device, runs eagerly. That choice follows from the model and the
+device, not from a timing; it is logged, and recorded with the run (`describe`).
+"""
 
 import contextlib
+import logging
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,9 +29,19 @@ from everstep.engine.explain import decided_in_python
 from everstep.engine.feed import Piece, on_host
 from everstep.engine.logs import floats
 from everstep.engine.probe import replaced, watch_sparse_labels
+from everstep.engine.torch_graph import CannotRecord, CudaGraph, Graph, Recorded, Recorder
 from everstep.errors import UsageError
+from everstep.task.optim.optimizers import held_optimizers
 from everstep.task.task import unpack
 from everstep.types import Batch, Logs
+
+logger = logging.getLogger(__name__)
+
+IN_FLIGHT = 2  # calls that were dispatched to the device and not yet awaited
+SHAPES = 8  # of batches for which a step is recorded; batches of further shapes run eagerly
+ALIGNMENT = 256  # bytes; the libraries of a GPU select other kernels, with other bits, for other addresses
+
+Key = tuple[Any, ...]
 
 
 class TorchEngine(Engine):
@@ -33,12 +51,33 @@ class TorchEngine(Engine):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.call_length = CallLength(lengths=None)  # nothing is compiled, so a call may have any length
+        self.call_length = CallLength(lengths=None)  # no length is compiled, so a call may have any
+        self._on_cuda = _device().type == "cuda"
+        self._recorder: Recorder | None = None
+        self._steps: dict[Key, Recorded | None] = {}  # by kind, shapes and types; None for one that runs eagerly
+        self._reasons: dict[str, str] = {}  # why the steps of a kind run eagerly
+        self._log_shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+        self._zeros: dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        self._pending: deque[Any] = deque()
+        self._placing = threading.RLock()  # held while a block is placed, or a step recorded
+        self._compute_stream = torch.cuda.current_stream() if self._on_cuda else None
+        self._copy_stream = torch.cuda.Stream() if self._on_cuda else None
 
     def describe(self) -> dict[str, Any]:
         """Returns how steps are run, for the run's record."""
-        device = "gpu" if _device().type == "cuda" else _device().type
-        return {"device": device, "loop": "eager", "xla": False, "replicas": 1}
+        device = "gpu" if self._on_cuda else _device().type
+        why = {"reason": reason} if (reason := self._reasons.get(self._main_kind)) else {}
+        return {
+            "device": device,
+            "loop": "eager" if self.is_eager else "cuda graph",
+            **why,
+            "xla": False,
+            "replicas": 1,
+        }
+
+    @property
+    def _main_kind(self) -> str:
+        return "train" if "train" in self.windows else "validation"
 
     # -- before the first step -------------------------------------------------------------------------------------
 
@@ -53,44 +92,192 @@ class TorchEngine(Engine):
             self._label_classes |= {labelled.classes for labelled in seen if _are_same(labelled.target, labels)}
         return {name: tuple(getattr(value, "shape", ())) for name, value in outputs.items()}
 
+    def build(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
+        """Builds what is created lazily, captures the state, and records the step on a device that allows it."""
+        super().build(train_batch, validation_batch)
+        if (make_graph := self._graph_type()) is None:
+            return
+        self._recorder = Recorder(list(self.variables.values()), self._step_objects, make_graph)
+        kind = self._main_kind
+        batch = self.place(train_batch if kind == "train" else validation_batch)
+        self.is_eager = self._recorded(kind, batch) is None
+        if not self.is_eager:
+            logger.info("steps are recorded as CUDA graphs and replayed; runtime.cuda_graph=false runs them eagerly")
+
+    def _step_objects(self) -> list[Any]:
+        """Returns the objects of the user that steps call."""
+        metrics = [metric for window in self.windows.values() for metric in window.metrics]
+        optimizers = held_optimizers(self.optimizer, self.task, self.model)
+        return [self.task, *self.model._flatten_layers(include_self=True), *metrics, *optimizers]
+
+    def _graph_type(self) -> Callable[[], Graph] | None:
+        """Returns what records steps on the device; None where they run eagerly."""
+        return CudaGraph if self._on_cuda and self.cuda_graph else None
+
     def _compile(self) -> None:
-        """Does nothing: steps run eagerly."""
+        """Does nothing: steps are recorded once the state is complete."""
+
+    # -- recorded steps --------------------------------------------------------------------------------------------
+
+    def _recorded(self, kind: str, batch: Batch) -> Recorded | None:
+        """Returns the recorded step for batches of this shape, which is recorded first; None to run it eagerly."""
+        if self._recorder is None:
+            return None
+        key = (kind, *((tuple(leaf.shape), leaf.dtype) for leaf in nest.flatten(batch)))
+        if key not in self._steps:
+            self._steps[key] = self._record(self._recorder, kind, batch) if self._may_record(kind) else None
+        return self._steps[key]
+
+    def _may_record(self, kind: str) -> bool:
+        if kind in self._reasons:
+            return False
+        if sum(key[0] == kind for key in self._steps) < SHAPES:
+            return True
+        reason = f"its batches have more than {SHAPES} shapes; those after the first {SHAPES} run eagerly"
+        self._run_eagerly(kind, reason)
+        return False
+
+    def _record(self, recorder: Recorder, kind: str, batch: Batch) -> Recorded | None:
+        steps: dict[str, Callable[[Any], Any]] = {"train": self._train_step, "validation": self._outputs}
+        step = steps.get(kind, lambda _: self._read_vector(kind.removeprefix("read ")))
+        try:
+            with self._placing, seeded_dropout(), torch.set_grad_enabled(kind == "train"):
+                recorded = recorder.record(step, batch)
+        except CannotRecord as error:
+            self._run_eagerly(kind, str(error))
+            return None
+        self.compilations += kind in self.windows
+        return recorded
+
+    def _run_eagerly(self, kind: str, reason: str) -> None:
+        """Stops recording steps of a kind; the reason is logged once."""
+        self._reasons[kind] = reason
+        what = {"train": "training steps", "validation": "validation steps"}.get(kind, "the logs of a window")
+        logger.warning("%s are not recorded as a CUDA graph and run eagerly, with the same results: %s", what, reason)
+
+    def _forget_moved(self) -> None:
+        """Drops what was recorded if a variable was replaced by another tensor since then."""
+        if self._recorder is not None and not self._recorder.is_current:
+            self._recorder = self._recorder.renewed()
+            self._steps.clear()
+            self._zeros.clear()
 
     # -- running ---------------------------------------------------------------------------------------------------
 
     def place(self, data: Any) -> Any:
         """Places the data of a block on the device."""
-        return nest.map_leaves(lambda leaf: keras.ops.convert_to_tensor(on_host(leaf)), data)
+        if not self._on_cuda:
+            return nest.map_leaves(lambda leaf: keras.ops.convert_to_tensor(on_host(leaf)), data)
+        # On a stream of its own, so that the copy does not wait for steps that are still running.
+        with self._placing, torch.cuda.stream(self._copy_stream):
+            placed = nest.map_leaves(self._copy, data)
+            self._copy_stream.synchronize()  # type: ignore[union-attr]
+        return placed
+
+    def _copy(self, leaf: Any) -> torch.Tensor:
+        """Copies an array to the GPU from pinned memory."""
+        with keras.device("cpu"):
+            host = keras.ops.convert_to_tensor(on_host(leaf))
+        placed = host.pin_memory().to(_device(), non_blocking=True)
+        placed.record_stream(self._compute_stream)  # not reused before the steps are done with it
+        return placed
 
     def _sparse(self, parts: SparseArray) -> Any:
         dense = torch.zeros(tuple(parts.like.shape[1:]), dtype=parts.values.dtype, device=parts.values.device)
         return dense.index_put_(tuple(torch.as_tensor(parts.indices).long().T), parts.values, accumulate=True)
 
     def _train(self, piece: Piece) -> None:
-        with seeded_dropout():
-            for batch in _batches(piece):
-                self._train_step(batch)
+        self._forget_moved()
+        step = self._recorded("train", _batch(piece, 0))
+        for index in range(piece.count):
+            if step is not None:
+                step(_batch(piece, index))
+                continue
+            with seeded_dropout():
+                self._train_step(_aligned(_batch(piece, index)))
+        self._limit_pending()
 
     def _validate(self, piece: Piece) -> dict[str, Any]:
-        outputs: dict[str, Any] = {}
-        with torch.no_grad(), seeded_dropout():
-            for batch in _batches(piece):
-                outputs = self._validation_step(batch)
-        return {name: (_view(keras.ops.convert_to_tensor(value)),) for name, value in outputs.items()}
+        self._forget_moved()
+        step, outputs = self._recorded("validation", _batch(piece, 0)), {}
+        for index in range(piece.count):
+            if step is not None:
+                outputs = step(_batch(piece, index))
+                continue
+            with torch.no_grad(), seeded_dropout():
+                outputs = self._outputs(_aligned(_batch(piece, index)))
+        self._limit_pending()
+        if not self.task.aggregates:
+            return {}
+        # On a CPU the values are views, which the next step may overwrite.
+        return {name: (_view(value if value.is_cuda else value.clone()),) for name, value in outputs.items()}
+
+    def _outputs(self, batch: Batch) -> dict[str, torch.Tensor]:
+        return {name: keras.ops.convert_to_tensor(value) for name, value in self._validation_step(batch).items()}
+
+    def _limit_pending(self) -> None:
+        """Waits until few calls are left to the device, so that a signal is handled in time."""
+        if self._on_cuda:
+            self._pending.append(_event())
+            while len(self._pending) > IN_FLIGHT:
+                self._pending.popleft().synchronize()
 
     def wait(self) -> None:
         """Waits until the device has finished all steps."""
-        if _device().type == "cuda":
+        self._pending.clear()
+        if self._on_cuda:
             torch.cuda.synchronize()
 
     def read(self, kind: str) -> Logs:
         """Returns the logs of the open window."""
+        if self._recorder is not None:
+            return self.read_later(kind)()
         with torch.no_grad():
             return floats({name: _view(value) for name, value in self._read(kind).items()})
 
+    def read_later(self, kind: str) -> Callable[[], Logs]:
+        """Returns a function that waits for the steps dispatched so far, and returns their logs."""
+        if self._recorder is None:
+            return super().read_later(kind)
+        self._forget_moved()
+        step = self._recorded(f"read {kind}", None)
+        with torch.no_grad():
+            fetch = _fetch_later(self._read_vector(kind) if step is None else step())
+        shapes = self._log_shapes[kind]
+        return lambda: floats(_split(fetch(), shapes))
+
+    def _read_vector(self, kind: str) -> torch.Tensor:
+        """Returns all logs of a window in one tensor, which is copied to the host at once."""
+        logs = self._read(kind)
+        self._log_shapes[kind] = {name: tuple(value.shape) for name, value in logs.items()}
+        return torch.cat([value.detach().reshape(-1).to(torch.float64) for value in logs.values()])
+
+    def read_bad_step_later(self) -> Callable[[], int | None]:
+        """Returns a function that waits for the steps so far, and returns the first whose loss is not finite."""
+        watched = self.windows["train"].finite_steps
+        if self._recorder is None or watched is None:
+            return super().read_bad_step_later()
+        fetch = _fetch_later(watched.count._value)
+
+        def read() -> int | None:
+            count = float(fetch())
+            return int(-count) if count < 0 else None
+
+        return read
+
     def reset(self, kind: str) -> None:
         """Opens the next window."""
-        self.windows[kind].reset()
+        if self._recorder is None or kind in self._reasons:  # what runs in Python may also keep something in Python
+            self.windows[kind].reset()
+            return
+        self._forget_moved()
+        if kind not in self._zeros:
+            self.windows[kind].reset()
+            held = [variable._value for variable in self.windows[kind].variables]
+            self._zeros[kind] = held, [value.detach().clone() for value in held]
+        with torch.no_grad():
+            for value, zero in zip(*self._zeros[kind], strict=True):
+                value.copy_(zero)
 
     def train_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of a training step; runs one, and undoes it."""
@@ -134,9 +321,42 @@ def _refuse_buffers(model: keras.Model) -> None:
             )
 
 
-def _batches(piece: Piece) -> Iterator[Batch]:
-    for index in range(piece.count):
-        yield nest.map_leaves(lambda leaf, index=index: leaf[index], piece.placed)
+def _batch(piece: Piece, index: int) -> Batch:
+    return nest.map_leaves(lambda leaf: leaf[index], piece.placed)
+
+
+def _aligned(batch: Batch) -> Batch:
+    """Returns a batch whose tensors begin where those of a recorded step do: elsewhere the bits might differ."""
+    return nest.map_leaves(lambda leaf: leaf.clone() if leaf.is_cuda and leaf.data_ptr() % ALIGNMENT else leaf, batch)
+
+
+def _event() -> Any:
+    event = torch.cuda.Event(blocking=True)
+    event.record()
+    return event
+
+
+def _fetch_later(tensor: torch.Tensor) -> Callable[[], np.ndarray]:
+    """Returns a function that returns the values as of this call; on a GPU it waits for them only then."""
+    if not tensor.is_cuda:
+        copy = tensor.detach().clone().numpy()
+        return lambda: copy
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host.copy_(tensor.detach(), non_blocking=True)
+    event = _event()
+
+    def fetch() -> np.ndarray:
+        event.synchronize()
+        return host.numpy()
+
+    return fetch
+
+
+def _split(vector: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Returns the parts of a vector by name, in their shapes."""
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
+    parts = np.split(vector, ends[:-1])
+    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
 def _view(tensor: torch.Tensor) -> np.ndarray:

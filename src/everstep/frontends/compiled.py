@@ -354,7 +354,8 @@ class ReusingTrainer(Trainer):
         schedule = getattr(optimizer, "_learning_rate", None)  # a variable or a schedule: another one is another step
         objects = [optimizer, schedule, *compiled, engine.strategy(), *layers]
         values = [
-            (model.run_eagerly, model.jit_compile, keras.config.floatx(), self.config.runtime.enable_xla),
+            (model.run_eagerly, model.jit_compile, keras.config.floatx()),
+            (self.config.runtime.enable_xla, self.config.runtime.cuda_graph),
             [(layer.trainable, layer.dtype_policy.name) for layer in layers],
             [variable.trainable for variable in model.variables],
             settings(model),

@@ -88,7 +88,9 @@ class Trainer:
 
     def _built_engine(self, train_batch: Batch | None, validation_batch: Batch | None) -> Engine:
         """Returns an engine that is built for the shapes of these batches."""
-        engine = create_engine(self.task, self.model, self.optimizer, enable_xla=self.config.runtime.enable_xla)
+        runtime = self.config.runtime
+        options = {"enable_xla": runtime.enable_xla, "cuda_graph": runtime.cuda_graph}
+        engine = create_engine(self.task, self.model, self.optimizer, **options)
         engine.measures_norms = self.config.trainer.tracking.norms
         engine.build(train_batch, validation_batch)
         return engine

@@ -191,9 +191,11 @@ class Attempt(Tracker, Hook):
           beat: The last heartbeat of the previous attempt.
         """
         inputs, records = self._inputs, resume_checks.as_records(changes)
+        former = self._run.record.get("environment", {}).get("engine", {})
         self._run.record["train_steps"] = train_steps
         self._run.begin(self._trainer.global_step, inputs["config"], data=inputs["data"], changes=records, beat=beat)
         self._run.record["environment"]["engine"] = self._trainer.engine.describe()
+        resume_checks.report_loop(former, self._run.record["environment"]["engine"])
         try:
             yield
         except BaseException as error:

@@ -375,3 +375,11 @@ def warn_about_versions(before: Mapping[str, str], now: Mapping[str, str]) -> No
     changed = [f"{name} {old} -> {now[name]}" for name, old in before.items() if name in now and now[name] != old]
     if changed:
         logger.warning("resuming with other versions, so the bits may differ: %s", ", ".join(changed))
+
+
+def report_loop(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Logs that steps are run in another way than in the last attempt, such as eagerly instead of as a CUDA graph."""
+    names = [name for name in ("device", "loop") if name in before and before[name] != now.get(name)]
+    if names:
+        changed = [f"{name} {before[name]} -> {now.get(name)}" for name in names]
+        logger.warning("steps are run in another way than in the last attempt: %s", ", ".join(changed))
