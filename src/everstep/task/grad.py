@@ -93,6 +93,23 @@ def switch(index: Any, branches: Sequence[Callable[[], Any]]) -> Any:
     return _same_structure("everstep.task.grad.switch", run, index, list(branches))
 
 
+def scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: list[Any], xs: tuple[Any, ...]) -> tuple[list[Any], Any]:
+    """Runs a step on each slice of arrays along their first axis, one after the other; not differentiable everywhere.
+
+    On TensorFlow, the scan of Keras supports only outputs of the shapes of the carried values.
+
+    Args:
+      step: Takes the carried values and a slice; returns the new carried values, and one array.
+      carry: The initial carried values.
+      xs: Arrays whose first axes have the same static length.
+
+    Returns:
+      The last carried values, and the stacked arrays.
+    """
+    run = _tensorflow_scan if keras.backend.backend() == "tensorflow" else keras.ops.scan
+    return run(step, carry, xs)
+
+
 def _same_structure(name: str, run: Callable[..., Any], *args: Any) -> Any:
     try:
         return run(*args)
@@ -387,6 +404,21 @@ def _jax_switch(index: Any, branches: Sequence[Callable[[], Any]]) -> Any:
     for variable, update in zip(assigned, updates, strict=True):
         variable.assign(update)
     return value
+
+
+def _tensorflow_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: list, xs: tuple) -> tuple[list, Any]:
+    import tensorflow as tf
+
+    def body(index: Any, carry: list, outputs: Any) -> tuple[Any, list, Any]:
+        carry, output = step(carry, tuple(tf.gather(each, index) for each in xs))
+        return index + 1, carry, outputs.write(index, output)
+
+    length = int(xs[0].shape[0])
+    carry, first = step(carry, tuple(each[0] for each in xs))  # which has the shape and type of all outputs
+    outputs = tf.TensorArray(first.dtype, length, element_shape=first.shape).write(0, first)
+    arguments = (tf.constant(1), carry, outputs)
+    _, carry, outputs = tf.while_loop(lambda index, *_: index < length, body, arguments, parallel_iterations=1)
+    return carry, outputs.stack()
 
 
 _VALUE_AND_GRAD = {
