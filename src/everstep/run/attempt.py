@@ -193,7 +193,8 @@ class Attempt(Tracker, Hook):
         inputs, records = self._inputs, resume_checks.as_records(changes)
         self._run.record["train_steps"] = train_steps
         self._run.begin(self._trainer.global_step, inputs["config"], data=inputs["data"], changes=records, beat=beat)
-        self._run.record["environment"]["engine"] = self._trainer.engine.describe()
+        engine = self._trainer.engine
+        self._run.record["environment"]["engine"] = {**engine.describe(), **engine.settings}
         try:
             yield
         except BaseException as error:

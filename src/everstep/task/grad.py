@@ -310,12 +310,12 @@ def _jax_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: 
             scaled = _scale(loss, optimizer)
             assigned[:] = list(scope.assigned.values())
             updates = [scope.get_current_value(v) for v in assigned]
-        return scaled, (value, _masks(value), updates)
+        return scaled, (value, keras_masks(value), updates)
 
     (_, (value, masks, updates)), gradients = jax.value_and_grad(pure, has_aux=True)([v.value for v in variables])
     for variable, update in zip(assigned, updates, strict=True):
         variable.assign(update)
-    _put_on(masks, value)
+    set_keras_masks(masks, value)
     return value, gradients
 
 
@@ -355,16 +355,16 @@ def _differentiable(sources: Sequence[Any]) -> Iterator[None]:
 def _detached(value: Any) -> Any:
     """Returns a nesting of tensors detached from the graph, with their masks."""
     free = keras.tree.map_structure(lambda leaf: leaf.detach() if hasattr(leaf, "detach") else leaf, value)
-    _put_on(_masks(value), free)
+    set_keras_masks(keras_masks(value), free)
     return free
 
 
-def _masks(value: Any) -> list[Any]:
+def keras_masks(value: Any) -> list[Any]:
     """Returns the masks that Keras has set on tensors, for the metrics; None for those without."""
     return [get_keras_mask(leaf) for leaf in keras.tree.flatten(value)]
 
 
-def _put_on(masks: Sequence[Any], value: Any) -> None:
+def set_keras_masks(masks: Sequence[Any], value: Any) -> None:
     """Sets masks on tensors that were derived from masked ones."""
     for mask, leaf in zip(masks, keras.tree.flatten(value), strict=True):
         if mask is not None:
