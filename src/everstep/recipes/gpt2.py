@@ -1,6 +1,6 @@
 """Language models of the shape of GPT-2, on generated tokens or a file of your own. Imports no Keras.
 
-    everstep train text/gpt2_124m task.train_data.input_path=train.bin task.validation_data.input_path=val.bin
+everstep train text/gpt2_124m task.train_data.input_path=train.bin task.validation_data.input_path=val.bin
 """
 
 import dataclasses
@@ -124,9 +124,7 @@ def _trainer(steps: int, warmup: int, rate: float, interval: int) -> TrainerConf
 def gpt2_124m() -> ExperimentConfig:
     """GPT-2 with 124 M parameters in bfloat16, batches of 32 × 1024 tokens; for one large GPU."""
     trainer = _trainer(steps=20_000, warmup=700, rate=6e-4, interval=1000)
-    return ExperimentConfig(
-        task=GPT2Config(), trainer=trainer, runtime=RuntimeConfig(mixed_precision_dtype="bfloat16")
-    )
+    return ExperimentConfig(task=GPT2Config(), trainer=trainer, runtime=RuntimeConfig(mixed_precision_dtype="bfloat16"))
 
 
 @register_experiment("text/gpt2_tiny")

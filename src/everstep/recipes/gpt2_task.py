@@ -137,7 +137,5 @@ def generate_tokens(sequences: int, context: int, vocabulary: int, seed: int) ->
     rows = generator.integers(0, vocabulary, (sequences, context + 1), dtype="int32")
     follows = generator.random((sequences, context)) < FOLLOWS_RULE
     for column in range(context):
-        rows[:, column + 1] = np.where(
-            follows[:, column], (rows[:, column] * 5 + 7) % vocabulary, rows[:, column + 1]
-        )
+        rows[:, column + 1] = np.where(follows[:, column], (rows[:, column] * 5 + 7) % vocabulary, rows[:, column + 1])
     return rows

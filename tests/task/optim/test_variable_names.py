@@ -46,7 +46,9 @@ def test_the_second_model_of_a_process_excludes_the_same_variables(type_):
 def test_muon_leaves_the_same_matrices_to_adamw_in_every_model_of_a_process():
     for _ in range(2):
         built = model()
-        optimizer = build(OptimizationConfig({"optimizer": {"type": "muon", "muon": {"exclude_layers": ["^dense_1/"]}}}))
+        optimizer = build(
+            OptimizationConfig({"optimizer": {"type": "muon", "muon": {"exclude_layers": ["^dense_1/"]}}})
+        )
         name_variables(TinyTask(), built, optimizer)
         optimizer.build(built.trainable_variables)
         of_muon = [v.path for v in built.trainable_variables if not optimizer._should_use_adamw(v)]
