@@ -83,18 +83,26 @@ def _set_environment(name: str) -> None:
         os.environ["XLA_FLAGS"] = f"{flags} --{_DETERMINISTIC}=true".strip()
 
 
-def prepare(seed: int) -> None:
+def prepare(seed: int, deterministic: bool = True) -> None:
     """Seeds all random generators and enables deterministic operations; call it before any object of a run is built.
 
     The settings stay for the rest of the process. `prepared` is for a call inside the user's own program.
+
+    Args:
+      seed: The seed.
+      deterministic: False allows operations that are not deterministic; on JAX, `engine/xla.py` does that per step.
     """
     import keras
 
     keras.utils.set_random_seed(seed)
-    if keras.backend.backend() == "tensorflow":
+    if keras.backend.backend() == "tensorflow" and deterministic:
         importlib.import_module("tensorflow").config.experimental.enable_op_determinism()
-    elif keras.backend.backend() == "torch":
+    elif keras.backend.backend() == "tensorflow":
+        importlib.import_module("tensorflow.python.framework.config").disable_op_determinism()
+    elif keras.backend.backend() == "torch" and deterministic:
         _make_torch_deterministic()
+    elif keras.backend.backend() == "torch":
+        importlib.import_module("torch").use_deterministic_algorithms(False)
     if keras.backend.backend() != "tensorflow" and (tensorflow := sys.modules.get("tensorflow")) is not None:
         _hide_gpus(tensorflow)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
@@ -61,6 +62,14 @@ class RuntimeConfig(Config):
     """Compile with XLA on a GPU (TensorFlow; JAX always does)."""
     cuda_graph: bool = True
     """On PyTorch and a GPU: record each step once as a CUDA graph and replay it. The bits are those of eager steps."""
+    deterministic: bool = True
+    """Use deterministic operations only, so that a run can be repeated bit for bit on a GPU; False may be faster."""
+    remat: str | list[str] | None = None
+    """Compute activations again in the backward pass to save memory: full, or expressions for names of layers."""
+    float8: bool = False
+    """Compute the products of dense layers in float8 (JAX; pays on GPUs that have it, such as the H100 and H200)."""
+    xla_preset: Literal["none", "latency", "cublas", "triton", "cudnn", "exhaustive"] = "none"
+    """A named set of XLA options for a GPU (JAX)."""
     stop_signals: list[Literal["USR1", "USR2", "HUP", "QUIT", "ALRM", "XCPU", "PWR", "TERM"]] = []
     """Signals that save the state and end the run, as SIGTERM and SIGINT do; Slurm sends one before its time limit."""
     requeue_exit_code: int | None = None
@@ -75,7 +84,7 @@ class RuntimeConfig(Config):
           UsageError: A value is invalid or has no effect; names the key.
         """
         super().validate()
-        problems = [*self._wrong_numbers(), *self._wrong_devices()]
+        problems = [*self._wrong_numbers(), *self._wrong_devices(), *self._wrong_model_settings()]
         if problems:
             raise UsageError(problems)
 
@@ -91,6 +100,16 @@ class RuntimeConfig(Config):
         elif isinstance(scale, float | int) and self.mixed_precision_dtype != "float16":
             text = "but losses are scaled only with mixed_precision_dtype=float16"
             yield Problem("loss_scale", text, received=scale, remedy="set mixed_precision_dtype, or remove loss_scale")
+
+    def _wrong_model_settings(self) -> Iterator[Problem]:
+        for pattern in self.remat if isinstance(self.remat, list) else [self.remat or ""]:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield Problem("remat", f"is not a regular expression: {error}", received=pattern)
+        if self.float8 and self.mixed_precision_dtype == "float16":
+            text = "but losses are scaled in float16, and the scales of float8 with them"
+            yield Problem("float8", text, received=True, remedy="set mixed_precision_dtype to bfloat16")
 
     def _wrong_devices(self) -> Iterator[Problem]:
         try:

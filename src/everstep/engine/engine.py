@@ -77,6 +77,8 @@ class Engine(abc.ABC):
     ) -> None:
         self.task, self.model, self.optimizer = task, model, optimizer
         self.enable_xla, self.cuda_graph = enable_xla, cuda_graph
+        self.compiler_options: dict[str, Any] = {}  # of XLA, on JAX; set them before `build`
+        self.settings: dict[str, Any] = {}  # how the model was prepared, for the run's record
         self.measures_norms = False  # of gradients and weights; set it before `build`
         self.variables: dict[str, keras.Variable] = {}
         self.windows: dict[str, WindowSums] = {}

@@ -166,7 +166,7 @@ class JaxEngine(Engine):
         self._zeros: dict[str, dict[int, np.ndarray]] = {}
         self._logs: dict[str, list[Any]] = {}  # of the last call, until something else changes the state
         self._mesh = current_mesh()
-        options: dict[str, Any] = {"donate_argnums": 0}
+        options: dict[str, Any] = {"donate_argnums": 0, "compiler_options": self.compiler_options or None}
         if self._mesh is not None:
             options["out_shardings"] = self._mesh.everywhere
         self._train_many = jax.jit(self._loop("train", self._train_step), **options)

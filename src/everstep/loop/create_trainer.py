@@ -30,7 +30,7 @@ def create_trainer(
     """
     if params.trainer.optimizer_config.open_length is not None:
         params = params.replace(trainer=params.trainer.with_schedule())
-    backend.prepare(params.runtime.seed)
+    backend.prepare(params.runtime.seed, params.runtime.deterministic)
     with precision(params.runtime.mixed_precision_dtype):
         if is_progressive(task):
             return _progressive(trainer_cls)(params, task, train=train, evaluate=evaluate)

@@ -18,7 +18,9 @@ from everstep.data.wrappers import CountedStream, hold
 from everstep.engine.backend import create_engine
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Feed
+from everstep.engine.model_settings import prepare_model
 from everstep.engine.state import name_variables
+from everstep.engine.xla import compiler_options
 from everstep.errors import TrainingError, UsageError, problems_under
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import BadBatchSkipper, SkippedUpdates
@@ -70,6 +72,7 @@ class Trainer:
     def _build(self, train_dataset: Any, validation_dataset: Any) -> None:
         """Creates the streams, reads the first batches, and builds the engine for their shapes."""
         config = self.config
+        settings = prepare_model(self.model, config.runtime)
         self.train_stream, self.validation_stream = self._streams(train_dataset, validation_dataset)
         if self.validation_stream is not None:
             _require_end(self.validation_stream, config.trainer.validation_steps)
@@ -80,6 +83,7 @@ class Trainer:
         self.train_example = train_batch
         self.example = train_batch if validation_batch is None else validation_batch
         self.engine = engine = self._built_engine(train_batch, validation_batch)
+        engine.settings = settings
         steps, seconds = engine.warmup  # an engine may be reused
         self._warmups.append(lambda: (engine.warmup[0] - steps, engine.warmup[1] - seconds))
         self._updates_without_effect = SkippedUpdates(self.optimizer, self.global_step)
@@ -91,6 +95,7 @@ class Trainer:
         runtime = self.config.runtime
         options = {"enable_xla": runtime.enable_xla, "cuda_graph": runtime.cuda_graph}
         engine = create_engine(self.task, self.model, self.optimizer, **options)
+        engine.compiler_options = compiler_options(runtime.xla_preset, runtime.deterministic)
         engine.measures_norms = self.config.trainer.tracking.norms
         engine.build(train_batch, validation_batch)
         return engine

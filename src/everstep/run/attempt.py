@@ -194,7 +194,8 @@ class Attempt(Tracker, Hook):
         former = self._run.record.get("environment", {}).get("engine", {})
         self._run.record["train_steps"] = train_steps
         self._run.begin(self._trainer.global_step, inputs["config"], data=inputs["data"], changes=records, beat=beat)
-        self._run.record["environment"]["engine"] = self._trainer.engine.describe()
+        engine = self._trainer.engine
+        self._run.record["environment"]["engine"] = {**engine.describe(), **engine.settings}
         resume_checks.report_loop(former, self._run.record["environment"]["engine"])
         try:
             yield

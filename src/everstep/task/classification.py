@@ -9,7 +9,10 @@ import numpy as np
 from keras import layers, ops
 
 from everstep.data.labels import check_labels
+from everstep.errors import UsageError
+from everstep.task.chunked_loss import KEY, chunked_cross_entropy, split_model
 from everstep.task.config import AugmentationConfig
+from everstep.task.grad import value_and_grad
 from everstep.task.task import Task, unpack
 from everstep.types import Batch
 
@@ -123,21 +126,65 @@ class LanguageModelTask(TokenClassificationTask):
     Batches are tokens (batch, length) alone, as `tokens` or `(tokens,)`, or `(tokens, labels)`, where labels are the
     next tokens, and `IGNORED` where no prediction is wanted, such as in a prompt. The model returns a logit per token
     of the vocabulary, and must not use later tokens (`everstep.recipes.transformer` with `causal=True`).
+
+    If the config has `loss_chunk_tokens`, the loss is computed for so many tokens at a time, and the logits of a whole
+    batch are never stored (`everstep.task.chunked_loss`). Then there is no accuracy, and metrics of logits are refused.
     """
 
+    @property
+    def loss_chunk_tokens(self) -> int | None:
+        """The number of tokens whose logits exist at the same time; None for all."""
+        return getattr(self.task_config, "loss_chunk_tokens", None)
+
     def build_metrics(self, training: bool = True) -> list[keras.Metric]:
-        """Returns accuracy and perplexity, over the tokens that count."""
-        return [*super().build_metrics(training), Perplexity(name="perplexity")]
+        """Returns accuracy and perplexity, over the tokens that count; without logits perplexity only."""
+        accuracy = super().build_metrics(training) if self.loss_chunk_tokens is None else []
+        return [*accuracy, Perplexity(name="perplexity")]
 
     def train_step(
         self, inputs: Batch, model: keras.Model, optimizer: keras.Optimizer, metrics: Sequence[keras.Metric]
     ) -> Mapping[str, Any]:
         """Trains on one batch."""
-        return super().train_step(with_next_tokens(inputs), model, optimizer, metrics)
+        inputs = with_next_tokens(inputs)
+        if self.loss_chunk_tokens is None:
+            return super().train_step(inputs, model, optimizer, metrics)
+
+        def loss_fn() -> tuple[Any, Any]:
+            return self._chunked_loss(inputs, model, training=True)
+
+        (loss, entropy), grads = value_and_grad(loss_fn, model.trainable_variables, optimizer=optimizer)
+        optimizer.apply(grads, model.trainable_variables)
+        self._update_perplexity(metrics, entropy, inputs)
+        return {self.loss: loss}
 
     def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]) -> Mapping[str, Any]:
         """Evaluates one batch."""
-        return super().validation_step(with_next_tokens(inputs), model, metrics)
+        inputs = with_next_tokens(inputs)
+        if self.loss_chunk_tokens is None:
+            return super().validation_step(inputs, model, metrics)
+        loss, entropy = self._chunked_loss(inputs, model, training=False)
+        self._update_perplexity(metrics, entropy, inputs)
+        return {self.loss: loss}
+
+    def _chunked_loss(self, inputs: Batch, model: keras.Model, training: bool) -> tuple[Any, Any]:
+        """Returns the loss, and the mean cross-entropy in it."""
+        tokens, labels, sample_weight = self.unpack(inputs)
+        body, head = split_model(model)
+        self._classes = head.vocabulary
+        known, weight = _known(labels, sample_weight)
+        features = ops.cast(body(tokens, training=training), head.dtype)
+        chunk = int(self.loss_chunk_tokens or 0)
+        entropy = chunked_cross_entropy(features, *head.weights(), known, weight, chunk, training)
+        return entropy + sum(ops.sum(loss) for loss in model.losses), entropy
+
+    def _update_perplexity(self, metrics: Sequence[keras.Metric], entropy: Any, inputs: Batch) -> None:
+        """Adds the mean cross-entropy of a batch to the metrics, weighted by its tokens that count."""
+        _, labels, sample_weight = self.unpack(inputs)
+        for metric in metrics:
+            if not isinstance(metric, Perplexity):
+                reason = f"the metric {metric.name!r} needs logits, which are not stored"
+                raise UsageError(reason, key=KEY, remedy="remove the metric from build_metrics, or the key")
+            metric.update_mean(entropy, ops.sum(_known(labels, sample_weight)[1]))
 
     def check_batch(self, inputs: Batch) -> None:
         """Refuses tokens, and labels, that are not in the model's vocabulary."""
@@ -156,6 +203,10 @@ class Perplexity(keras.metrics.Mean):
         super().update_state(
             keras.losses.sparse_categorical_crossentropy(y_true, logits, from_logits=True), sample_weight
         )
+
+    def update_mean(self, entropy: Any, weight: Any) -> None:
+        """Adds a mean cross-entropy, and the weight of all tokens in it."""
+        super().update_state(ops.reshape(entropy, (1,)), ops.reshape(weight, (1,)))
 
     def result(self) -> Any:
         """Returns the perplexity so far."""

@@ -93,6 +93,23 @@ def switch(index: Any, branches: Sequence[Callable[[], Any]]) -> Any:
     return _same_structure("everstep.task.grad.switch", run, index, list(branches))
 
 
+def scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: list[Any], xs: tuple[Any, ...]) -> tuple[list[Any], Any]:
+    """Runs a step on each slice of arrays along their first axis, one after the other; not differentiable everywhere.
+
+    On TensorFlow, the scan of Keras supports only outputs of the shapes of the carried values.
+
+    Args:
+      step: Takes the carried values and a slice; returns the new carried values, and one array.
+      carry: The initial carried values.
+      xs: Arrays whose first axes have the same static length.
+
+    Returns:
+      The last carried values, and the stacked arrays.
+    """
+    run = _tensorflow_scan if keras.backend.backend() == "tensorflow" else keras.ops.scan
+    return run(step, carry, xs)
+
+
 def _same_structure(name: str, run: Callable[..., Any], *args: Any) -> Any:
     try:
         return run(*args)
@@ -293,12 +310,12 @@ def _jax_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: 
             scaled = _scale(loss, optimizer)
             assigned[:] = list(scope.assigned.values())
             updates = [scope.get_current_value(v) for v in assigned]
-        return scaled, (value, _masks(value), updates)
+        return scaled, (value, keras_masks(value), updates)
 
     (_, (value, masks, updates)), gradients = jax.value_and_grad(pure, has_aux=True)([v.value for v in variables])
     for variable, update in zip(assigned, updates, strict=True):
         variable.assign(update)
-    _put_on(masks, value)
+    set_keras_masks(masks, value)
     return value, gradients
 
 
@@ -338,16 +355,16 @@ def _differentiable(sources: Sequence[Any]) -> Iterator[None]:
 def _detached(value: Any) -> Any:
     """Returns a nesting of tensors detached from the graph, with their masks."""
     free = keras.tree.map_structure(lambda leaf: leaf.detach() if hasattr(leaf, "detach") else leaf, value)
-    _put_on(_masks(value), free)
+    set_keras_masks(keras_masks(value), free)
     return free
 
 
-def _masks(value: Any) -> list[Any]:
+def keras_masks(value: Any) -> list[Any]:
     """Returns the masks that Keras has set on tensors, for the metrics; None for those without."""
     return [get_keras_mask(leaf) for leaf in keras.tree.flatten(value)]
 
 
-def _put_on(masks: Sequence[Any], value: Any) -> None:
+def set_keras_masks(masks: Sequence[Any], value: Any) -> None:
     """Sets masks on tensors that were derived from masked ones."""
     for mask, leaf in zip(masks, keras.tree.flatten(value), strict=True):
         if mask is not None:
@@ -387,6 +404,21 @@ def _jax_switch(index: Any, branches: Sequence[Callable[[], Any]]) -> Any:
     for variable, update in zip(assigned, updates, strict=True):
         variable.assign(update)
     return value
+
+
+def _tensorflow_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: list, xs: tuple) -> tuple[list, Any]:
+    import tensorflow as tf
+
+    def body(index: Any, carry: list, outputs: Any) -> tuple[Any, list, Any]:
+        carry, output = step(carry, tuple(tf.gather(each, index) for each in xs))
+        return index + 1, carry, outputs.write(index, output)
+
+    length = int(xs[0].shape[0])
+    carry, first = step(carry, tuple(each[0] for each in xs))  # which has the shape and type of all outputs
+    outputs = tf.TensorArray(first.dtype, length, element_shape=first.shape).write(0, first)
+    arguments = (tf.constant(1), carry, outputs)
+    _, carry, outputs = tf.while_loop(lambda index, *_: index < length, body, arguments, parallel_iterations=1)
+    return carry, outputs.stack()
 
 
 _VALUE_AND_GRAD = {

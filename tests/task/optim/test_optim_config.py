@@ -214,6 +214,8 @@ def test_invalid_schedules(parts: dict[str, Any], line: str):
         ("lars", {"weight_decay_rate": -1}, "weight_decay_rate: received -1.0, cannot be negative"),
         ("adafactor", {"beta_2_decay": 0.8}, "beta_2_decay: received 0.8, must be less than 0"),
         ("adagrad", {"clipvalue": 0}, "clipvalue: received 0.0, must be more than 0"),
+        ("muon", {"ns_steps": 0}, "ns_steps: received 0, must be more than 0"),
+        ("muon", {"exclude_layers": "("}, "exclude_layers: received '(', is not a regular expression"),
     ],
 )
 def test_invalid_optimizers(type_: str, fields: dict[str, Any], line: str):

@@ -126,6 +126,22 @@ def adafactor(relative: bool, threshold: float = 1.0) -> Update:
     return update
 
 
+def muon(decay: float, nesterov: bool = True, scale: float | None = 0.2) -> Update:
+    m: Any = 0.0
+
+    def update(w: Array, g: Array, t: int) -> Array:
+        nonlocal m
+        m = 0.95 * m + g
+        x = g + 0.95 * m if nesterov else m
+        x = x / (norm(x) + 1e-7)  # 3 x 4: the product with the transpose is the smaller one
+        for _ in range(5):
+            a = x @ x.T
+            x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+        return w - RATE * decay * w - RATE * x * (1.0 if scale is None else scale * np.sqrt(max(w.shape)))
+
+    return update
+
+
 def weights() -> dict[str, Array]:
     rng = np.random.default_rng(1)
     shapes = {"kernel": (3, 4), "bias": (4,), "zeros": (2,)}
@@ -211,6 +227,13 @@ CASES: list[Any] = [
     ("adagrad", {}, lambda name: adagrad()),
     ("adafactor", {}, lambda name: adafactor(True)),
     ("adafactor", {"relative_step": False, "clip_threshold": 0.5}, lambda name: adafactor(False, 0.5)),
+    ("muon", {}, lambda name: muon(0.004) if name == "kernel" else adam(0.004)),
+    (
+        "muon",
+        {"nesterov": False, "rms_rate": None, "weight_decay": 0.3, "adam_weight_decay": 0.1},
+        lambda name: muon(0.3, False, None) if name == "kernel" else adam(0.1),
+    ),
+    ("muon", {"exclude_layers": ["^layer/k"], "weight_decay": 0.3}, lambda name: adam(0.004)),
 ]
 
 
@@ -280,13 +303,14 @@ def test_adafactor_keeps_rows_and_columns():
     }
 
 
-@pytest.mark.parametrize("type_", ["lamb", "lars", "adagrad", "adafactor"])
+@pytest.mark.parametrize("type_", ["lamb", "lars", "adagrad", "adafactor", "muon"])
 def test_saving_and_loading_settings(type_: str):
     fields = {
         "lamb": {"weight_decay_rate": 0.1, "exclude_from_weight_decay": ["a"], "exclude_from_layer_adaptation": ["b"]},
         "lars": {"eeta": 0.1, "nesterov": True, "classic_momentum": False, "exclude_from_weight_decay": ["a"]},
         "adagrad": {"initial_accumulator_value": 0.3},
         "adafactor": {"relative_step": False, "clip_threshold": 2.0},
+        "muon": {"ns_steps": 3, "rms_rate": None, "exclude_layers": ["a"], "exclude_embeddings": False},
     }[type_]
     optimizer = build(OptimizationConfig({"optimizer": {"type": type_, type_: fields}}))
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
@@ -295,7 +319,7 @@ def test_saving_and_loading_settings(type_: str):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only a tape gives gradients as slices")
-@pytest.mark.parametrize("type_", ["lamb", "lars", "adafactor"])
+@pytest.mark.parametrize("type_", ["lamb", "lars", "adafactor", "muon"])
 def test_gradients_of_embeddings_as_slices(type_: str):
     import tensorflow as tf
 

@@ -43,6 +43,18 @@ def test_the_second_model_of_a_process_excludes_the_same_variables(type_):
         assert decaying(type_, named) == decaying(type_, named) == [0, 1]
 
 
+def test_muon_leaves_the_same_matrices_to_adamw_in_every_model_of_a_process():
+    for _ in range(2):
+        built = model()
+        optimizer = build(
+            OptimizationConfig({"optimizer": {"type": "muon", "muon": {"exclude_layers": ["^dense_1/"]}}})
+        )
+        name_variables(TinyTask(), built, optimizer)
+        optimizer.build(built.trainable_variables)
+        of_muon = [v.path for v in built.trainable_variables if not optimizer._should_use_adamw(v)]
+        assert of_muon == [built.layers[0].kernel.path]
+
+
 def test_names_reach_a_wrapped_optimizer():
     assert decaying("adamw", "before", ExponentialMovingAverage) == [0, 1]
     assert decaying("adamw", "after", lambda one: ExponentialMovingAverage(one, average_decay=0.5)) == [0, 1]

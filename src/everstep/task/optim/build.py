@@ -14,7 +14,7 @@ from everstep.config import OneOfConfig
 from everstep.errors import NOTHING, Problem, UsageError
 from everstep.task.optim.config import OptimizationConfig, registered
 from everstep.task.optim.ema import ExponentialMovingAverage
-from everstep.task.optim.optimizers import Adafactor, Lamb, Lars, SelectiveAdamW
+from everstep.task.optim.optimizers import Adafactor, Lamb, Lars, Muon, SelectiveAdamW
 from everstep.task.optim.schedules import (
     CosineRestarts,
     Exponential,
@@ -162,6 +162,7 @@ _OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "rmsprop": keras.optimizers.RMSprop,
     "adagrad": keras.optimizers.Adagrad,
     "adafactor": Adafactor,
+    "muon": Muon,
 }
 _SCHEDULES: dict[str, Callable[..., Any]] = {
     "constant": lambda learning_rate: learning_rate,

@@ -347,6 +347,47 @@ class AdafactorConfig(ClippingConfig):
 
 
 @dataclasses.dataclass
+class MuonConfig(ClippingConfig):
+    """Muon (Jordan et al., 2024): momentum made orthogonal, for matrices; AdamW for all other variables.
+
+    Names and defaults are those of Keras. The matrix of the last layer belongs to AdamW, too: list it in
+    `exclude_layers`.
+    """
+
+    momentum: float = 0.95
+    """Fraction of the last momentum that is kept."""
+    nesterov: bool = True
+    """Looks ahead along the momentum."""
+    ns_steps: int = 5
+    """Iterations of Newton and Schulz that make an update orthogonal."""
+    rms_rate: float | None = 0.2
+    """Scales updates to the size of those of AdamW, so that both use one learning rate; None: they are not scaled."""
+    weight_decay: float | None = 0.004
+    """Each step subtracts `learning_rate * weight_decay * variable` from a matrix."""
+    exclude_layers: Patterns | None = None
+    """Regular expressions; AdamW updates a matrix whose name matches one, such as `output`."""
+    exclude_embeddings: bool = True
+    """AdamW updates matrices with `embedding` in their names."""
+    adam_beta_1: float = 0.9
+    """For AdamW: decay of the mean of the gradients."""
+    adam_beta_2: float = 0.999
+    """For AdamW: decay of the mean of their squares."""
+    adam_weight_decay: float | None = 0.004
+    """For AdamW: its weight decay."""
+    adam_lr_ratio: float = 1.0
+    """For AdamW: its learning rate, relative to that of Muon."""
+    epsilon: float = 1e-7
+    """For AdamW: keeps the division finite."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        yield from below_one(self, "momentum", "adam_beta_1", "adam_beta_2")
+        yield from positive(self, "ns_steps", "rms_rate", "adam_lr_ratio")
+        yield from not_negative(self, "weight_decay", "adam_weight_decay", "epsilon")
+        yield from patterns(self, "exclude_layers")
+
+
+@dataclasses.dataclass
 class EMAConfig(NamedConfig):
     """A moving average of the weights, used to evaluate and export the model."""
 
@@ -391,6 +432,8 @@ class OptimizerConfig(OneOfConfig):
     """Adagrad."""
     adafactor: AdafactorConfig = AdafactorConfig()
     """Adafactor."""
+    muon: MuonConfig = MuonConfig()
+    """Muon for matrices, AdamW for the rest."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Creates an instance of the class with all registered optimizers; subclasses are unchanged."""

@@ -9,6 +9,7 @@ caller that combines an optimizer with a model sets names of the variables that 
 `config.py` has the name and the fields of each optimizer, and `build.py` creates it from these.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -251,6 +252,36 @@ class Lars(_Layerwise):
         """Returns the arguments, for saving."""
         names = ("momentum", "eeta", "nesterov", "classic_momentum")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+# -- Muon: orthogonal updates for matrices ------------------------------------------------------------------------------
+
+
+@keras.saving.register_keras_serializable(package="everstep")
+class Muon(SelectsByName, keras.optimizers.Muon):
+    """Keras's Muon; which matrices AdamW updates depends on names that are the same in every process.
+
+    `exclude_layers` are regular expressions that are searched in the whole name, `block_0/attention/output/kernel`.
+    """
+
+    def _select(self, variables: Sequence[keras.Variable]) -> None:
+        named = zip(variables, self._named(variables), strict=True)
+        self._of_adamw = {id(variable) for variable, name in named if self._excludes(variable, name)}
+
+    def _excludes(self, variable: keras.Variable, name: str) -> bool:
+        is_embedding = self.exclude_embeddings and "embedding" in name.lower()
+        return len(variable.shape) != 2 or is_embedding or matches(self.exclude_layers, name)
+
+    def _should_use_adamw(self, variable: Any) -> bool:
+        return id(variable) in self._of_adamw
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates one variable and its moments."""
+        super().update_step(dense(gradient, variable), variable, ops.cast(learning_rate, variable.dtype))
+
+    def lr_adjust(self, x: Any) -> Any:
+        """Scales an update to the size of one of AdamW; Keras's own is in float32 for variables of every type."""
+        return x if self.rms_rate is None else x * (self.rms_rate * math.sqrt(max(x.shape)))
 
 
 # -- Adafactor: a row and a column of second moments instead of a matrix ----------------------------------------------

@@ -1,0 +1,141 @@
+"""The model, task and data of `text/gpt2_124m` and `text/gpt2_tiny`.
+
+The model is made of Keras layers only, so its `.keras` file loads wherever Keras is installed. What makes it fast:
+
+- Each block is a model of its own, so that `runtime.remat` can recompute whole blocks.
+- Attention is `keras.ops.dot_product_attention` with `is_causal` and without dropout or mask: in half precision on a GPU
+  that is flash attention, by cuDNN on JAX.
+- The last layer computes in the type of the others. A `ReversibleEmbedding` without `reverse_dtype` multiplies in
+  float32.
+- Training computes no metric: an accuracy would read all logits again. The perplexity is e to the power of the loss.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+from everstep.errors import UsageError
+from everstep.recipes.gpt2 import GPT2ModelConfig
+from everstep.task.classification import LanguageModelTask
+
+FOLLOWS_RULE = 0.75
+"""The share of generated tokens that follow from the one before."""
+
+
+def gpt2(config: GPT2ModelConfig) -> keras.Model:
+    """Returns a model from tokens (batch, context) to logits (batch, context, vocabulary)."""
+    tokens = keras.Input((config.context,), dtype="int32", name="tokens")
+    embedding = layers.ReversibleEmbedding(
+        config.vocabulary,
+        config.width,
+        embeddings_initializer=_normal(),
+        reverse_dtype=keras.config.dtype_policy().compute_dtype,
+        name="token_embedding",
+    )
+    positions = layers.Embedding(
+        config.context, config.width, embeddings_initializer=_normal(), name="position_embedding"
+    )
+    zeros = ops.max(ops.zeros_like(tokens), axis=0, keepdims=True)  # one row: it is broadcast to the others
+    x = embedding(tokens) + positions(zeros + ops.arange(config.context, dtype="int32"))
+    for index in range(config.layers):
+        x = _block(config, f"block_{index}")(x)
+    logits = embedding(_normed(x, config, "final_norm"), reverse=True)
+    return keras.Model(tokens, logits, name="gpt2")
+
+
+def _block(config: GPT2ModelConfig, name: str) -> keras.Model:
+    """Returns one block as a model: attention and feed-forward, both added to their input."""
+    x = inputs = keras.Input((config.context, config.width))
+    x = x + _dropped(_attention(_normed(x, config, "attention_norm"), config), config)
+    hidden = _dense(4 * config.width, config, "feed_forward")(_normed(x, config, "feed_forward_norm"))
+    hidden = keras.activations.gelu(hidden, approximate=True)
+    x = x + _dropped(_dense(config.width, config, "feed_forward_output", residual=True)(hidden), config)
+    return keras.Model(inputs, x, name=name)
+
+
+def _attention(x: Any, config: GPT2ModelConfig) -> Any:
+    """Returns causal attention; each token sees itself and those before it."""
+    shape = (config.context, config.heads, config.width // config.heads)
+    if config.fused_qkv:
+        parts = ops.split(_dense(3 * config.width, config, "query_key_value")(x), 3, axis=-1)
+    else:
+        parts = [_dense(config.width, config, name)(x) for name in ("query", "key", "value")]
+    query, key, value = (layers.Reshape(shape)(part) for part in parts)
+    mixed = ops.dot_product_attention(query, key, value, is_causal=True)
+    joined = layers.Reshape((config.context, config.width))(mixed)
+    return _dense(config.width, config, "attention_output", residual=True)(joined)
+
+
+def _dense(units: int, config: GPT2ModelConfig, name: str, residual: bool = False) -> keras.Layer:
+    """Returns a dense layer; those that add to their input start smaller, so that sums over blocks stay of one size."""
+    kernel = _normal(1 / np.sqrt(2 * config.layers) if residual else 1.0)
+    return layers.Dense(units, use_bias=config.bias, kernel_initializer=kernel, name=name)
+
+
+def _normal(scale: float = 1.0) -> keras.initializers.Initializer:
+    return keras.initializers.RandomNormal(stddev=0.02 * float(scale))
+
+
+def _normed(x: Any, config: GPT2ModelConfig, name: str) -> Any:
+    return layers.LayerNormalization(epsilon=1e-5, center=config.bias, name=name)(x)
+
+
+def _dropped(x: Any, config: GPT2ModelConfig) -> Any:
+    return layers.Dropout(config.dropout)(x) if config.dropout else x
+
+
+class GPT2Task(LanguageModelTask):
+    """Predicts the next token of each sequence."""
+
+    def build_model(self) -> keras.Model:
+        """Returns the model."""
+        return gpt2(self.task_config.model)
+
+    def build_metrics(self, training: bool = True) -> list[keras.Metric]:
+        """Returns no metric for training, and the perplexity for evaluation."""
+        return [] if training else super().build_metrics(training)[-1:]
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> Any:
+        """Returns tokens and next tokens, (sequences, context) both."""
+        config, shape = self.task_config, self.task_config.model
+        if params.input_path:
+            rows = read_tokens(params.input_path, shape.context)
+        else:
+            count = config.generated_sequences if params.is_training else max(1, config.generated_sequences // 8)
+            rows = generate_tokens(count, shape.context, shape.vocabulary, seed=0 if params.is_training else 1)
+        return rows[:, :-1], rows[:, 1:]
+
+
+def read_tokens(path: Any, context: int) -> np.ndarray:
+    """Returns the tokens of a file as sequences of `context` tokens and the one after them, int32.
+
+    Raises:
+      UsageError: It is not one `.npy` or `.bin` file, or too short for one sequence.
+    """
+    suffix = Path(path).suffix if isinstance(path, str) else ""
+    if suffix not in (".npy", ".bin"):
+        text = "expected one file of tokens: .npy, or .bin of uint16"
+        raise UsageError(text, key="task.train_data.input_path", received=path)
+    try:
+        tokens = np.memmap(path, "uint16", "r") if suffix == ".bin" else np.load(path, mmap_mode="r").reshape(-1)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot be read: {error}", key="task.train_data.input_path", received=path) from error
+    count = (len(tokens) - 1) // context
+    if count < 1:
+        text = f"has {len(tokens)} tokens, too few for a sequence of {context} and the next one"
+        raise UsageError(text, key="task.train_data.input_path", received=path)
+    starts = np.arange(count)[:, None] * context
+    return tokens[starts + np.arange(context + 1)].astype("int32")
+
+
+def generate_tokens(sequences: int, context: int, vocabulary: int, seed: int) -> np.ndarray:
+    """Returns sequences of `context` tokens and the one after them, int32; many follow from the one before."""
+    generator = np.random.default_rng(seed)
+    rows = generator.integers(0, vocabulary, (sequences, context + 1), dtype="int32")
+    follows = generator.random((sequences, context)) < FOLLOWS_RULE
+    for column in range(context):
+        rows[:, column + 1] = np.where(follows[:, column], (rows[:, column] * 5 + 7) % vocabulary, rows[:, column + 1])
+    return rows

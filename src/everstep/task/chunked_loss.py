@@ -1,0 +1,175 @@
+"""The cross-entropy of a language model, computed in chunks of tokens, so that its logits are never stored.
+
+The logits of 32 × 1024 tokens over a vocabulary of 50,304 take 6.6 GB in float32; their gradient takes as much again.
+Here the last layer of the model is part of the loss. For one chunk of tokens after the other it computes logits, loss
+and gradients, and keeps only the sum of the losses, the gradient of the features of each token, and the sum of the
+gradients of the weights. The products are the same as in the plain loss, and none is computed twice.
+
+    body, head = split_model(model)
+    loss = chunked_cross_entropy(body(tokens, training=True), *head.weights(), labels, weights, chunk_tokens=4096)
+"""
+
+import weakref
+from typing import Any, NamedTuple
+
+import keras
+from keras import layers, ops
+
+from everstep.errors import UsageError
+from everstep.task.grad import scan
+
+KEY = "task.loss_chunk_tokens"
+
+
+class Head(NamedTuple):
+    """The last layer of a model, from the features of a token to a logit per token of the vocabulary."""
+
+    layer: keras.Layer
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of logits."""
+        return int(self.layer.input_dim if isinstance(self.layer, layers.Embedding) else self.layer.units)
+
+    def weights(self) -> tuple[Any, Any]:
+        """Returns the kernel (width, vocabulary) and the bias, or None, as they are in the current scope."""
+        if isinstance(self.layer, layers.ReversibleEmbedding):
+            tied = self.layer.tie_weights
+            return ops.transpose(self.layer.embeddings) if tied else self.layer.reverse_embeddings.value, None
+        return self.layer.kernel.value, None if self.layer.bias is None else self.layer.bias.value
+
+    @property
+    def dtype(self) -> str:
+        """The type in which logits are computed."""
+        return str(getattr(self.layer, "reverse_dtype", None) or self.layer.compute_dtype)
+
+
+_split: "weakref.WeakKeyDictionary[keras.Model, tuple[keras.Model, Head]]" = weakref.WeakKeyDictionary()
+
+
+def split_model(model: keras.Model) -> tuple[keras.Model, Head]:
+    """Returns the model without its last layer, with the same variables, and that layer.
+
+    Raises:
+      UsageError: The last layer is neither a `Dense` without activation nor a `ReversibleEmbedding` in reverse.
+    """
+    if model not in _split:
+        _split[model] = _split_at_last_layer(model)
+    return _split[model]
+
+
+def _split_at_last_layer(model: keras.Model) -> tuple[keras.Model, Head]:
+    outputs = keras.tree.flatten(getattr(model, "outputs", None) or [])
+    if len(outputs) != 1:
+        raise _cannot_split("the model must be a functional one with one output")
+    history = outputs[0]._keras_history
+    layer = history.operation
+    called = layer._inbound_nodes[history.node_index].arguments
+    is_reverse = isinstance(layer, layers.ReversibleEmbedding) and bool(called.kwargs.get("reverse"))
+    is_linear = isinstance(layer, layers.Dense) and layer.activation is keras.activations.linear
+    if not (is_reverse or is_linear):
+        raise _cannot_split(f"its last layer is {type(layer).__name__} {layer.name!r}")
+    if getattr(layer, "quantization_mode", None) or getattr(layer, "logit_soft_cap", None):
+        raise _cannot_split(f"the logits of {layer.name!r} are quantized or capped")
+    return keras.Model(model.input, called.args[0], name=f"{model.name}_body"), Head(layer)
+
+
+def _cannot_split(reason: str) -> UsageError:
+    remedy = "end the model with a Dense without activation or a ReversibleEmbedding in reverse, or remove the key"
+    return UsageError(f"logits cannot be computed in chunks: {reason}", key=KEY, remedy=remedy)
+
+
+def chunked_cross_entropy(
+    features: Any, kernel: Any, bias: Any, labels: Any, weights: Any, chunk_tokens: int, training: bool = True
+) -> Any:
+    """Returns the weighted mean of the cross-entropies of tokens.
+
+    Args:
+      features: The features of all tokens, (…, width), in the type in which logits are to be computed.
+      kernel: The weights of the last layer, (width, vocabulary).
+      bias: Its bias, (vocabulary,), or None.
+      labels: The class of each token, (…); any valid class where the weight is 0.
+      weights: The weight of each token, (…), float32.
+      chunk_tokens: The number of tokens of a chunk.
+      training: Whether gradients are needed; they are computed together with the value.
+    """
+    width = features.shape[-1]
+    features = ops.reshape(features, (-1, width))
+    labels, weights = ops.reshape(labels, (-1,)), ops.reshape(ops.cast(weights, "float32"), (-1,))
+    total = ops.maximum(ops.sum(weights), 1e-9)
+    biases = () if bias is None else (bias,)
+    if not training:
+        return _sums(features, kernel, biases, labels, weights, chunk_tokens, gradients=False)[0] / total
+
+    @ops.custom_gradient
+    def summed(features: Any, kernel: Any, *biases: Any) -> Any:
+        loss, *gradients = _sums(features, kernel, biases, labels, weights, chunk_tokens, gradients=True)
+
+        def scaled(*args: Any, upstream: Any = None) -> tuple[Any, ...]:
+            scale = ops.cast(args[0] if upstream is None else upstream, "float32")
+            sources = (features, kernel, *biases)
+            return tuple(
+                ops.cast(ops.cast(gradient, "float32") * scale, source.dtype)
+                for gradient, source in zip(gradients, sources, strict=True)
+            )
+
+        return loss, scaled
+
+    return summed(features, ops.convert_to_tensor(kernel), *map(ops.convert_to_tensor, biases)) / total
+
+
+def _sums(
+    features: Any, kernel: Any, biases: tuple, labels: Any, weights: Any, chunk_tokens: int, gradients: bool
+) -> list[Any]:
+    """Returns the sum of the weighted losses and, if wanted, its gradients by features, kernel and bias."""
+    tokens, width = features.shape
+    size = min(chunk_tokens, tokens)
+    missing = -tokens % size
+    features, labels, weights = _padded(features, missing), _padded(labels, missing), _padded(weights, missing)
+    cast_kernel = ops.cast(kernel, features.dtype)
+    sums = [ops.zeros((), "float32")]
+    if gradients:
+        sums += [ops.zeros(each.shape, "float32") for each in (kernel, *biases)]
+
+    def add(sums: list[Any], chunk: tuple[Any, Any, Any]) -> tuple[list[Any], Any]:
+        loss, *found = _chunk(chunk, cast_kernel, biases, gradients)
+        added = [total + ops.cast(part, "float32") for total, part in zip(sums, (loss, *found[1:]), strict=True)]
+        return added, found[0] if gradients else loss
+
+    chunks = (features, labels, weights)
+    if tokens == size:
+        sums, by_features = add(sums, chunks)
+    else:
+        parts = [ops.reshape(each, (-1, size, *each.shape[1:])) for each in chunks]
+        sums, by_features = scan(add, sums, tuple(parts))
+    return [sums[0], ops.reshape(by_features, (-1, width))[:tokens], *sums[1:]] if gradients else [sums[0]]
+
+
+def _chunk(chunk: tuple[Any, Any, Any], kernel: Any, biases: tuple, gradients: bool) -> list[Any]:
+    """Returns the loss of a chunk and its gradients by features, kernel and bias; the kernel is in their type.
+
+    Logits stay in the type of the features. Only what is computed from them is in float32, and a compiler needs not
+    store it. The gradient by the logits is at most 1 in size, which float16 can represent; it is scaled afterwards.
+    """
+    features, labels, weights = chunk
+    logits = ops.matmul(features, kernel)
+    if biases:
+        logits = logits + ops.cast(biases[0], logits.dtype)
+    labels = ops.expand_dims(ops.cast(labels, "int32"), -1)
+    exact = ops.cast(logits, "float32")
+    log_sum = ops.logsumexp(exact, axis=-1, keepdims=True)
+    is_label = ops.equal(ops.expand_dims(ops.arange(kernel.shape[1], dtype="int32"), 0), labels)
+    of_label = ops.sum(ops.where(is_label, exact, 0.0), axis=-1)
+    loss = ops.sum((log_sum[:, 0] - of_label) * weights)
+    if not gradients:
+        return [loss]
+    by_logits = (ops.exp(exact - log_sum) - ops.cast(is_label, "float32")) * ops.expand_dims(weights, -1)
+    by_bias = [ops.sum(by_logits, axis=0)] if biases else []
+    by_logits = ops.cast(by_logits, features.dtype)
+    by_kernel = ops.matmul(ops.transpose(features), by_logits)
+    return [loss, ops.matmul(by_logits, ops.transpose(kernel)), by_kernel, *by_bias]
+
+
+def _padded(array: Any, missing: int) -> Any:
+    """Returns an array with zeros appended; tokens with a weight of 0 do not count."""
+    return ops.pad(array, [[0, missing], *[[0, 0]] * (len(array.shape) - 1)]) if missing else array
