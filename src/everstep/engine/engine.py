@@ -78,6 +78,7 @@ class Engine(abc.ABC):
         self.watched_log = ""  # the name of the training log that must stay finite; set by `build`
         self.compilations = 0
         self.warmup = (0, 0.0)  # training steps in calls that compiled or were the first, and their seconds
+        self.train_flops: dict[Any, float | None] = {}  # operations of a step by the shapes of its batch; see `flops`
         self._label_classes: set[int] = set()
         self._not_numbers: set[str] = set()  # names of results of `reduce_aggregated_logs` that cannot be logged
         self.call_length = CallLength()
