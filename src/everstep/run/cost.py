@@ -184,7 +184,9 @@ def _operations(
       trainer: The trainer of this attempt.
       seconds: How long this attempt has trained.
     """
-    alike = all(before.get(name) == getattr(cost, name) for name in ("parameters", "trainable_parameters", "batch_size"))
+    alike = all(
+        before.get(name) == getattr(cost, name) for name in ("parameters", "trainable_parameters", "batch_size")
+    )
     if alike and before.get("flops_per_train_step"):
         return before["flops_per_train_step"], before.get("flops_per_inference_sample")
     if seconds < SECONDS_BEFORE_COUNTING:
