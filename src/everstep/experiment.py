@@ -163,8 +163,8 @@ def run_experiment(
         elif trainer is None:
             trainer = create_trainer(params, task, train=training, evaluate=evaluating)
         stack.callback(trainer.close)
-        params = params.replace(trainer=_trainer_in_steps(mode, params, task, trainer))
-        config = params.trainer
+        config = _trainer_in_steps(mode, params, task, trainer)
+        params = params if config is params.trainer else params.replace(trainer=config)
         facts = LiveFacts(run, trainer)
         console = ConsoleTracker(
             config.train_steps or 0,
@@ -257,7 +257,7 @@ def _guarded(run: Run, params: ExperimentConfig) -> Iterator[Guard]:
     """Locks the directory; removes it again if this attempt created it and failed before its first step."""
     try:
         compiled = backend.keep_compiled(str(run.directory / ".compiled")) if run.is_kept else contextlib.nullcontext()
-        with Guard(run.directory, params.runtime) as guard, compiled:
+        with Guard(run.directory, params.runtime, run.is_kept) as guard, compiled:
             run.reload()
             yield guard
     except Interrupted:  # the next attempt uses what is there: compiled programs, the run's id
@@ -488,7 +488,8 @@ def _announce_plan(
       say: Called with each line.
     """
     saver = controller.saver
-    trainer.model.summary(print_fn=lambda line, line_break=True: say(line), line_length=78)
+    if not trainer.engine.is_reused:  # else the call before has printed it
+        trainer.model.summary(print_fn=lambda line, line_break=True: say(line), line_length=78)
     train, validation = (trainer.train_stream, trainer.train_example), (trainer.validation_stream, trainer.example)
     for kind, (stream, batch) in (("train", train), ("validation", validation)):
         if stream is not None:

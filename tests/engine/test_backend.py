@@ -61,3 +61,28 @@ def test_jax_is_deterministic_on_a_gpu_unless_configured_otherwise(given):
     code = "from everstep.engine import backend; backend.select('jax'); import os; print(os.environ['XLA_FLAGS'])"
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == (given or "--xla_gpu_deterministic_ops=true")
+
+
+SEEDED_LATER = """
+import sys
+from everstep.engine import backend
+backend.select(sys.argv[1])
+backend.prepare(7)
+backend.prepare(3)
+assert "tensorflow" not in sys.modules
+import tensorflow as tf
+drawn = tf.random.uniform([2]).numpy().tolist()
+tf.random.set_seed(3)
+assert drawn == tf.random.uniform([2]).numpy().tolist()
+assert tf.config.get_visible_devices("GPU") == []
+backend.prepare(5)
+drawn = tf.random.uniform([2]).numpy().tolist()
+tf.random.set_seed(5)
+assert drawn == tf.random.uniform([2]).numpy().tolist()
+"""
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it is imported at once there")
+def test_tensorflow_is_imported_only_by_who_uses_it_and_is_seeded_then():
+    pytest.importorskip("tensorflow")
+    subprocess.run([sys.executable, "-c", SEEDED_LATER, keras.backend.backend()], check=True, timeout=300)

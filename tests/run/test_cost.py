@@ -6,6 +6,7 @@ import pytest
 
 import everstep
 from everstep.experiment import create_trainer
+from everstep.run import cost as costs
 from everstep.run.cost import Cost, count_parameters, peak_flops, steady_rate
 from everstep.run.record import read
 from everstep.task.classification import ClassificationTask
@@ -13,6 +14,11 @@ from everstep.task.classification import ClassificationTask
 pytestmark = pytest.mark.backend
 
 BATCH = 64
+
+
+@pytest.fixture(autouse=True)
+def counted_at_once(monkeypatch):
+    monkeypatch.setattr(costs, "SECONDS_BEFORE_COUNTING", 0.0)
 
 
 class Line(everstep.Task):
@@ -43,10 +49,10 @@ def recurrent():
     return keras.Sequential([keras.Input((25, 8)), keras.layers.SimpleRNN(64), keras.layers.Dense(1)])
 
 
-def cost_of(task, directory, mode="train", say=False, trainer_cls=None):
+def cost_of(task, directory, mode="train", say=False, trainer_cls=None, train_steps=4):
     params = everstep.ExperimentConfig()
     data = {"train_data": {"global_batch_size": BATCH}, "validation_data": {"global_batch_size": 2 * BATCH}}
-    trainer = {"train_steps": 4, "steps_per_loop": 2, "checkpoint_interval": 0}
+    trainer = {"train_steps": train_steps, "steps_per_loop": 2, "checkpoint_interval": 0}
     params.override({"trainer": trainer, "task": data})
     made = trainer_cls and create_trainer(params, task, train=True, evaluate=False, trainer_cls=trainer_cls)
     everstep.run_experiment(task, params, directory, mode, trainer=made, export=False, verbose=say, save_summary=False)
@@ -181,6 +187,26 @@ def test_what_cannot_be_counted_does_not_fail_the_run(tmp_path):
     assert cost["flops_per_inference_sample"] is None
     assert cost["flops_per_train_step"]
     assert cost["batch_size"] == 3 * BATCH  # as the task defines it
+
+
+def test_a_short_run_counts_no_operations(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(costs, "SECONDS_BEFORE_COUNTING", 3600.0)
+    cost = cost_of(Line(dense, (32,)), tmp_path, say=True)
+    assert cost["flops_per_train_step"] is None
+    assert cost["flops_per_inference_sample"] is None
+    assert cost["steps_per_second"]
+    line = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("cost "))
+    assert "FLOPs" not in line
+    assert "samples/s" in line
+
+
+def test_operations_are_counted_once_for_a_run_directory(tmp_path, monkeypatch):
+    first = cost_of(Line(dense, (32,)), tmp_path)
+    monkeypatch.setattr(costs.flops, "of_train_step", None)  # nothing is counted again
+    second = cost_of(Line(dense, (32,)), tmp_path, train_steps=8)
+    assert second["steps_per_second"] != first["steps_per_second"]
+    assert second["flops_per_train_step"] == first["flops_per_train_step"] > 0
+    assert second["flops_per_inference_sample"] == first["flops_per_inference_sample"] > 0
 
 
 def test_counters_of_random_draws_are_no_parameters():

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from everstep.engine import late_tensorflow
 from everstep.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -94,17 +95,18 @@ def prepare(seed: int, deterministic: bool = True) -> None:
     """
     import keras
 
-    keras.utils.set_random_seed(seed)
-    if keras.backend.backend() == "tensorflow" and deterministic:
-        importlib.import_module("tensorflow").config.experimental.enable_op_determinism()
-    elif keras.backend.backend() == "tensorflow":
-        importlib.import_module("tensorflow.python.framework.config").disable_op_determinism()
-    elif keras.backend.backend() == "torch" and deterministic:
+    if keras.backend.backend() == "tensorflow":
+        keras.utils.set_random_seed(seed)
+        if deterministic:
+            importlib.import_module("tensorflow").config.experimental.enable_op_determinism()
+        else:
+            importlib.import_module("tensorflow.python.framework.config").disable_op_determinism()
+        return
+    late_tensorflow.seed_or_wait(seed, keras.utils.set_random_seed)
+    if keras.backend.backend() == "torch" and deterministic:
         _make_torch_deterministic()
     elif keras.backend.backend() == "torch":
         importlib.import_module("torch").use_deterministic_algorithms(False)
-    if keras.backend.backend() != "tensorflow" and (tensorflow := sys.modules.get("tensorflow")) is not None:
-        _hide_gpus(tensorflow)
 
 
 @contextlib.contextmanager
@@ -125,7 +127,7 @@ def prepared(seed: int) -> Iterator[None]:
         if keras.backend.backend() != "tensorflow" and tensorflow is not None:
             visible = tensorflow.config.get_visible_devices("GPU")
             with contextlib.suppress(RuntimeError):  # its devices are in use already and cannot be hidden
-                _hide_gpus(tensorflow)
+                late_tensorflow.hide_gpus(tensorflow)
                 stack.callback(_show_gpus, tensorflow, visible)
         yield
 
@@ -178,12 +180,6 @@ def _make_torch_deterministic() -> None:
     torch = importlib.import_module("torch")
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid that takes time
-
-
-def _hide_gpus(tensorflow: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tensorflow.config.set_visible_devices([], "GPU")
 
 
 def _show_gpus(tensorflow: Any, devices: list[Any]) -> None:

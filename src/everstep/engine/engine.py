@@ -85,7 +85,9 @@ class Engine(abc.ABC):
         self._used: list[keras.Variable] = []  # the variables that steps use; set by `build`
         self.watched_log = ""  # the name of the training log that must stay finite; set by `build`
         self.compilations = 0
+        self.is_reused = False  # whether it was built for an earlier call, and compiles nothing in this one
         self.warmup = (0, 0.0)  # training steps in calls that compiled or were the first, and their seconds
+        self.train_flops: dict[Any, float | None] = {}  # operations of a step by the shapes of its batch; see `flops`
         self._label_classes: set[int] = set()
         self._not_numbers: set[str] = set()  # names of results of `reduce_aggregated_logs` that cannot be logged
         self.call_length = CallLength()
@@ -142,9 +144,10 @@ class Engine(abc.ABC):
         held = states.collect(self._owners(self._used), self._used)
         if held.keys() != self.variables.keys() or any(held[key] is not self.variables[key] for key in held):
             return False
-        for window in self.windows.values():
-            window.reset()
         self.pull()
+        for kind in self.windows:
+            self.reset(kind)
+        self.is_reused = True
         return True
 
     def _metrics(self, kind: str, own: Mapping[str, list[keras.Metric]]) -> list[keras.Metric]:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from everstep.data import nest
 from everstep.engine.engine import Engine
 from everstep.types import Batch
 
@@ -19,13 +20,18 @@ logger = logging.getLogger(__name__)
 
 
 def of_train_step(engine: Engine, batch: Batch | None) -> float | None:
-    """Returns the operations of one training step; None if they are unknown.
+    """Returns the operations of one training step, which are counted once; None if they are unknown.
 
     Args:
       engine: An engine that has run training steps.
       batch: A batch of the training data; None if there is none.
     """
-    return None if batch is None else _or_none("the training step", lambda: engine.train_step_flops(batch))
+    if batch is None:
+        return None
+    shapes = tuple((tuple(leaf.shape), str(leaf.dtype)) for leaf in nest.flatten(batch))
+    if shapes not in engine.train_flops:
+        engine.train_flops[shapes] = _or_none("the training step", lambda: engine.train_step_flops(batch))
+    return engine.train_flops[shapes]
 
 
 def of_inference_step(engine: Engine, batch: Batch) -> float | None:

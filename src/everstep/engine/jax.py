@@ -161,6 +161,7 @@ class JaxEngine(Engine):
         self._positions = {key: position for position, key in enumerate(self.variables)}
         self._values: list[Any] = [None] * len(self._held)
         self._shown: list[Any] = [None] * len(self._held)
+        self._pushed: list[Any] = [None] * len(self._held)  # the value that each variable has a copy of
         self._pending: deque[Any] = deque()
         self._names: dict[str, list[str]] = {}
         self._zeros: dict[str, dict[int, np.ndarray]] = {}
@@ -176,7 +177,7 @@ class JaxEngine(Engine):
     def release(self) -> None:
         """Drops the references to the task and to copies of the state, which the Keras objects hold."""
         super().release()
-        self._values, self._shown = [None] * len(self._held), [None] * len(self._held)
+        self._values, self._shown, self._pushed = ([None] * len(self._held) for _ in range(3))
         self._logs = {}
         self._pending.clear()
 
@@ -298,19 +299,22 @@ class JaxEngine(Engine):
     # may keep those of the Keras objects.
 
     def push(self) -> None:
-        """Writes the state to the Keras objects."""
+        """Writes the state to the Keras objects, where it or they have changed."""
         for position, variable in enumerate(self._held):
-            value = jax.numpy.array(self._values[position], copy=True)
+            if self._values[position] is self._pushed[position] and variable.value is self._shown[position]:
+                continue
+            value = _copy(self._values[position])
             variable.assign(value if self._mesh is None else self._mesh.copy_to_first(value))
-            self._shown[position] = variable.value
+            self._shown[position], self._pushed[position] = variable.value, self._values[position]
 
     def pull(self) -> None:
         """Reads the variables that have changed from the Keras objects."""
         for position, variable in enumerate(self._held):
             if variable.value is not self._shown[position]:
                 self._shown[position] = variable.value
-                value = jax.numpy.array(variable.value, copy=True)
+                value = _copy(variable.value)
                 self._values[position] = value if self._mesh is None else self._mesh.copy_to_all(value)
+                self._pushed[position] = self._values[position]
                 self._logs = {}
 
     def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
@@ -342,6 +346,12 @@ def _explained_lowering() -> Iterator[None]:
             key="runtime.mixed_precision_dtype",
             remedy="use bfloat16 or float32, a GPU, or another backend",
         ) from error
+
+
+def _copy(value: Any) -> jax.Array:
+    """Returns a copy that shares no memory with the value; unlike `jax.numpy.array`, this compiles nothing."""
+    copied: jax.Array = jax.device_put(value, may_alias=False)
+    return copied
 
 
 def _labels(jaxpr: Any, batch: Batch) -> Any:

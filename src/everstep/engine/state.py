@@ -8,6 +8,7 @@ appended, in the order in which the owner holds them. The same program gives the
 backend.
 """
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Mapping
@@ -205,6 +206,7 @@ class _Role:
         self.keyed = keyed
         self.names = names  # id of a variable -> its key
         self.numbers: dict[tuple[str, str], dict[str, str]] = {}
+        self._automatic: dict[int, set[str]] = {}  # id of an owner -> automatic names of its parts
 
     def add(self, owner: Any, below: str = "") -> None:
         """Adds an owner's variables; lists and dicts are walked in order."""
@@ -251,7 +253,9 @@ class _Role:
         parts = variable.path.split("/")
         if len(parts) > 1 and parts[0] == owner.name and not isinstance(owner, keras.Metric):
             parts = parts[1:]
-        return self._renumber(parts, _automatic_names(owner))
+        if id(owner) not in self._automatic:
+            self._automatic[id(owner)] = _automatic_names(owner)
+        return self._renumber(parts, self._automatic[id(owner)])
 
     def _slot_path(self, optimizer: keras.Optimizer, variable: keras.Variable) -> str:
         """Names a slot after its variable; Keras's name, `adam/sequential_1_dense_3_kernel_momentum`, is not stable."""
@@ -296,4 +300,7 @@ def _automatic_names(owner: Any) -> set[str]:
         parts = owner._flatten_layers(include_self=True, recursive=True)
     elif isinstance(owner, keras.Metric):
         parts = [owner, *getattr(owner, "metrics", [])]
-    return {to_snake_case(type(part).__name__) for part in parts} | {"seed_generator", "variable", "mean"}
+    return {_default_name(type(part).__name__) for part in parts} | {"seed_generator", "variable", "mean"}
+
+
+_default_name = functools.cache(to_snake_case)  # a slow search, for each part of each model

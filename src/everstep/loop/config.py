@@ -282,7 +282,7 @@ def _below(config: TrainerConfig, least: Mapping[str, int]) -> Iterator[Problem]
 
 
 def in_steps(config: _AnyTrainerConfig, batches_per_epoch: int | None, counting: bool = False) -> _AnyTrainerConfig:
-    """Returns the same settings with all intervals in steps.
+    """Returns the same settings with all intervals in steps; the same object where they are already.
 
         in_steps(TrainerConfig(epochs=3, validation_interval="0.5 epochs"), batches_per_epoch=10)
         # TrainerConfig(train_steps=30, epochs=None, validation_interval=5, …)
@@ -303,7 +303,7 @@ def in_steps(config: _AnyTrainerConfig, batches_per_epoch: int | None, counting:
         raise UsageError([_length_unknown(name, getattr(config, name)) for name in given])
     steps = {name: max(1, round(epochs * (batches_per_epoch or 0))) for name, epochs in given.items()}
     total = {"train_steps": steps.pop("epochs")} if "epochs" in steps else {}
-    new = config.replace(**steps, **total)
+    new = config.replace(**steps, **total) if given else config
     problems = [_with_length(problem, batches_per_epoch) for problem in wrong_multiples(new)]
     if problems:
         raise UsageError(problems)

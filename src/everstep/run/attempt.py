@@ -11,7 +11,7 @@ from everstep.loop.hooks import Hook
 from everstep.run import preemption, resume_checks
 from everstep.run.digest import digest, weights_digest
 from everstep.run.launcher import announce
-from everstep.run.lock import RunLock, last_beat
+from everstep.run.lock import NoLock, RunLock, last_beat
 from everstep.run.record import Run
 from everstep.run.signals import Interrupted, Signals
 from everstep.tracking.console import ConsoleTracker
@@ -29,15 +29,17 @@ class Guard:
     Args:
       directory: The run directory; created if it does not exist.
       runtime: The runtime section: `stop_signals`, `requeue_exit_code`, `preemption_notice`.
+      is_kept: Whether the directory is kept. One that is removed afterwards is known to nobody else: it gets no lock
+        and no heartbeat.
 
     Attributes:
       last_beat: The last heartbeat of the previous attempt, its step and its time; None if there is none.
     """
 
-    def __init__(self, directory: Path, runtime: Any) -> None:
+    def __init__(self, directory: Path, runtime: Any, is_kept: bool = True) -> None:
         self._directory, self._runtime = directory, runtime
         self._signals = Signals(runtime.stop_signals, runtime.requeue_exit_code)
-        self._lock = RunLock(directory)
+        self._lock = RunLock(directory) if is_kept else NoLock()
         self._stack = contextlib.ExitStack()
         self.last_beat: tuple[int, float] | None = None
 

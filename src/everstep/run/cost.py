@@ -1,12 +1,16 @@
 """What a run costs: parameters, operations of a step, steps and samples per second, utilisation of the device.
 
-`Throughput` adds the rates to the logs while a run trains. `measure` computes all figures once, when training is done;
-it compiles nothing, and unknown figures are None.
+`Throughput` adds the rates to the logs while a run trains. `measure` computes all figures once, when training is done.
+Unknown figures are None.
+
+Counting the operations of a step takes about as long as tracing it, or longer, so they are counted only after
+`SECONDS_BEFORE_COUNTING` of training, and once: a later attempt takes them from the run's record.
 """
 
 import dataclasses
 import logging
 import re
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -23,6 +27,9 @@ from everstep.tracking.tracker import Kind, Tracker
 from everstep.types import Batch, Logs
 
 logger = logging.getLogger(__name__)
+
+SECONDS_BEFORE_COUNTING = 10.0
+"""The seconds that an attempt has to train before the operations of its steps are counted."""
 
 # A part of the device's name, peak FLOPs in half precision, in float32. The first match counts.
 _PEAKS: tuple[tuple[str, float, float], ...] = (
@@ -69,7 +76,8 @@ class Cost:
     Attributes:
       parameters: The number of the model's parameters, without the counters of random generators.
       trainable_parameters: The number of trained ones among them.
-      flops_per_train_step: Floating-point operations of one training step, over all devices.
+      flops_per_train_step: Floating-point operations of one training step, over all devices; None also where training
+        was too short to count them.
       flops_per_inference_sample: Those of the model alone, for one sample.
       batch_size: Samples of a training step.
       steps_per_second: The rate of this attempt, without evaluations, saves, and calls that compiled, which are a fixed
@@ -125,7 +133,7 @@ def measure(record: dict[str, Any], trainer: Trainer, training_time: tuple[int, 
             if not record.get("cost"):  # the attempt that trained was killed: the number of parameters is known
                 record["cost"] = dataclasses.asdict(Cost(*count_parameters(trainer.model)))
             return None
-        cost = _cost(record["attempts"][-1], trainer, training_time)
+        cost = _cost(record, trainer, training_time)
         record["cost"] = dataclasses.asdict(cost)
         return cost
     except Exception as error:  # figures must not fail a run
@@ -140,26 +148,50 @@ def count_parameters(model: keras.Model) -> tuple[int, int]:
     return trained + sum(_size(variable) for variable in others), trained
 
 
-def _cost(attempt: Mapping[str, Any], trainer: Trainer, training_time: tuple[int, float]) -> Cost:
+def _cost(record: Mapping[str, Any], trainer: Trainer, training_time: tuple[int, float]) -> Cost:
     parameters, trained = count_parameters(trainer.model)
-    size, stages = samples_per_step(trainer), _stages(attempt, trainer)
-    train_flops = flops.of_train_step(trainer.engine, trainer.train_example)
+    size, stages = samples_per_step(trainer), _stages(record["attempts"][-1], trainer)
     rate = steady_rate(training_time, getattr(trainer, "warmup", (0, 0.0)))
     alike = rate if stages == 1 else None  # all steps were like the last one
     most, device, devices = peak(trainer), device_kind(), int(trainer.engine.describe().get("replicas", 1))
-    return Cost(
+    cost = Cost(
         parameters=parameters,
         trainable_parameters=trained,
-        flops_per_train_step=train_flops,
-        flops_per_inference_sample=_inference_flops(trainer),
         batch_size=size,
         steps_per_second=rate,
         samples_per_second=alike * size if alike and size else None,
         device=device,
         devices=devices,
-        utilisation=train_flops * alike / most if train_flops and alike and most else None,
         stages=stages,
     )
+    train_flops, inference_flops = _operations(cost, record.get("cost") or {}, trainer, training_time[1])
+    return dataclasses.replace(
+        cost,
+        flops_per_train_step=train_flops,
+        flops_per_inference_sample=inference_flops,
+        utilisation=train_flops * alike / most if train_flops and alike and most else None,
+    )
+
+
+def _operations(
+    cost: Cost, before: Mapping[str, Any], trainer: Trainer, seconds: float
+) -> tuple[float | None, float | None]:
+    """Returns the operations of a training step and of an inference, counted or as the record already has them.
+
+    Args:
+      cost: The other figures.
+      before: The figures that an earlier attempt recorded.
+      trainer: The trainer of this attempt.
+      seconds: How long this attempt has trained.
+    """
+    alike = all(
+        before.get(name) == getattr(cost, name) for name in ("parameters", "trainable_parameters", "batch_size")
+    )
+    if alike and before.get("flops_per_train_step"):
+        return before["flops_per_train_step"], before.get("flops_per_inference_sample")
+    if seconds < SECONDS_BEFORE_COUNTING:
+        return None, None
+    return flops.of_train_step(trainer.engine, trainer.train_example), _inference_flops(trainer)
 
 
 def samples_per_step(trainer: Trainer) -> int | None:
@@ -233,7 +265,8 @@ class Throughput(Tracker):
     mfu: Model FLOPs utilisation: the operations of the steps divided by the peak of the devices, if both are known.
 
     They are computed when the logs are first read, outside the training thread. Only the operations of a step are
-    counted in it, once, after the first window, and only on devices whose peak is known.
+    counted in it, once, after the first window that ends later than `SECONDS_BEFORE_COUNTING`, and only on devices whose
+    peak is known.
 
     Args:
       tracker: Where logs go.
@@ -243,6 +276,7 @@ class Throughput(Tracker):
     def __init__(self, tracker: Tracker, trainer: Any) -> None:
         self._tracker, self._trainer = tracker, trainer
         self._last = _Mark(0, 0, 0.0)
+        self._started = time.monotonic()
         self._share: tuple[Any, float | None] = (
             None,
             None,
@@ -250,7 +284,7 @@ class Throughput(Tracker):
 
     def start(self, step: int) -> None:
         """Begins to count, and starts the other tracker."""
-        self._last = _Mark(step, *self._trainer.consumed)
+        self._last, self._started = _Mark(step, *self._trainer.consumed), time.monotonic()
         self._tracker.start(step)
 
     def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
@@ -289,6 +323,8 @@ class Throughput(Tracker):
 
     def _share_of_peak(self) -> float | None:
         engine = self._trainer.engine
+        if time.monotonic() - self._started < SECONDS_BEFORE_COUNTING:
+            return None
         if self._share[0] is not engine:  # each stage has its own
             most = peak(self._trainer)
             operations = flops.of_train_step(engine, self._trainer.train_example) if most else None

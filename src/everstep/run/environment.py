@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,16 @@ def environment() -> dict[str, Any]:
         "settings": settings(),
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
     }
+
+
+def seconds_since_start() -> float | None:
+    """Returns the age of this process in seconds; None where the system does not tell it, as only Linux does."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        started = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # since the machine was started
+        return round(time.clock_gettime(time.CLOCK_BOOTTIME) - started, 2)
+    except (OSError, AttributeError, ValueError, IndexError):
+        return None
 
 
 def processor() -> str:

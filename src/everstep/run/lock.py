@@ -100,6 +100,13 @@ class RunLock:
         self.release()
 
 
+class NoLock(contextlib.nullcontext[None]):
+    """For a directory that no other process knows: no lock, no heartbeat."""
+
+    def beat(self, step: int) -> None:
+        """Does nothing."""
+
+
 class Heartbeat:
     """Writes the newest step, and when it was reached, to a small file of the run directory.
 

@@ -21,6 +21,7 @@ from everstep.run.environment import (
     code_change,
     code_version,
     environment,
+    seconds_since_start,
     write_code_diff,
     write_requirements,
 )
@@ -251,7 +252,7 @@ class Run:
         """Records when the attempt has done its first steps; written at once, in case it is killed early."""
         attempt = self.record["attempts"][-1]
         if attempt["first_step"] is None:
-            attempt["first_step"] = self._time()
+            attempt |= {"first_step": self._time(), "startup_seconds": seconds_since_start()}
             self._try_to_write()
 
     def add_recomputed_steps(self, steps: int) -> None:

@@ -12,7 +12,7 @@ where `run` is a `TrackedRun`. It returns a `Tracker`.
 import dataclasses
 import importlib.metadata
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +61,14 @@ def make_trackers(configured: Mapping[str, Mapping[str, Any]], run: TrackedRun) 
     return [GuardedTracker(name, _create(points[name], settings, run)) for name, settings in configured.items()]
 
 
-def find_trackers(names: Iterable[str]) -> dict[str, Any]:
+def find_trackers(names: Collection[str]) -> dict[str, Any]:
     """Returns the entry points of these names; loads none of them.
 
     Raises:
       UsageError: One is not installed.
     """
+    if not names:  # looking through all installed packages takes a while
+        return {}
     points = {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
     for name in names:
         if name not in points:

@@ -51,6 +51,45 @@ def fitted(model, **given):
 # -- again and again -------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def programs(monkeypatch):
+    """The names of what is traced, lowered or compiled while the test runs."""
+    names = []
+    if keras.backend.backend() == "jax":
+        import jax
+
+        def listen(event, seconds, fun_name="", **details):
+            if "/compile/" in event:
+                names.append(f"{event.rpartition('/')[2]} {fun_name}")
+
+        jax.monitoring.register_event_duration_secs_listener(listen)
+        yield names
+        jax.monitoring.unregister_event_duration_listener(listen)
+    elif keras.backend.backend() == "tensorflow":
+        from tensorflow.python.framework.func_graph import FuncGraph
+
+        original = FuncGraph.__init__
+        monkeypatch.setattr(
+            FuncGraph,
+            "__init__",
+            lambda self, name, *args, **more: (names.append(name), original(self, name, *args, **more))[1],
+        )
+        yield names
+    else:
+        pytest.skip("nothing is traced or compiled")
+
+
+def test_a_second_call_traces_nothing_outside_the_steps_either(programs):
+    """Not the reading of logs, nor resets, copies of the state, the evaluation, or counting operations."""
+    model = made()
+    fitted(model, validation_split=0.2, verbose=1)
+    assert programs
+    for given in ({}, {"epochs": 2}):
+        programs.clear()
+        fitted(model, validation_split=0.2, verbose=1, **given)
+        assert programs == []
+
+
 def test_a_second_call_compiles_nothing():
     model = made()
     fitted(model, validation_split=0.2)

@@ -442,7 +442,8 @@ class OptimizerConfig(OneOfConfig):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Completes the copy of a config that was created before an optimizer was registered."""
-        vars(self).update({**vars(type(self)()), **state})
+        is_complete = all(field.name in state for field in dataclasses.fields(self))
+        vars(self).update(state if is_complete else {**vars(type(self)()), **state})
 
     def _convert(self, name: str, value: Any) -> Any:
         if name == "type" and isinstance(value, str) and value not in self._names():

@@ -1,0 +1,95 @@
+"""TensorFlow beside another backend: it is not imported for its seed alone, and is seeded when a program imports it.
+
+`keras.utils.set_random_seed` imports TensorFlow on every backend, because a program may read its data with `tf.data`.
+That takes seconds, and most programs on JAX and PyTorch never use it.
+"""
+
+import contextlib
+import importlib.util
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+NAME = "tensorflow"
+
+
+def seed_or_wait(seed: int, seed_all: Callable[[int], None]) -> None:
+    """Calls `keras.utils.set_random_seed` without importing TensorFlow; that gets the seed if it is imported later.
+
+    Its GPUs are hidden from it, now or then: the memory belongs to the backend.
+
+    Args:
+      seed: The seed.
+      seed_all: `keras.utils.set_random_seed`.
+    """
+    if NAME in sys.modules:
+        seed_all(seed)
+        hide_gpus(sys.modules[NAME])
+        return
+    with _not_imported():
+        seed_all(seed)
+    _on_import.seed = seed
+    if _on_import not in sys.meta_path:
+        sys.meta_path.insert(0, _on_import)
+
+
+def hide_gpus(tensorflow: Any) -> None:
+    """Makes TensorFlow use no GPU.
+
+    Raises:
+      RuntimeError: It uses them already.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tensorflow.config.set_visible_devices([], "GPU")
+
+
+@contextlib.contextmanager
+def _not_imported() -> Iterator[None]:
+    """Inside the block Keras does not find TensorFlow where it seeds the generators."""
+    from keras.src.utils import rng_utils
+
+    found = rng_utils.tf
+    rng_utils.tf = types.SimpleNamespace(available=False)
+    try:
+        yield
+    finally:
+        rng_utils.tf = found
+
+
+class _OnImport:
+    """A finder that leaves the search to the others, and has the module seeded once it is executed."""
+
+    def __init__(self) -> None:
+        self.seed = 0
+        self._searching = False
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        """Returns what the other finders return for TensorFlow; None for any other module."""
+        if name != NAME or self._searching:
+            return None
+        self._searching = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._searching = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                execute(module)
+                self._imported(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def _imported(self, tensorflow: Any) -> None:
+        sys.meta_path.remove(self)
+        tensorflow.random.set_seed(self.seed)
+        hide_gpus(tensorflow)
+
+
+_on_import = _OnImport()
