@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from everstep.data import nest
 from everstep.data.sparse import SparseArray
-from everstep.engine.call_length import CallLength
+from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
 from everstep.engine.explain import decided_in_python
 from everstep.engine.feed import Piece, on_host
@@ -30,10 +30,7 @@ class TorchEngine(Engine):
     """Runs steps on PyTorch."""
 
     is_eager = True
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.call_length = CallLength(lengths=None)  # nothing is compiled, so a call may have any length
+    _loop_lengths = "any"  # nothing is compiled
 
     def describe(self) -> dict[str, Any]:
         """Returns how steps are run, for the run's record."""
@@ -61,6 +58,13 @@ class TorchEngine(Engine):
     def place(self, data: Any) -> Any:
         """Places the data of a block on the device."""
         return nest.map_leaves(lambda leaf: keras.ops.convert_to_tensor(on_host(leaf)), data)
+
+    def _placed_whole(self, arrays: Any) -> Any:
+        def placed(leaf: np.ndarray) -> torch.Tensor:
+            # On a CPU, PyTorch shares the memory of an array, which must not be read-only then.
+            return keras.ops.convert_to_tensor(np.require(on_host(leaf), requirements=["C", "W"]))
+
+        return nest.map_leaves(placed, arrays)
 
     def _sparse(self, parts: SparseArray) -> Any:
         dense = torch.zeros(tuple(parts.like.shape[1:]), dtype=parts.values.dtype, device=parts.values.device)
@@ -135,7 +139,11 @@ def _refuse_buffers(model: keras.Model) -> None:
 
 
 def _batches(piece: Piece) -> Iterator[Batch]:
+    placed = piece.placed
     for index in range(piece.count):
+        if isinstance(placed, PlacedRows):
+            yield nest.map_leaves(lambda leaf, rows=placed.rows[index]: leaf.index_select(0, rows), placed.arrays)
+            continue
         yield nest.map_leaves(lambda leaf, index=index: leaf[index], piece.placed)
 
 

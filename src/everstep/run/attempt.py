@@ -194,6 +194,7 @@ class Attempt(Tracker, Hook):
         self._run.record["train_steps"] = train_steps
         self._run.begin(self._trainer.global_step, inputs["config"], data=inputs["data"], changes=records, beat=beat)
         self._run.record["environment"]["engine"] = self._trainer.engine.describe()
+        self._run.record["environment"]["data_on_device"] = dict(self._trainer.data_on_device)
         try:
             yield
         except BaseException as error:
