@@ -34,12 +34,12 @@ TIMED_CALLS = 3
 
 @dataclasses.dataclass
 class Pace:
-    """How fast single steps are, measured in the first calls; the quickest counts.
+    """How fast single steps are, measured in the first calls.
 
     Attributes:
-      seconds: The duration of a single step.
-      overhead: The part of it in which Python is busy, which longer calls save.
-      compile_seconds: What the first call took in addition.
+      seconds: The duration of a single step: that of the quickest.
+      overhead: The time of a call in which Python is busy, which longer calls save: the mean.
+      compile_seconds: The duration of the first call, which compiles.
     """
 
     seconds: float = math.inf
@@ -54,11 +54,11 @@ class Pace:
 
     def record(self, seconds: float, overhead: float | None = None) -> None:
         """Records the duration of a single step while `measuring`; `overhead` is all of it if None."""
-        overhead = seconds if overhead is None else min(overhead, seconds)
         if self.calls == 0:
             self.compile_seconds = seconds
-        elif seconds < self.seconds:
-            self.seconds, self.overhead = seconds, overhead
+        else:
+            self.seconds = min(self.seconds, seconds)
+            self.overhead += ((seconds if overhead is None else overhead) - self.overhead) / self.calls
         self.calls += 1
 
 
@@ -192,8 +192,9 @@ def length_with_fewest_calls(window: int, longest: int) -> int:
 
     Among equals it is the longest; it is at most `longest`.
     """
-    best, fewest = 1, window
-    for calls in range(max(1, -(-window // longest)), window + 1):
+    best = min(window, longest)
+    fewest = window // best + window % best
+    for calls in range(window // best + 1, window + 1):  # of the longest length with which there are so many
         if calls >= fewest:
             break
         length = window // calls
