@@ -84,7 +84,7 @@ def place_data(engine: Any, streams: Mapping[str, tuple[Stream | None, Any]]) ->
 def why_not(stream: Any) -> str:
     """Returns why the data of a stream cannot live on the device; empty if it can."""
     if type(stream) is not ArrayStream:
-        return f"only arrays can live on the device, and this data is read from a {type(stream).__name__}"
+        return f"only arrays can live on the device, and this data comes from {type(stream).__name__}"
     for path, leaf in nest.walk(stream.arrays):
         if leaf.dtype.kind not in "fiub" and "float" not in leaf.dtype.name:
             return f"only numbers can live on the device, and {path or 'the array'} holds {leaf.dtype}"
