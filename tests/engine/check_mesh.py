@@ -40,10 +40,11 @@ class Regression(everstep.Task):
         return [keras.metrics.MeanAbsoluteError(name="mae")]
 
 
-def run(directory, strategy, steps=50):
+def run(directory, strategy, steps=50, cache="auto"):
     config = everstep.ExperimentConfig()
     # two devices share 16 and 82 samples evenly, but not the single last sample of an evaluation
-    data = {"train_data": {"global_batch_size": 16}, "validation_data": {"global_batch_size": 82}}
+    sizes = {"train_data": 16, "validation_data": 82}
+    data = {section: {"global_batch_size": size, "cache": cache} for section, size in sizes.items()}
     config.override({"task": data, "runtime": {"distribution_strategy": strategy}})
     config.override({"trainer": {"train_steps": steps, "steps_per_loop": 25, "validation_interval": 50}})
     model, logs = everstep.run_experiment(Regression(), config, directory, verbose=False, export=False)
@@ -81,6 +82,10 @@ def training():
         run(f"{folder}/resumed", "mirrored", steps=25)
         resumed = run(f"{folder}/resumed", "mirrored")[2]
         assert resumed["digest"] == mirrored["digest"], "a resumed run on two devices has other bits"
+        _, _, on_device = run(f"{folder}/device", "mirrored", cache="device")
+        assert set(on_device["environment"]["data_on_device"]) == {"train", "validation"}
+        assert on_device["digest"] == mirrored["digest"], "data on two devices gives other bits"
+        assert on_device["metrics"]["validation"]["validation_loss"] == logs["validation_loss"]
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import pytest
 
 from everstep.engine.backend import create_engine
 from everstep.testing import engines, models
+from everstep.testing.engines.device_data import check_same_bits_from_the_device
 from everstep.testing.engines.running import check_same_bits_for_every_split
 from everstep.testing.engines.state import OPTIMIZERS, check_every_optimizer_has_keys
 
@@ -18,6 +19,11 @@ def test_engine(check):
 @pytest.mark.parametrize("kind", models.MODELS)
 def test_same_bits_for_every_split(kind):
     check_same_bits_for_every_split(create_engine, kind)
+
+
+@pytest.mark.parametrize("kind", models.MODELS)
+def test_same_bits_from_the_device(kind):
+    check_same_bits_from_the_device(create_engine, kind)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

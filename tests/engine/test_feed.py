@@ -10,10 +10,22 @@ import pytest
 
 from everstep.data.arrays import ArrayStream
 from everstep.data.iterables import IterableStream
+from everstep.engine.call_length import CallLength
 from everstep.engine.feed import GRACE_SECONDS, Feed, FeedInterrupted, on_host
 from everstep.errors import UsageError
 
 HANGING_SECONDS = 300
+
+
+class Calls(CallLength):
+    """Calls whose lengths a function of the window and the steps left in it returns."""
+
+    def __init__(self, length):
+        super().__init__()
+        self._function = length
+
+    def _choose(self, window, left):
+        return self._function(window, left), 1
 
 
 def numbers(count=20, repeat=False):
@@ -38,7 +50,7 @@ def opened():
     feeds = []
 
     def open_feed(stream, length=lambda window, left: left, check=None, may_wait=lambda: True):
-        feeds.append(Feed(stream, lambda data: data, length, check, may_wait))
+        feeds.append(Feed(stream, lambda data: data, Calls(length), check, may_wait))
         return feeds[-1]
 
     yield open_feed
@@ -144,7 +156,7 @@ def test_closing_ends_the_thread():
         return [thread for thread in threading.enumerate() if thread.name == "everstep-feed"]
 
     before = len(mine())
-    feed = Feed(numbers(repeat=True), lambda data: data, lambda window, left: 1)
+    feed = Feed(numbers(repeat=True), lambda data: data, CallLength("single"))
     feed.take(1)
     assert len(mine()) == before + 1
     feed.close()
@@ -283,7 +295,7 @@ def test_inside_a_pause_nothing_is_read(opened):
 
 
 def test_closing_abandons_a_source_that_does_not_return(source, caplog):
-    feed = Feed(IterableStream(source), lambda data: data, singles)
+    feed = Feed(IterableStream(source), lambda data: data, CallLength("single"))
     taken(feed, 1)
     source.blocked.wait()
     begin = time.monotonic()

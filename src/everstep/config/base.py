@@ -7,6 +7,7 @@ A class declares its fields as a dataclass does. These class attributes add to t
   mapping or one call, is an error.
 - `_may_change`: fields that do not change what a run computes, so that a resumed run may change them. A field that
   holds a config covers all of it.
+- `_interchangeable`: for some fields, values between which a resumed run may change; not to or from others.
 - `_declined`: keys of other libraries that this class does not have, and why.
 - `_takes_number`: a plain number stands for the config that `_from_number` builds from it.
 - `_open = True`, in the body of the class itself: any key is accepted in addition to the declared ones.
@@ -112,6 +113,7 @@ class Config:
     _restrictions: ClassVar[tuple[str, ...]] = ()
     _alternatives: ClassVar[tuple[tuple[str, ...], ...]] = ()
     _may_change: ClassVar[frozenset[str]] = frozenset()
+    _interchangeable: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     _declined: ClassVar[Mapping[str, Declined]] = {}
     _takes_number: ClassVar[bool] = False
 
@@ -326,6 +328,12 @@ class Config:
     def _changeable(cls) -> set[str]:
         """Returns the fields that a resumed run may change."""
         return {name for base in cls.__mro__ for name in base.__dict__.get("_may_change", ())}
+
+    @classmethod
+    def _are_interchangeable(cls, name: str, *values: Any) -> bool:
+        """Returns whether a resumed run may change a field between these values."""
+        known = [base.__dict__.get("_interchangeable", {}).get(name, ()) for base in cls.__mro__]
+        return any(all(value in some for value in values) for some in known)
 
     def _convert(self, name: str, value: Any) -> Any:
         """Returns `value` as attribute `name` stores it.

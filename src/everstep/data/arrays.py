@@ -63,6 +63,26 @@ class ArrayStream(Stream):
         new._full = min(self._full, batches)
         return new
 
+    def row_numbers(self) -> "ArrayStream":
+        """Returns a stream with the same order and positions, whose batches are the numbers of the rows, as int32.
+
+        It is for arrays that live elsewhere, such as on the device: its blocks are small, and select the same samples.
+        """
+        new = copy.copy(self)
+        new.arrays = np.arange(self._size, dtype=np.int32)
+        new._move(self._position)
+        return new
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples."""
+        return self._size
+
+    @property
+    def full_batches(self) -> int:
+        """The number of full batches in an epoch; a short one may follow."""
+        return self._full
+
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Yields the epoch's batches from that batch on."""
         for index in range(batch, self._length):

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from everstep.config import Config
 from everstep.config.base import Declined
@@ -24,6 +24,7 @@ class DataConfig(Config):
     _may_change: ClassVar[frozenset[str]] = frozenset(
         {"deterministic", "prefetch_buffer_size", "ram_budget", "autotune_algorithm"}
     )
+    _interchangeable: ClassVar[Mapping[str, tuple[Any, ...]]] = {"cache": ("auto", "device", "host", False)}
     _declined: ClassVar[Mapping[str, Declined]] = {
         "enable_tf_data_service": _SERVICE,
         "tf_data_service_address": _SERVICE,
@@ -67,8 +68,8 @@ class DataConfig(Config):
     shuffle_buffer_size: int = 10_000
     """Size of the shuffle buffer, in records, when training on record files. Arrays are always shuffled as a whole."""
 
-    cache: bool = False
-    """Whether parsed samples are kept in memory after the first pass; training then shuffles those."""
+    cache: bool | Literal["auto", "device", "host"] = "auto"
+    """Arrays live on the device, the host, or auto: a GPU where they fit. Records: true keeps parsed ones in memory."""
 
     cycle_length: int | None = None
     """Files read in turn. None: 8 in training, one after the other in evaluation."""

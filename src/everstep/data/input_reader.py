@@ -316,6 +316,13 @@ class InputReader:
 
 
 def _check_source(params: DataConfig, combine_fn: Callable[..., Any] | None) -> None:
+    if params.cache in ("device", "host"):
+        raise UsageError(
+            "says where arrays live, but this data is read from records",
+            key="cache",
+            received=params.cache,
+            remedy="set it to true to keep parsed samples in memory, or to false",
+        )
     if not params.input_path and not params.tfds_name:
         raise UsageError(
             "is empty",
@@ -350,7 +357,7 @@ def _reading(params: DataConfig, context: Any) -> Reading:
         shuffle_buffer=params.shuffle_buffer_size,
         seed=params.seed or 0,
         repeat=training if params.repeat is None else params.repeat,
-        cache=params.cache,
+        cache=params.cache is True,
         prefetch=params.prefetch_buffer_size,
         ram_budget=params.ram_budget,
         autotune_algorithm=params.autotune_algorithm,

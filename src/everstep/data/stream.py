@@ -133,6 +133,11 @@ class Stream(abc.ABC):
         return self._batches_per_epoch
 
     @property
+    def full_batches(self) -> int | None:
+        """The number of batches of one shape that an epoch begins with, None if it is not known beforehand."""
+        return None
+
+    @property
     def sources(self) -> Mapping[str, "Stream"]:
         """The streams that this one is built from, by name; resuming checks that their data is the same."""
         return {}

@@ -71,6 +71,11 @@ class MappedStream(WrappingStream):
         """Whether the other stream is endless."""
         return self._stream.endless
 
+    @property
+    def full_batches(self) -> int | None:
+        """Those of the other stream."""
+        return self._stream.full_batches
+
     def _transform(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
         return map(self._fn, batches)
 

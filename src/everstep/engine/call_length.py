@@ -1,60 +1,204 @@
 """`CallLength`: how many steps one compiled call holds.
 
-A call holds about a second of work at most, so that signals are handled in time, and its batches fit in memory. Where
-each length is compiled separately, lengths come from a small fixed set, so that a remainder compiles nothing new. The
+A call holds about a second of work at most, so that signals are handled in time, and its batches fit in memory. The
 choice has no effect on logs or state: a step gives the same bits in a call of any length.
+
+Where each length is compiled separately, on JAX, there are at most `LENGTHS` of them:
+
+- 1, the only one until steps were timed, and until a longer one saves more time than it takes to compile;
+- the length with which the announced window needs the fewest calls: an epoch of 468 steps is 3 calls of 156, not 4 of
+  100, 6 of 10 and 8 single ones; two such lengths, for runs whose windows alternate;
+- `SHORT`, for the remainders of windows, such as the rest of an epoch.
+
+Nothing else is compiled, however many other windows follow: they are made of these lengths.
 """
 
-LENGTHS = (100, 10, 1)
+import dataclasses
+import math
+import threading
+from typing import Literal
+
+LENGTHS = 4
+"""The most lengths that are compiled for one step, beside that of a batch with another shape."""
+WINDOW_LENGTHS = 2
+"""How many of them are made for windows."""
+SHORT = 10
+"""The length for remainders."""
+
 SECONDS_PER_CALL = 1.0
 BYTES_PER_CALL = 64 * 2**20
+STEPS_PER_CALL = 200  # where batches are copied to the device; longer calls gain nothing, but keep more memory busy
+ANY_STEPS_PER_CALL = 100  # where nothing is compiled for a length
+TIMED_CALLS = 3
 
 
-class CallLength:
-    """Plans the lengths of calls; starts with single steps, until one of them was timed.
+@dataclasses.dataclass
+class Pace:
+    """How fast single steps are, measured in the first calls.
 
-    Args:
-      lengths: The allowed lengths, long ones first; None for any length up to the longest.
+    Attributes:
+      seconds: The duration of a single step: that of the quickest.
+      overhead: The time of a call in which Python is busy, which longer calls save: the mean.
+      compile_seconds: The duration of the first call, which compiles.
     """
 
-    def __init__(self, lengths: tuple[int, ...] | None = LENGTHS) -> None:
-        self._lengths = lengths
-        self._longest = 1
-        self._batch_bytes = 1
-        self._calls = 0
+    seconds: float = math.inf
+    overhead: float = 0.0
+    compile_seconds: float = 0.0
+    calls: int = 0
 
     @property
     def measuring(self) -> bool:
-        """Whether the next call should be timed: the second one counts, since the first one compiles."""
-        return self._calls < 2
+        """Whether the next call should be timed: the first one compiles, and the next ones count."""
+        return self.calls <= TIMED_CALLS
+
+    def record(self, seconds: float, overhead: float | None = None) -> None:
+        """Records the duration of a single step while `measuring`; `overhead` is all of it if None."""
+        if self.calls == 0:
+            self.compile_seconds = seconds
+        else:
+            self.seconds = min(self.seconds, seconds)
+            self.overhead += ((seconds if overhead is None else overhead) - self.overhead) / self.calls
+        self.calls += 1
+
+
+class CallLength:
+    """Plans the lengths of calls; starts with single steps, until some were timed.
+
+    Args:
+      loop: `compiled` if each length is compiled separately; `any` if a call may have any length; `single` if each
+        step is a call.
+      pace: The measured speed, which several plans may share; by default it is measured for this one.
+    """
+
+    def __init__(self, loop: Literal["compiled", "any", "single"] = "compiled", pace: Pace | None = None) -> None:
+        self._loop: Literal["compiled", "any", "single"] = loop
+        self.pace = Pace() if pace is None else pace
+        self._batch_bytes = 1
+        self._most = STEPS_PER_CALL
+        self._lengths: set[int] = set()  # those in use
+        self._steps_left: int | None = None
+        self._extra_calls = 0  # that a length which is not compiled would have saved so far
+        self._lock = threading.Lock()  # the feed's thread plans, and so does the loop's
+
+    @property
+    def measuring(self) -> bool:
+        """Whether the next call should be timed."""
+        return self.pace.measuring
 
     @property
     def is_first(self) -> bool:
         """Whether no call was timed yet."""
-        return self._calls == 0
+        return self.pace.calls == 0
 
-    def set_batch_bytes(self, size: int) -> None:
-        """Sets the size of a batch in bytes."""
+    @property
+    def lengths(self) -> list[int]:
+        """The lengths in use so far."""
+        return sorted(self._lengths)
+
+    def record(self, seconds: float, overhead: float | None = None) -> None:
+        """Records the duration of a single step while `measuring`; see `Pace.record`."""
+        self.pace.record(seconds, overhead)
+
+    def set_batch(self, size: int, on_device: bool = False) -> None:
+        """Sets how many bytes of a batch are copied to the device for a step.
+
+        Args:
+          size: The number of bytes.
+          on_device: Whether the samples are on the device already, and only their numbers are copied.
+        """
         self._batch_bytes = max(size, 1)
+        self._most = BYTES_PER_CALL if on_device else STEPS_PER_CALL
 
-    def record(self, seconds: float) -> None:
-        """Records the duration of a single step while `measuring`."""
-        self._calls += 1
-        if not self.measuring:
-            self._longest = int(SECONDS_PER_CALL / max(seconds, 1e-9))
+    def expect(self, steps_left: int | None) -> None:
+        """Announces how many steps will be run in windows like the next one; None if that is unknown."""
+        self._steps_left = steps_left
+
+    def add(self, length: int) -> None:
+        """Uses calls of this length from now on, whether that saves more time than compiling it takes or not."""
+        self._lengths.add(length)
+
+    @property
+    def longest(self) -> int:
+        """The most steps that a call may hold."""
+        if self._loop == "single" or self.measuring:
+            return 1
+        most = ANY_STEPS_PER_CALL if self._loop == "any" else self._most
+        in_time = int(SECONDS_PER_CALL / max(self.pace.seconds, 1e-9))
+        return max(1, min(in_time, BYTES_PER_CALL // self._batch_bytes, most))
 
     def length(self, window: int, left: int) -> int:
-        """Returns how many of the `left` steps of a window the next call holds.
+        """Returns how many of the `left` steps of a window the next call holds; the call will be made."""
+        with self._lock:
+            length, best = self._choose(window, left)
+            if self._loop == "compiled":
+                if length not in self._lengths:
+                    self._lengths.add(length)
+                    self._extra_calls = 0
+                elif length < best:
+                    self._extra_calls += 1
+            return length
 
-        A fixed length is used only if the window itself is at least that long: compiling a length for a remainder
-        would cost more than running the remainder step by step.
-        """
-        fits = max(1, min(self._longest, BYTES_PER_CALL // self._batch_bytes))
-        if self._lengths is None:
-            return min(left, fits, LENGTHS[0])
-        useful = []
-        for length in self._lengths:
-            if length <= min(fits, window):
-                useful.append(length)
-                window %= length
-        return max((length for length in useful if length <= left), default=1)
+    def planned(self, window: int, left: int) -> int:
+        """Returns what `length` would return; whether the call will be made is not known yet."""
+        return self._choose(window, left)[0]
+
+    def _choose(self, window: int, left: int) -> tuple[int, int]:
+        """Returns the length of the next call, and the best one for the window."""
+        longest = self.longest
+        if longest == 1 or self._loop != "compiled":
+            return min(left, longest), longest
+        best = length_with_fewest_calls(window, longest)
+        if best <= left and self._may_use(best, window):
+            return best, best
+        if not self._lengths:  # something must be compiled in any case
+            return length_with_fewest_calls(left, longest), best
+        usable = [length for length in self._lengths if length <= min(left, longest)]
+        if min(left, longest) >= SHORT and self._has_paid_off():
+            usable.append(SHORT)
+        return max(usable, default=1), best
+
+    def _may_use(self, length: int, window: int) -> bool:
+        """Whether a length is compiled, or compiling it takes less time than it saves."""
+        if length in self._lengths or not self._lengths:
+            return True
+        if self._window_lengths >= WINDOW_LENGTHS:
+            return False
+        saved = self._calls(window, self._lengths) - self._calls(window, self._lengths | {length})
+        if saved <= 0:
+            return False
+        windows = max(self._steps_left or 0, window) / window
+        return saved * windows * self.pace.overhead >= self.pace.compile_seconds or self._has_paid_off()
+
+    def _has_paid_off(self) -> bool:
+        """Whether the calls so far that a further length would have saved took as long as compiling it."""
+        return self._extra_calls * self.pace.overhead >= self.pace.compile_seconds
+
+    @property
+    def _window_lengths(self) -> int:
+        return len(self._lengths - {1, SHORT})
+
+    def _calls(self, steps: int, lengths: set[int]) -> int:
+        """Returns how many calls of these lengths, and of single steps, hold some steps."""
+        calls = 0
+        for length in sorted(lengths, reverse=True):
+            if length <= self.longest:
+                calls, steps = calls + steps // length, steps % length
+        return calls + steps
+
+
+def length_with_fewest_calls(window: int, longest: int) -> int:
+    """Returns the length of calls with which a window needs the fewest, its remainder in single steps.
+
+    Among equals it is the longest; it is at most `longest`.
+    """
+    best = min(window, longest)
+    fewest = window // best + window % best
+    for calls in range(window // best + 1, window + 1):  # of the longest length with which there are so many
+        if calls >= fewest:
+            break
+        length = window // calls
+        needed = window // length + window % length
+        if needed < fewest:
+            best, fewest = length, needed
+    return best

@@ -3,6 +3,7 @@
 Listing the devices initializes them.
 """
 
+import importlib
 import logging
 import resource
 import sys
@@ -30,6 +31,11 @@ def has_accelerator() -> bool:
     return any(not device.startswith("cpu") for device in devices())
 
 
+def has_gpu() -> bool:
+    """Returns whether the backend computes on a GPU."""
+    return any(device.startswith("gpu") for device in devices())
+
+
 def device_kind() -> str:
     """Returns the name of the device, such as `NVIDIA H100 80GB HBM3`, or `cpu`; empty if it is unknown."""
     try:
@@ -55,6 +61,35 @@ _KINDS: dict[str, Callable[[], str]] = {
     "jax": lambda: str(sys.modules["jax"].devices()[0].device_kind),
     "torch": _torch_kind,
 }
+
+
+def free_bytes() -> int | None:
+    """Returns the free memory of the device, the least of several; None on a CPU, or if it is unknown."""
+    try:
+        return {"tensorflow": _tensorflow_free, "jax": _jax_free, "torch": _torch_free}[keras.backend.backend()]()
+    except Exception as error:  # unknown: the caller must do without
+        logger.debug("free device memory unknown: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _tensorflow_free() -> int | None:
+    config: Any = sys.modules["tensorflow"].config
+    if not config.list_logical_devices("GPU"):
+        return None
+    listed = importlib.import_module("tensorflow.python.client.device_lib").list_local_devices()
+    limit = min(int(device.memory_limit) for device in listed if device.device_type == "GPU")
+    return limit - int(config.experimental.get_memory_info("GPU:0")["current"])
+
+
+def _jax_free() -> int | None:
+    stats = [device.memory_stats() for device in sys.modules["jax"].local_devices()]  # None on a CPU
+    known = [one for one in stats if one and "bytes_limit" in one]
+    return min((int(one["bytes_limit"]) - int(one["bytes_in_use"]) for one in known), default=None)
+
+
+def _torch_free() -> int | None:
+    cuda: Any = sys.modules["torch"].cuda
+    return int(cuda.mem_get_info()[0]) if cuda.is_available() else None
 
 
 def peak_bytes() -> int:

@@ -20,18 +20,20 @@ import abc
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
 
 from everstep.data import nest
+from everstep.data.arrays import ArrayStream
 from everstep.data.sparse import RaggedArray, SparseArray
 from everstep.data.stream import Stream
 from everstep.engine import state as states
 from everstep.engine.call_length import CallLength
+from everstep.engine.device_data import PlacedRows, ResidentData
 from everstep.engine.explain import explain, explain_shapes
-from everstep.engine.feed import Feed, FeedInterrupted, Piece, check_leaves
+from everstep.engine.feed import UNKNOWN_LENGTH_WINDOW, Feed, FeedInterrupted, Piece, check_leaves
 from everstep.engine.logs import (
     check_unique,
     checked_logs,
@@ -50,8 +52,6 @@ from everstep.task.optim.optimizers import held_optimizers
 from everstep.task.task import Task, compiled_metrics, unpack
 from everstep.types import Batch, Logs, State
 
-UNKNOWN_LENGTH_WINDOW = 10_000  # announced to the feed only; not a limit
-
 
 class Engine(abc.ABC):
     """Runs a task's steps.
@@ -66,6 +66,9 @@ class Engine(abc.ABC):
 
     is_eager = False
     """Whether the Python code of a step runs at every step, instead of only when it is compiled."""
+
+    _loop_lengths: Literal["compiled", "any", "single"] = "compiled"
+    """Which lengths calls may have; see `CallLength`."""
 
     def __init__(
         self,
@@ -90,7 +93,17 @@ class Engine(abc.ABC):
         self.train_flops: dict[Any, float | None] = {}  # operations of a step by the shapes of its batch; see `flops`
         self._label_classes: set[int] = set()
         self._not_numbers: set[str] = set()  # names of results of `reduce_aggregated_logs` that cannot be logged
-        self.call_length = CallLength()
+        self._resident: dict[str, ResidentData] = {}  # by kind: `train`, `validation`
+        self._resident_shapes: dict[str, Any] = {}  # of the arrays that programs were compiled for
+        self._batch_bytes: dict[str, int] = {}
+        self._call_ended = 0.0
+        self._plan_calls()
+
+    def _plan_calls(self) -> None:
+        """Starts to plan the lengths of calls, of training and of evaluation; only training steps are timed."""
+        self.call_length = CallLength(self._loop_lengths)
+        self._call_lengths = {"train": self.call_length}
+        self._call_lengths["validation"] = CallLength(self._loop_lengths, self.call_length.pace)
 
     # -- before the first step ---------------------------------------------------------------------------------
 
@@ -125,13 +138,18 @@ class Engine(abc.ABC):
         self._used = list(watched.all)
         self.variables = states.collect(self._owners(self._used), self._used)
         states.check_held(self.variables, watched.all)
-        self.call_length.set_batch_bytes(sum(leaf.nbytes for leaf in nest.flatten(batch)))
         self._compile()
+        for kind, example in (("train", train_batch), ("validation", validation_batch)):
+            self._batch_bytes[kind] = sum(leaf.nbytes for leaf in nest.flatten(example))
+            self._call_lengths[kind].set_batch(self._batch_bytes[kind])
         self.pull()
 
     def release(self) -> None:
         """Drops the references to the task and its data, and copies of the state; compiled programs stay."""
         vars(self).pop("task", None)
+        self._resident.clear()
+        for kind, size in self._batch_bytes.items():
+            self._call_lengths[kind].set_batch(size)
 
     def reuse(self, task: Task) -> bool:
         """Replaces the task by another one for the same model, whose batches have the same shapes.
@@ -241,33 +259,72 @@ class Engine(abc.ABC):
         check: Callable[[Any], None] | None = None,
         single: bool = False,
         may_wait: Callable[[], bool] = lambda: True,
+        kind: str = "train",
     ) -> Feed:
-        """Opens a feed from a stream.
+        """Opens a feed from a stream; of one that `hold` was called with, only the numbers of the rows are read.
 
         Args:
           stream: The stream to read.
           check: Called with each block on the host; may raise.
           single: Whether each call holds a single batch.
           may_wait: Polled while waiting for data; returns False once a stop is requested.
+          kind: What the batches are for: `train` or `validation`.
         """
-        return Feed(
-            stream, self.place, (lambda window, left: 1) if single else self.call_length.length, check, may_wait
-        )
+        call_length = CallLength("single") if single else self._call_lengths[kind]
+        data = self._resident.get(kind)
+        if data is None or data.stream is not stream:
+            return Feed(stream, self.place, call_length, check, may_wait)
+        return Feed(data.rows, lambda rows: PlacedRows(data.arrays, self.place(rows)), call_length, check, may_wait)
 
-    def run(self, feed: Feed, n: int, after_call: Callable[[int], bool] | None = None) -> int:
+    def hold(self, kind: str, stream: ArrayStream) -> None:
+        """Places the arrays of a stream on the device, where the steps gather its batches from now on.
+
+        The position of the stream is copied now. Feeds of the stream share a position of their own.
+
+        Args:
+          kind: What the data is for: `train` or `validation`.
+          stream: The stream, which `why_not_hold` has nothing against.
+        """
+        rows = stream.row_numbers()
+        self._resident[kind] = ResidentData(stream, rows, self._placed_whole(stream.arrays))
+        self._resident_shapes.setdefault(kind, _shapes(stream.arrays))
+        self._call_lengths[kind].set_batch(rows.peek().nbytes, on_device=True)
+
+    def why_not_hold(self, stream: ArrayStream) -> str:
+        """Returns why this engine cannot hold the arrays of a stream on the device; empty if it can."""
+        return ""
+
+    def has_programs_for(self, kind: str, stream: ArrayStream) -> bool:
+        """Whether steps were compiled for arrays of this size, or for none yet: another size compiles them again."""
+        return self._resident_shapes.get(kind, shapes := _shapes(stream.arrays)) == shapes
+
+    def _placed_whole(self, arrays: Any) -> Any:
+        """Places whole arrays on the device."""
+        return self.place(arrays)
+
+    def run(
+        self,
+        feed: Feed,
+        n: int,
+        after_call: Callable[[int], bool] | None = None,
+        steps_left: int | None = None,
+    ) -> int:
         """Trains on the next `n` batches.
 
         Args:
           feed: The feed that the batches are taken from.
           n: The number of steps.
           after_call: Called between two compiled calls with the number of steps done; returns False to end early.
+          steps_left: How many steps will be run in windows of `n`, these included; None if that is unknown. Only the
+            lengths of calls depend on it.
 
         Returns:
           The number of steps done: less than `n` if the data ended, `after_call` returned False, or a stop was
           requested.
         """
         done = 0
-        feed.expect(n)
+        feed.expect(n, steps_left)
+        self._call_ended = time.perf_counter()
         while done < n:
             position = feed.state()
             try:
@@ -291,6 +348,7 @@ class Engine(abc.ABC):
         """Trains on a piece; waits for it and records its duration while `call_length` needs that."""
         begin, compiled, measuring = time.perf_counter(), self.compilations, self.call_length.measuring
         self._train(piece)
+        overhead = time.perf_counter() - self._call_ended  # with the work of Python between the calls
         is_warmup = self.compilations != compiled or self.call_length.is_first
         if measuring or is_warmup:
             self.wait()
@@ -298,7 +356,8 @@ class Engine(abc.ABC):
             steps, seconds = self.warmup
             self.warmup = steps + piece.count, seconds + time.perf_counter() - begin
         if measuring:
-            self.call_length.record(time.perf_counter() - begin)
+            self.call_length.record(time.perf_counter() - begin, overhead)
+            self._call_ended = time.perf_counter()
 
     def evaluate(
         self,
@@ -327,7 +386,7 @@ class Engine(abc.ABC):
           FeedInterrupted: The next batch is not ready, and a stop was requested.
         """
         done, gathered = 0, None
-        feed.expect(n if n > 0 else UNKNOWN_LENGTH_WINDOW)
+        feed.expect(n if n > 0 else None)
         with self._preserved_training_window(), self._seeds_restored_on_error():
             self.reset("validation")
             while n < 0 or done < n:
@@ -558,3 +617,7 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
         """Replaces the values of some variables."""
+
+
+def _shapes(arrays: Any) -> Any:
+    return [(path, leaf.shape, leaf.dtype) for path, leaf in nest.walk(arrays)]

@@ -19,12 +19,14 @@ import numpy as np
 from everstep.data import nest, randomness
 from everstep.data.arrays import is_text
 from everstep.data.stream import Block, Stream
+from everstep.engine.call_length import CallLength
 from everstep.errors import TrainingError, UsageError
 from everstep.task.task import unpack
 from everstep.types import StreamState
 
 AHEAD = 3  # pieces that are prefetched
 POLL_SECONDS = 0.1  # between two checks whether a stop was requested
+UNKNOWN_LENGTH_WINDOW = 10_000  # announced where the length of an epoch is unknown; not a limit
 GRACE_SECONDS = 2.0  # how long to wait for a source after a stop was requested
 
 logger = logging.getLogger(__name__)
@@ -116,7 +118,7 @@ class Feed:
     Args:
       stream: The stream to read; nothing else may use it while the feed is open.
       place: Places the data of a block on the device; a method of the engine.
-      length: Returns how many of the `left` steps of a `window` the next call holds; a method of the engine.
+      call_length: Plans how many steps each call holds.
       check: Called with each block on the host; may raise.
       may_wait: Polled while waiting for the source; returns False once a stop is requested.
     """
@@ -125,11 +127,11 @@ class Feed:
         self,
         stream: Stream,
         place: Callable[[Any], Any],
-        length: Callable[[int, int], int],
+        call_length: CallLength,
         check: Callable[[Any], None] | None = None,
         may_wait: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._stream, self._place, self._length, self._check = stream, place, length, check
+        self._stream, self._place, self._call_length, self._check = stream, place, call_length, check
         self._may_wait = may_wait
         self._thread: threading.Thread | None = None
         self._state = stream.state()
@@ -139,6 +141,7 @@ class Feed:
 
     def _open(self) -> None:
         self._window, self._left, self._ahead = 1, 0, 0
+        self._stretch = 1  # the batches of a window that can be in one call
         self._rest: Block | None = None  # of a block that was longer than requested
         self._ended = False
         self._stopping = False  # whether the thread pauses, because a stop was requested
@@ -172,13 +175,22 @@ class Feed:
         self._state = self._stream.state()
         self._open()
 
-    def expect(self, window: int) -> None:
+    def expect(self, window: int | None, steps_left: int | None = None) -> None:
         """Announces that `window` batches will be taken next, and the same number again until the next call of this.
 
-        Prefetched pieces are cut to fit, so that the calls of a window are as long as possible.
+        Prefetched pieces are cut to fit, so that a window has as few calls as possible.
+
+        Args:
+          window: The number of batches; None for a whole epoch.
+          steps_left: How many batches will be taken in windows like this one; None if that is unknown.
         """
+        per_epoch, full = self._stream.batches_per_epoch, self._stream.full_batches
+        window = window or per_epoch or UNKNOWN_LENGTH_WINDOW
+        self._call_length.expect(steps_left)
         with self._lock:
-            self._window = window
+            self._window = self._stretch = window
+            if full and full != per_epoch:  # a short batch, which is a call by itself, follows
+                self._stretch = min(window, full)
             self._left = (window - self._ahead) % window
 
     def take(self, n: int) -> Piece | None:
@@ -307,7 +319,7 @@ class Feed:
 
     def _cut(self, block: Block, n: int) -> Piece:
         """Cuts a call of at most `n` batches off a block; the rest is kept for the next one."""
-        length = self._length(self._window, min(n, block.count))
+        length = self._call_length.length(self._stretch, min(n, block.count))
         head, self._rest = block.split(length) if length < block.count else (block, None)
         return self._piece(head)
 
@@ -353,13 +365,13 @@ class Feed:
     def _wanted(self) -> int:
         with self._lock:
             self._left = self._left if self._left > 0 else self._window
-            return self._length(self._window, self._left)
+            return self._call_length.planned(self._stretch, self._left)
 
     def _pieces(self, block: Block) -> Iterator[Piece]:
         """Cuts a block into calls; it may hold fewer batches than requested, at the end of an epoch."""
         rest: Block | None = block
         while rest is not None:
-            length = self._length(self._window, rest.count)
+            length = self._call_length.length(self._stretch, rest.count)
             head, rest = rest.split(length) if length < rest.count else (rest, None)
             yield self._piece(head)
 

@@ -26,7 +26,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from everstep.data import nest
 from everstep.data.sparse import SparseArray
 from everstep.engine import flops
-from everstep.engine.call_length import CallLength
+from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece, on_host
 from everstep.engine.logs import floats
@@ -89,6 +89,16 @@ class DeviceMesh:
     def _share_leaf(self, leaf: Any) -> jax.Array:
         is_divided = leaf.ndim > 1 and self._is_even(leaf)
         return jax.device_put(leaf, self._in_parts if is_divided else self.everywhere)
+
+    def share_traced(self, batch: Any) -> Any:
+        """Inside a compiled function: leaves an equal part of a batch on every device, if it can be divided."""
+        parts = NamedSharding(self._mesh, PartitionSpec("batch"))
+
+        def shared(leaf: Any) -> Any:
+            is_divided = leaf.shape[0] % len(self.devices) == 0
+            return jax.lax.with_sharding_constraint(leaf, parts) if is_divided else leaf
+
+        return jax.tree.map(shared, batch)
 
     def _count_uneven(self, uneven: list[Any]) -> None:
         self._uneven_in_a_row = self._uneven_in_a_row + uneven[0].shape[0] if uneven else 0
@@ -156,7 +166,8 @@ class JaxEngine(Engine):
 
     def _compile(self) -> None:
         if self._single:
-            self.call_length = CallLength((1,))
+            self._loop_lengths = "single"
+            self._plan_calls()
         self._held = list(self.variables.values())
         self._positions = {key: position for position, key in enumerate(self.variables)}
         self._values: list[Any] = [None] * len(self._held)
@@ -201,13 +212,26 @@ class JaxEngine(Engine):
         def many(values: list, block: Any) -> tuple[list, Any, Any]:
             self.compilations += 1
             outputs = None
-            if nest.flatten(block)[0].shape[0] == 1:
-                values, outputs = one(values, nest.map_leaves(lambda leaf: leaf[0], block))
+            items, batch_of = (
+                (block.rows, self._gather(block.arrays)) if isinstance(block, PlacedRows) else (block, _same)
+            )
+            if nest.flatten(items)[0].shape[0] == 1:
+                values, outputs = one(values, batch_of(nest.map_leaves(lambda leaf: leaf[0], items)))
             else:
-                values, _ = jax.lax.scan(lambda state, batch: (one(state, batch)[0], None), values, block)
+                values, _ = jax.lax.scan(lambda state, item: (one(state, batch_of(item))[0], None), values, items)
             return values, read(values, kind)[1], outputs
 
         return many
+
+    def _gather(self, arrays: Any) -> Callable[[Any], Batch]:
+        """Returns a function that gathers the batch with these rows, inside the compiled loop."""
+
+        def gathered(rows: Any) -> Batch:
+            batch = nest.map_leaves(lambda leaf: leaf.at[rows].get(mode="promise_in_bounds"), arrays)
+            # The barrier keeps the step the program that it is for batches of the host, and so its bits.
+            return jax.lax.optimization_barrier(batch if self._mesh is None else self._mesh.share_traced(batch))
+
+        return gathered
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -215,6 +239,10 @@ class JaxEngine(Engine):
         """Places the data of a block on the device."""
         on_hosts = nest.map_leaves(on_host, data)
         return jax.device_put(on_hosts) if self._mesh is None else self._mesh.share(on_hosts)
+
+    def _placed_whole(self, arrays: Any) -> Any:
+        on_hosts = nest.map_leaves(on_host, arrays)
+        return jax.device_put(on_hosts) if self._mesh is None else jax.tree.map(self._mesh.copy_to_all, on_hosts)
 
     def _sparse(self, parts: SparseArray) -> Any:
         return BCOO((parts.values, parts.indices), shape=parts.like.shape[1:], indices_sorted=True)
@@ -352,6 +380,10 @@ def _copy(value: Any) -> jax.Array:
     """Returns a copy that shares no memory with the value; unlike `jax.numpy.array`, this compiles nothing."""
     copied: jax.Array = jax.device_put(value, may_alias=False)
     return copied
+
+
+def _same(batch: Any) -> Any:
+    return batch
 
 
 def _labels(jaxpr: Any, batch: Batch) -> Any:

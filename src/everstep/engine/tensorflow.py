@@ -12,9 +12,10 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_random_ops
 
 from everstep.data import nest
+from everstep.data.arrays import ArrayStream
 from everstep.data.sparse import RaggedArray, SparseArray
 from everstep.engine import flops
-from everstep.engine.call_length import CallLength
+from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece, on_host
 from everstep.engine.logs import floats
@@ -29,10 +30,10 @@ from everstep.types import Batch, Logs
 class TensorFlowEngine(Engine):
     """Runs steps on TensorFlow."""
 
+    _loop_lengths = "any"  # the number of steps is an input of the compiled loop
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # The number of steps is an input of the compiled loop, so a call may have any length.
-        self.call_length = CallLength(lengths=None)
         self._replicas = Replicas()
         self._random = StepRandom()
 
@@ -68,7 +69,9 @@ class TensorFlowEngine(Engine):
     def _loop(self, kind: str, data: Any) -> Any:
         """Returns the compiled loop for batches of these shapes, for any number of batches."""
         spec = _spec(data)
-        key = (kind, *((tuple(s.shape[1:]), s.dtype) for s in nest.flatten(spec)))
+        rows = tuple(data.rows.shape[1:]) if isinstance(data, PlacedRows) else None
+        leaves = nest.flatten(spec if rows is None else spec.arrays)
+        key = (kind, rows is None, *(((*(rows or ()), *s.shape[1:]), s.dtype) for s in leaves))
         if key not in self._loops:
             step = self._train_step if kind == "train" else self._validation_step
             loop = _function(lambda block: self._many(step, block), jit_compile=self._xla)
@@ -78,10 +81,10 @@ class TensorFlowEngine(Engine):
 
     def _many(self, step: Callable[[Batch], Any], block: Any) -> None:
         self.compilations += 1
-        count = tf.shape(nest.flatten(block)[0])[0]
+        count = tf.shape(block.rows if isinstance(block, PlacedRows) else nest.flatten(block)[0])[0]
 
         def one(index: tf.Tensor) -> tuple[tf.Tensor]:
-            step(nest.map_leaves(lambda leaf: leaf[index], block))
+            step(_batch(block, index))
             return (index + 1,)
 
         tf.while_loop(lambda index: index < count, one, (tf.constant(0),), parallel_iterations=1)
@@ -103,6 +106,10 @@ class TensorFlowEngine(Engine):
         """Places the data of a block on the device."""
         return nest.map_leaves(lambda leaf: tf.convert_to_tensor(on_host(leaf)), data)
 
+    def why_not_hold(self, stream: ArrayStream) -> str:
+        """Returns why the arrays of a stream cannot live on the device."""
+        return "on TensorFlow data lives on one device, and several share the batch" if self._replicas.count > 1 else ""
+
     def _sparse(self, parts: SparseArray) -> Any:
         return tf.SparseTensor(tf.cast(parts.indices, tf.int64), parts.values, parts.like.shape[1:])
 
@@ -116,7 +123,7 @@ class TensorFlowEngine(Engine):
         if not self.task.aggregates:
             self._call("validation", piece)
             return {}
-        batch = nest.map_leaves(lambda leaf: leaf[0], piece.placed)
+        batch = _batch(piece.placed, 0)
         return self._replicas.results(self._single_validation(batch))
 
     def _call(self, kind: str, piece: Piece) -> None:
@@ -146,7 +153,7 @@ class TensorFlowEngine(Engine):
     def train_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of a training step, from the compiled loop for batches of this shape."""
         shapes = tuple(tuple(leaf.shape) for leaf in nest.flatten(batch))
-        ran = {tuple(shape for shape, _ in key[1:]): loop for key, loop in self._loops.items() if key[0] == "train"}
+        ran = {tuple(shape for shape, _ in key[2:]): loop for key, loop in self._loops.items() if key[0] == "train"}
         return flops.of_tensorflow_loop(ran[shapes]) if shapes in ran else None
 
     def inference_step_flops(self, batch: Batch) -> float | None:
@@ -174,6 +181,13 @@ class TensorFlowEngine(Engine):
 def _view(tensor: tf.Tensor) -> np.ndarray:
     """Returns a view of the memory of a tensor; a copy of a scalar, since NumPy cannot view one in bfloat16."""
     return np.asarray(tensor if tensor.shape.rank else tensor.numpy())
+
+
+def _batch(block: Any, index: Any) -> Batch:
+    """Returns one batch of a block."""
+    if isinstance(block, PlacedRows):
+        return nest.map_leaves(lambda leaf: tf.gather(leaf, block.rows[index]), block.arrays)
+    return nest.map_leaves(lambda leaf: leaf[index], block)
 
 
 def _has_gpu() -> bool:

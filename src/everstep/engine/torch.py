@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from everstep.data import nest
 from everstep.data.sparse import SparseArray
-from everstep.engine.call_length import CallLength
+from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
 from everstep.engine.explain import decided_in_python
 from everstep.engine.feed import Piece, on_host
@@ -48,10 +48,10 @@ class TorchEngine(Engine):
     """Runs steps on PyTorch."""
 
     is_eager = True
+    _loop_lengths = "any"  # no length is compiled
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.call_length = CallLength(lengths=None)  # no length is compiled, so a call may have any
         self._on_cuda = _device().type == "cuda"
         self._recorder: Recorder | None = None
         self._steps: dict[Key, Recorded | None] = {}  # by kind, shapes and types; None for one that runs eagerly
@@ -181,6 +181,13 @@ class TorchEngine(Engine):
         placed = host.pin_memory().to(_device(), non_blocking=True)
         placed.record_stream(self._compute_stream)  # not reused before the steps are done with it
         return placed
+
+    def _placed_whole(self, arrays: Any) -> Any:
+        def placed(leaf: np.ndarray) -> torch.Tensor:
+            # On a CPU, PyTorch shares the memory of an array, which must not be read-only then.
+            return keras.ops.convert_to_tensor(np.require(on_host(leaf), requirements=["C", "W"]))
+
+        return nest.map_leaves(placed, arrays)
 
     def _sparse(self, parts: SparseArray) -> Any:
         dense = torch.zeros(tuple(parts.like.shape[1:]), dtype=parts.values.dtype, device=parts.values.device)
@@ -322,7 +329,10 @@ def _refuse_buffers(model: keras.Model) -> None:
 
 
 def _batch(piece: Piece, index: int) -> Batch:
-    return nest.map_leaves(lambda leaf: leaf[index], piece.placed)
+    placed = piece.placed
+    if isinstance(placed, PlacedRows):
+        return nest.map_leaves(lambda leaf: leaf.index_select(0, placed.rows[index]), placed.arrays)
+    return nest.map_leaves(lambda leaf: leaf[index], placed)
 
 
 def _aligned(batch: Batch) -> Batch:

@@ -16,6 +16,7 @@ from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.data.wrappers import CountedStream, hold
 from everstep.engine.backend import create_engine
+from everstep.engine.device_data import place_data
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Feed
 from everstep.engine.model_settings import prepare_model
@@ -86,6 +87,7 @@ class Trainer:
         engine.settings = settings
         steps, seconds = engine.warmup  # an engine may be reused
         self._warmups.append(lambda: (engine.warmup[0] - steps, engine.warmup[1] - seconds))
+        self.data_on_device = self._place_data()  # its bytes, by `train` and `validation`
         self._updates_without_effect = SkippedUpdates(self.optimizer, self.global_step)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
         self._validation_feed: Feed | None = None  # of the current evaluation, or, closed, of the last one
@@ -99,6 +101,16 @@ class Trainer:
         engine.measures_norms = self.config.trainer.tracking.norms
         engine.build(train_batch, validation_batch)
         return engine
+
+    def _place_data(self) -> dict[str, int]:
+        """Places data on the device, where the data sections request it; returns its bytes."""
+        data = self.config.task
+        if self.config.trainer.overfit_batches is not None:
+            return {}  # the few batches of this check stay on the host
+        train, validation = data.train_data.cache, data.validation_data.cache
+        return place_data(
+            self.engine, {"train": (self.train_stream, train), "validation": (self.validation_stream, validation)}
+        )
 
     def train(
         self,
@@ -144,8 +156,8 @@ class Trainer:
             if skipper is not None:
                 done = skipper.run(self.engine, feed, num_steps, begin, self.window_logs, after)
             if done < num_steps and not stopped and (skipper is None or begin + done >= skipper.until):
-                already = done
-                done += self.engine.run(feed, num_steps - done, lambda more: after(begin + already + more))
+                already, left = done, self._steps_left() if new_window else None
+                done += self.engine.run(feed, num_steps - done, lambda more: after(begin + already + more), left)
         except UsageError as error:
             if self.global_step == 0:
                 raise
@@ -160,6 +172,14 @@ class Trainer:
                 mentions={"repeat": "task.train_data.repeat", "steps": "trainer.train_steps"},
             )
         return self._logs(self._updates_without_effect.watch if done == num_steps or ended else None)
+
+    def _steps_left(self) -> int | None:
+        """Returns how many steps are left to train, as configured; None if that is unknown."""
+        config, stream = self.config.trainer, self.train_stream
+        total = config.train_steps
+        if total is None and config.epochs is not None and stream is not None and stream.batches_per_epoch:
+            total = int(config.epochs * stream.batches_per_epoch)
+        return None if total is None else max(total - self.global_step, 0)
 
     def _count_pass(self) -> bool:
         """At the end of a first pass that counts the batches, sets their number; returns whether it was such a pass."""
@@ -232,9 +252,11 @@ class Trainer:
             raise UsageError("this trainer was created to train only", remedy="Trainer(…, evaluate=True)")
         _require_end(self.validation_stream, num_steps)
         self._may_wait = may_wait
-        # The feed of the last evaluation may still be reading the stream.
-        (self._validation_feed or self.validation_stream).restore({"epoch": 0, "batch": 0})
-        feed = self._validation_feed = self._feed(self.validation_stream, self.task.aggregates or single_batches)
+        if self._validation_feed is not None:
+            self._validation_feed.restore({"epoch": 0, "batch": 0})  # it may still be reading the stream
+        feed = self._feed(self.validation_stream, self.task.aggregates or single_batches, "validation")
+        feed.restore({"epoch": 0, "batch": 0})
+        self._validation_feed = feed
         with self.averaged(), contextlib.closing(feed):
             logs, self.evaluated_batches = self.engine.evaluate(
                 feed, num_steps, self.global_step, before_call, after_call, loss_name="validation_loss"
@@ -349,14 +371,14 @@ class Trainer:
             source = dataset if dataset is not None else self.task.inputs_for(params)
             return make_stream(source, params, training=training, seed=self.config.runtime.seed, shuffle=shuffle)
 
-    def _feed(self, stream: Stream, single: bool = False) -> Feed:
+    def _feed(self, stream: Stream, single: bool = False, kind: str = "train") -> Feed:
         if isinstance(stream, ArrayStream):  # checked as a whole, once
             if id(stream) not in self._checked:
                 with _in_section(stream is self.train_stream):
                     self.task.check_batch(stream.arrays)
             self._checked.add(id(stream))
-            return self.engine.feed(stream, None, single, lambda: self._may_wait())
-        return self.engine.feed(stream, self.task.check_batch, single, lambda: self._may_wait())
+            return self.engine.feed(stream, None, single, lambda: self._may_wait(), kind)
+        return self.engine.feed(stream, self.task.check_batch, single, lambda: self._may_wait(), kind)
 
 
 @contextlib.contextmanager

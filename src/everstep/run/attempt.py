@@ -199,6 +199,7 @@ class Attempt(Tracker, Hook):
         engine = self._trainer.engine
         self._run.record["environment"]["engine"] = {**engine.describe(), **engine.settings}
         resume_checks.report_loop(former, self._run.record["environment"]["engine"])
+        self._run.record["environment"]["data_on_device"] = dict(self._trainer.data_on_device)
         try:
             yield
         except BaseException as error:

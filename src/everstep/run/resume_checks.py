@@ -99,7 +99,7 @@ def accepted_changes(
         )
     changes = [_redacted(change) for change in changes_since(tree, params)]
     changes += [Change("gin", old_gin, gin)] if old_gin != redaction.tree(gin) else []
-    refused = [c for c in changes if not _may_change(params, c.path) and not is_below(c.path, allow_change)]
+    refused = [c for c in changes if not _may_change(params, c) and not is_below(c.path, allow_change)]
     if refused:
         changed = [Problem(c.path, f"{in_line(c.old)} -> {in_line(c.new)}") for c in refused]
         raise refuse_changes(changed, f"this would alter what the run in {str(directory)!r} computes")
@@ -167,10 +167,12 @@ def _redacted(change: Change) -> Change:
     return Change(change.path, old, new)
 
 
-def _may_change(params: Config, path: str) -> bool:
+def _may_change(params: Config, change: Change) -> bool:
     holder: Any = params
-    for step in _split(path):
-        if isinstance(holder, Config) and step in holder._changeable():
+    for step in _split(change.path):
+        if isinstance(holder, Config) and (
+            step in holder._changeable() or holder._are_interchangeable(step, change.old, change.new)
+        ):
             return True
         holder = _child(holder, step)
     return False

@@ -78,9 +78,12 @@ class Rig:
         for length in lengths:
             assert self.engine.run(self.feed, length) == length
 
-    def evaluate(self, data: Batch, batch_size: int = 4, n: int = -1) -> Logs:
-        """Evaluates arrays in order."""
-        with opened(self.engine, ArrayStream(data, batch_size)) as feed:
+    def evaluate(self, data: Batch, batch_size: int = 4, n: int = -1, on_device: bool = False) -> Logs:
+        """Evaluates arrays in order; `on_device` places them there first."""
+        stream = ArrayStream(data, batch_size)
+        if on_device:
+            self.engine.hold("validation", stream)
+        with opened(self.engine, stream, "validation") as feed:
             return self.engine.evaluate(feed, n)[0]
 
     def digest(self) -> str:
@@ -95,9 +98,9 @@ class Rig:
 
 
 @contextlib.contextmanager
-def opened(engine: Engine, stream: Stream) -> Iterator[Feed]:
+def opened(engine: Engine, stream: Stream, kind: str = "train") -> Iterator[Feed]:
     """Yields a feed that is closed afterwards."""
-    feed = engine.feed(stream)
+    feed = engine.feed(stream, kind=kind)
     try:
         yield feed
     finally:
@@ -113,6 +116,7 @@ def running(
     data: Batch | Stream | None = None,
     batch_size: int = 4,
     long_calls: bool = False,
+    on_device: bool = False,
 ) -> Iterator[Rig]:
     """Yields a built engine on repeated, unshuffled data.
 
@@ -124,6 +128,7 @@ def running(
       data: Arrays, or a stream; by default 480 samples for the model, 120 batches an epoch.
       batch_size: The batch size, for arrays.
       long_calls: Whether calls have many steps from the start, as if a single step had been measured to be quick.
+      on_device: Whether the arrays live on the device.
     """
     optimizer = keras.optimizers.Adam(1e-2) if optimizer == "adam" else optimizer
     data = models.samples(model, 480) if data is None else data
@@ -132,6 +137,8 @@ def running(
     engine.build(stream.peek(), stream.peek())
     while long_calls and engine.call_length.measuring:
         engine.call_length.record(1e-4)
+    if on_device and isinstance(stream, ArrayStream):
+        engine.hold("train", stream)
     with opened(engine, stream) as feed:
         yield Rig(engine, stream, feed)
 

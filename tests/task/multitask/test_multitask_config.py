@@ -14,6 +14,11 @@ def config(*routines, **fields):
 ONE, TWO = {"task_name": "one"}, {"task_name": "two"}
 
 
+def test_false_for_cache_is_as_good_as_the_default():
+    """A file that Model Garden wrote has it."""
+    config(ONE, train_data=es.DataConfig(cache=False), validation_data=es.DataConfig(cache=False)).validate()
+
+
 @pytest.mark.parametrize(
     ("wrong", "key", "received"),
     [

@@ -11,6 +11,7 @@ from keras import ops
 
 from everstep.data import nest
 from everstep.engine import backend, devices
+from everstep.engine.call_length import TIMED_CALLS
 from everstep.engine.precision import precision
 from everstep.engine.strategy import configured_strategy, entered
 from everstep.errors import UsageError
@@ -77,8 +78,9 @@ def try_size(params: ExperimentConfig, task: Task, size: int, evaluate: bool) ->
                     received=size,
                     remedy="try sizes in the task",
                 )
-            trainer.train(2)  # compiles, and measures the pace
-            steps = trainer.engine.call_length.length(100, 100)
+            trainer.train(1 + TIMED_CALLS)  # compiles, and measures the pace
+            steps = min(100, trainer.engine.call_length.longest)
+            trainer.engine.call_length.add(steps)
             trainer.train(steps)  # compiles calls of this length
             trainer.engine.wait()
             begin = time.perf_counter()

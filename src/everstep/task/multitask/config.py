@@ -144,6 +144,7 @@ class MultiTaskConfig(TaskConfig):
     def _unread_data(self) -> Iterator[Problem]:
         for section in ("train_data", "validation_data"):
             data: DataConfig = getattr(self, section)
-            if data.replace(seed=None, is_training=None, limit_batches=None) != DataConfig():
+            cache = data.cache or "auto"  # a file of Model Garden has false
+            if data.replace(seed=None, is_training=None, limit_batches=None, cache=cache) != DataConfig():
                 remedy = f"set task_routines[0].task_config.{section}, and so on, instead"
                 yield Problem(section, "only seed and limit_batches are read", remedy=remedy)

@@ -122,6 +122,9 @@ class MultiTask(Task):
         config = config.replace(limit_batches=config.limit_batches or params.limit_batches)
         index = list(self._routines).index(name)
         with _naming_task(name, f"task.task_routines[{index}].task_config.{section}"):
+            if config.cache == "device":
+                reason = "the batches of several tasks are combined on the host"
+                raise UsageError(reason, key="cache", received="device", remedy="set it to auto or host")
             stream = make_stream(task.inputs_for(config), config, training=training, seed=seed)
             if isinstance(stream, ArrayStream):  # all of it can be checked now, once
                 task.check_batch(stream.arrays)

@@ -10,7 +10,7 @@ the process.
 
 from collections.abc import Callable
 
-from everstep.testing.engines import evaluation, precision, refusals, running, state, steps
+from everstep.testing.engines import device_data, evaluation, precision, refusals, running, state, steps
 from everstep.testing.tasks import Make
 
 CHECKS: list[Callable[[Make], None]] = [
@@ -20,5 +20,6 @@ CHECKS: list[Callable[[Make], None]] = [
     *refusals.CHECKS,
     *precision.CHECKS,
     *evaluation.CHECKS,
+    *device_data.CHECKS,
 ]
 """Every check of the contract."""
