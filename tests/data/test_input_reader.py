@@ -55,6 +55,8 @@ def test_contradicting_fields_are_refused():
         ({"input_path": "a", "tfds_name": "mnist", "tfds_split": "train"}, "^tfds_name: .*input_path is 'a'"),
         ({"tfds_name": "mnist"}, "^tfds_split: is empty"),
         ({"tfds_name": {"a": "mnist"}, "tfds_split": "train"}, "^tfds_name: .*combine_fn"),
+        ({"input_path": "a", "cache": "device"}, "^cache: received 'device', says where arrays live"),
+        ({"input_path": "a", "cache": "host"}, "^cache: received 'host', says where arrays live"),
     ):
         with pytest.raises(UsageError, match=message):
             InputReader(DataConfig(**fields), parser_fn=parse)

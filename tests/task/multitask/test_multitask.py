@@ -56,6 +56,14 @@ def test_the_same_bits_in_long_calls_single_steps_and_after_a_resume(mode):
         trainer.close()
 
 
+def test_combined_batches_cannot_live_on_the_device():
+    config = pair_config(batches=(8, 4))
+    config.task_routines[1].task_config.override({"train_data": {"cache": "device"}})
+    with pytest.raises(UsageError, match="combined on the host") as error:
+        trainer_of(config, evaluate=False)
+    assert error.value.key == "task.task_routines[1].task_config.train_data.cache"
+
+
 def drawn_at(step):
     """Returns the task that a step trains if both have the same weight."""
     return ("one", "two")[TaskSampler([1.0, 1.0], ProportionalConfig().exponent, seed=0).draw(step)]
