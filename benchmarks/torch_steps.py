@@ -44,7 +44,7 @@ from everstep.task.classification import ClassificationTask  # noqa: E402
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 BATCH, BLOCK = 128, 100
-WARM, STEPS = (600, 4000) if GPU else (100, 300)
+WARM, STEPS = (400, 2000) if GPU else (100, 300)
 LOSS = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
 
 # -- bits -------------------------------------------------------------------------------------------------------------

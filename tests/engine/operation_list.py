@@ -21,6 +21,9 @@ class OperationList(TorchDispatchMode):
         self.calls = []
         self.recording = False
 
+    def run(self, step):
+        return step()
+
     def rehearse(self, step):
         step()
 

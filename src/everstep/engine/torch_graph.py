@@ -46,6 +46,9 @@ class CannotRecord(Exception):
 class Graph(Protocol):
     """Operations that were recorded once and can be replayed."""
 
+    def run(self, step: Callable[[], Any]) -> Any:
+        """Runs a step eagerly; returns its outputs."""
+
     def rehearse(self, step: Callable[[], Any]) -> None:
         """Runs a step eagerly, as it will be recorded; raises if it waits for the device."""
 
@@ -73,6 +76,15 @@ class CudaGraph:
         if CudaGraph._stream is None:
             CudaGraph._stream, CudaGraph._pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
         self._graph = torch.cuda.CUDAGraph()
+
+    def run(self, step: Callable[[], Any]) -> Any:
+        """Runs a step eagerly on the stream on which it will be recorded.
+
+        Autograd adds a gradient to a variable on the stream where the variable was first used, and as long as anything
+        refers to that use. A use on another stream could not be recorded.
+        """
+        with self._on_stream():
+            return step()
 
     def rehearse(self, step: Callable[[], Any]) -> None:
         """Runs a step on the stream on which it will be recorded; raises if it waits for the device."""
@@ -231,14 +243,16 @@ class Recorder:
         inputs = nest.map_leaves(torch.clone, batch)
         values, objects = [variable._value for variable in self._variables], self._objects()
         before, attributes = [value.detach().clone() for value in values], _attributes(objects)
-        watch = _Watch(self._variables, self._seeds, self._make_graph())
+        graph = self._make_graph()
+        watch = _Watch(self._variables, self._seeds, graph)
 
         def run() -> Any:
             return step(inputs)
 
         try:
+            gc.collect()  # of earlier uses of the variables; see `CudaGraph.run`
             for _ in range(STEPS):
-                outputs = run()  # an error of the step itself is not caught
+                outputs = graph.run(run)  # an error of the step itself is not caught
             expected = [tensor.detach().clone() for tensor in [*values, *nest.flatten(outputs)]]
             _restore(values, before)
             with _as_reason(watch):
@@ -317,7 +331,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 def _first_line(error: Exception) -> str:
     """Returns an error in one line, with the line of code that raised it."""
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-    text = (plain_text(error).strip() or "no message").splitlines()[0]
+    text = plain_text(Exception(str(error).strip().partition("\n")[0])) or "no message"
     return f"{type(error).__name__}: {text}, in {frame.f_globals.get('__name__')}, line {line}"
 
 
