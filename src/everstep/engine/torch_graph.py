@@ -70,12 +70,21 @@ class CudaGraph:
 
     _stream: Any = None
     _pool: Any = None
-    _failed: list[Any] = []  # the allocator may keep using a graph whose recording has failed
+    _kept: list[Any] = []  # graphs that hold a pool, and those whose recording has failed, which may still be used
 
     def __init__(self) -> None:
-        if CudaGraph._stream is None:
-            CudaGraph._stream, CudaGraph._pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        if CudaGraph._pool is None:
+            self._open_pool()
         self._graph = torch.cuda.CUDAGraph()
+
+    @classmethod
+    def _open_pool(cls) -> None:
+        """Opens the memory of all graphs; an empty graph holds it, since PyTorch closes it with the last one."""
+        cls._stream, cls._pool = cls._stream or torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        empty = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(empty, pool=cls._pool, stream=cls._stream, capture_error_mode="thread_local"):
+            torch.zeros(1, device=get_device())
+        cls._kept.append(empty)
 
     def run(self, step: Callable[[], Any]) -> Any:
         """Runs a step eagerly on the stream on which it will be recorded.
@@ -101,13 +110,9 @@ class CudaGraph:
         torch.cuda.empty_cache()
         with self._on_stream(), _spare_default_generator(), _no_garbage_collection():
             # Other threads may use the device meanwhile, so only the calls of this one are checked.
-            self._graph.capture_begin(pool=CudaGraph._pool, capture_error_mode="thread_local")
             try:
+                self._graph.capture_begin(pool=CudaGraph._pool, capture_error_mode="thread_local")
                 outputs = step()
-            except BaseException:
-                self._abandon()
-                raise
-            try:
                 self._graph.capture_end()
             except BaseException:
                 self._abandon()
@@ -124,12 +129,12 @@ class CudaGraph:
 
     def _abandon(self) -> None:
         """Ends a recording that has failed, so that the device can be used as before."""
-        CudaGraph._failed.append(self._graph)
+        CudaGraph._kept.append(self._graph)
         with contextlib.suppress(Exception):
             self._graph.capture_end()
         with contextlib.suppress(Exception):
             torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), CudaGraph._pool)
-        CudaGraph._pool = torch.cuda.graph_pool_handle()
+        CudaGraph._pool = None
 
     @contextlib.contextmanager
     def _on_stream(self) -> Iterator[None]:
