@@ -34,16 +34,16 @@ TIMED_CALLS = 3
 
 @dataclasses.dataclass
 class Pace:
-    """How fast single steps are, measured in the first calls.
+    """How fast single steps are, measured in the first calls; the quickest count.
 
     Attributes:
-      seconds: The duration of a single step: that of the quickest.
-      overhead: The time of a call in which Python is busy, which longer calls save: the mean.
+      seconds: The duration of a single step.
+      overhead: The time of a call in which Python is busy, which longer calls save.
       compile_seconds: The duration of the first call, which compiles.
     """
 
     seconds: float = math.inf
-    overhead: float = 0.0
+    overhead: float = math.inf
     compile_seconds: float = 0.0
     calls: int = 0
 
@@ -58,7 +58,7 @@ class Pace:
             self.compile_seconds = seconds
         else:
             self.seconds = min(self.seconds, seconds)
-            self.overhead += ((seconds if overhead is None else overhead) - self.overhead) / self.calls
+            self.overhead = min(self.overhead, seconds if overhead is None else overhead)
         self.calls += 1
 
 
