@@ -130,6 +130,24 @@ def test_a_remainder_uses_what_is_compiled():
     assert call_length.lengths == [1, SHORT, 150]
 
 
+def test_the_first_window_compiles_no_short_calls():
+    """Its first steps were timed, so the best length does not fit; from the next window on it does."""
+    call_length = measured(compiling=0.01)
+    call_length.length(1, 1)
+    assert plan(call_length, 150, left=146, steps_left=10**6) == [1] * 146
+    assert plan(call_length, 150, steps_left=10**6) == [150]
+    assert call_length.lengths == [1, 150]
+
+
+def test_short_calls_where_the_best_length_never_fits():
+    """As with data whose last batch, unknown beforehand, is short."""
+    call_length = measured(compiling=0.01)
+    call_length.length(1, 1)
+    for _ in range(20):
+        calls = plan(call_length, 150, left=149)
+    assert calls == [SHORT] * 14 + [1] * 9
+
+
 def test_evaluation_shares_the_pace_and_compiles_one_program():
     """Its first program may be a long one: something must be compiled in any case."""
     train = measured(compiling=100.0)

@@ -34,16 +34,16 @@ TIMED_CALLS = 3
 
 @dataclasses.dataclass
 class Pace:
-    """How fast single steps are, measured in the first calls.
+    """How fast single steps are, measured in the first calls; the quickest count.
 
     Attributes:
-      seconds: The duration of a single step: that of the quickest.
-      overhead: The time of a call in which Python is busy, which longer calls save: the mean.
+      seconds: The duration of a single step.
+      overhead: The time of a call in which Python is busy, which longer calls save.
       compile_seconds: The duration of the first call, which compiles.
     """
 
     seconds: float = math.inf
-    overhead: float = 0.0
+    overhead: float = math.inf
     compile_seconds: float = 0.0
     calls: int = 0
 
@@ -58,7 +58,7 @@ class Pace:
             self.compile_seconds = seconds
         else:
             self.seconds = min(self.seconds, seconds)
-            self.overhead += ((seconds if overhead is None else overhead) - self.overhead) / self.calls
+            self.overhead = min(self.overhead, seconds if overhead is None else overhead)
         self.calls += 1
 
 
@@ -154,7 +154,9 @@ class CallLength:
         if not self._lengths:  # something must be compiled in any case
             return length_with_fewest_calls(left, longest), best
         usable = [length for length in self._lengths if length <= min(left, longest)]
-        if min(left, longest) >= SHORT and self._has_paid_off():
+        # Where the best length is about to be compiled, it comes first: with it there may be no remainder.
+        is_settled = best in self._lengths or not self._may_use(best, window)
+        if min(left, longest) >= SHORT and self._has_paid_off(1 if is_settled else 2):
             usable.append(SHORT)
         return max(usable, default=1), best
 
@@ -170,9 +172,9 @@ class CallLength:
         windows = max(self._steps_left or 0, window) / window
         return saved * windows * self.pace.overhead >= self.pace.compile_seconds or self._has_paid_off()
 
-    def _has_paid_off(self) -> bool:
-        """Whether the calls so far that a further length would have saved took as long as compiling it."""
-        return self._extra_calls * self.pace.overhead >= self.pace.compile_seconds
+    def _has_paid_off(self, times: int = 1) -> bool:
+        """Whether the calls so far that a further length would have saved took as long as compiling it so often."""
+        return self._extra_calls * self.pace.overhead >= times * self.pace.compile_seconds
 
     @property
     def _window_lengths(self) -> int:

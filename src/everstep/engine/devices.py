@@ -33,7 +33,7 @@ def has_accelerator() -> bool:
 
 def has_gpu() -> bool:
     """Returns whether the backend computes on a GPU."""
-    return any(device.startswith("gpu") for device in devices())
+    return any(device.startswith(("gpu", "cuda", "rocm")) for device in devices())
 
 
 def device_kind() -> str:

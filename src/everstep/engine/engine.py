@@ -349,15 +349,16 @@ class Engine(abc.ABC):
         begin, compiled, measuring = time.perf_counter(), self.compilations, self.call_length.measuring
         self._train(piece)
         overhead = time.perf_counter() - self._call_ended  # with the work of Python between the calls
-        is_warmup = self.compilations != compiled or self.call_length.is_first
+        is_compiled = self.compilations != compiled
+        is_warmup = is_compiled or self.call_length.is_first
         if measuring or is_warmup:
             self.wait()
         if is_warmup:
             steps, seconds = self.warmup
             self.warmup = steps + piece.count, seconds + time.perf_counter() - begin
-        if measuring:
+        if measuring and (self.call_length.is_first or not is_compiled):
             self.call_length.record(time.perf_counter() - begin, overhead)
-            self._call_ended = time.perf_counter()
+        self._call_ended = time.perf_counter()
 
     def evaluate(
         self,
