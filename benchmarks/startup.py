@@ -59,7 +59,11 @@ def report(backend: str, rounds: list[dict[str, list[float]]]) -> float:
         clock, cpu = (statistics.median(sections[name][i] for sections in rounds) for i in range(2))
         print(f"{name:12s} {clock:8.2f} {cpu:8.2f}")
     total = round(statistics.median(sections["total"][0] for sections in rounds), 2)
-    print(f"bar {BARS[backend]:.0f} s: {'passed' if total <= BARS[backend] else 'NOT PASSED'}\n" if backend in BARS else "")
+    print(
+        f"bar {BARS[backend]:.0f} s: {'passed' if total <= BARS[backend] else 'NOT PASSED'}\n"
+        if backend in BARS
+        else ""
+    )
     return total
 
 

@@ -76,6 +76,8 @@ class TorchEngine(Engine):
         with torch.no_grad(), seeded_dropout():
             for batch in _batches(piece):
                 outputs = self._validation_step(batch)
+        if not self.task.aggregates:
+            return {}  # the device is not waited for
         return {name: (_view(keras.ops.convert_to_tensor(value)),) for name, value in outputs.items()}
 
     def wait(self) -> None:
