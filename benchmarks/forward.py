@@ -1,4 +1,4 @@
-"""Evaluation and prediction compared with the forward limit: a hand-written compiled forward pass over the same batches.
+"""Evaluation and prediction compared with the forward limit: a hand-written compiled forward pass on the same batches.
 
     python -m benchmarks.forward --backend jax [--models mlp,transformer] [--rounds 5] [--batches 100]
 
@@ -142,10 +142,8 @@ def _tensorflow(model: Any, loss: Any) -> tuple[Callable[..., Any], Callable[...
     @tf.function
     def add(total: Any, hits: Any, x: Any, y: Any) -> Any:
         logits = model(x, training=False)
-        same = tf.equal(tf.argmax(logits, -1, tf.int32), y)
-        return total + loss(y, logits) * tf.cast(tf.shape(x)[0], "float32"), hits + tf.reduce_sum(
-            tf.cast(same, "int32")
-        )
+        size, same = tf.cast(tf.shape(x)[0], "float32"), tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), y), "int32")
+        return total + loss(y, logits) * size, hits + tf.reduce_sum(same)
 
     def evaluation(x: Any, y: Any) -> list[float]:
         sums = tf.constant(0.0), tf.constant(0)

@@ -265,8 +265,8 @@ class Throughput(Tracker):
     mfu: Model FLOPs utilisation: the operations of the steps divided by the peak of the devices, if both are known.
 
     They are computed when the logs are first read, outside the training thread. Only the operations of a step are
-    counted in it, once, after the first window that ends later than `SECONDS_BEFORE_COUNTING`, and only on devices whose
-    peak is known.
+    counted in it, once, after the first window that ends later than `SECONDS_BEFORE_COUNTING`, and only on devices
+    whose peak is known.
 
     Args:
       tracker: Where logs go.

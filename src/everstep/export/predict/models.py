@@ -87,7 +87,7 @@ class KerasPredictor:
         self._step = _predict_step(model)
 
     def predict(self, arrays: list[np.ndarray]) -> dict[str, Any]:
-        """Returns the model's outputs by name, for arrays in the order of `specs`; the device may still compute them."""
+        """Returns the outputs by name, for arrays in the order of `specs`; the device may still compute them."""
         nested = keras.tree.pack_sequence_as(self._structure, arrays)
         single = isinstance(nested, list) and len(nested) == 1
         outputs = self._step(nested[0] if single else nested)
