@@ -45,7 +45,7 @@ def launch(backend: str) -> dict[str, list[float]]:
     """Returns seconds and CPU seconds of each section of one start."""
     environment = {**os.environ, LAUNCHED: str(time.time()), "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, "-m", "benchmarks.startup", "--child", backend]
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
     if result.returncode:
         raise SystemExit(result.stderr)
     sections: dict[str, list[float]] = json.loads(result.stdout.splitlines()[-1])
@@ -59,18 +59,15 @@ def report(backend: str, rounds: list[dict[str, list[float]]]) -> float:
         clock, cpu = (statistics.median(sections[name][i] for sections in rounds) for i in range(2))
         print(f"{name:12s} {clock:8.2f} {cpu:8.2f}")
     total = round(statistics.median(sections["total"][0] for sections in rounds), 2)
-    print(
-        f"bar {BARS[backend]:.0f} s: {'passed' if total <= BARS[backend] else 'NOT PASSED'}\n"
-        if backend in BARS
-        else ""
-    )
+    if backend in BARS:
+        print(f"bar {BARS[backend]:.0f} s: {'passed' if total <= BARS[backend] else 'NOT PASSED'}\n")
     return total
 
 
 # -- one start, in a process of its own --------------------------------------------------------------------------------
 
-_sections: dict[str, list[float]] = {}
-_open: list[str] = []
+_sections: dict[str, list[float]] = {}  # seconds and CPU seconds by section
+_begun: dict[str, tuple[float, float]] = {}  # the sections that are open, the innermost last
 
 
 def start(backend: str) -> None:
@@ -131,25 +128,19 @@ def _measure(owner: Any, name: str, title: str) -> None:
 @contextlib.contextmanager
 def section(name: str) -> Iterator[None]:
     """Adds the seconds of the block to a section, and takes them from the section around it."""
-    _open.append(name)
-    begin = time.time(), time.process_time()
     _sections.setdefault(name, [0.0, 0.0])
-    _begun[name] = begin
+    _begun[name] = time.time(), time.process_time()
     yield
     _close(name)
-
-
-_begun: dict[str, tuple[float, float]] = {}
 
 
 def _close(name: str) -> None:
     begin = _begun.pop(name)
     spent = time.time() - begin[0], time.process_time() - begin[1]
-    _open.remove(name)
     for i in range(2):
         _sections[name][i] += spent[i]
-        if _open:
-            _sections[_open[-1]][i] -= spent[i]
+        for around in list(_begun)[-1:]:
+            _sections[around][i] -= spent[i]
 
 
 if __name__ == "__main__":

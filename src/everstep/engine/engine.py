@@ -397,7 +397,7 @@ class Engine(abc.ABC):
                     break
                 if before_call is not None:
                     before_call(done)
-                outputs = self._validate(piece)
+                outputs = self._validate_and_time(piece)
                 if self.task.aggregates:
                     gathered = self.task.aggregate_logs(gathered, host_outputs(outputs))
                 done += piece.count
@@ -410,6 +410,16 @@ class Engine(abc.ABC):
             results = self.task.reduce_aggregated_logs(gathered, global_step)
             logs.update(reduced_logs(results, self._not_numbers))
         return logs, done
+
+    def _validate_and_time(self, piece: Piece) -> dict[str, Any]:
+        """Evaluates a piece; where nothing is trained, its duration is the one that `call_length` needs."""
+        measuring = "train" not in self.windows and self.call_length.measuring
+        begin = time.perf_counter()
+        outputs = self._validate(piece)
+        if measuring:
+            self.wait()
+            self.call_length.record(time.perf_counter() - begin)
+        return outputs
 
     @contextlib.contextmanager
     def _preserved_training_window(self) -> Iterator[None]:

@@ -205,7 +205,7 @@ class JaxEngine(Engine):
     def _loop(self, kind: str, step: Callable[[Batch], Any]) -> Callable[[list, Any], tuple[list, Any, Any]]:
         """Returns a function that runs a step on every batch of a block, and then reads the logs of the window.
 
-        It also returns the outputs of a single step.
+        It also returns the outputs of a single step, if the task aggregates them.
         """
         one, read = self._pure(step), self._pure(self._read_values)
 
@@ -219,7 +219,7 @@ class JaxEngine(Engine):
                 values, outputs = one(values, batch_of(nest.map_leaves(lambda leaf: leaf[0], items)))
             else:
                 values, _ = jax.lax.scan(lambda state, item: (one(state, batch_of(item))[0], None), values, items)
-            return values, read(values, kind)[1], outputs
+            return values, read(values, kind)[1], outputs if self.task.aggregates else None
 
         return many
 
@@ -251,6 +251,10 @@ class JaxEngine(Engine):
         with _explained_lowering():
             self._values, logs, _ = self._train_many(self._values, piece.placed)
         self._logs = {"train": logs}
+        self._await_earlier_calls(logs)
+
+    def _await_earlier_calls(self, logs: list[Any]) -> None:
+        """Waits until no more than `IN_FLIGHT` calls are in flight, the one that returns `logs` included."""
         self._pending.append(logs)
         while len(self._pending) > IN_FLIGHT:
             jax.block_until_ready(self._pending.popleft())
@@ -259,6 +263,7 @@ class JaxEngine(Engine):
         with _explained_lowering():
             self._values, logs, outputs = self._validate_many(self._values, piece.placed)
         self._logs = {"validation": logs}
+        self._await_earlier_calls(logs)
         return {name: (np.asarray(value),) for name, value in (outputs or {}).items()}
 
     def wait(self) -> None:

@@ -88,6 +88,30 @@ def test_several_inputs_and_outputs():
         np.testing.assert_allclose(found["pair"], pair, rtol=1e-5)
 
 
+class Noise(keras.layers.Layer):
+    """Adds random numbers, in predictions, too; counts how often it is traced."""
+
+    def __init__(self):
+        super().__init__()
+        self.seed, self.calls = keras.random.SeedGenerator(1), 0
+
+    def call(self, inputs):
+        self.calls += 1
+        return inputs + keras.random.normal(keras.ops.shape(inputs), seed=self.seed)
+
+
+def test_a_model_of_one_tensor_in_memory():
+    inputs, noise = keras.Input((3,)), Noise()
+    model = keras.Model(inputs, keras.layers.Dense(2)(noise(inputs)))
+    x = np.ones((8, 3), "float32")
+    first, calls = everstep.predict(model, x, batch_size=4), noise.calls
+    assert not np.array_equal(first[:4], first[4:]), "each batch draws other numbers"
+    assert not np.array_equal(first, everstep.predict(model, x, batch_size=4))
+    assert noise.calls == calls or keras.backend.backend() == "torch", "a second call compiles nothing"
+    model.layers[-1].kernel.assign(np.zeros((3, 2)))
+    assert not everstep.predict(model, x, batch_size=4).any(), "the weights are those of now"
+
+
 def test_an_earlier_checkpoint(run, expected):
     x, _ = samples(20)
     steps = sorted(int(path.name) for path in (run / "checkpoints").iterdir())

@@ -79,7 +79,8 @@ class Spec:
         target = np.dtype(getattr(ml_dtypes, self.dtype, self.dtype))
         if not array.size:
             return np.asarray(array, target)
-        if array.dtype.kind not in "biu" and not np.isfinite(np.asarray(array, np.float64)).all():
+        is_number = array.dtype.kind in "biuf"  # others, such as bfloat16, are compared as float64
+        if array.dtype.kind not in "biu" and not np.isfinite(array if is_number else array.astype(np.float64)).all():
             raise UsageError(
                 f"a value for the model's input {self.name!r} is NaN or infinite", key=_KEY, remedy="remove the row"
             )

@@ -74,7 +74,8 @@ class KerasPredictor:
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         inputs = getattr(model, "inputs", None)  # a subclass of keras.Model has none
-        self._structure = getattr(model, "_inputs_struct", None) or list(inputs or ())
+        structure = getattr(model, "_inputs_struct", None)  # a tensor, or several in any nesting
+        self._structure = list(inputs or ()) if structure is None else structure
         if not inputs:
             raise UsageError(
                 "declares no inputs", key="model", received=model.name, remedy="predict with its SavedModel"
@@ -83,19 +84,20 @@ class KerasPredictor:
             Spec(each.name, tuple(each.shape[1:]), keras.backend.standardize_dtype(each.dtype))
             for each in keras.tree.flatten(self._structure)
         ]
+        self._step = _predict_step(model)
 
-    def predict(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the model's outputs by name, for arrays in the order of `specs`."""
+    def predict(self, arrays: list[np.ndarray]) -> dict[str, Any]:
+        """Returns the outputs by name, for arrays in the order of `specs`; the device may still compute them."""
         nested = keras.tree.pack_sequence_as(self._structure, arrays)
         single = isinstance(nested, list) and len(nested) == 1
-        outputs = self.model.predict_on_batch(nested[0] if single else nested)
+        outputs = self._step(nested[0] if single else nested)
         if not isinstance(outputs, Mapping):
             listed = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
             names = list(getattr(self.model, "output_names", None) or ())
             if len(set(names)) != len(listed):
                 names = [f"output_{index}" for index in range(len(listed))]
             outputs = dict(zip(names, listed, strict=True))
-        return {str(name): np.asarray(value) for name, value in outputs.items()}
+        return {str(name): value for name, value in outputs.items()}
 
     def activation(self) -> str:
         """Returns the last layer's activation, `softmax` or `sigmoid`; empty if it is unknown."""
@@ -103,6 +105,39 @@ class KerasPredictor:
         kind = getattr(last, "activation", None)
         name = getattr(kind, "__name__", "") or type(last).__name__.lower()
         return name if name in ("softmax", "sigmoid") else ""
+
+
+_ATTRIBUTE = "_everstep_predict_step"
+
+
+def _predict_step(model: keras.Model) -> Callable[[Any], Any]:
+    """Returns a function from inputs to outputs, which runs `model.predict_step` as `predict_on_batch` does.
+
+    It does not wait for the outputs. On JAX, Keras assigns all variables after each batch; this function assigns those
+    that have changed. What it compiles is kept with the model, until that is compiled anew.
+    """
+    model.make_predict_function()
+    function = model.predict_function
+    if keras.backend.backend() != "jax":
+        return lambda inputs: function([(inputs,)])
+    import jax
+
+    kept = vars(model).get(_ATTRIBUTE)
+    if kept is None or kept[0] is not function:
+        compiled = model.jit_compile and not model.run_eagerly
+        step = jax.jit(model.predict_step) if compiled else model.predict_step
+        kept = vars(model)[_ATTRIBUTE] = function, step
+    trainable, others = model.trainable_variables, model.non_trainable_variables
+
+    def predict(inputs: Any) -> Any:
+        state = [variable.value for variable in trainable], [variable.value for variable in others]
+        outputs, values = kept[1](state, (inputs,))
+        for variable, value in zip(others, values, strict=True):
+            if value is not variable.value:
+                variable.assign(value)
+        return outputs
+
+    return predict
 
 
 def load_keras(path: Path) -> keras.Model:

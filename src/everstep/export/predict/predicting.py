@@ -40,8 +40,8 @@ class Predictor(Protocol):
 
     specs: list[Spec]
 
-    def predict(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs by name, for arrays in the order of `specs`."""
+    def predict(self, arrays: list[np.ndarray]) -> dict[str, Any]:
+        """Returns the outputs by name, for arrays in the order of `specs`; the device may still compute them."""
 
     def activation(self) -> str:
         """Returns the last layer's activation, `softmax` or `sigmoid`; empty if it is unknown."""
@@ -107,20 +107,28 @@ def _open_predictor(run_or_model: Any, checkpoint: str | int | None) -> Iterator
 def _predicted_batches(
     predictor: Predictor, source: Source, batch_size: int, data: Any
 ) -> Iterator[tuple[Sequence[Any], dict[str, np.ndarray]]]:
-    """Yields the ids and the outputs of each batch.
+    """Yields the ids and the outputs of each batch; the next one is read while the device computes.
 
     Raises:
       UsageError: The batch size is not positive, or there are no samples.
     """
     if batch_size < 1:
         raise UsageError("must be at least 1", key="--batch-size", received=batch_size)
-    empty = True
+    running: tuple[Sequence[Any], dict[str, Any]] | None = None
     for ids, arrays in source.batches(batch_size):
-        empty = False
-        yield ids, predictor.predict(arrays)
-    if empty:
+        before, running = running, (ids, predictor.predict(arrays))
+        if before is not None:
+            yield before[0], _on_host(before[1])
+    if running is None:
         received = data if isinstance(data, str | os.PathLike) else NOTHING
         raise UsageError("contains no samples", key="--input", received=received)
+    yield running[0], _on_host(running[1])
+
+
+def _on_host(outputs: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Waits for outputs and returns them as NumPy arrays, without a copy where that is possible."""
+    convert = keras.ops.convert_to_numpy if keras.backend.backend() == "torch" else np.asarray
+    return {name: convert(value) for name, value in outputs.items()}
 
 
 def predictor_of(found: Found, checkpoint: str | int | None = None) -> Predictor:
