@@ -5,10 +5,10 @@
     python -m benchmarks.gpt2 --variants "mine:task.loss_chunk_tokens=8192,runtime.xla_preset=cublas"
     python -m benchmarks.gpt2 --small                # two cores: shows that all of it runs, and compares losses
 
-PyTorch runs first, in a process of its own; it is a plain model with `torch.compile`, fused AdamW and bfloat16 autocast,
-written after nanoGPT's architecture. The contenders on JAX run alternately in one process. Ours is `run_experiment` with
-everything on. Then each variant of ours runs alternately with the same baseline, step by step, so that each is compiled
-once. The last line is JSON with all figures.
+PyTorch runs first, in a process of its own; it is a plain model with `torch.compile`, fused AdamW and bfloat16,
+written after nanoGPT's architecture. The contenders on JAX run alternately in one process. Ours is `run_experiment`
+with everything on. Then each variant of ours runs alternately with the same baseline, step by step, so that each is
+compiled once. The last line is JSON with all figures.
 
 The bars: ours is at least 1.05 times as fast as `fit` and as PyTorch. The goal: half of the peak.
 """

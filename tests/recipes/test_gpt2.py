@@ -7,7 +7,7 @@ from keras import ops
 
 import everstep as es
 from everstep.errors import UsageError
-from everstep.recipes.gpt2 import GPT2ModelConfig
+from everstep.recipes.gpt2_config import GPT2ModelConfig
 from everstep.recipes.gpt2_task import generate_tokens, gpt2, read_tokens
 
 pytestmark = pytest.mark.backend

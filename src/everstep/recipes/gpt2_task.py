@@ -3,8 +3,8 @@
 The model is made of Keras layers only, so its `.keras` file loads wherever Keras is installed. What makes it fast:
 
 - Each block is a model of its own, so that `runtime.remat` can recompute whole blocks.
-- Attention is `keras.ops.dot_product_attention` with `is_causal` and without dropout or mask: in half precision on a GPU
-  that is flash attention, by cuDNN on JAX.
+- Attention is `keras.ops.dot_product_attention` with `is_causal`, without dropout and without mask: in half precision
+  on a GPU that is flash attention, by cuDNN on JAX.
 - The last layer computes in the type of the others. A `ReversibleEmbedding` without `reverse_dtype` multiplies in
   float32.
 - Training computes no metric: an accuracy would read all logits again. The perplexity is e to the power of the loss.
@@ -18,7 +18,7 @@ import numpy as np
 from keras import layers, ops
 
 from everstep.errors import UsageError
-from everstep.recipes.gpt2 import GPT2ModelConfig
+from everstep.recipes.gpt2_config import GPT2ModelConfig
 from everstep.task.classification import LanguageModelTask
 
 FOLLOWS_RULE = 0.75
