@@ -82,7 +82,9 @@ def _trainer(steps: int, warmup: int, rate: float, interval: int) -> TrainerConf
 def gpt2_124m() -> ExperimentConfig:
     """GPT-2 with 124 M parameters in bfloat16, batches of 32 × 1024 tokens; for one large GPU."""
     trainer = _trainer(steps=20_000, warmup=700, rate=6e-4, interval=1000)
-    return ExperimentConfig(task=GPT2Config(), trainer=trainer, runtime={"mixed_precision_dtype": "bfloat16"})
+    params = ExperimentConfig(task=GPT2Config(), trainer=trainer)
+    params.override({"runtime": {"mixed_precision_dtype": "bfloat16"}})
+    return params
 
 
 @register_experiment("text/gpt2_tiny")
