@@ -121,7 +121,9 @@ class Hand:
         return seconds / (calls * self._length)
 
 
-def ours(shape: Any, rounds: int, others: Callable[[], None]) -> tuple[list[float], dict[str, float]]:
+def ours(
+    shape: Any, rounds: int, settings: dict[str, Any], others: Callable[[], None]
+) -> tuple[list[float], dict[str, float]]:
     """Runs the experiment with everything on; between two rounds of its windows the others run.
 
     Returns:
@@ -153,7 +155,7 @@ def ours(shape: Any, rounds: int, others: Callable[[], None]) -> tuple[list[floa
                 Timed.began = time.perf_counter()
             return logs
 
-    params = params_of(shape, {})
+    params = params_of(shape, settings)
     steps = (warm + per_round * rounds) * window
     params.override({"trainer": {"train_steps": steps, "steps_per_loop": window}})
     task = everstep.get_task(params.task)

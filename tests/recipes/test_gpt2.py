@@ -7,7 +7,7 @@ from keras import ops
 
 import everstep as es
 from everstep.errors import UsageError
-from everstep.recipes.gpt2 import GPT2ModelConfig
+from everstep.recipes.gpt2_config import GPT2ModelConfig
 from everstep.recipes.gpt2_task import generate_tokens, gpt2, read_tokens
 
 pytestmark = pytest.mark.backend
@@ -47,7 +47,10 @@ def test_logits_are_in_the_type_of_the_model():
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        assert gpt2(GPT2ModelConfig(**SMALL)).output.dtype == "bfloat16"
+        model = gpt2(GPT2ModelConfig(**SMALL))
+        assert {model.output.dtype, *(layer.output.dtype for layer in model.get_layer("block_0").layers)} == {
+            "bfloat16"
+        }
     finally:
         keras.config.set_dtype_policy(before)
 

@@ -7,7 +7,8 @@ from keras import layers, ops
 
 import everstep as es
 from everstep.errors import UsageError
-from everstep.recipes.gpt2 import GPT2Config, GPT2ModelConfig
+from everstep.recipes.gpt2 import GPT2Config
+from everstep.recipes.gpt2_config import GPT2ModelConfig
 from everstep.recipes.gpt2_task import GPT2Task, gpt2
 from everstep.task.chunked_loss import chunked_cross_entropy, split_model
 from everstep.task.classification import IGNORED, LanguageModelTask
@@ -62,7 +63,7 @@ def test_in_half_precision_it_differs_by_rounding_only():
     exact, expected = value_and_grad(lambda: plain(features.value, kernel.value), [features, kernel])
     assert float(loss) == pytest.approx(float(exact), rel=1e-2)
     for one, other in zip(grads, expected, strict=True):
-        assert str(one.dtype).endswith("float32")
+        assert keras.backend.standardize_dtype(one.dtype) == "float32"
         np.testing.assert_allclose(ops.convert_to_numpy(one), ops.convert_to_numpy(other), atol=2e-2)
 
 
@@ -87,7 +88,7 @@ def step(chunk, labels, sample_weight=None):
     return [ops.convert_to_numpy(value) for value in (*evaluated, loss, *model.trainable_variables)]
 
 
-@pytest.mark.parametrize("sample_weight", [None, np.float32([0.5, 0.0, 2.0, 1.0])])
+@pytest.mark.parametrize("sample_weight", [pytest.param(None, marks=pytest.mark.full), [0.5, 0.0, 2.0, 1.0]])
 def test_a_task_trains_and_evaluates_as_without_chunks(sample_weight):
     labels = np.where(RANDOM.random(TOKENS.shape) < 0.2, IGNORED, np.roll(TOKENS, -1, 1)).astype("int32")
     for one, other in zip(step(5, labels, sample_weight), step(None, labels, sample_weight), strict=True):

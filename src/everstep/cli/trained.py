@@ -35,7 +35,13 @@ def rebuilt(directory: Path, imports: Sequence[str] | None) -> Any:
     Raises:
       UsageError: No experiment can build it.
     """
-    return get_task(experiment_of(directory, imports).params.task).build_model()
+    from everstep.engine.model_settings import use_float8
+
+    params = experiment_of(directory, imports).params
+    model = get_task(params.task).build_model()
+    if params.runtime.float8:
+        use_float8(model)  # the scales are among the weights
+    return model
 
 
 def experiment_of(directory: Path, imports: Sequence[str] | None) -> Resolved:

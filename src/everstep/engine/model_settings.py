@@ -44,7 +44,7 @@ def use_float8(model: keras.Model) -> list[str]:
     key, remedy = "runtime.float8", "remove the key"
     if keras.backend.backend() != "jax":
         reason = f"only XLA turns such products into float8 kernels; on {keras.backend.backend()} they would be slower"
-        raise UsageError(reason, key=key, received=True, remedy="use runtime.backend=jax")
+        raise UsageError(reason, key=key, received=True, remedy="train on JAX")
     if not model.built:
         raise UsageError("the model must be built", key=key, received=True, remedy="call it once in build_model")
     if not _in_float8(model):

@@ -56,7 +56,7 @@ def compiler_options(preset: str = "none", deterministic: bool = True) -> dict[s
     is_jax = keras.backend.backend() == "jax"
     if preset != "none" and not is_jax:
         reason = f"options of XLA are set on JAX only, not on {keras.backend.backend()}"
-        raise UsageError(reason, key="runtime.xla_preset", received=preset, remedy="use runtime.backend=jax")
+        raise UsageError(reason, key="runtime.xla_preset", received=preset, remedy="train on JAX")
     options = {**PRESETS[preset], **({} if deterministic else _NOT_DETERMINISTIC)}
     if not options or not is_jax:
         return {}

@@ -3,8 +3,8 @@
 The model is made of Keras layers only, so its `.keras` file loads wherever Keras is installed. What makes it fast:
 
 - Each block is a model of its own, so that `runtime.remat` can recompute whole blocks.
-- Attention is `keras.ops.dot_product_attention` with `is_causal` and without dropout or mask: in half precision on a
-  GPU that is flash attention, by cuDNN on JAX.
+- Attention is `keras.ops.dot_product_attention` with `is_causal`, without dropout and without mask: in half precision
+  on a GPU that is flash attention, by cuDNN on JAX.
 - The last layer computes in the type of the others. A `ReversibleEmbedding` without `reverse_dtype` multiplies in
   float32.
 - Training computes no metric: an accuracy would read all logits again. The perplexity is e to the power of the loss.
@@ -18,7 +18,7 @@ import numpy as np
 from keras import layers, ops
 
 from everstep.errors import UsageError
-from everstep.recipes.gpt2 import GPT2ModelConfig
+from everstep.recipes.gpt2_config import GPT2ModelConfig
 from everstep.task.classification import LanguageModelTask
 
 FOLLOWS_RULE = 0.75
@@ -48,12 +48,17 @@ def gpt2(config: GPT2ModelConfig) -> keras.Model:
 
 def _block(config: GPT2ModelConfig, name: str) -> keras.Model:
     """Returns one block as a model: attention and feed-forward, both added to their input."""
-    x = inputs = keras.Input((config.context, config.width))
+    x = inputs = _features(config.width, config)
     x = x + _dropped(_attention(_normed(x, config, "attention_norm"), config), config)
     hidden = _dense(4 * config.width, config, "feed_forward")(_normed(x, config, "feed_forward_norm"))
-    hidden = keras.activations.gelu(hidden, approximate=True)
+    hidden = _gelu(4 * config.width, config)(hidden)
     x = x + _dropped(_dense(config.width, config, "feed_forward_output", residual=True)(hidden), config)
     return keras.Model(inputs, x, name=name)
+
+
+def _features(width: int, config: GPT2ModelConfig) -> Any:
+    """Returns the input of a block, in the type that layers compute in; by default it would be cast to float32."""
+    return keras.Input((config.context, width), dtype=keras.config.dtype_policy().compute_dtype)
 
 
 def _attention(x: Any, config: GPT2ModelConfig) -> Any:
@@ -67,6 +72,12 @@ def _attention(x: Any, config: GPT2ModelConfig) -> Any:
     mixed = ops.dot_product_attention(query, key, value, is_causal=True)
     joined = layers.Reshape((config.context, config.width))(mixed)
     return _dense(config.width, config, "attention_output", residual=True)(joined)
+
+
+def _gelu(width: int, config: GPT2ModelConfig) -> keras.Model:
+    """Returns the activation as a model, so that `runtime.remat=gelu` can recompute what is inside it."""
+    inputs = _features(width, config)
+    return keras.Model(inputs, keras.activations.gelu(inputs, approximate=True), name="gelu")
 
 
 def _dense(units: int, config: GPT2ModelConfig, name: str, residual: bool = False) -> keras.Layer:

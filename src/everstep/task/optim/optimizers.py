@@ -254,7 +254,7 @@ class Lars(_Layerwise):
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
-# -- Muon: orthogonal updates for matrices -----------------------------------------------------------------------------
+# -- Muon: orthogonal updates for matrices ----------------------------------------------------------------------------
 
 
 @keras.saving.register_keras_serializable(package="everstep")
