@@ -47,6 +47,7 @@ class MapDatasetStream(Stream):
         drop_remainder: bool = False,
     ):
         self._dataset, self._size = _as_arrays(dataset), _length(dataset)
+        self._has_columns = self._dataset is not dataset  # a Hugging Face dataset in NumPy's format
         check_batch_size(batch_size, self._size, drop_remainder)
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
         full, rest = divmod(self._size, batch_size)
@@ -60,8 +61,24 @@ class MapDatasetStream(Stream):
         for number in range(batch, self._length):
             indices = rows[number * self._batch_size : (number + 1) * self._batch_size].tolist()
             with randomness.for_batch(self._seed, epoch, number):
-                samples = self._samples(indices)
-            yield stacked(samples, indices)
+                columns = self._columns(indices)
+                samples = self._samples(indices) if columns is None else []
+            yield stacked(samples, indices) if columns is None else columns
+
+    def _columns(self, indices: list[int]) -> Batch | None:
+        """Returns a batch that the dataset has as columns, as Hugging Face does: nothing is cut and stacked again.
+
+        None if samples must be read one by one: of other datasets, and where their shapes differ, which `stacked`
+        reports.
+        """
+        if not self._has_columns:
+            return None
+        batch = self._dataset[indices]
+        arrays = isinstance(batch, Mapping) and all(
+            isinstance(column, np.ndarray) and column.dtype != object and len(column) == len(indices)
+            for column in batch.values()
+        )
+        return dict(batch) if arrays and batch else None
 
     def _samples(self, indices: list[int]) -> list[Any]:
         at_once = getattr(self._dataset, "__getitems__", None)
