@@ -103,23 +103,24 @@ def stacked(samples: Sequence[Any], indices: Sequence[int]) -> Batch:
         if sample is None:
             raise UsageError(f"sample {index} is None", remedy="return the sample from __getitem__")
     trees = [_with_arrays(sample) for sample in samples]
-    for tree, index in zip(trees, indices, strict=True):
-        _check_alike(tree, trees[0], index, indices[0])
+    forms = [dict(nest.walk(tree)) for tree in trees]
+    for form, index in zip(forms, indices, strict=True):
+        _check_alike(form, forms[0], index, indices[0])
     return nest.stack(trees)
 
 
-def _check_alike(tree: Any, first: Any, index: int, first_index: int) -> None:
-    forms = [dict(nest.walk(one)) for one in (tree, first)]
-    if list(forms[0]) != list(forms[1]):
+def _check_alike(form: dict[str, Any], first: dict[str, Any], index: int, first_index: int) -> None:
+    """Compares two samples, each as its leaves by path."""
+    if list(form) != list(first):
         raise UsageError(
-            f"sample {index} has the parts {_listed(forms[0])}, but sample {first_index} has {_listed(forms[1])}",
+            f"sample {index} has the parts {_listed(form)}, but sample {first_index} has {_listed(first)}",
             remedy="samples of one batch must have the same nesting",
         )
-    for path, leaf in forms[0].items():
-        if leaf.shape != forms[1][path].shape:
+    for path, leaf in form.items():
+        if leaf.shape != first[path].shape:
             raise UsageError(
                 f"sample {index} has the shape {leaf.shape}{path and f' at {path}'}, but sample {first_index} has "
-                f"{forms[1][path].shape}",
+                f"{first[path].shape}",
                 remedy="pad or crop samples to one shape",
             )
         if leaf.dtype == object:
