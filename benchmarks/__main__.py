@@ -39,9 +39,11 @@ def main() -> int:
     below: list[str] = []
     for name in dict.fromkeys(wanted):
         print(f"== {name}", flush=True)
-        results = new_results(name, suites.run(name, options), options.rounds, options.device)
-        for case in results.cases:
+        cases = []
+        for case in suites.run(name, options):
             show(case)
+            cases.append(case)
+        results = new_results(name, cases, options.rounds, options.device)
         if arguments.json:
             results.write(arguments.json / f"{name}.json" if arguments.json.suffix != ".json" else arguments.json)
         if arguments.plot:

@@ -11,6 +11,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,6 @@ class Results:
     machine: dict[str, Any] = dataclasses.field(default_factory=dict)
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     date: str = ""
-    skipped: list[str] = dataclasses.field(default_factory=list)
 
     def write(self, path: Path) -> None:
         """Writes the results as JSON."""
@@ -149,6 +149,7 @@ def show(case: Case) -> None:
         print(f"  {OURS} is {case.ratio(name):.2f} times as good" if name != OURS and OURS in case.values else "")
     for name, value in case.notes.items():
         print(f"  {name}: {value}")
+    sys.stdout.flush()
 
 
 def _number(value: float) -> str:

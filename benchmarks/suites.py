@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.contenders import ROOT
@@ -38,11 +39,12 @@ def names() -> list[str]:
     return [*SUITES, *(name for name in PROGRAMS if importlib.util.find_spec(f"benchmarks.{name}") is not None)]
 
 
-def run(name: str, options: Options) -> list[Case]:
-    """Runs a suite; returns its cases."""
+def run(name: str, options: Options) -> Iterator[Case]:
+    """Runs a suite; yields each case when it is measured."""
     if name in SUITES:
-        return list(importlib.import_module(f"benchmarks.{name}").run(options))
-    return run_program(name, options)
+        yield from importlib.import_module(f"benchmarks.{name}").run(options)
+    else:
+        yield from run_program(name, options)
 
 
 def run_program(name: str, options: Options) -> list[Case]:
