@@ -16,7 +16,7 @@ help:
 	@echo "make test-full  the same with the heavy versions of the tests, and Keras's own tests through fit"
 	@echo "make lint       ruff and mypy alone"
 	@echo "make format     put the code in order"
-	@echo "make bench      measure the loop"
+	@echo "make bench      measure the loop and its data beside their peers; fails below a bar"
 	@echo "make docs       build the documentation as a site in site/"
 	@echo "make release    build wheel and sdist in dist/, and run the demo from the wheel; uploads nothing"
 	@echo "make clean      remove caches, builds and .venv; runs stay"
@@ -74,7 +74,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks loop
+	$(BIN)/python -m benchmarks bars --backends jax tensorflow
 
 docs: $(VENV)/.dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

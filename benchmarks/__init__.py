@@ -1,1 +1,1 @@
-"""Measurements, each a script that prints its figures: `python -m benchmarks loop`."""
+"""Measurements by name, beside their peers: `python -m benchmarks mlp`. `suites.py` lists them."""

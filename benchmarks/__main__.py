@@ -1,19 +1,55 @@
-"""Runs a benchmark by name: `python -m benchmarks loop [--rounds 5]`."""
+"""Runs suites by name: `python -m benchmarks mlp [--device] [--rounds 5] [--json results/mlp.json]`.
+
+Peers and ours take turns. Each case prints the median and the interquartile range of the rounds, and our ratio to each
+peer. The exit code is 1 if a ratio is below its bar (`bars.py`). `bars` stands for all suites that have some.
+"""
 
 import argparse
+from pathlib import Path
 
-from benchmarks import loop
-
-BENCHMARKS = {"loop": loop.main}
+from benchmarks import bars, environments, plot, suites
+from benchmarks.options import BACKENDS, Options
+from benchmarks.results import new_results, show
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("name", choices=sorted(BENCHMARKS))
+    """Parses the command line and runs the suites."""
+    listed = "\n".join(f"  {name:14}{(suites.SUITES | suites.PROGRAMS)[name]}" for name in suites.names())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog=f"suites:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("suites", nargs="+", metavar="SUITE", choices=[*suites.names(), "bars"])
+    parser.add_argument("--device", action="store_true", help="use the accelerator; otherwise only the CPU")
     parser.add_argument("--rounds", type=int, default=5, help="how often each contender runs (default 5)")
-    parser.add_argument("--backends", nargs="+", default=["jax", "tensorflow"], help="also: torch")
+    parser.add_argument("--steps", type=int, help="steps of a round that count; by default the suite's own number")
+    parser.add_argument("--backends", nargs="+", default=BACKENDS, choices=BACKENDS)
+    parser.add_argument("--large", action="store_true", help="run the largest sizes as well")
+    parser.add_argument("--json", type=Path, help="where to write the results; a folder for several suites")
+    parser.add_argument("--plot", type=Path, help="where to draw them, .svg or .png; a folder for several suites")
+    parser.add_argument("--create-environments", action="store_true", help="install the peers Orbit and Lightning")
     arguments = parser.parse_args()
-    return BENCHMARKS[arguments.name](arguments.rounds, arguments.backends)
+    if arguments.create_environments:
+        for peer in environments.PEERS:
+            print(f"{peer}: {environments.create(peer)}")
+    options = Options(arguments.rounds, arguments.steps, tuple(arguments.backends), arguments.device, arguments.large)
+    wanted = [one for name in arguments.suites for one in (bars.suites_with_bars() if name == "bars" else [name])]
+    below: list[str] = []
+    for name in dict.fromkeys(wanted):
+        print(f"== {name}", flush=True)
+        cases = []
+        for case in suites.run(name, options):
+            show(case)
+            cases.append(case)
+        results = new_results(name, cases, options.rounds, options.device)
+        if arguments.json:
+            results.write(arguments.json / f"{name}.json" if arguments.json.suffix != ".json" else arguments.json)
+        if arguments.plot:
+            plot.draw(results, arguments.plot / f"{name}.svg" if not arguments.plot.suffix else arguments.plot)
+        below += bars.failures(results)
+    return 1 if below else 0
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""How fast samples are evaluated, and in how much memory: `python -m benchmarks.evaluation [--rows 1000000]`.
+"""How fast samples are evaluated, and in how much memory: `python -m benchmarks evaluation`; `--large`: a million rows.
 
 Three ways to write metrics: over a batch, for one data point in NumPy, and for one data point with a Keras loss that
 every call creates anew, as users do. Each run prints rows per second, from start to end, by the clock and by processor
 time (the rate of an idle machine), and how much memory grew after the first batch.
 """
 
-import argparse
 import os
 import tempfile
 import time
@@ -14,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.options import Options
+from benchmarks.results import OURS, Case
 from everstep.evaluation import Accuracy, CrossEntropy, Evaluator, SampleBatch, TopK
 
 BATCH = 256
@@ -77,24 +78,23 @@ def measure(metrics: Any, rows: int) -> Figures:
     return Figures(rows / seconds, rows / cpu_seconds, _peak_mb() - after_first[0])
 
 
-def main() -> int:
-    """Prints a line per way; the run with the most memory comes first, because the peak is that of the process."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.evaluation", description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the vectorised run (default 1,000,000)")
-    rows = parser.parse_args().rows
-    _show("vectorised, 3 metrics", rows, measure([CrossEntropy(), Accuracy(), TopK(3)], rows))
-    _show("per point, 3 NumPy functions", rows // 10, measure(points(), rows // 10))
+def run(options: Options) -> Iterator[Case]:
+    """Yields a case per way; the run with the most memory comes first, because the peak is that of the process."""
+    rows = 1_000_000 if options.large else min(100_000, (options.steps or 100_000) * BATCH)
+    yield _case("vectorized, 3 metrics", [CrossEntropy(), Accuracy(), TopK(3)], rows)
+    yield _case("per point, 3 NumPy functions", points(), rows // 10)
     measure(keras_loss(), BATCH)  # the backend starts
-    _show("per point, a Keras loss", rows // 500, measure(keras_loss(), rows // 500))
-    return 0
+    yield _case("per point, a Keras loss", keras_loss(), rows // 500)
 
 
-def _show(name: str, rows: int, found: Figures) -> None:
-    print(
-        f"{name:30}{rows:>10,} rows {found.rows_per_second:>9,.0f} rows/s "
-        f"{found.rows_per_cpu_second:>9,.0f} rows/CPU s {found.growth_mb:>6.0f} MB over the first batch",
-        flush=True,
-    )
+def _case(name: str, metrics: Any, rows: int) -> Case:
+    found = measure(metrics, rows)
+    notes = {
+        "rows": rows,
+        "rows per second of processor time": round(found.rows_per_cpu_second),
+        "MB over the first batch": round(found.growth_mb),
+    }
+    return Case(name, "rows/s", {OURS: [found.rows_per_second]}, notes=notes)
 
 
 def _resident_mb() -> float:
@@ -106,7 +106,3 @@ def _peak_mb() -> float:
     """Returns the peak memory of this process; `getrusage` would include its parent's at the start."""
     with open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 2**10
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -6,7 +6,6 @@ finish (cost, export). Each step is a section of `run_experiment`; what a sectio
 
 import contextlib
 import functools
-import io
 import logging
 import shlex
 import sys
@@ -58,7 +57,7 @@ from everstep.task.initial.matching import Report
 from everstep.task.optim.ema import find_average
 from everstep.task.task import Task, unpack
 from everstep.tracking import system_metrics
-from everstep.tracking.console import ConsoleTracker
+from everstep.tracking.console import ConsoleTracker, NoOutput
 from everstep.tracking.live_display import wrapped
 from everstep.tracking.system_metrics import watched
 from everstep.types import Logs
@@ -168,7 +167,7 @@ def run_experiment(
         facts = LiveFacts(run, trainer)
         console = ConsoleTracker(
             config.train_steps or 0,
-            None if verbose == 1 else io.StringIO(),
+            None if verbose == 1 else NoOutput(),
             history=run.directory / "history.csv",
             facts=facts,
         )

@@ -285,6 +285,7 @@ class Memory:
         self._references: dict[str, str | None] = {}
         self._given: set[str] = set()
         self._search: tuple[re.Pattern[str], dict[str, str]] | None = None
+        self.version = 0  # counts what was added
 
     def add(self, value: str, reference: str | None = None, given: bool = False) -> None:
         """Remembers a secret.
@@ -302,6 +303,7 @@ class Memory:
             if value not in self._references or (reference and reference != known):
                 self._references[value] = reference or known
                 self._search = None
+                self.version += 1
 
     def stand_in(self, value: str) -> str | None:
         """Returns what to show for a value that was declared a secret; None for any other."""
@@ -458,6 +460,21 @@ def tree(tree: Any) -> Any:
 def text(text: str) -> str:
     """Returns a message to print or store: known secrets and all that looks or is spelled like one are replaced."""
     return substitute_spelled(substitute(_memory.replace(text), _mark), _mark)
+
+
+_names: dict[tuple[int, str], str] = {}
+_MOST_NAMES = 10_000
+
+
+def name(name: str) -> str:
+    """Returns what `text` does, for a name that comes again with every log: it is searched once per known secret."""
+    key = _memory.version, name
+    found = _names.get(key)
+    if found is None:
+        if len(_names) >= _MOST_NAMES:
+            _names.clear()
+        found = _names[key] = text(name)
+    return found
 
 
 def holds_redacted(tree: Any) -> bool:

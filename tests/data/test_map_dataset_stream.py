@@ -132,8 +132,8 @@ def test_huggingface_returns_arrays_in_one_call(monkeypatch):
     dataset = huggingface(text=[[1, 2, 3], [4, 5, 6], [7, 8, 9]], label=[0, 1, 2])
     calls = []
     kind = type(dataset)
-    original = kind.__getitems__
-    monkeypatch.setattr(kind, "__getitems__", lambda self, keys: calls.append(keys) or original(self, keys))
+    original = kind.__getitem__
+    monkeypatch.setattr(kind, "__getitem__", lambda self, keys: calls.append(keys) or original(self, keys))
     batch = next(MapDatasetStream(dataset, 2))
     assert calls == [[0, 1]]
     assert batch["text"].tolist() == [[1, 2, 3], [4, 5, 6]]
@@ -241,3 +241,16 @@ def test_training_data_is_shuffled_by_default():
         return next(stream)["id"].tolist()
 
     assert first(shuffle=False) == [0, 1, 2, 3] != first()
+
+
+def test_columns_of_a_hugging_face_dataset_are_the_stacked_samples():
+    """A batch is read as columns, not cut into samples and stacked again: the same bits."""
+    datasets = pytest.importorskip("datasets")
+    columns = {"x": np.arange(24.0).reshape(8, 3), "label": list(range(8)), "flag": [True, False] * 4}
+    table = datasets.Dataset.from_dict(columns)
+    stream, by_samples = (MapDatasetStream(table, 4, shuffle=True, seed=1) for _ in range(2))
+    by_samples._has_columns = False
+    for one, other in zip(stream, by_samples, strict=True):
+        assert list(one) == list(other)
+        assert all(one[name].dtype == other[name].dtype for name in one)
+        assert all(np.array_equal(one[name], other[name]) for name in one)

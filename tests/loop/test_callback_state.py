@@ -317,6 +317,30 @@ def test_values_come_back_exactly():
     assert math.isnan(decode(encode(math.nan, "v", {}), {}))
 
 
+def test_long_lists_of_numbers_are_arrays_and_come_back_exactly():
+    """Thousands of epochs cost a save no formatting of numbers; checkpoints written before have them as JSON."""
+    floats = [*np.random.default_rng(0).normal(size=1500).tolist(), math.nan, -0.0, math.inf]
+    value = {"loss": floats, "epoch": list(range(1500)), "huge": [2**70] * 1500, "mixed": [1, 2.0] * 1500}
+    encoded = encode(value, "mine", arrays := {})
+    assert sorted(arrays) == ["mine/epoch/#numbers", "mine/loss/#numbers"]
+    back = decode(json.loads(json.dumps(encoded)), arrays)
+    assert repr(back) == repr(value)
+
+
+def test_a_long_list_is_reset_to_what_it_was_at_construction():
+    class Callback:
+        def __init__(self):
+            self.seen = [0] * 2000
+
+    callback = Callback()
+    state = CallbackState([callback])
+    saved = state.state()
+    callback.seen[3] = 7
+    state.state()
+    state.restore(*saved)
+    assert callback.seen == [0] * 2000
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "uint64", "bool", "bfloat16"])
 def test_arrays_come_back_exactly(dtype):
     value = [np.arange(6).reshape(2, 3).astype(dtype)[:, ::2], np.zeros((0, 2), dtype), np.ones((), dtype)]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from everstep.tracking.console import ConsoleTracker, Facts
+from everstep.tracking.console import ConsoleTracker, Facts, NoOutput
 
 
 class Terminal(io.StringIO):
@@ -221,3 +221,16 @@ def closed_file():
     stream = io.StringIO()
     stream.close()
     return stream
+
+
+def test_a_run_that_prints_nothing_keeps_nothing():
+    """A StringIO in place of it held every line of a run until its end."""
+    out = NoOutput()
+    tracker = ConsoleTracker(1000, out)
+    tracker.start(0)
+    tracker.log(1, {"loss": 0.5}, "train")
+    tracker.flush()
+    tracker.close()
+    print("dropped", file=out)
+    assert not vars(out)
+    assert not out.isatty()

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from everstep.errors import UsageError
-from everstep.tracking.history import HistoryTracker
+from everstep.tracking.history import HistoryReader, HistoryTracker
 
 from .disks import files_of_at_most
 
@@ -166,3 +166,19 @@ def test_a_file_that_cannot_be_read_is_named(path):
     path.mkdir()
     with pytest.raises(UsageError, match=r"history\.csv', cannot be read: Is a directory"):
         started(path)
+
+
+def test_a_reader_returns_only_what_is_new(tmp_path):
+    tracker, reader = HistoryTracker(tmp_path / "history.csv"), HistoryReader(tmp_path / "history.csv")
+    tracker.start(0)
+    tracker.log(1, {"loss": 0.5}, "train")
+    tracker.flush()
+    assert reader.read() == (True, [(1, {"loss": "0.5"})])
+    assert reader.read() == (False, [])
+    tracker.log(2, {"loss": 0.25}, "train")
+    tracker.flush()
+    with open(tmp_path / "history.csv", "a", encoding="utf-8") as file:
+        file.write("3,0.1")  # not whole yet
+    assert reader.read() == (False, [(2, {"loss": "0.25"})])
+    HistoryTracker(tmp_path / "history.csv").start(1)  # a resume cuts the file
+    assert reader.read() == (True, [(1, {"loss": "0.5"})])

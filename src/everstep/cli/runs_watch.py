@@ -18,6 +18,7 @@ from everstep.run.goodput import goodput, seconds
 from everstep.run.layouts import loop_directories
 from everstep.run.lock import last_beat
 from everstep.run.record import read
+from everstep.tracking.history import HistoryReader
 from everstep.tracking.live_display import (
     Line,
     LiveMetrics,
@@ -73,7 +74,8 @@ class WatchedRun:
 
     def __init__(self) -> None:
         self._rate, self._metrics = LiveRate(), LiveMetrics()
-        self._seen: tuple[int, int] | None = None
+        self._reader: HistoryReader | None = None
+        self._source: tuple[Path, frozenset[str]] = Path(), frozenset()  # what the reader reads, and how
         self._pace: float | None = None
 
     def update(self, run: Overview) -> None:
@@ -141,24 +143,24 @@ class WatchedRun:
         return next(inside, self.run.directory)
 
     def _read_metrics(self) -> None:
-        """Reads the history anew if it has changed; where there is none, the last logs that the record has."""
+        """Reads what is new in the history; where there is none, the last logs that the record has."""
         history, record = self._files / "history.csv", self.run.record
         logs = record["metrics"] if record else {}
+        own = frozenset(set(logs.get("validation") or ()) - set(logs.get("train") or ()))
+        if self._reader is None or (history, own) != self._source:
+            self._reader, self._source = HistoryReader(history), (history, own)
         try:
-            found = history.stat()
-            mark: tuple[int, int] | None = (found.st_mtime_ns, found.st_size)
+            anew, rows = self._reader.read()
         except OSError:
-            mark = None
-        if mark is not None and mark == self._seen:
-            return
-        metrics = LiveMetrics()
-        if mark is None:
+            self._reader, metrics = None, LiveMetrics()
             for kind in _KINDS:
                 metrics.add(self.run.step, logs.get(kind) or {}, kind)
         else:
-            own = set(logs.get("validation") or ()) - set(logs.get("train") or ())
-            metrics.read(history, frozenset(own))
-        self._seen, self._metrics = mark, metrics  # whole: another thread draws it
+            if not anew and not rows:
+                return
+            metrics = LiveMetrics() if anew else self._metrics.copy()
+            metrics.add_rows(rows, own)
+        self._metrics = metrics  # whole: another thread draws it
 
 
 def _overall(run: Overview) -> float | None:

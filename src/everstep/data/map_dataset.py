@@ -47,6 +47,7 @@ class MapDatasetStream(Stream):
         drop_remainder: bool = False,
     ):
         self._dataset, self._size = _as_arrays(dataset), _length(dataset)
+        self._has_columns = self._dataset is not dataset  # a Hugging Face dataset in NumPy's format
         check_batch_size(batch_size, self._size, drop_remainder)
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
         full, rest = divmod(self._size, batch_size)
@@ -60,8 +61,24 @@ class MapDatasetStream(Stream):
         for number in range(batch, self._length):
             indices = rows[number * self._batch_size : (number + 1) * self._batch_size].tolist()
             with randomness.for_batch(self._seed, epoch, number):
-                samples = self._samples(indices)
-            yield stacked(samples, indices)
+                columns = self._columns(indices)
+                samples = self._samples(indices) if columns is None else []
+            yield stacked(samples, indices) if columns is None else columns
+
+    def _columns(self, indices: list[int]) -> Batch | None:
+        """Returns a batch that the dataset has as columns, as Hugging Face does: nothing is cut and stacked again.
+
+        None if samples must be read one by one: of other datasets, and where their shapes differ, which `stacked`
+        reports.
+        """
+        if not self._has_columns:
+            return None
+        batch = self._dataset[indices]
+        arrays = isinstance(batch, Mapping) and all(
+            isinstance(column, np.ndarray) and column.dtype != object and len(column) == len(indices)
+            for column in batch.values()
+        )
+        return dict(batch) if arrays and batch else None
 
     def _samples(self, indices: list[int]) -> list[Any]:
         at_once = getattr(self._dataset, "__getitems__", None)
@@ -86,23 +103,24 @@ def stacked(samples: Sequence[Any], indices: Sequence[int]) -> Batch:
         if sample is None:
             raise UsageError(f"sample {index} is None", remedy="return the sample from __getitem__")
     trees = [_with_arrays(sample) for sample in samples]
-    for tree, index in zip(trees, indices, strict=True):
-        _check_alike(tree, trees[0], index, indices[0])
+    forms = [dict(nest.walk(tree)) for tree in trees]
+    for form, index in zip(forms, indices, strict=True):
+        _check_alike(form, forms[0], index, indices[0])
     return nest.stack(trees)
 
 
-def _check_alike(tree: Any, first: Any, index: int, first_index: int) -> None:
-    forms = [dict(nest.walk(one)) for one in (tree, first)]
-    if list(forms[0]) != list(forms[1]):
+def _check_alike(form: dict[str, Any], first: dict[str, Any], index: int, first_index: int) -> None:
+    """Compares two samples, each as its leaves by path."""
+    if list(form) != list(first):
         raise UsageError(
-            f"sample {index} has the parts {_listed(forms[0])}, but sample {first_index} has {_listed(forms[1])}",
+            f"sample {index} has the parts {_listed(form)}, but sample {first_index} has {_listed(first)}",
             remedy="samples of one batch must have the same nesting",
         )
-    for path, leaf in forms[0].items():
-        if leaf.shape != forms[1][path].shape:
+    for path, leaf in form.items():
+        if leaf.shape != first[path].shape:
             raise UsageError(
                 f"sample {index} has the shape {leaf.shape}{path and f' at {path}'}, but sample {first_index} has "
-                f"{forms[1][path].shape}",
+                f"{first[path].shape}",
                 remedy="pad or crop samples to one shape",
             )
         if leaf.dtype == object:

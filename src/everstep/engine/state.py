@@ -207,6 +207,8 @@ class _Role:
         self.names = names  # id of a variable -> its key
         self.numbers: dict[tuple[str, str], dict[str, str]] = {}
         self._automatic: dict[int, set[str]] = {}  # id of an owner -> automatic names of its parts
+        self.held: dict[int, set[int]] = {}  # the ids of the variables of each optimizer, by its id
+        self.targets: dict[int, dict[str, keras.Variable]] = {}  # of each optimizer, by its id
 
     def add(self, owner: Any, below: str = "") -> None:
         """Adds an owner's variables; lists and dicts are walked in order."""
@@ -260,14 +262,32 @@ class _Role:
     def _slot_path(self, optimizer: keras.Optimizer, variable: keras.Variable) -> str:
         """Names a slot after its variable; Keras's name, `adam/sequential_1_dense_3_kernel_momentum`, is not stable."""
         inner = getattr(optimizer, "inner_optimizer", None)
-        if inner is not None and any(variable is v for v in inner.variables):
+        if inner is not None and id(variable) in self._held_by(inner):
             return f"inner/{self._slot_path(inner, variable)}"
-        for target in sorted(_targets(optimizer), key=lambda t: -len(t.path)):
-            prefix = target.path.replace("/", "_") + "_"
-            if variable.name.startswith(prefix):
+        targets = self._targets(optimizer)
+        # The longest path that the slot's name begins with.
+        for end in range(len(variable.name) - 1, 0, -1):
+            target = targets.get(variable.name[:end]) if variable.name[end] == "_" else None
+            if target is not None:
                 served = self.names.get(id(target), target.path)
-                return f"{served}/{variable.name.removeprefix(prefix)}"
+                return f"{served}/{variable.name[end + 1 :]}"
         return variable.name
+
+    def _held_by(self, optimizer: keras.Optimizer) -> set[int]:
+        """Returns the ids of an optimizer's variables."""
+        if id(optimizer) not in self.held:
+            self.held[id(optimizer)] = {id(variable) for variable in optimizer.variables}
+        return self.held[id(optimizer)]
+
+    def _targets(self, optimizer: keras.Optimizer) -> dict[str, keras.Variable]:
+        """Returns the variables that an optimizer updates, by the beginning of their slots' names."""
+        if id(optimizer) not in self.targets:
+            found: dict[str, keras.Variable] = {}
+            for target in optimizer._trainable_variables:
+                if isinstance(target, keras.Variable):
+                    found.setdefault(target.path.replace("/", "_"), target)
+            self.targets[id(optimizer)] = found
+        return self.targets[id(optimizer)]
 
     def _renumber(self, parts: list[str], automatic: set[str]) -> str:
         """Replaces the numbers of automatic names by their order of appearance below the same parent."""
@@ -287,10 +307,6 @@ def _variables(owner: Any) -> list[keras.Variable]:
     if isinstance(owner, keras.random.SeedGenerator):
         return [owner.state]
     return [variable for variable in getattr(owner, "variables", []) if isinstance(variable, keras.Variable)]
-
-
-def _targets(optimizer: Any) -> list[keras.Variable]:
-    return [v for v in optimizer._trainable_variables if isinstance(v, keras.Variable)]
 
 
 def _automatic_names(owner: Any) -> set[str]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from everstep import redaction
 from everstep.errors import UsageError
-from everstep.loop.plain_values import NotPlainError, decode, encode, fingerprint
+from everstep.loop.plain_values import NUMBERS, NotPlainError, decode, encode, fingerprint
 from everstep.types import State
 
 logger = logging.getLogger(__name__)
@@ -164,20 +164,22 @@ class AttributeState:
         self.unsaved: dict[str, str] = {}
         own = [cls.__name__ for cls in type(owner).__mro__ if is_keras(cls)]
         self._not_state = set().union(*(_NOT_STATE.get(name, ()) for name in own))
-        self._initial = {name: fingerprint(encoded, arrays) for name, encoded, arrays in self._plain()}
+        self._initial, self._lists = {}, State()  # how attributes were constructed; the long lists of numbers in them
+        for name, encoded, arrays in self._plain():
+            self._initial[name] = fingerprint(encoded, arrays)
+            self._lists |= {key: array for key, array in arrays.items() if key.endswith(NUMBERS)}
         self._changed: set[str] = set()
 
     def observe(self) -> None:
         """Notes what has changed so far: what `on_train_begin` resets is state, even if reset to its old value."""
         for name, encoded, arrays in self._plain():
-            if name not in self._changed and fingerprint(encoded, arrays) != self._initial.get(name):
-                self._changed.add(name)
+            self._compare(name, encoded, arrays)
 
     def get(self, arrays: State) -> dict[str, Any]:
         """Returns the attributes that have ever changed, and the names of the others; adds arrays to `arrays`."""
-        self.observe()
         changed, unchanged = {}, []
         for name, encoded, own in self._plain():
+            self._compare(name, encoded, own)
             if name in self._changed:
                 changed[name] = encoded
                 arrays |= own
@@ -189,10 +191,14 @@ class AttributeState:
         """Sets the attributes; those that have changed only since the save get their initial values."""
         for name in self._changed.intersection(meta["unchanged"]):
             initial, sums = json.loads(self._initial[name])
-            if not sums:
-                setattr(self.owner, name, decode(initial, {}))
+            if all(key in self._lists for key, *_ in sums):
+                setattr(self.owner, name, decode(initial, self._lists))
         for name, encoded in meta["attributes"].items():
             setattr(self.owner, name, decode(encoded, arrays))
+            self._changed.add(name)
+
+    def _compare(self, name: str, encoded: Any, arrays: State) -> None:
+        if name not in self._changed and fingerprint(encoded, arrays) != self._initial.get(name):
             self._changed.add(name)
 
     def _plain(self) -> Iterator[tuple[str, Any, State]]:

@@ -2,7 +2,9 @@
 
 None, bools, integers, strings, finite floats and lists are stored as they are. Everything else is an object with one
 key that names its type: `{"float": "nan"}`, `{"tuple": […]}`, `{"dict": [[key, value], …]}`, `{"array": "name"}`.
-Python writes a float with enough digits to read the same one back, so nothing is lost.
+Python writes a float with enough digits to read the same one back, so nothing is lost. A long list of numbers, such as
+the losses of thousands of epochs, is put aside as an array, too: `{"numbers": "name"}`. A save would otherwise format
+every one of them again.
 """
 
 import json
@@ -15,6 +17,11 @@ from typing import Any
 import numpy as np
 
 from everstep.types import State
+
+NUMBERS = "#numbers"
+"""The last part of the name of an array that is a list of numbers."""
+
+_LONG = 1000  # from this many on, a list of numbers is put aside as an array
 
 
 class NotPlainError(Exception):
@@ -62,12 +69,25 @@ def _encode(value: Any, name: str, arrays: State) -> Any:
     if kind is float:
         return value if math.isfinite(value) else {"float": repr(value)}
     if kind is list:
+        if len(value) >= _LONG and (array := _as_numbers(value)) is not None:
+            arrays[f"{name}/{NUMBERS}"] = array
+            return {"numbers": f"{name}/{NUMBERS}"}
         return [_encode(item, f"{name}/{index}", arrays) for index, item in enumerate(value)]
     if kind is tuple:
         return {"tuple": _encode(list(value), name, arrays)}
     if kind is dict:
         return {"dict": [_pair(key, item, index, name, arrays) for index, (key, item) in enumerate(value.items())]}
     return _encode_numbers(value, name, arrays)
+
+
+def _as_numbers(values: list[Any]) -> np.ndarray | None:
+    """Returns a list as an array that gives back exactly the same numbers; None if there is none."""
+    kinds = set(map(type, values))
+    if kinds == {float}:
+        return np.array(values, np.float64)
+    if kinds == {int} and min(values) >= -(2**63) and max(values) < 2**63:
+        return np.array(values, np.int64)
+    return None
 
 
 def _pair(key: Any, value: Any, index: int, name: str, arrays: State) -> list[Any]:
@@ -123,6 +143,7 @@ _DECODE: dict[str, Callable[[Any, State], Any]] = {
     "dict": lambda content, arrays: {decode(key, arrays): decode(value, arrays) for key, value in content},
     "scalar": lambda content, arrays: np.dtype(content[0]).type(decode(content[1], arrays)),
     "array": lambda content, arrays: np.array(arrays[content]),
+    "numbers": lambda content, arrays: arrays[content].tolist(),
     "random": _random,
     "generator": _generator,
     "random_state": _random_state,

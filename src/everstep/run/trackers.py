@@ -8,6 +8,7 @@ from typing import Any
 
 from everstep import redaction
 from everstep.data import nest
+from everstep.data.advice import how_to_feed_faster
 from everstep.data.sparse import first_samples
 from everstep.evaluation.arrays import host_array
 from everstep.evaluation.display import picture
@@ -19,6 +20,7 @@ from everstep.run.record import Run
 from everstep.task.task import unpack
 from everstep.tracking.config import TrackingConfig
 from everstep.tracking.console import ConsoleTracker, Facts
+from everstep.tracking.data_wait import DataWaitAdvice
 from everstep.tracking.history import HistoryTracker
 from everstep.tracking.jsonl import JsonLinesTracker
 from everstep.tracking.mlflow import MlflowNames, MlflowTracker
@@ -155,6 +157,7 @@ def create_tracker(
         sinks.append(HistoryTracker(run.directory / "history.csv"))
     if attempt is not None:
         sinks.append(attempt)
+        sinks.append(DataWaitAdvice(lambda: how_to_feed_faster(trainer.train_stream)))
     if save_summary and attempt is not None:
         sinks += _configured(run, config.tracking, params)
     tracker = BackgroundTracker(MultiTracker(sinks))

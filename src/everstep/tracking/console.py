@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import io
 import sys
 import threading
 import time
@@ -48,6 +49,14 @@ class Facts:
     checkpoint: tuple[int, float | None] | None = None
     attempts: int = 1
     goodput: float | None = None
+
+
+class NoOutput(io.TextIOBase, TextIO):
+    """The stream of a run that prints nothing: what is written is dropped, and lines are not even formatted."""
+
+    def write(self, text: str) -> int:
+        """Drops the text."""
+        return len(text)
 
 
 class ConsoleTracker(Tracker):
@@ -106,6 +115,8 @@ class ConsoleTracker(Tracker):
         """Prints one line; figures of the machine are only part of the display."""
         if kind == "system":
             self._system = dict(logs)
+            return
+        if isinstance(self._out, NoOutput):
             return
         values = plain(logs)
         line = self._line(step, values, kind)

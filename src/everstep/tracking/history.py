@@ -67,7 +67,8 @@ class HistoryTracker(Tracker):
         if skipped := sum(not _is_row(row) for row in rows):
             logger.warning("%s: skipped %d lines that are not rows of a history", self._path, skipped)
         kept = [row for row in rows if _is_row(row) and int(row["step"]) <= step]
-        self._cut = step if text and _format(header, kept) != text else None
+        # Formatting everything again, to compare it, would take longer than all the rest.
+        self._cut = step if text and (len(kept) < len(rows) or not text.endswith("\n")) else None
         self._header = header if text else []
         self._last_step = max((int(row["step"]) for row in kept), default=-1)
         self._waiting = {number: row for number, row in self._waiting.items() if number <= step}
@@ -194,7 +195,7 @@ def _renamed(row: Row, names: Mapping[str, str]) -> Row:
 
 def _is_row(row: Row) -> bool:
     """Returns whether a row is whole: two lines that a full disk joined are not, nor is one without a step."""
-    return None not in row and row.get("step", "").isdecimal()
+    return row.get("step", "").isdecimal()
 
 
 def _lines(columns: list[str], rows: Iterable[Row]) -> str:
@@ -209,10 +210,20 @@ def _format(columns: list[str], rows: list[Row]) -> str:
 
 def _parse(text: str) -> tuple[list[str], list[Row]]:
     """Returns columns and rows of a file's text; an unfinished last line does not count."""
-    whole = text[: text.rfind("\n") + 1]
-    reader = csv.DictReader(io.StringIO(whole, newline=""))
-    rows = [{name: cell for name, cell in row.items() if cell} for row in reader]
-    return list(reader.fieldnames or ["step"]), rows
+    lines = csv.reader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
+    columns = next(lines, []) or ["step"]
+    return columns, _rows(columns, lines)
+
+
+def _rows(columns: list[str], lines: Iterable[list[str]]) -> list[Row]:
+    """Returns lines as rows, with the cells that are not empty; a line with too many cells is a row without a step."""
+    width, rows = len(columns), []
+    for cells in lines:
+        if len(cells) > width:
+            rows.append(Row())
+        elif cells:
+            rows.append({name: cell for name, cell in zip(columns, cells, strict=False) if cell})
+    return rows
 
 
 def read_history(path: Path) -> tuple[list[str], list[tuple[int, Row]]]:
@@ -226,3 +237,39 @@ def read_history(path: Path) -> tuple[list[str], list[tuple[int, Row]]]:
     except OSError:
         return [], []
     return columns[1:], [(int(row.pop("step")), row) for row in rows if _is_row(row)]
+
+
+class HistoryReader:
+    """Reads a `history.csv` that another process writes: each call of `read` returns only what is new.
+
+    A run appends rows; where it rewrites the file, as after a resume, everything is new.
+
+    Args:
+      path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = (0, 0)  # device and inode of the file that was read
+        self._end = 0  # bytes read so far, whole lines
+        self._columns: list[str] = []
+
+    def read(self) -> tuple[bool, list[tuple[int, Row]]]:
+        """Returns whether to forget earlier rows, and the new rows: the step and the non-empty cells of each.
+
+        Raises:
+          OSError: The file cannot be read.
+        """
+        with open(self._path, "rb") as file:
+            found = os.fstat(file.fileno())
+            anew = (found.st_dev, found.st_ino) != self._file or found.st_size < self._end
+            begin = 0 if anew else self._end
+            file.seek(begin)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="replace")
+        lines = csv.reader(io.StringIO(whole, newline=""))
+        if anew:
+            self._columns = next(lines, []) or ["step"]
+        rows = _rows(self._columns, lines)
+        self._file, self._end = (found.st_dev, found.st_ino), begin + data.rfind(b"\n") + 1
+        return anew, [(int(row.pop("step")), row) for row in rows if _is_row(row)]

@@ -333,9 +333,7 @@ class LiveMetrics:
             if name in SIDE_FIGURES:
                 self.rates[name] = value
             else:
-                short = bare(name)
-                metric = self.by_name.get(short) or self.by_name.setdefault(short, Metric(short, direction(short)))
-                metric.add(step, value, kind)
+                self._metric(name).add(step, value, kind)
 
     def cut(self, step: int) -> None:
         """Drops what came after a step."""
@@ -349,11 +347,42 @@ class LiveMetrics:
           history: The file; a last line that is not whole does not count.
           validation: Plain names that only evaluations use.
         """
-        for step, cells in read_history(history)[1]:
+        self.add_rows(read_history(history)[1], validation)
+
+    def add_rows(self, rows: Iterable[tuple[int, Mapping[str, str]]], validation: frozenset[str] = frozenset()) -> None:
+        """Adds rows of a `history.csv`: the step and the cells of each.
+
+        Args:
+          rows: The rows, in their order.
+          validation: Plain names that only evaluations use.
+        """
+        known: dict[str, tuple[Metric | None, Kind]] = {}  # what a column belongs to
+        for step, cells in rows:
             for name, cell in cells.items():
-                kind: Kind = "validation" if of_validation(name) or name in validation else "train"
-                if (value := _float(cell)) is not None:
-                    self.add(step, {name: value}, kind)
+                if name not in known:
+                    kind: Kind = "validation" if of_validation(name) or name in validation else "train"
+                    known[name] = None if name in SIDE_FIGURES else self._metric(name), kind
+                metric, kind = known[name]
+                if (value := _float(cell)) is None:
+                    continue
+                if metric is None:
+                    self.rates[name] = value
+                else:
+                    metric.add(step, value, kind)
+
+    def copy(self) -> "LiveMetrics":
+        """Returns a copy that further points do not change."""
+        copied = LiveMetrics()
+        copied.rates = dict(self.rates)
+        for name, metric in self.by_name.items():
+            points = {kind: collections.deque(held, maxlen=TREND) for kind, held in metric.points.items()}
+            bests = {kind: list(held) for kind, held in metric.bests.items()}
+            copied.by_name[name] = dataclasses.replace(metric, points=points, bests=bests)
+        return copied
+
+    def _metric(self, name: str) -> Metric:
+        short = bare(name)
+        return self.by_name.get(short) or self.by_name.setdefault(short, Metric(short, direction(short)))
 
 
 def _float(cell: str) -> float | None:

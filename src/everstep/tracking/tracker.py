@@ -273,5 +273,5 @@ def plain(logs: Mapping[str, float]) -> Logs:
         if isinstance(value, Mapping):
             flat |= plain({f"{name}|{key}": held for key, held in value.items()})
         else:
-            flat[redaction.text(name)] = float(value)
+            flat[redaction.name(name)] = float(value)
     return flat

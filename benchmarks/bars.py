@@ -1,0 +1,35 @@
+"""The ratios that must hold: how many times as good as a peer we are at least. `make bench` fails below one of them.
+
+Only ratios of contenders that take turns on one machine are here: they do not depend on its speed.
+"""
+
+from benchmarks.results import Results
+
+BARS: dict[tuple[str, str], dict[str, float]] = {
+    ("mlp", "784-32-10, batch 32, jax"): {"fit": 3.0, "hand-written": 0.85},
+    ("mlp", "784-32-10, batch 32, tensorflow"): {"fit": 2.0, "hand-written": 0.85},
+    ("mlp", "784-32-10, batch 32, torch"): {"fit": 0.9, "hand-written": 0.85},
+    ("input", "TFRecord of PNG images"): {"tf.data": 0.9},
+    ("input", "ArrayRecord of JPEG images"): {"Grain": 0.75},
+    ("overhead", "784-512-10, batch 128, jax"): {"everything off": 0.8},
+}
+"""By suite and case: the least ratio to each peer."""
+
+
+def suites_with_bars() -> list[str]:
+    """Returns the suites that have bars, each once."""
+    return list(dict.fromkeys(suite for suite, _ in BARS))
+
+
+def failures(results: Results) -> list[str]:
+    """Returns a line for every ratio below its bar; prints all of them."""
+    below = []
+    for case in results.cases:
+        for peer, least in BARS.get((results.suite, case.name), {}).items():
+            if peer not in case.values:
+                continue
+            found = case.ratio(peer)
+            line = f"{results.suite}: {case.name}: {found:.2f} times {peer}, bar {least}"
+            print(f"{'passed' if found >= least else 'NOT PASSED'}  {line}")
+            below += [line] if found < least else []
+    return below

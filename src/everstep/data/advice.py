@@ -1,0 +1,56 @@
+"""What to do where training waits for its data: one sentence for each kind of source.
+
+The number of workers follows one rule, `recommended_workers`: a core for each, and one left for the training thread.
+"""
+
+import os
+
+from everstep.data.arrays import ArrayStream
+from everstep.data.grain import GrainStream
+from everstep.data.input_reader import InputStream
+from everstep.data.iterables import IterableStream
+from everstep.data.map_dataset import MapDatasetStream
+from everstep.data.py_dataset import PyDatasetStream
+from everstep.data.stream import Stream
+from everstep.data.tf_data import TFDataStream
+
+MOST_WORKERS = 16
+"""More workers seldom help: reading, or copying their batches to the training process, is the limit then."""
+
+
+def recommended_workers() -> int:
+    """Returns the cores that this process may use minus one, at least 1 and at most 16."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(max(usable - 1, 1), MOST_WORKERS)
+
+
+def how_to_feed_faster(stream: Stream) -> str:
+    """Returns what to change at a source that is slower than the steps."""
+    while stream.sources:  # a stream around others; the first one stands for all
+        stream = next(iter(stream.sources.values()))
+    workers = recommended_workers()
+    if isinstance(stream, GrainStream):
+        return (
+            f"add workers: .to_iter_dataset().mp_prefetch(grain.MultiprocessingOptions(num_workers={workers})), or "
+            f"worker_count={workers} of a DataLoader; or store decoded samples, as ArrayRecord"
+        )
+    if isinstance(stream, PyDatasetStream):
+        return f"add workers: PyDataset(workers={workers}, use_multiprocessing=True); or compute less in __getitem__"
+    if isinstance(stream, TFDataStream | InputStream):
+        return (
+            "decode in parallel, .map(…, num_parallel_calls=tf.data.AUTOTUNE); .cache() after decoding if it fits in "
+            "memory; end with .prefetch(tf.data.AUTOTUNE)"
+        )
+    if isinstance(stream, MapDatasetStream):
+        return (
+            "one thread reads it: define __getitems__(indices), which reads a batch at once, or wrap it as "
+            f"grain.MapDataset.source(dataset) with {workers} worker{'s' if workers > 1 else ''}"
+        )
+    if isinstance(stream, IterableStream):
+        return (
+            "one thread reads it: yield larger parts at once, or use a keras.utils.PyDataset or Grain with "
+            f"{workers} worker{'s' if workers > 1 else ''}"
+        )
+    if isinstance(stream, ArrayStream):
+        return "keep the arrays in memory and in the dtype that the model reads; a memory map is read from the disk"
+    return "read ahead in threads or processes, keep decoded samples in memory, or use a faster format"

@@ -1,0 +1,128 @@
+"""The runner of benchmarks: contenders in processes, results as JSON, the page; nothing depends on speed."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks import bars, plot, report, soak, suites
+from benchmarks.contenders import ContenderError, ContenderProcess, alternate, processes
+from benchmarks.options import Options
+from benchmarks.results import OURS, Case, Results, new_results
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_page_is_what_the_results_say():
+    page = report.PAGE.read_text("utf-8")
+    assert page == report.page_with(report.generated(report.read_all()), page), "run python -m benchmarks.report"
+
+
+def test_every_suite_exists_and_every_bar_names_one():
+    for name in suites.SUITES:
+        assert callable(importlib.import_module(f"benchmarks.{name}").run)
+    assert set(bars.suites_with_bars()) <= set(suites.SUITES)
+
+
+def test_contenders_take_turns():
+    order = []
+    values = alternate({name: lambda name=name: order.append(name) or len(order) for name in "ab"}, 3)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert values == {"a": [1, 4, 5], "b": [2, 3, 6]}
+
+
+CONTENDER = """
+from benchmarks.contenders import serve
+
+def double(number):
+    print("a library prints")
+    return 2.0 * number
+
+serve({"double": double})
+"""
+
+
+def test_a_contender_in_a_process_of_its_own(tmp_path, monkeypatch):
+    (tmp_path / "benchmark_contender.py").write_text(CONTENDER, "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with processes(one=ContenderProcess("benchmark_contender"), none=None) as running:
+        assert list(running) == ["one"]
+        assert [running["one"].ask("double", number=number) for number in (1, 4)] == [2.0, 8.0]
+        with pytest.raises(ContenderError, match="KeyError"):
+            running["one"].ask("unknown")
+
+
+def case(**values):
+    return Case("a network", "steps/s", values)
+
+
+def test_medians_spread_and_ratios():
+    found = case(fit=[100, 200, 300, 400], **{OURS: [300, 400, 300, 400]})
+    assert (found.median("fit"), found.spread("fit")) == (250, 150)
+    assert found.ratio("fit") == pytest.approx((1.0 + 2.0) / 2)  # the median of 3, 2, 1, 1
+    times = Case("a start", "s", {"fit": [4.0], OURS: [2.0]})
+    assert times.ratio("fit") == 2.0
+
+
+def test_results_as_json_figures_and_a_picture(tmp_path):
+    curve = [Case(f"rows: {x}", "s", {OURS: [x / 1e6]}, "rows", x) for x in (10, 100)]
+    results = new_results("mlp", [case(fit=[200.0, 210.0], **{OURS: [100.0, 110.0]}), *curve], 2, device=False)
+    results.write(tmp_path / "mlp.json")
+    assert Results.read(tmp_path / "mlp.json") == results
+    assert {"processor", "cores", "python"} <= set(results.machine)
+    figures = report.generated([results])
+    assert "| a network | 205 ± 2 (0.51) | 105 ± 2 |" in figures.replace("± 2.5", "± 2")
+    assert "- mlp, a network: 0.51 times fit" in figures
+    assert "| rows | 10 µs | 100 µs |" in figures
+    plot.draw(results, tmp_path / "mlp.svg")
+    assert (tmp_path / "mlp.svg").read_text("utf-8").startswith("<?xml")
+
+
+def test_bars(monkeypatch, capsys):
+    monkeypatch.setattr(bars, "BARS", {("mlp", "a network"): {"fit": 3.0, "Orbit": 1.0}})
+    assert bars.failures(Results("mlp", [case(fit=[1.0], **{OURS: [4.0]})], 1)) == []
+    below = bars.failures(Results("mlp", [case(fit=[2.0], **{OURS: [4.0]})], 1))
+    assert below == ["mlp: a network: 2.00 times fit, bar 3.0"]
+    assert "NOT PASSED" in capsys.readouterr().out
+
+
+def test_programs_of_others_are_suites():
+    cases = suites.cases_of(
+        "gpt2", {"name": "124 M", "unit": "ms", "values": {"fit": 68.0, OURS: [66, 67]}, "mfu": 0.4}
+    )
+    assert cases[0].values == {"fit": [68.0], OURS: [66, 67]}
+    assert cases[0].notes == {"mfu": 0.4}
+    assert suites.cases_of("startup", {"median": 3.0})[0].notes == {"median": 3.0}
+
+
+def test_the_slope_of_the_second_half():
+    warming_up = [(float(second), 500.0 + min(second, 30) * 10) for second in range(60)]
+    assert soak.slope(warming_up) == pytest.approx(0.0, abs=1e-6)
+    assert soak.slope([(float(second), second / 6) for second in range(60)]) == pytest.approx(10.0)
+
+
+def test_growth_marks_what_grows_too_fast():
+    from benchmarks.growth import _with_exponents
+
+    square = [Case(f"{x}", "s", {OURS: [x**2 / 1e6]}, "square", x) for x in (10, 100)]
+    assert _with_exponents(square)[-1].notes == {"exponent": 2.0, "grows worse than it should": True}
+
+
+def test_small_options_take_small_sizes():
+    from benchmarks.growth import _sizes
+
+    assert _sizes(Options(), 1, 10, 100) == [1, 10]
+    assert _sizes(Options(large=True), 1, 10, 100) == [1, 10, 100]
+    assert _sizes(Options(steps=5), 1, 10, 100) == [1]
+
+
+@pytest.mark.full
+@pytest.mark.backend
+def test_a_tiny_suite(tmp_path):
+    command = [sys.executable, "-m", "benchmarks", "mlp", "--rounds", "1", "--steps", "100", "--backends", "jax"]
+    done = subprocess.run([*command, "--json", str(tmp_path / "mlp.json")], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr  # 1 where a ratio is below its bar, which depends on the machine
+    found = json.loads((tmp_path / "mlp.json").read_text("utf-8"))
+    assert [len(case["values"]) for case in found["cases"]] == [4, 4]
