@@ -26,7 +26,7 @@ SHORT = 10
 """The length for remainders."""
 
 SECONDS_PER_CALL = 1.0
-BYTES_PER_CALL = 64 * 2**20
+BYTES_PER_CALL = 16 * 2**20  # larger blocks are new memory for each call, which the system provides page by page
 STEPS_PER_CALL = 200  # where batches are copied to the device; longer calls gain nothing, but keep more memory busy
 ANY_STEPS_PER_CALL = 100  # where nothing is compiled for a length
 TIMED_CALLS = 3
