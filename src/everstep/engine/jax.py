@@ -371,6 +371,15 @@ def _explained_lowering() -> Iterator[None]:
     """Explains errors of steps that JAX cannot compile for this device."""
     try:
         yield
+    except IndexError as error:
+        if "raw_hash_map" not in str(error):
+            raise
+        raise UsageError(
+            "XLA cannot run this step with deterministic operations (seen with JAX 0.11 and language models on a GPU)",
+            key="runtime.deterministic",
+            received=True,
+            remedy="set it to false, which gives up exact repetition on this device, or use another version of JAX",
+        ) from error
     except ValueError as error:
         if "is not supported by dot_general on CPU" not in str(error):
             raise
