@@ -101,3 +101,10 @@ def test_a_run_in_parts_ends_like_a_whole_one(case, tmp_path):
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_array_equal(one, other)
     assert logs["perplexity"] == pytest.approx(np.exp(logs["validation_loss"]), rel=1e-5)
+
+
+@pytest.mark.full
+def test_the_tiny_one_finds_the_rule(tmp_path):
+    params = es.get_exp_config("text/gpt2_tiny")
+    _, logs = es.run_experiment(es.get_task(params.task), params, tmp_path / "run", export=False, verbose=False)
+    assert logs["perplexity"] < 10
