@@ -143,6 +143,10 @@ REFUSED = {
     "runtime.mixed_precision_dtype": "bfloat16",
     "runtime.loss_scale": 2.0,
     "runtime.enable_xla": True,
+    "runtime.deterministic": False,
+    "runtime.remat": "full",
+    "runtime.float8": True,
+    "runtime.xla_preset": "latency",
 }
 
 

@@ -228,7 +228,8 @@ def test_what_the_server_refuses_for_good_does_not_hold_up_the_rest(server, make
     assert len(caplog.records) == 1
 
 
-def test_what_is_refused_does_not_count_as_sent_and_is_told(proxy, make, tmp_path, capsys):
+def test_what_is_refused_does_not_count_as_sent_and_is_told(proxy, make, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # nothing hangs here, and the machine may be slow
     proxy.fault = "refuse"
     tracker = make(proxy.uri)
     tracker.start(0)
