@@ -125,7 +125,10 @@ def main() -> int:
     sampler.start()
     steps = (fit if arguments.fit else train)(arguments.minutes)
     sampler.stop()
-    samples, found = sampler.samples, slope(sampler.samples)
+    samples = [
+        sample for sample in sampler.samples if sample[0] <= 60 * arguments.minutes
+    ]  # without the end of the run
+    found = slope(samples)
     for index in range(0, len(samples), max(1, len(samples) // 20)):
         print(f"{samples[index][0]:8.0f} s {samples[index][1]:10.1f} MB")
     print(f"{steps:,} steps; the second half grows by {found:.3f} MB a minute (limit {LIMIT})")
