@@ -39,13 +39,12 @@ def main() -> int:
     below: list[str] = []
     for name in dict.fromkeys(wanted):
         print(f"== {name}", flush=True)
-        cases = []
+        results = new_results(name, [], options.rounds, options.device)
         for case in suites.run(name, options):
             show(case)
-            cases.append(case)
-        results = new_results(name, cases, options.rounds, options.device)
-        if arguments.json:
-            results.write(arguments.json / f"{name}.json" if arguments.json.suffix != ".json" else arguments.json)
+            results.cases.append(case)
+            if arguments.json:  # after every case: a suite that is stopped keeps what it has
+                results.write(arguments.json / f"{name}.json" if arguments.json.suffix != ".json" else arguments.json)
         if arguments.plot:
             plot.draw(results, arguments.plot / f"{name}.svg" if not arguments.plot.suffix else arguments.plot)
         below += bars.failures(results)

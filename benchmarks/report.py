@@ -20,8 +20,8 @@ def generated(results: list[Results]) -> str:
     """Returns the figures as Markdown: a section for each suite and machine, then where we lose."""
     parts = [part for one in results for part in _section(one)]
     lost = [line for one in results for line in losses(one)]
-    parts += ["### Where others are faster", ""]
-    parts += [*lost, ""] if lost else ["In none of these cases.", ""]
+    if any(case.peers for one in results for case in one.cases):
+        parts += ["### Where others are faster", "", *(lost or ["In none of these cases."]), ""]
     return "\n".join(parts).rstrip("\n")
 
 
@@ -41,7 +41,8 @@ def _section(results: Results) -> Iterator[str]:
     yield ""
     yield f"{results.date}; {where}, load {machine.get('load')}; Python {machine.get('python')}, {versions}."
     rounds = f"{results.rounds} rounds each" if results.rounds > 1 else "one round"
-    yield f"Medians of {rounds}; in brackets the ratio of {OURS} to that peer."
+    compared = any(case.peers for case in results.cases)
+    yield f"Medians of {rounds}{f'; in brackets the ratio of {OURS} to that peer' if compared else ''}."
     yield ""
     plain = [case for case in results.cases if not case.series]
     for unit in dict.fromkeys(case.unit for case in plain):
