@@ -12,3 +12,6 @@ sweeps/NAME/
   trials.json      the table of trials, for programs that do not know Optuna
   sweep.html       the page
 """
+
+FILE, TABLE, PAGE = "sweep.json", "trials.json", "sweep.html"
+"""The files of a sweep's directory that other parts read."""

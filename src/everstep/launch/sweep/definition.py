@@ -9,10 +9,10 @@ from typing import Any
 
 from everstep import redaction, storage
 from everstep.errors import Problem, UsageError, nearest, show
+from everstep.launch.sweep import FILE
 from everstep.launch.sweep.space import Space
 from everstep.launch.sweep.target import Target
 
-FILE = "sweep.json"
 FORMAT = 1
 SAMPLERS = ("tpe", "random", "grid", "cmaes", "nsga2")
 PRUNERS = ("none", "median", "hyperband")

@@ -2,14 +2,14 @@
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.launch.sweep.definition import FILE
-from everstep.launch.sweep.page import TABLE
+from everstep.launch.sweep import FILE, TABLE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +46,10 @@ class ListedSweep:
 
 
 def find_sweeps(root: Path) -> Iterator[ListedSweep]:
-    """Yields the sweeps at or below a directory, sorted."""
-    for path in sorted(root.glob(f"**/{FILE}")) if root.is_dir() else ():
-        if (found := read_sweep(path.parent)) is not None:
+    """Yields the sweeps at or below a directory; there is none inside of a run or of another sweep."""
+    for directory, names, files in os.walk(root):
+        names[:] = [] if "run.json" in files or FILE in files else sorted(name for name in names if name[0] != ".")
+        if FILE in files and (found := read_sweep(Path(directory))) is not None:
             yield found
 
 

@@ -15,16 +15,15 @@ from typing import Any
 
 from everstep import redaction, storage
 from everstep.evaluation.report.html_page import as_json, page_file, policy
-from everstep.launch.sweep.study import CONTINUES, REASON, SweepStudy, load_optuna, quiet_optuna, value_of
-
-PAGE, TABLE = "sweep.html", "trials.json"
+from everstep.launch.sweep import PAGE, TABLE
+from everstep.launch.sweep.study import CONTINUES, REASON, SweepStudy, value_of
 
 _SHARED = ("dom.js", "format.js", "charts.js")  # of the report
 _RELOAD_SECONDS = 5
-_RESAMPLES, _MOST_RESAMPLED, _LEAST_RESAMPLED = 12, 200, 8
+_RESAMPLES, _MOST_RESAMPLED, _LEAST_RESAMPLED, _BINS = 40, 1000, 8, 4
 
 
-def write(study: SweepStudy, running: bool = False, importance: bool = True) -> Path:
+def write(study: SweepStudy, running: bool = False) -> Path:
     """Writes `sweep.html` and `trials.json` in a sweep's directory; returns the path of the page.
 
     If another process is writing them, nothing is done.
@@ -32,14 +31,13 @@ def write(study: SweepStudy, running: bool = False, importance: bool = True) -> 
     Args:
       study: The sweep.
       running: Whether workers are at work: then the page reloads itself.
-      importance: Whether to compute the importance of keys, which takes a second.
     """
     path = study.directory / PAGE
     with _alone(study.directory) as alone:
         if alone:
             table = summary(study)
             storage.write_json(study.directory / TABLE, table)
-            data = page_data(study, table, running, importance)
+            data = page_data(study, table, running)
             storage.write_bytes(path, html(data, running).encode("utf-8", errors="replace"))
     return path
 
@@ -120,7 +118,7 @@ def _front(study: SweepStudy, trials: Sequence[Any]) -> list[int]:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def page_data(study: SweepStudy, table: Mapping[str, Any], running: bool, importance: bool) -> dict[str, Any]:
+def page_data(study: SweepStudy, table: Mapping[str, Any], running: bool) -> dict[str, Any]:
     """Returns the data of the page."""
     definition = study.definition
     now = datetime.datetime.now(datetime.UTC)
@@ -152,7 +150,7 @@ def page_data(study: SweepStudy, table: Mapping[str, Any], running: bool, import
             }
             for one in definition.space.dimensions
         ],
-        "importance": importances(study) if importance else [],
+        "importance": importances(study),
         "resamples": _RESAMPLES,
         "trials": [_shown(study.directory, row) for row in table["trials"]],
     }
@@ -198,43 +196,52 @@ def html(data: Any, running: bool) -> str:
 
 
 def importances(study: SweepStudy) -> list[dict[str, Any]]:
-    """Returns how much each key explains, by PED-ANOVA on resamplings of the trials: their mean, and how far they vary.
+    """Returns how much each key explains: the share of the variance of the trials' ranks, by analysis of variance.
 
-    With few trials the order is mostly chance, and the intervals say so; with less than eight there is none.
+    It is computed on random halves of the trials; the mean of them is the importance, and how far they vary shows how
+    much of it is chance. With less than eight trials there is none.
     """
-    done = [trial for trial in study.trials() if trial.state.name == "COMPLETE"]
+    done = [trial for trial in study.trials() if trial.state.name == "COMPLETE"][-_MOST_RESAMPLED:]
     if len(done) < _LEAST_RESAMPLED or len(study.definition.space.dimensions) < 2:
         return []
-    chance, found = random.Random(0), dict[str, list[float]]()
-    size = min(len(done), _MOST_RESAMPLED)
-    for _ in range(_RESAMPLES):
-        for key, share in _importance(study, [chance.choice(done) for _ in range(size)]).items():
-            found.setdefault(key, []).append(share)
-    rows = [
-        {
-            "key": key,
-            "mean": sum(shares) / _RESAMPLES,
-            "low": _quantile(shares, 0.1),
-            "high": _quantile(shares, 0.9),
-        }
-        for key, shares in found.items()
-    ]
+    ranks = _ranks([float(trial.values[0]) for trial in done])
+    chance = random.Random(0)
+    halves = [chance.sample(range(len(done)), max(_LEAST_RESAMPLED // 2, len(done) // 2)) for _ in range(_RESAMPLES)]
+    rows = []
+    for dimension in study.definition.space.dimensions:
+        groups = _groups([trial.params.get(dimension.key, "") for trial in done], dimension.kind)
+        shares = sorted(_explained([groups[i] for i in half], [ranks[i] for i in half]) for half in halves)
+        low, high = (shares[round(share * (_RESAMPLES - 1))] for share in (0.1, 0.9))
+        rows.append({"key": dimension.key, "mean": sum(shares) / _RESAMPLES, "low": low, "high": high})
     return sorted(rows, key=lambda row: -float(row["mean"]))
 
 
-def _importance(study: SweepStudy, trials: Sequence[Any]) -> dict[str, float]:
-    optuna = load_optuna()
-    target = (lambda trial: trial.values[0]) if study.definition.is_multi_objective else None
-    with quiet_optuna():
-        copy = optuna.create_study(directions=study.optuna.directions)
-        copy.add_trials(trials)
-        with contextlib.suppress(ValueError, RuntimeError):  # all values are the same
-            evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-            shares = optuna.importance.get_param_importances(copy, evaluator=evaluator, target=target)
-            return {key: share for key, share in shares.items() if math.isfinite(share)}
-    return {}
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Returns the rank of each value, so that a diverged trial does not outweigh all others; equal ones share theirs."""
+    places: dict[float, list[int]] = {}
+    for place, value in enumerate(sorted(values)):
+        places.setdefault(value, []).append(place)
+    return [sum(places[value]) / len(places[value]) for value in values]
 
 
-def _quantile(values: Sequence[float], share: float) -> float:
-    ordered = sorted([*values, *[0.0] * (_RESAMPLES - len(values))])
-    return ordered[round(share * (len(ordered) - 1))]
+def _groups(values: Sequence[Any], kind: str) -> list[Any]:
+    """Returns the group of each value: numbers by quantile, anything else by itself."""
+    numbers = sorted(value for value in values if kind != "categorical" and not isinstance(value, str))
+    if len(set(numbers)) <= _BINS:
+        return list(values)
+    bounds = [numbers[len(numbers) * part // _BINS] for part in range(1, _BINS)]
+    return [value if isinstance(value, str) else sum(value >= bound for bound in bounds) for value in values]
+
+
+def _explained(groups: Sequence[Any], ranks: Sequence[float]) -> float:
+    """Returns the share of the variance between groups, less what chance alone would explain."""
+    inside: dict[Any, list[float]] = {}
+    for group, rank in zip(groups, ranks, strict=True):
+        inside.setdefault(group, []).append(rank)
+    mean, size = sum(ranks) / len(ranks), len(ranks)
+    total = sum((rank - mean) ** 2 for rank in ranks)
+    if not total or size <= len(inside):
+        return 0.0
+    between = sum(len(some) * (sum(some) / len(some) - mean) ** 2 for some in inside.values())
+    chance = (len(inside) - 1) * (total - between) / (size - len(inside))
+    return min(1.0, max(0.0, (between - chance) / total))

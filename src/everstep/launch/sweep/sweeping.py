@@ -13,8 +13,8 @@ from typing import Any
 from everstep import redaction, storage
 from everstep.engine import backend as backends
 from everstep.errors import TrainingError, UsageError
-from everstep.launch.sweep import page, parent_run
-from everstep.launch.sweep.definition import FILE, Definition, require_same
+from everstep.launch.sweep import FILE, PAGE, page, parent_run
+from everstep.launch.sweep.definition import Definition, require_same
 from everstep.launch.sweep.executors import LocalWorkers
 from everstep.launch.sweep.function import function_name
 from everstep.launch.sweep.space import Space, Values, create_space, is_swept
@@ -85,7 +85,7 @@ class Study:
     @property
     def page(self) -> Path:
         """The HTML page."""
-        return self.directory / page.PAGE
+        return self.directory / PAGE
 
     def summary(self) -> dict[str, Any]:
         """Returns the sweep for programs, as `trials.json` has it."""
@@ -293,7 +293,7 @@ def _run_workers(study: SweepStudy, count: int, longer: Sequence[str], progress:
                 time.sleep(0.1)
                 if progress.show() or time.monotonic() - drawn > _PAGE_SECONDS:
                     begin = time.monotonic()
-                    page.write(study, running=True, importance=False)
+                    page.write(study, running=True)
                     # A large page takes longer to write: at most a tenth of the time is spent on it.
                     drawn = time.monotonic() + 9 * (time.monotonic() - begin)
         finally:

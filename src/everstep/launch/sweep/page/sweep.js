@@ -44,7 +44,7 @@ function summarySection() {
     ["pruned", number(states("pruned")), `${count(data.stepsSaved, "step")} saved`],
     ["failed", number(states("fail")), states("fail") ? "the table has the reasons" : ""],
   ];
-  return section("summary", "Summary", element("ul", { class: "figures" }, figures.map(([name, value, note]) =>
+  return section("summary", "Summary", element("ul", { class: "figures small" }, figures.map(([name, value, note]) =>
     element("li", { class: "card", "data-figure": name }, element("span", { class: "name" }, name), element("span", { class: "big" }, value), element("span", { class: "muted" }, note)))),
     data.front.length > 1 ? element("p", { class: "note" }, `${count(data.front.length, "trial")} on the front of the best: ${data.front.join(", ")}.`) : null,
     best ? element("pre", { class: "card values" }, Object.entries(best.values).map(([key, value]) => `${key}=${plain(value)}`).join("\n")) : null);
@@ -95,10 +95,10 @@ function parallelSection() {
         const points = columns.map((column, place) => [x(place), column.of(trial) === undefined ? null : column.scale.at(column.of(trial))]).filter(([, y]) => y !== null);
         return drawn("path", { class: `trial${isBest(trial) ? " best" : ""}`, d: points.map(([px, py], i) => `${i ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`).join(""), "data-trial": trial.number }, trialTitle(trial));
       });
-      return canvas(width, height, `Values of ${count(valued.length, "trial")} by key.`, lines, columns.map((column, place) => [
+      return canvas(width, height, `Values of ${count(valued.length, "trial")} by key.`, lines, columns.flatMap((column, place) => [
         drawn("line", { class: "base", x1: x(place), x2: x(place), y1: top, y2: bottom }),
         drawn("text", { class: "axis name", x: x(place), y: place % 2 ? 26 : 12, "text-anchor": place ? (place === columns.length - 1 ? "end" : "middle") : "start" }, short(column.name)),
-        column.scale.marks.map(([at, text]) => drawn("text", { class: "axis", x: x(place) + 5, y: at + 4 }, text))]));
+        column.scale.marks.map(([at, text]) => drawn("text", { class: "axis", x: x(place) + 5, y: at + 4 }, text))].flat()));
     })));
 }
 
@@ -110,14 +110,14 @@ function importanceSection() {
   if (!data.importance.length) return null;
   const height = 26 * data.importance.length + 34;
   return section("importance", "Importance", element("p", { class: "muted" },
-    `How much of the difference between trials a key explains: the bar is the mean of ${data.resamples} resamplings of the trials, the line reaches from their 10th to their 90th percentile. Where lines overlap, the order is not known.`),
+    `The share of the variance of the trials' ranks that a key explains by itself. The bar is the mean of ${data.resamples} random halves of the trials, the line reaches from their 10th to their 90th percentile: where lines overlap, the order is not known.`),
   element("figure", { class: "card" }, chart(height, (width) => {
     const left = Math.min(260, 12 + 7 * Math.max(...data.importance.map((one) => short(one.key).length)));
     const x = scale(0, 1, left, width - 14, false, 5);
     return canvas(width, height, data.importance.map((one) => `${one.key}: ${percent(one.mean)}`).join(", "),
-      x.ticks.map((tick) => [drawn("line", { class: "grid", x1: x.at(tick), x2: x.at(tick), y1: 0, y2: height - 20 }),
+      x.ticks.flatMap((tick) => [drawn("line", { class: "grid", x1: x.at(tick), x2: x.at(tick), y1: 0, y2: height - 20 }),
         drawn("text", { class: "axis", x: x.at(tick), y: height - 6, "text-anchor": tick === 1 ? "end" : "middle" }, percent(tick))]),
-      data.importance.map((one, place) => {
+      data.importance.flatMap((one, place) => {
         const y = 8 + 26 * place;
         return [drawn("text", { class: "axis name", x: left - 8, y: y + 13, "text-anchor": "end" }, short(one.key)),
           drawn("rect", { class: "bar", x: left, y: y + 2, width: Math.max(1, x.at(one.mean) - left), height: 15, "data-key": one.key }, drawn("title", {}, `${one.key}: ${percent(one.mean)}, ${percent(one.low)} to ${percent(one.high)}`)),
@@ -145,7 +145,7 @@ function tableSection() {
   const columns = [["trial", (trial) => trial.number], ["state", (trial) => trial.state],
     ...data.metrics.map((one, place) => [one.name, (trial) => (trial.results[place] ?? null)]),
     ...data.keys.map((key) => [short(key.key), (trial) => trial.values[key.key] ?? null]),
-    ["steps", (trial) => trial.steps], ["seconds", (trial) => trial.seconds], ["note", (trial) => trial.note]];
+    ["steps", (trial) => trial.steps || null], ["seconds", (trial) => trial.seconds], ["note", (trial) => trial.note]];
   let by = 0, down = false;
   const compare = (a, b) => a === b ? 0 : a === null || a === undefined ? 1 : b === null || b === undefined ? -1 : (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b))) * (down ? -1 : 1);
   return section("trials", "Trials", redrawn((again) => {
