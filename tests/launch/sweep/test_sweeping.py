@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -122,7 +123,8 @@ def definition(**changes) -> Definition:
 )
 def test_two_sweeps_on_one_storage(tmp_path, changes, part):
     url = f"sqlite:///{tmp_path / 'both.db'}"
-    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
     SweepStudy(tmp_path / "a", definition(storage=url), create=True)
     SweepStudy(tmp_path / "b", definition(storage=url, trials=50, sampler="random"), create=True)
     with pytest.raises(UsageError) as caught:
@@ -167,8 +169,6 @@ def test_opening_a_storage_leaves_logging_alone(tmp_path):
         open_storage("sqlite:///{tmp_path}/a.db")
         print(mine.disabled, logging.getLogger().handlers)
     """
-    import textwrap
-
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
     assert done.stdout == "False []\n", done.stderr
 
@@ -195,7 +195,8 @@ sys.path.insert(0, ".")
 from sweep_objectives import slow
 from everstep.launch.sweep.sweeping import sweep
 if __name__ == "__main__":
-    sweep(slow, {"x": {"low": 0.0, "high": 6.0}}, trials=int(sys.argv[1]), workers=2, sampler="random", sweep_dir="sweep")
+    space = {"x": {"low": 0.0, "high": 6.0}}
+    sweep(slow, space, trials=int(sys.argv[1]), workers=2, sampler="random", sweep_dir="sweep")
 """
 
 
@@ -209,7 +210,7 @@ def test_killed_workers_and_trials_lose_nothing(objectives, tmp_path):
 
     sweep = start()
     for kind in ("trial", "worker", "sweep"):
-        victims = _wait_for(sweep, lambda kind=kind: _processes(sweep.pid, kind))
+        victims = _wait_for(sweep, kind)
         os.kill(choice.choice(victims), signal.SIGKILL)
         if kind == "sweep":
             sweep.wait()
@@ -224,9 +225,9 @@ def test_killed_workers_and_trials_lose_nothing(objectives, tmp_path):
     assert all((tmp_path / f"sweep/trials/{n}/count.txt").read_text() == "20" for n in range(count))
 
 
-def _wait_for(sweep, find):
+def _wait_for(sweep: subprocess.Popen, kind: str) -> list[int]:
     deadline = time.monotonic() + 120
-    while not (found := find()):
+    while not (found := _processes(sweep.pid, kind)):
         assert time.monotonic() < deadline
         assert sweep.poll() is None, sweep.stderr.read()
         time.sleep(0.02)

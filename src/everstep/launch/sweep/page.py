@@ -217,7 +217,7 @@ def importances(study: SweepStudy) -> list[dict[str, Any]]:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Returns the rank of each value, so that a diverged trial does not outweigh all others; equal ones share theirs."""
+    """Returns the ranks of values, so that a diverged trial does not outweigh the others; equal ones share theirs."""
     places: dict[float, list[int]] = {}
     for place, value in enumerate(sorted(values)):
         places.setdefault(value, []).append(place)
