@@ -104,6 +104,7 @@ def sweep(
     none runs twice. A page in the sweep's directory shows them while they run.
     """
     executors.require_executor(on)
+    sweeping.require_workers(workers)
     given = [*([name] if name is not None and "=" in name else []), *(words or [])]
     name = None if name is not None and "=" in name else name
     for word in given:

@@ -1,5 +1,6 @@
 """`everstep.sweep`: checks what is asked for, opens the study, starts the workers and waits for them."""
 
+import contextlib
 import dataclasses
 import signal
 import sys
@@ -18,7 +19,7 @@ from everstep.launch.sweep.definition import Definition, require_same
 from everstep.launch.sweep.executors import LocalWorkers
 from everstep.launch.sweep.function import function_name
 from everstep.launch.sweep.space import Space, Values, create_space, is_swept
-from everstep.launch.sweep.study import REASON, SweepStudy, value_of
+from everstep.launch.sweep.study import REASON, SweepStudy, create_sampler, value_of
 from everstep.launch.sweep.target import Check, Target, check_space, experiment_check
 from everstep.launch.sweep.worker import PROBLEM, Worker
 from everstep.run.signals import Interrupted
@@ -153,6 +154,7 @@ def sweep(
       UsageError: The request cannot be carried out; nothing was trained.
       TrainingError: All trials failed.
     """
+    require_workers(workers)
     function = target if callable(target) else None
     found = create_space(space, [word for word in overrides if is_swept(word)])
     fixed = [word for word in overrides if not is_swept(word)]
@@ -197,6 +199,16 @@ def default_directory(definition: Definition) -> Path:
     return root / "runs" / f"sweep-{name}-{definition.digest()}"
 
 
+def require_workers(count: int) -> None:
+    """Refuses a number of workers that cannot be.
+
+    Raises:
+      UsageError: It is below 1.
+    """
+    if count < 1:
+        raise UsageError("must be at least 1", key="--workers", received=count)
+
+
 def open_sweep(
     definition: Definition, sweep_dir: str | Path | None = None, check: Check | None = None, lenient: bool = False
 ) -> SweepStudy:
@@ -215,6 +227,7 @@ def open_sweep(
         check_space(definition.space, check)
     if definition.sampler == "grid":
         definition.space.grid()
+    create_sampler(definition, 0)  # a package may be missing
     directory = Path(sweep_dir) if sweep_dir is not None else default_directory(definition)
     exists = (directory / FILE).is_file()
     if exists:
@@ -225,12 +238,16 @@ def open_sweep(
         definition = dataclasses.replace(definition, storage=definition.storage or stored.storage)
     elif lenient:
         raise UsageError("there is no sweep to continue", key="--resume-best", received=str(directory))
-    created = storage.prepare_directory(directory)
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    storage.prepare_directory(directory)
     try:
         study = SweepStudy(directory, definition, create=True)
     except UsageError:
-        if created:
+        if missing:
             storage.remove_directory(directory)
+        for parent in missing[1:]:
+            with contextlib.suppress(OSError):  # in use by others
+                parent.rmdir()
         raise
     definition.save(directory)
     (directory / PROBLEM).unlink(missing_ok=True)
@@ -269,8 +286,6 @@ def run_local(
       TrainingError: Trial after trial failed.
       SweepInterrupted: A stop was requested; all trials have saved their state.
     """
-    if workers < 1:
-        raise UsageError("must be at least 1", key="--workers", received=workers)
     progress = _Progress(study, verbose)
     progress.show()
     if not study.is_done():

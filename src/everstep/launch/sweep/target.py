@@ -122,15 +122,16 @@ def check_space(space: Space, check: Check) -> None:
     Raises:
       UsageError: The first key or value that the configuration refuses, with where it is written.
     """
+    origins = {one.key: one.origin for one in space.dimensions}
     for dimension, values in space.samples():
         if space.broken(values) is not None:
             continue
         try:
             check(values)
         except UsageError as error:
-            problems = [one for one in error.problems if one.key == dimension.key] or list(error.problems)
-            origin = dimension.origin if problems[0].key == dimension.key else problems[0].origin
-            raise UsageError(dataclasses.replace(problems[0], origin=origin)) from None
+            problem = next((one for one in error.problems if one.key == dimension.key), error.problems[0])
+            origin = origins.get(problem.key, problem.origin)
+            raise UsageError(dataclasses.replace(problem, origin=origin)) from None
 
 
 def experiment_check(name: str, words: Sequence[str], space: Space) -> Check:
