@@ -5,6 +5,7 @@ import datetime
 import fcntl
 import html as markup
 import importlib.resources
+import json
 import math
 import os
 import random
@@ -36,7 +37,7 @@ def write(study: SweepStudy, running: bool = False) -> Path:
     with _alone(study.directory) as alone:
         if alone:
             table = summary(study)
-            storage.write_json(study.directory / TABLE, table)
+            storage.write_text(study.directory / TABLE, json.dumps(table, allow_nan=False))
             data = page_data(study, table, running)
             storage.write_bytes(path, html(data, running).encode("utf-8", errors="replace"))
     return path
@@ -83,12 +84,12 @@ def _row(study: SweepStudy, trial: Any) -> dict[str, Any]:
     home = trial.user_attrs.get(CONTINUES, trial.number)
     place = study.definition.target.place(study.directory, home)
     ended = trial.datetime_complete
-    value = value_of(trial)
+    value = _finite(value_of(trial))
     return {
         "number": trial.number,
         "state": trial.state.name.lower(),
         "value": value,
-        "results": list(trial.values) if trial.state.name == "COMPLETE" else [value],
+        "results": [_finite(one) for one in trial.values] if trial.state.name == "COMPLETE" else [value],
         "values": redaction.tree(study.definition.space.stored(trial)),
         "continues": trial.user_attrs.get(CONTINUES),
         "directory": os.path.relpath(place, study.directory),
@@ -98,6 +99,10 @@ def _row(study: SweepStudy, trial: Any) -> dict[str, Any]:
         "seconds": (ended - trial.datetime_start).total_seconds() if ended and trial.datetime_start else None,
         "reason": trial.user_attrs.get(REASON),
     }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _front(study: SweepStudy, trials: Sequence[Any]) -> list[int]:
@@ -157,14 +162,11 @@ def page_data(study: SweepStudy, table: Mapping[str, Any], running: bool) -> dic
 
 
 def _shown(directory: Path, row: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("number", "state", "values", "steps")
+    names = ("number", "state", "value", "results", "values", "steps")
     note = row["reason"] or ("" if row["continues"] is None else f"continues trial {row['continues']}")
     seconds = None if row["seconds"] is None else round(row["seconds"], 1)
-    finite = [value if value is not None and math.isfinite(value) else None for value in row["results"]]
     return {
         **{name: row[name] for name in names},
-        "results": finite,
-        "value": finite[0],
         "seconds": seconds,
         "note": note,
         "link": _link(directory, row["directory"]),

@@ -17,6 +17,8 @@ from everstep.tracking.sync import sync
 
 logger = logging.getLogger(__name__)
 
+_LOOKED_AT = 20  # trials: if none of the first is tracked on MLflow, none is
+
 PARENT = "mlflow.parentRunId"
 """The tag that MLflow groups runs by."""
 
@@ -32,9 +34,9 @@ def group_trials(study: SweepStudy) -> str | None:
         for trial in study.trials()
         if trial.state.is_finished() and CONTINUES not in trial.user_attrs
     ]
-    tracked = [place for place in places if spool_of(place).path.is_file()]
-    if not tracked:
+    if not any(spool_of(place).path.is_file() for place in places[:_LOOKED_AT]):
         return None
+    tracked = [place for place in places if spool_of(place).path.is_file()]
     try:
         parent = _parent(study, tracked[0])
         for place in tracked if parent is not None else ():

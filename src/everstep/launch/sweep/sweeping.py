@@ -288,14 +288,15 @@ def run_local(
     """
     progress = _Progress(study, verbose)
     progress.show()
-    if not study.is_done():
-        if function is not None:
-            Worker(study, longer, function=function).run()
-        else:
-            _run_workers(study, workers, longer, progress)
+    was_done = study.is_done()
+    if not was_done and function is not None:
+        Worker(study, longer, function=function).run()
+    elif not was_done:
+        _run_workers(study, workers, longer, progress)
     progress.show()
+    if not was_done or not (study.directory / PAGE).is_file():
+        page.write(study)
     parent_run.group_trials(study)
-    page.write(study)
     progress.require_success()
 
 
