@@ -24,7 +24,7 @@ RESULT = "result.json"
 def function_name(function: Callable[..., Any]) -> str | None:
     """Returns `module:name` of a function that another process can import; None for one of a notebook."""
     module, name = getattr(function, "__module__", "__main__"), getattr(function, "__qualname__", "<")
-    if module == "__main__" or "<" in name:
+    if module == "__main__" or "<" in name or not getattr(sys.modules.get(module), "__file__", None):
         return None
     with contextlib.suppress(ImportError, AttributeError):
         return f"{module}:{name}" if find_function(f"{module}:{name}") is function else None

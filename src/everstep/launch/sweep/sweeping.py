@@ -19,7 +19,7 @@ from everstep.launch.sweep.definition import Definition, require_same
 from everstep.launch.sweep.executors import LocalWorkers
 from everstep.launch.sweep.function import function_name
 from everstep.launch.sweep.space import Space, Values, create_space, is_swept
-from everstep.launch.sweep.study import REASON, SweepStudy, create_sampler, value_of
+from everstep.launch.sweep.study import CONTINUES, REASON, SweepStudy, create_sampler, value_of
 from everstep.launch.sweep.target import Check, Target, check_space, experiment_check
 from everstep.launch.sweep.worker import PROBLEM, Worker
 from everstep.run.signals import Interrupted
@@ -384,7 +384,7 @@ class _Progress:
         self._shown |= {trial.number for trial in new}
         self._count(new)
         for trial in new if self._verbose else ():
-            _say(self._line(trial, len(self._shown)))
+            _say(self._line(trial, sum(CONTINUES not in one.user_attrs for one in trials)))
         return bool(new)
 
     def _count(self, trials: Iterable[Any]) -> None:
