@@ -22,6 +22,17 @@ def test_workers_on_slurm_are_an_array(tmp_path):
     assert lines[-1] == f"{command} --longer trainer.train_steps=9"
 
 
+def test_workers_share_gpus(monkeypatch):
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    taken = [executors.device_environment(worker, 3, ["4", "7"])["CUDA_VISIBLE_DEVICES"] for worker in range(3)]
+    assert taken == ["4", "7", "4"]
+    assert executors.device_environment(0, 3, ["4", "7"])["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.45"
+    assert "CUDA_VISIBLE_DEVICES" not in executors.device_environment(0, 2, ["0"])
+    assert executors.device_environment(0, 1, ["0"]) == executors.device_environment(0, 2, []) == {}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert executors.visible_gpus() == ["2", "3"]
+
+
 def test_workers_on_ray_are_jobs(tmp_path, monkeypatch):
     jobs = []
 

@@ -370,6 +370,7 @@ class _Progress:
         self._study, self._verbose = study, verbose
         self._shown: set[int] | None = None
         self._failed, self._last_failure, self._useful = 0, "", 0
+        self._failed_before = 0
 
     def show(self) -> bool:
         """Prints trials that have ended since the last call; returns whether there are any."""
@@ -377,6 +378,7 @@ class _Progress:
         if self._shown is None:  # those of earlier commands
             self._shown = {trial.number for trial in trials}
             self._count(trials)
+            self._failed_before = self._failed
             if trials and self._verbose:
                 _say(f"resumed: {len(trials)} of {self._study.wanted} trials are done in {self._study.directory}")
             return False
@@ -406,8 +408,8 @@ class _Progress:
         return redaction.text(f"trial {trial.number}  {state}{shown}  {values}  [{done} of {self._study.wanted}{best}]")
 
     def is_hopeless(self) -> bool:
-        """Returns whether every trial so far has failed, and there were some."""
-        return not self._useful and self._failed >= min(_MAX_FAILURES, self._study.wanted)
+        """Returns whether every trial so far has failed, some of them now: earlier ones may have had another cause."""
+        return not self._useful and self._failed - self._failed_before >= min(_MAX_FAILURES, self._study.wanted)
 
     def require_success(self) -> None:
         """Checks that some trial has a result.
@@ -418,7 +420,7 @@ class _Progress:
         if not self._useful and self._failed:
             raise TrainingError(
                 f"all {self._failed} trials failed; the last one: {self._last_failure}",
-                remedy=f"{self._study.directory / 'logs'} has what they wrote",
+                remedy=f"{self._study.directory / 'logs'} has what they wrote; more trials try again",
             )
 
 
