@@ -104,6 +104,7 @@ def test_a_sweep_as_hydra_users_type_it(project, monkeypatch, capsys):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1200)
 def test_every_combination_is_a_run(project, monkeypatch, capsys):
     pytest.importorskip("optuna")
     monkeypatch.chdir(project)
