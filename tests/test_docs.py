@@ -24,6 +24,8 @@ from everstep.config import apply, get_exp_config, load_entry_points
 from everstep.config.gin.reading import statements
 from everstep.frontends.components.config import DESCRIPTIONS, ProjectConfig
 from everstep.frontends.flow.settings import compose
+from everstep.launch.sweep.space import create_space
+from everstep.launch.sweep.target import check_space, experiment_check
 from test_structure import LEVEL, edges, modules, part
 
 ROOT = Path(__file__).parent.parent
@@ -172,6 +174,7 @@ PROJECT_FILES = {
     "yaml config/catalog.yaml": lambda settings: len(settings.catalog_layers) == 1,
     "yaml config/local/catalog.yaml": lambda settings: len(settings.catalog_layers) == 1,
     "yaml runs/baseline/config.yaml": None,
+    "yaml space.yaml": None,
 }
 FLOW = [(name_of(page), b) for page in PAGES for b in blocks(page) if b.kind.startswith("yaml config/")]
 CARDS = [(name_of(page), b) for page in PAGES for b in blocks(page) if b.kind == "yaml runs/baseline/config.yaml"]
@@ -193,6 +196,13 @@ def test_descriptions_are_those_of_a_card(page, block):
     assert set(said) == set(DESCRIPTIONS)
     known = ProjectConfig().as_dict()
     assert not [key for section in said for key in said[section] if key not in known[section]]
+
+
+@pytest.mark.parametrize("block", [b for page in PAGES for b in blocks(page) if b.kind == "yaml space.yaml"])
+def test_spaces_fit_their_experiment(block, tmp_path):
+    (tmp_path / "space.yaml").write_text(block.text)
+    space = create_space(tmp_path / "space.yaml")
+    check_space(space, experiment_check("regression/sine", (), space))
 
 
 @pytest.mark.parametrize(("page", "block"), GIN)

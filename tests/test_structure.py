@@ -56,6 +56,7 @@ LINES = (
     "recipes.bct",
     "launch",
     "launch.tuner launch.submit",
+    "launch.sweep",
     "cli",
     "__main__",
     "testing",
@@ -111,6 +112,7 @@ PUBLIC_NAMES = [
     "register_experiment",
     "register_task",
     "run_experiment",
+    "sweep",
     "value_and_grad",
 ]
 

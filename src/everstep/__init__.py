@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from everstep.export.predict.predicting import predict as predict
     from everstep.frontends.fit.fit import fit as fit
     from everstep.frontends.training.training import Training as Training
+    from everstep.launch.sweep.sweeping import sweep as sweep
     from everstep.loop.actions.early_stopping import EarlyStopping as EarlyStopping
     from everstep.loop.config import ProgressiveTrainerConfig as ProgressiveTrainerConfig
     from everstep.loop.config import TrainerConfig as TrainerConfig
@@ -82,6 +83,7 @@ _WHERE = {
     "register_experiment": "config.registry",
     "register_task": "config.registry",
     "run_experiment": "experiment",
+    "sweep": "launch.sweep.sweeping",
     "value_and_grad": "task.grad",
 }
 

@@ -95,7 +95,7 @@ def test_the_program_of_a_new_flow_runs_before_it_is_installed(everstep, tmp_pat
     program = str(tmp_path / "fresh-one" / "train.py")
     for words, message in (
         (("--task", "Nobody"), "task: received 'Nobody', there is no such task"),
-        (("-m", "a=1,2"), "-m: a sweep over several"),
+        (("--task", "Mnist_A", "-m", "nobody=1,2"), "nobody: unknown key"),
     ):
         done = subprocess.run([sys.executable, program, *words], cwd=tmp_path, capture_output=True, text=True)
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr

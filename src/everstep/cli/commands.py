@@ -16,6 +16,7 @@ COMMANDS = {
     "train": "Train an experiment; run again, it resumes.",
     "eval": "Evaluate a checkpoint of a run, by default the newest.",
     "tune": "Find a batch size or a learning rate; nothing is set.",
+    "sweep": "Try many values; run again, it resumes.",
     "run": "Train, export and evaluate a run of a project.",
     "flow": "Run a task of a project: fetch, prepare, train, log.",
     "check": "Check a run's components before it is trained.",

@@ -9,8 +9,8 @@ from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned, number, print_last, quiet
 from everstep.cli.running import choose_backend, exit_on_sigterm, load_project_backend, without_restarts
+from everstep.cli.sweep import sweep_flow
 from everstep.errors import UsageError
-from everstep.frontends.flow.program import NO_MULTIRUN
 from everstep.frontends.flow.project import FlowProject
 from everstep.frontends.flow.running import create_task, execute
 from everstep.launch.progress import newest_checkpoint
@@ -27,7 +27,9 @@ ModelDir = Annotated[
     str | None, typer.Option("--model-dir", metavar="DIR", help="The run directory; by default runs/NAME-DIGEST.")
 ]
 New = Annotated[bool, typer.Option("--new", help="Start a new run although an unfinished one exists.")]
-Multirun = Annotated[bool, typer.Option("-m", "--multirun", hidden=True)]
+Multirun = Annotated[
+    bool, typer.Option("-m", "--multirun", help="Run every combination of values such as Mnist_B.epoch=1,2 seed=1,2.")
+]
 
 
 @app.command(epilog="Example: everstep flow Mnist_B Mnist_B.epoch=1")
@@ -48,8 +50,6 @@ def flow(
 
     Run again, an interrupted run resumes; after a finished one a new run starts. Works in any folder of the project.
     """
-    if multirun:
-        raise UsageError(NO_MULTIRUN)
     home = FlowProject.find(project)
     if max_restarts:  # the restarted process does everything else
         raise typer.Exit(supervise(without_restarts(context.obj), max_restarts))
@@ -59,6 +59,9 @@ def flow(
     if name is None or "=" in name:
         tasks = ", ".join(sorted(home.tasks())) or "none"
         raise UsageError("no task is given", key="NAME", remedy=f"everstep flow NAME; tasks: {tasks}")
+    if multirun:
+        print_last(redaction.text(sweep_flow(home, name, overrides or (), backend, model_dir)))
+        return
     task = create_task(
         name, overrides or (), home, model_dir=model_dir, new=new, backend=backend, allow_change=allow_change or ()
     )

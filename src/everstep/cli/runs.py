@@ -20,6 +20,7 @@ from everstep.cli.stored_runs import StoredRun, local_run, stored_run, stored_ru
 from everstep.errors import Problem, TrainingError, UsageError, nearest
 from everstep.launch.submit.overview import Overview, listable, overview
 from everstep.launch.submit.submissions import newest
+from everstep.launch.sweep.listing import ListedSweep, find_sweeps, read_sweep
 from everstep.run import removal
 from everstep.run.goodput import goodput
 from everstep.run.record import damage, read
@@ -86,13 +87,24 @@ def list_runs(root: Root = None, sort: Sort = None, descending: Descending = Fal
     else:
         found = overview(Path(root or "runs"))
     found = order.apply(found)
+    sweeps = [] if root is not None and is_url(root) else list(find_sweeps(Path(root or "runs")))
     if json:
-        print(json_text([one.as_dict() for one in found]))
+        print(json_text([{**one.as_dict(), "sweep": _sweep_of(one, sweeps)} for one in found]))
     elif found:
         header = [*_COLUMNS[:-1], *([order.name] if order.is_metric else []), _COLUMNS[-1]]
         print(aligned([header, *(_list_row(one, order) for one in found)]))
+        for sweep in sweeps:
+            print(sweep.line())
     else:
         print(f"no runs in {root or 'runs'!r}; everstep train mnist/local makes one")
+
+
+def _sweep_of(run: Overview, sweeps: Iterable[ListedSweep]) -> dict[str, Any] | None:
+    """Returns the sweep and the number of a run that is a trial; None for any other."""
+    for sweep in sweeps:
+        if (number := sweep.places.get(run.directory.resolve())) is not None:
+            return {"directory": str(sweep.directory), "trial": number}
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,6 +302,7 @@ app.command("watch", epilog="Example: everstep runs watch runs/mnist-local-5f2c7
 # Compare
 
 _MAX_CELL = 44
+_BEST_TRIALS = 4  # of a sweep
 _TITLES = {
     "configuration": "CONFIGURATION",
     "surroundings": "CODE, MACHINE AND DATA",
@@ -299,7 +312,9 @@ _TITLES = {
 }
 _NO_ROWS = {"configuration": "no value differs", "surroundings": "nothing differs"}
 
-Runs = Annotated[list[str], typer.Argument(metavar="DIR", help="Run directories, or URLs.")]
+Runs = Annotated[
+    list[str], typer.Argument(metavar="DIR", help="Run directories, or URLs; a sweep stands for its best.")
+]
 Out = Annotated[
     str | None,
     typer.Option(
@@ -327,7 +342,8 @@ def compare(runs: Runs, out: Out = None, html: Html = False, json: options.Json 
             raise UsageError("is a directory", key="--out", received=out, remedy="name a file in it")
         if not side_by_side.can_draw():
             side_by_side.draw(())  # raises the error that names what is missing
-    directories = [Path(local_run(run, checkpoints=False)) for run in runs]
+    members = [one for run in runs for one in _members(run)]
+    directories = [Path(local_run(run, checkpoints=False)) for run in members]
     found = side_by_side.side_by_side(directories)
     written = {}
     if out is not None or not json:
@@ -345,6 +361,12 @@ def compare(runs: Runs, out: Out = None, html: Html = False, json: options.Json 
     if html:
         written["page"] = str(report.write(directories))
     print(json_text(found.as_dict() | written) if json else _comparison(found, written))
+
+
+def _members(run: str) -> list[str]:
+    """Returns the runs that a directory stands for: of a sweep, its best trials."""
+    sweep = None if is_url(run) else read_sweep(Path(run))
+    return [run] if sweep is None else [str(path) for path in sweep.best(_BEST_TRIALS)]
 
 
 def _comparison(found: Any, written: dict[str, str]) -> str:

@@ -160,7 +160,7 @@ def parse_overrides(text: str) -> list[Layer]:
     """
     text = text.strip()
     if _PAIR.match(text):
-        return [_pair_layer(pair) for pair in _by_index(list(_pairs(text)))]
+        return [_pair_layer(pair) for pair in _by_index(list(split_pairs(text)))]
     if drop := _DROP.fullmatch(text):
         return [Layer(f"override {text!r}", nested(drop[1], None), edit="drop")]
     if text.lower().endswith(SUFFIXES) and not text.startswith("{") and "\n" not in text:
@@ -198,7 +198,7 @@ def _pair_layer(pair: str) -> Layer:
     return Layer(f"override {pair.strip()!r}", nested(*parse_override(pair)), edit="add" if adds else "set")
 
 
-def _pairs(text: str) -> Iterator[str]:
+def split_pairs(text: str) -> Iterator[str]:
     """Yields the `key=value` pairs; commas in brackets, in quotes or before no further key do not split."""
     start = 0
     for position in _open_commas(text):

@@ -26,6 +26,7 @@ from everstep.tracking.jsonl import JsonLinesTracker
 from everstep.tracking.mlflow import MlflowNames, MlflowTracker
 from everstep.tracking.plugins import TrackedRun, find_trackers, make_trackers
 from everstep.tracking.samples import SampleFiles
+from everstep.tracking.sweep_tags import trial_name
 from everstep.tracking.tensorboard import TensorBoardTracker
 from everstep.tracking.tracker import BackgroundTracker, Kind, MultiTracker, Tracker
 from everstep.tracking.wandb import WandbTracker, is_disabled, make_target, require_package
@@ -193,7 +194,7 @@ def _tags(run: Run) -> dict[str, Any]:
 
 def _wandb(run: Run, config: TrackingConfig, params: Any) -> WandbTracker:
     wanted = (config.wandb_project, config.wandb_entity, config.wandb_mode)
-    target = make_target(run.id, run.record["experiment"], run.directory.resolve().name, *wanted)
+    target = make_target(run.id, run.record["experiment"], trial_name() or run.directory.resolve().name, *wanted)
     tree = redaction.tree(params.as_dict())
     return WandbTracker(run.directory, target, params=tree, tags=_tags(run))
 

@@ -38,6 +38,7 @@ from everstep.tracking.spool import (
     last_target,
     named_values,
 )
+from everstep.tracking.sweep_tags import sweep_tags, trial_name
 
 logger = logging.getLogger(__name__)
 
@@ -596,7 +597,7 @@ class MlflowTracker(SpooledTracker):
     ) -> None:
         super().__init__(model_dir, spool_of(model_dir), artifacts, close_seconds, pace)
         uri = checked_uri(uri or default_uri(model_dir))
-        self._target = Target(uri, run_id, names.experiment, names.run or self._directory.name)
+        self._target = Target(uri, run_id, names.experiment, trial_name() or names.run or self._directory.name)
         self._params, self._tags = flattened(names.params), flattened(names.tags)
 
     def _prepare(self) -> None:
@@ -607,7 +608,7 @@ class MlflowTracker(SpooledTracker):
 
     def _describe_run(self) -> None:
         changed = self._spool.params(self._params)
-        tags = self._tags | {f"everstep.changed.{name}": value for name, value in changed.items()}
+        tags = self._tags | sweep_tags() | {f"everstep.changed.{name}": value for name, value in changed.items()}
         if tags:
             self._spool.append({"type": "tags", "values": tags})
 

@@ -36,7 +36,9 @@ def flow(project, monkeypatch, capsys):
         (("Numbers_B", "Numbers_B.epoch"), "Numbers_B.epoch"),
         (("Numbers_B", "Numbers_B.seed=-1"), "Numbers_B.seed: received -1"),
         (("Numbers_B.epoch=1",), "NAME: no task is given"),
-        (("Numbers_B", "-m", "Numbers_B.epoch=1,2"), "-m: a sweep over several values (key=1,2) is not offered yet"),
+        (("Numbers_B", "-m", "Numbers_B.epoch=1"), "--space: is empty: no key varies"),
+        (("Numbers_B", "-m", "Numbers_B.epohc=1,2"), "did you mean 'epoch'"),
+        (("Numbers_B", "-m", "Numbers_B.epoch=1,two"), "Numbers_B.epoch: received 'two'"),
         (("Numbers_B", "epochs=5"), "write Numbers_B.epoch=5"),
         (("Numbers_B", "--epochs", "5"), "a value is written without dashes: Numbers_B.epoch=5"),
     ],
@@ -86,3 +88,29 @@ def test_a_run_from_inside_the_project_with_another_seed_gives_other_numbers(fin
     assert result["metrics"]["test loss"] != finished.metrics["test loss"]
     assert result["run"].startswith(f"{root}/runs/Numbers_B-")
     assert read(result["run"])["weights_digest"] != read(finished.directory)["weights_digest"]
+
+
+def test_a_sweep_as_hydra_users_type_it(project, monkeypatch, capsys):
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(project)
+    assert main(("sweep", "Numbers_B", "Numbers_B.epoch=1,2", "seed=1,2", "--dry-run")) == 0
+    shown = capsys.readouterr().out
+    assert [line.split()[2:] for line in shown.splitlines() if line.startswith("trial ")] == [
+        ["Numbers_B.epoch=1", "Numbers_B.seed=1"],
+        ["Numbers_B.epoch=1", "Numbers_B.seed=2"],
+        ["Numbers_B.epoch=2", "Numbers_B.seed=1"],
+        ["Numbers_B.epoch=2", "Numbers_B.seed=2"],
+    ]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_every_combination_is_a_run(project, monkeypatch, capsys):
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(project)
+    assert main(("flow", "Numbers_B", "-m", "Numbers_B.epoch=1,2", "seed=1,2")) == 0
+    (directory,) = (project / "runs").glob("sweep-Numbers_B-*")
+    records = [read(directory / "trials" / str(number)) for number in range(4)]
+    assert [record["flow"]["complete"] for record in records] == [True] * 4
+    assert [record["epoch"] for record in records] == [1, 1, 2, 2]
+    assert len({record["digest"] for record in records}) == 4

@@ -1,6 +1,7 @@
 """`python train.py --task Mnist_B`: the command line of a project's own program."""
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -8,20 +9,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from everstep import redaction
-from everstep.errors import Problem, UsageError
+from everstep.errors import UsageError
 from everstep.frontends.flow.project import FlowProject
 from everstep.frontends.flow.running import run_flow
 from everstep.frontends.flow.settings import parameter_like
 from everstep.run.exit_codes import exit_code, without_option
 from everstep.run.signals import Interrupted
-
-NO_MULTIRUN = Problem(
-    "-m",
-    "a sweep over several values (key=1,2) is not offered yet",
-    remedy="call it once per value, as in `for n in 1 2; do everstep flow TASK TASK.key=$n; done`; each has a run "
-    "directory of its own",
-)
-"""The error for Hydra's multirun."""
 
 
 def main(arguments: Sequence[str] | None = None, default: str | None = None) -> NoReturn:
@@ -57,12 +50,22 @@ def _run(options: Any, default: str | None) -> None:
     if name is None:
         names = ", ".join(sorted(project.tasks())) or "none"
         raise UsageError("missing", key="--task", remedy=f"name a task: {names}")
+    if options.multirun:
+        _sweep(name, project, options)
     settings = {"model_dir": options.model_dir, "new": options.new, "backend": options.backend}
     done = run_flow(name, options.overrides, project, allow_change=options.allow_change, **settings)
     rows = [*((metric, f"{value:.6g}") for metric, value in done.metrics.items()), ("run", str(done.directory))]
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         print(redaction.text(f"{name:<{width}}  {text}"))
+
+
+def _sweep(name: str, project: FlowProject, options: Any) -> NoReturn:
+    """Hands over to `everstep flow NAME -m …`, in place of this process."""
+    words = [*options.overrides, *(["--backend", options.backend] if options.backend else [])]
+    words += ["--model-dir", options.model_dir] if options.model_dir else []
+    command = [sys.executable, "-m", "everstep", "flow", name, "-m", "--project", str(project.root), *words]
+    os.execv(sys.executable, command)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -94,8 +97,6 @@ def _parsed(words: Sequence[str]) -> Any:
         "--allow-change", metavar="KEY", action="append", default=[], help="resume although this key has changed"
     )
     parser.add_argument("--traceback", action="store_true", help="of errors, show every frame")
-    parser.add_argument("-m", "--multirun", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("-m", "--multirun", action="store_true", help="run every combination of values: seed=1,2")
     options = parser.parse_intermixed_args(list(words))
-    if options.multirun:
-        raise UsageError(NO_MULTIRUN)
     return options

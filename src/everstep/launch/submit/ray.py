@@ -14,7 +14,7 @@ import shlex
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +89,26 @@ def submit(client: Any, request: Request, snapshot: Path, max_restarts: int) -> 
     Raises:
       UsageError: Ray refuses it.
     """
+    command = request.job_command(snapshot, max_restarts)
+    return submit_command(client, command, f"{request.title}-{snapshot.name}", request.directory, snapshot)
+
+
+def submit_command(
+    client: Any, command: Sequence[str], name: str, directory: Path, snapshot: Path | None = None
+) -> str:
+    """Submits a command to Ray, under a name that no other job has; returns the job's id.
+
+    Raises:
+      UsageError: Ray refuses it.
+    """
+    metadata = {"run": str(directory), **({} if snapshot is None else {"snapshot": str(snapshot)})}
     try:
         return str(
             client.submit_job(
-                entrypoint=f"exec {shlex.join(request.job_command(snapshot, max_restarts))}",
-                submission_id=f"{request.title}-{snapshot.name}",
+                entrypoint=f"exec {shlex.join(command)}",
+                submission_id=name,
                 runtime_env={"env_vars": _environment()},
-                metadata={"run": str(request.directory), "snapshot": str(snapshot)},
+                metadata=metadata,
             )
         )
     except (ConnectionError, RuntimeError, ValueError) as error:

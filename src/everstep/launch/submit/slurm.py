@@ -18,7 +18,9 @@ from everstep import storage
 from everstep.errors import UsageError
 from everstep.launch.submit.request import Request
 
-_SECONDS_TO_SAVE = 120
+SECONDS_TO_SAVE = 120
+"""How long before the end of its time a job is told to save."""
+
 _SECONDS_TO_ANSWER = 60.0
 _WORD = re.compile(r"[\w.@+-]+")
 
@@ -65,8 +67,9 @@ def job_text(request: Request, snapshot: Path, resources: Resources, max_restart
     return "\n".join(["#!/bin/bash", *lines, "", f"exec {command}", ""])
 
 
-def _options(request: Request, resources: Resources) -> Iterator[str]:
-    yield f"job-name={request.title}"
+def resource_options(title: str, resources: Resources) -> Iterator[str]:
+    """Yields the options of a job file that name the job and request resources."""
+    yield f"job-name={title}"
     if resources.gpu_type != "none":
         yield "gres=gpu:1" if resources.gpu_type == "any" else f"gres=gpu:{resources.gpu_type}:1"
     minutes = max(1, round(resources.hours * 60))
@@ -76,12 +79,16 @@ def _options(request: Request, resources: Resources) -> Iterator[str]:
     if resources.email:
         yield f"mail-user={resources.email}"
         yield "mail-type=ALL"
+
+
+def _options(request: Request, resources: Resources) -> Iterator[str]:
+    yield from resource_options(request.title, resources)
     log = str(request.directory / "log-").replace("%", "%%")
     yield f'output="{log}%j.out"'
     yield f'error="{log}%j.err"'
     yield "open-mode=append"
     yield "requeue"
-    yield f"signal=B:USR1@{_SECONDS_TO_SAVE}"
+    yield f"signal=B:USR1@{SECONDS_TO_SAVE}"
 
 
 def job_file(request: Request) -> Path:
@@ -123,6 +130,15 @@ def submit(request: Request, snapshot: Path, resources: Resources, max_restarts:
     """
     path = job_file(request)
     storage.write_text(path, job_text(request, snapshot, resources, max_restarts))
+    return submit_file(path)
+
+
+def submit_file(path: Path) -> str:
+    """Submits a job file; returns the job's number.
+
+    Raises:
+      UsageError: Slurm refuses it; has Slurm's message.
+    """
     printed = _output_of("sbatch", "--parsable", str(path))
     return printed.strip().splitlines()[-1].partition(";")[0]
 

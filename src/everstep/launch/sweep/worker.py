@@ -1,0 +1,334 @@
+"""A worker: takes a trial, runs it in a process of its own, follows its metrics, stores its result, takes the next.
+
+`python -m everstep.launch.sweep.worker DIRECTORY` is one worker, on any machine that reaches the sweep's storage.
+Killed, it loses nothing: its trial resumes from the newest checkpoint, here or elsewhere.
+"""
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from everstep import redaction, storage
+from everstep.errors import TrainingError, UsageError, nearest, plain_text
+from everstep.launch.child import ExitStatus
+from everstep.launch.progress import newest_checkpoint, record_exit_reason
+from everstep.launch.sweep import live, page
+from everstep.launch.sweep.definition import Definition
+from everstep.launch.sweep.function import call_function
+from everstep.launch.sweep.study import HEARTBEAT_SECONDS, REASON, Claim, SweepStudy
+from everstep.run.exit_codes import exit_code
+from everstep.run.layouts import loop_directory
+from everstep.run.lock import is_held
+from everstep.run.record import read
+from everstep.tracking.mlflow import default_uri
+from everstep.tracking.sweep_tags import SWEEP, TRIAL
+
+PROBLEM = "problem.json"
+"""The file in a sweep's directory with what ends the whole sweep: a metric that no trial logs."""
+
+_DONE, _FAILED, _BAD_INPUT = 0, 1, 2
+_MAX_STALLS = 3
+_POLL_SECONDS = 0.1
+_PAUSE_SECONDS = 0.5  # between two looks for a trial, while others are at work
+
+Function = Callable[..., Any]
+
+
+class Stopped(Exception):
+    """A stop was requested; the trial's state is saved, and the trial waits for a worker."""
+
+
+class MetricMissing(UsageError):
+    """A metric that the trials do not log."""
+
+
+class Worker:
+    """Runs trials until there are none.
+
+    Args:
+      study: The sweep's study.
+      longer: Values for trials that train others longer.
+      waits: Whether to wait for trials of other workers, to resume those that get killed.
+      function: A function to call in this process, instead of a process for each trial.
+      parent: The process that started this one; without it, the worker stops.
+    """
+
+    def __init__(
+        self,
+        study: SweepStudy,
+        longer: Sequence[str] = (),
+        waits: bool = True,
+        function: Function | None = None,
+        parent: int | None = None,
+    ) -> None:
+        self._study, self._longer, self._waits = study, list(longer), waits
+        self._function, self._parent = function, parent
+        self._target, self._space = study.definition.target, study.definition.space
+        self._stop = threading.Event()
+
+    def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
+        """Requests a stop: the trial saves its state first. It is a signal handler, too."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Runs trials until none is left.
+
+        Raises:
+          Stopped: A stop was requested.
+          UsageError: No trial can be compared: the metric does not exist.
+        """
+        while not self._should_stop():
+            claim = self._study.claim()
+            if claim is not None:
+                try:
+                    self._run_trial(claim)
+                finally:
+                    claim.release()
+            elif not self._waits or self._study.is_done():
+                return
+            else:
+                self._stop.wait(_PAUSE_SECONDS)
+        raise Stopped
+
+    def _should_stop(self) -> bool:
+        return self._stop.is_set() or (self._parent is not None and os.getppid() != self._parent)
+
+    # ---- one trial ---------------------------------------------------------------------------------------------------
+
+    def _run_trial(self, claim: Claim) -> None:
+        directory = self._study.directory
+        home = claim.number if claim.continues is None else claim.continues
+        place = self._target.place(directory, home)
+        numbers = live.Numbers(place)
+        if claim.continues is None and self._target.is_complete(place):  # killed before its result was stored
+            self._complete(claim, numbers, place)
+            return
+        self._target.prepare(directory, place, home, self._space, claim.values)
+        if self._function is not None:
+            self._call(claim, numbers, place, self._function)
+            return
+        longer = self._longer if claim.continues is not None else []
+        command = self._target.command(place, self._space, claim.values, longer)
+        stalls = 0
+        while True:
+            saved, since = newest_checkpoint(loop_directory(place)), time.time()
+            attempt = _Attempt(self, claim, numbers, command, directory / "logs" / f"{claim.number}.log")
+            status = attempt.run()
+            record_exit_reason(loop_directory(place), status.reason, since)
+            numbers.read()
+            if status.exit_code == _DONE:
+                self._complete(claim, numbers, place)
+                return
+            if attempt.pruned:
+                self._end(claim, "PRUNED", numbers, place)
+                return
+            if self._should_stop():
+                raise Stopped
+            if is_held(loop_directory(place)):  # somebody trains it by hand
+                self._stop.wait(_PAUSE_SECONDS)
+                continue
+            if status.exit_code in (_FAILED, _BAD_INPUT):
+                self._fail(claim, attempt.last_line() or str(status), numbers, place)
+                return
+            progressed = (newest_checkpoint(loop_directory(place)) or 0) > (saved or 0)
+            stalls = 0 if progressed else stalls + 1
+            if stalls > _MAX_STALLS:
+                self._fail(claim, f"{_MAX_STALLS} restarts made no progress: it {status}", numbers, place)
+                return
+
+    def _call(self, claim: Claim, numbers: live.Numbers, place: Path, function: Function) -> None:
+        try:
+            call_function(function, {**self._space.fixed, **claim.values}, place)
+        except Exception as error:
+            self._fail(claim, f"{type(error).__name__}: {plain_text(error)}", numbers, place)
+        else:
+            numbers.read()
+            self._complete(claim, numbers, place)
+
+    # ---- how a trial ends --------------------------------------------------------------------------------------------
+
+    def _complete(self, claim: Claim, numbers: live.Numbers, place: Path) -> None:
+        definition = self._study.definition
+        numbers.read()
+        values = []
+        for metric, mode in zip(definition.metrics, definition.modes, strict=True):
+            points = numbers.points(metric)
+            if not points:
+                self.metric_missing(claim, metric, numbers)
+            found = live.last(points) if definition.is_multi_objective else live.best(points, mode)
+            if found is None:
+                self._fail(claim, f"{metric} is never a finite number", numbers, place)
+                return
+            values.append(found.value)
+        self._study.should_prune(claim, self._finite(numbers))  # the pruner compares later trials with it
+        self._end(claim, "COMPLETE", numbers, place, values)
+
+    def _fail(self, claim: Claim, reason: str, numbers: live.Numbers, place: Path) -> None:
+        self._study.note(claim, **{REASON: redaction.text(reason)[:500]})
+        self._end(claim, "FAIL", numbers, place)
+
+    def _end(
+        self, claim: Claim, state: str, numbers: live.Numbers, place: Path, values: Sequence[float] | None = None
+    ) -> None:
+        digest = None
+        with contextlib.suppress(UsageError, KeyError):
+            digest = read(loop_directory(place))["digest"]
+        facts = {"steps": numbers.step, "train_steps": numbers.train_steps, "digest": digest}
+        self._study.note(claim, facts=facts)
+        self._study.tell(claim, state, values)
+        if not self._waits:  # nobody else draws the page
+            page.write(self._study)
+
+    def metric_missing(self, claim: Claim, metric: str, numbers: live.Numbers) -> None:
+        """Ends the sweep: no trial logs the metric.
+
+        Raises:
+          MetricMissing: Always; names the metrics that there are.
+        """
+        names = list(dict.fromkeys(numbers.names))
+        known = ", ".join(names) or "none"
+        remedy = nearest(metric, names) if names else ""
+        near = f"{remedy} " if remedy.startswith("did you mean") else ""
+        self._study.note(claim, **{REASON: f"it does not log {metric!r}"})
+        self._study.tell(claim, "FAIL")
+        raise MetricMissing(
+            "no trial logs this metric", key="--metric", received=metric, remedy=f"{near}it logs {known}"
+        )
+
+    # ---- what an attempt calls while the trial trains ----------------------------------------------------------------
+
+    def on_numbers(self, claim: Claim, numbers: live.Numbers) -> bool:
+        """Looks at new numbers of a trial; returns whether it should be pruned.
+
+        Raises:
+          MetricMissing: It has evaluated, and the metric was not among the results.
+        """
+        metric = self._study.definition.metrics[0]
+        points = numbers.points(metric)
+        if not points and metric and self._target.kind == "experiment" and numbers.is_evaluated:
+            self.metric_missing(claim, metric, numbers)
+        return self._study.should_prune(claim, self._finite(numbers))
+
+    def _finite(self, numbers: live.Numbers) -> list[live.Point]:
+        points = numbers.points(self._study.definition.metrics[0])
+        return [point for point in points if live.last([point]) is not None]
+
+    def on_beat(self, claim: Claim) -> None:
+        """Records that this worker lives."""
+        self._study.beat(claim)
+
+    def should_stop(self) -> bool:
+        """Returns whether a stop is requested."""
+        return self._should_stop()
+
+
+class _Attempt:
+    """One process of a trial, from its start to its end.
+
+    Attributes:
+      pruned: Whether it was stopped because it does worse than others.
+    """
+
+    def __init__(self, worker: Worker, claim: Claim, numbers: live.Numbers, command: Sequence[str], log: Path) -> None:
+        self._worker, self._claim, self._numbers = worker, claim, numbers
+        self._command, self._log = list(command), log
+        self.pruned = False
+
+    def run(self) -> ExitStatus:
+        """Runs the process to its end; stops it if it should be pruned, or if a stop is requested."""
+        study = self._worker._study
+        name = study.directory.name
+        environment = {SWEEP: name, TRIAL: str(self._claim.number), "WANDB_RUN_GROUP": name}
+        if study.definition.target.kind == "experiment":  # all trials in one store, that of the folder with the sweep
+            environment |= {"MLFLOW_TRACKING_URI": default_uri(study.directory)}
+        self._log.parent.mkdir(exist_ok=True)
+        with open(self._log, "ab") as log:
+            process = subprocess.Popen(
+                self._command,
+                cwd=study.definition.target.root or None,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
+                pass_fds=(self._claim.lock,),  # the trial is taken as long as this process lives, even without us
+            )
+        try:
+            return self._follow(process)
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+
+    def _follow(self, process: subprocess.Popen[bytes]) -> ExitStatus:
+        stopped, beat = False, time.monotonic()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return ExitStatus(process.wait(_POLL_SECONDS))
+            if not stopped and self._worker.should_stop():
+                stopped = True
+                process.terminate()
+            if not stopped and self._numbers.read() and self._worker.on_numbers(self._claim, self._numbers):
+                stopped = self.pruned = True
+                process.terminate()
+            if time.monotonic() - beat > HEARTBEAT_SECONDS:
+                beat = time.monotonic()
+                self._worker.on_beat(self._claim)
+
+    def last_line(self) -> str:
+        """Returns the last line that the process wrote, which has the error."""
+        with contextlib.suppress(OSError):
+            lines = self._log.read_text("utf-8", errors="replace").splitlines()
+            return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return ""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs one worker; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m everstep.launch.sweep.worker")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--parent", type=int, help="stop when this process is no longer the parent")
+    parser.add_argument("--leave", action="store_true", help="end when nothing is left to take, although others run")
+    parser.add_argument("--longer", action="append", default=[], metavar="KEY=VALUE")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(format="%(message)s")
+    directory = options.directory.resolve()
+    try:
+        study = SweepStudy(directory, Definition.load(directory))
+        worker = Worker(study, options.longer, waits=not options.leave, parent=options.parent)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, worker.stop)
+        worker.run()
+    except Stopped:
+        return _requeued(128 + signal.SIGTERM)
+    except MetricMissing as error:
+        (problem,) = error.problems
+        found = {"key": problem.key, "received": problem.received, "reason": problem.reason, "remedy": problem.remedy}
+        storage.write_json(directory / PROBLEM, found)
+        return exit_code(error)
+    except (UsageError, TrainingError) as error:
+        return exit_code(error)
+    return 0
+
+
+def _requeued(code: int) -> int:
+    """Requests that Slurm runs this task of the array once more: its time is up, and trials are left."""
+    if job := os.environ.get("SLURM_ARRAY_JOB_ID"):
+        task = f"{job}_{os.environ.get('SLURM_ARRAY_TASK_ID', '0')}"
+        with contextlib.suppress(OSError):
+            subprocess.run(["scontrol", "requeue", task], check=False)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
