@@ -104,7 +104,7 @@ def test_an_earlier_checkpoint(run, predictor):
     last = predictor_of(find(str(run[0])), steps[-1])
     name = next(iter(predictor.predict([x])))
     np.testing.assert_array_equal(last.predict([x])[name], predictor.predict([x])[name])
-    assert np.abs(early.predict([x])[name] - predictor.predict([x])[name]).max() > 0
+    assert np.abs(np.asarray(early.predict([x])[name]) - np.asarray(predictor.predict([x])[name])).max() > 0
     with pytest.raises(UsageError, match=rf"--checkpoint: received '1', .*there are: {steps[0]}"):
         predictor_of(find(str(run[0])), 1)
 
