@@ -68,7 +68,7 @@ class RuntimeConfig(Config):
     """Compute activations again in the backward pass to save memory: full, or expressions for names of layers."""
     float8: bool = False
     """Compute the products of dense layers in float8 (JAX; pays on GPUs that have it, such as the H100 and H200)."""
-    xla_preset: Literal["none", "latency", "cublas", "triton", "cudnn", "exhaustive"] = "none"
+    xla_preset: Literal["none", "latency", "cublas", "cudnn", "transformer", "triton"] = "none"
     """A named set of XLA options for a GPU (JAX)."""
     stop_signals: list[Literal["USR1", "USR2", "HUP", "QUIT", "ALRM", "XCPU", "PWR", "TERM"]] = []
     """Signals that save the state and end the run, as SIGTERM and SIGINT do; Slurm sends one before its time limit."""

@@ -76,6 +76,7 @@ class CudaGraph:
         if CudaGraph._pool is None:
             self._open_pool()
         self._graph = torch.cuda.CUDAGraph()
+        gc.collect()  # of earlier uses of the variables; see `run`
 
     @classmethod
     def _open_pool(cls) -> None:
@@ -255,7 +256,6 @@ class Recorder:
             return step(inputs)
 
         try:
-            gc.collect()  # of earlier uses of the variables; see `CudaGraph.run`
             for _ in range(STEPS):
                 outputs = graph.run(run)  # an error of the step itself is not caught
             expected = [tensor.detach().clone() for tensor in [*values, *nest.flatten(outputs)]]

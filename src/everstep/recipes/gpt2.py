@@ -38,7 +38,8 @@ class GPT2Config(TaskConfig):
     generated_sequences: int = 4096
     """How many sequences are generated to train on, where no file is given; an eighth of it to evaluate on."""
     loss_chunk_tokens: int | None = None
-    """Computes logits and loss for so many tokens at a time, so that they need less memory; None for all at once."""
+    """Computes logits, loss and their gradients for so many tokens at a time, without storing logits in float32; None
+    for Keras's loss. Smaller numbers need less memory; a number as large as a batch is fastest."""
 
     def validate(self) -> None:
         """Checks the numbers.
@@ -82,8 +83,9 @@ def _trainer(steps: int, warmup: int, rate: float, interval: int) -> TrainerConf
 def gpt2_124m() -> ExperimentConfig:
     """GPT-2 with 124 M parameters in bfloat16, batches of 32 × 1024 tokens; for one large GPU."""
     trainer = _trainer(steps=20_000, warmup=700, rate=6e-4, interval=1000)
-    params = ExperimentConfig(task=GPT2Config(), trainer=trainer)
-    params.override({"runtime": {"mixed_precision_dtype": "bfloat16"}})
+    params = ExperimentConfig(task=GPT2Config(loss_chunk_tokens=65_536), trainer=trainer)
+    # Activations of GELU are computed again in the backward pass: that takes less time than reading them.
+    params.override({"runtime": {"mixed_precision_dtype": "bfloat16", "remat": ["gelu"]}})
     return params
 
 

@@ -149,21 +149,23 @@ def _chunk(chunk: tuple[Any, Any, Any], kernel: Any, biases: tuple, gradients: b
     """Returns the loss of a chunk and its gradients by features, kernel and bias; the kernel is in their type.
 
     Logits stay in the type of the features. Only what is computed from them is in float32, and a compiler needs not
-    store it. The gradient by the logits is at most 1 in size, which float16 can represent; it is scaled afterwards.
+    store it: their maximum and the logit of the label are taken before they are cast, because a compiler would store
+    the cast logits for a maximum of them. The gradient by the logits is at most 1 in size, which float16 can represent;
+    it is scaled afterwards.
     """
     features, labels, weights = chunk
     logits = ops.matmul(features, kernel)
     if biases:
         logits = logits + ops.cast(biases[0], logits.dtype)
     labels = ops.expand_dims(ops.cast(labels, "int32"), -1)
-    exact = ops.cast(logits, "float32")
-    log_sum = ops.logsumexp(exact, axis=-1, keepdims=True)
-    is_label = ops.equal(ops.expand_dims(ops.arange(kernel.shape[1], dtype="int32"), 0), labels)
-    of_label = ops.sum(ops.where(is_label, exact, 0.0), axis=-1)
+    highest = ops.cast(ops.max(logits, axis=-1, keepdims=True), "float32")
+    log_sum = highest + ops.log(ops.sum(ops.exp(ops.cast(logits, "float32") - highest), axis=-1, keepdims=True))
+    of_label = ops.cast(ops.take_along_axis(logits, labels, axis=-1)[:, 0], "float32")
     loss = ops.sum((log_sum[:, 0] - of_label) * weights)
     if not gradients:
         return [loss]
-    by_logits = (ops.exp(exact - log_sum) - ops.cast(is_label, "float32")) * ops.expand_dims(weights, -1)
+    is_label = ops.equal(ops.expand_dims(ops.arange(kernel.shape[1], dtype="int32"), 0), labels)
+    by_logits = (ops.exp(ops.cast(logits, "float32") - log_sum) - ops.cast(is_label, "float32")) * weights[:, None]
     by_bias = [ops.sum(by_logits, axis=0)] if biases else []
     by_logits = ops.cast(by_logits, features.dtype)
     by_kernel = ops.matmul(ops.transpose(features), by_logits)
