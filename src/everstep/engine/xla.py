@@ -12,7 +12,7 @@ import keras
 
 from everstep.errors import UsageError
 
-# Figures: GPT-2 with 124 M parameters, 32 x 1024 tokens, bfloat16, one H200, JAX 0.11; how many times as fast a step is.
+# Figures: how many times as fast a step of GPT-2 124M is (32 x 1024 tokens, bfloat16, one H200, JAX 0.11).
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "none": {},
     # Orders kernels so that transfers between devices, and copies, run while others compute; for several GPUs.
