@@ -205,9 +205,12 @@ class JaxEngine(Engine):
     def _loop(self, kind: str, step: Callable[[Batch], Any]) -> Callable[[list, Any], tuple[list, Any, Any]]:
         """Returns a function that runs a step on every batch of a block, and then reads the logs of the window.
 
-        It also returns the outputs of a single step, if the task aggregates them.
+        It also returns the outputs of a single step, if the task aggregates them. The Python code of a step runs once
+        for each shape of its batch, not again for each length of a call: JAX keeps what it has traced (`inline`: the
+        programs are the same as without it).
         """
-        one, read = self._pure(step), self._pure(self._read_values)
+        one = jax.jit(self._pure(step), inline=True)
+        read = jax.jit(self._pure(self._read_values), static_argnums=1, inline=True)
 
         def many(values: list, block: Any) -> tuple[list, Any, Any]:
             self.compilations += 1
