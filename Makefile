@@ -36,32 +36,37 @@ demo: $(VENV)/.everstep
 check: lint
 	$(PYTEST) --backend jax -m "not full" --quick $(PYTEST_ARGS)
 
-test: lint $(VENV)/.torch
-	$(call run_tests,not full,$(ON_JAX),$(ON_TORCH))
+# mypy uses one core: it runs beside the first tests.
+test: $(VENV)/.dev $(VENV)/.torch
+	@$(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
+	( $(call run_tests,not full,$(ON_JAX),$(ON_TENSORFLOW)) ); tests=$$?; \
+	wait $$lint; linted=$$?; cat $(VENV)/lint.log; exit $$((tests | linted))
 
 test-full: lint $(VENV)/.torch
-	$(call run_tests,full or not full,,)
+	@$(call run_tests,full or not full,,)
 	$(BIN)/python -m tools.keras_tests
 
-# ---- the one place where tests are started: all of them on one backend, then again on the others what depends on it -
+# ---- the one place where tests are started: all of them on one backend, then on the others what depends on it -------
 # Bytecode is kept, whatever the environment says: tests start many processes, and each would compile everything anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
-# Steps on PyTorch are not compiled, and take longer: every day kills and resumes, other backends' checkpoints, two
-# examples, the export, the contract suite and the streams, the longest first; `make test-full` runs everything there.
-ON_TORCH := $(addprefix tests/examples/test_examples.py::,test_gan test_custom_step) tests/reliability \
-            tests/test_resume_changed.py tests/export tests/engine tests/data tests/task/test_grad.py
+# PyTorch runs everything: it compiles nothing, so that short trainings are fastest there. Where it is not installed, JAX.
+FIRST = $(if $(wildcard $(VENV)/.torch),torch,jax)
 
-# On JAX, every day: the engine, the streams, the checkpoints and the export, kills and resumes. What stands on these is
-# tested every day on TensorFlow, kills at every entry point included.
-ON_JAX := tests/engine tests/reliability tests/run/test_slow_data.py tests/loop/test_modes.py tests/data \
-          tests/checkpoint tests/export tests/test_resume_changed.py tests/task/test_grad.py \
-          tests/task/test_compiled_task.py tests/frontends/fit/test_fit_resume.py
+# On JAX and TensorFlow, every day: engine, gradients, export, kills and resumes, own steps of models; on JAX also the
+# examples, the code of the pages and the streams. `make test-full` runs everything that depends on the backend on all.
+ON_BOTH := tests/engine tests/export tests/task/test_grad.py tests/task/test_compiled_task.py tests/test_resume_changed.py \
+           tests/frontends/test_entry_points.py
+ON_JAX := tests/examples tests/test_docs.py tests/reliability tests/run/test_slow_data.py tests/data tests/checkpoint \
+          tests/frontends/components/test_components_data_edge_cases.py $(ON_BOTH)
+ON_TENSORFLOW := tests/reliability tests/task/test_tape.py tests/frontends/fit/test_fit_models.py $(ON_BOTH)
 
 define run_tests
-	$(PYTEST) --backend tensorflow -m "$(1)" $(PYTEST_ARGS)
-	$(PYTEST) --backend jax -m "backend and ($(1))" $(2) $(PYTEST_ARGS)
-	$(PYTEST) --backend torch -m "backend and ($(1))" $(3) $(PYTEST_ARGS)
+	status=0; \
+	$(PYTEST) --backend $(FIRST) -m "$(1)" $(PYTEST_ARGS) || status=1; \
+	$(PYTEST) --backend jax -m "backend and ($(1))" $(2) $(PYTEST_ARGS) || status=1; \
+	$(PYTEST) --backend tensorflow -m "backend and ($(1))" $(3) $(PYTEST_ARGS) || status=1; \
+	exit $$status
 endef
 
 lint: $(VENV)/.dev

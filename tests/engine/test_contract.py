@@ -21,7 +21,11 @@ def test_same_bits_for_every_split(kind):
     check_same_bits_for_every_split(create_engine, kind)
 
 
-@pytest.mark.parametrize("kind", models.MODELS)
+ON_TORCH = pytest.mark.daily("torch")  # gathering does not depend on the model: two of them are enough elsewhere
+KINDS = ["mlp", "cnn", pytest.param("gru", marks=ON_TORCH), pytest.param("transformer", marks=ON_TORCH)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_same_bits_from_the_device(kind):
     check_same_bits_from_the_device(create_engine, kind)
 

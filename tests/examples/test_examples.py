@@ -42,6 +42,7 @@ def numbers(pattern: str, text: str) -> list[float]:
 
 
 @pytest.mark.backend
+@pytest.mark.daily("jax")
 def test_custom_step(tmp_path):
     printed = run("custom_step.py", tmp_path / "run")
     losses, norms = numbers("loss", printed), numbers("gradient norm", printed)
@@ -70,7 +71,7 @@ def test_progressive(tmp_path):
 
 
 @pytest.mark.backend
-@pytest.mark.daily("torch")
+@pytest.mark.daily("jax")
 def test_gan(tmp_path):
     printed = run("gan.py", tmp_path / "run")
     for name in ("generator loss", "critic loss"):
@@ -89,6 +90,7 @@ def test_gan_source_names_no_backend():
 
 
 @pytest.mark.backend
+@pytest.mark.daily("jax")
 def test_fit(tmp_path):
     printed = run("fit.py", tmp_path / "run")
     losses = numbers("loss", printed)

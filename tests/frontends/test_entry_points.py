@@ -27,7 +27,11 @@ def test_the_same_weights_through_every_entry_point(whole):
     assert len(set(digests.values())) == 1, digests
 
 
-@pytest.mark.parametrize("name", ENTRY_POINTS)
+ON_ALL = ("experiment", "fit")
+ON_TORCH = pytest.mark.daily("torch")  # the loop below all entry points is the same
+
+
+@pytest.mark.parametrize("name", [*ON_ALL, *(pytest.param(n, marks=ON_TORCH) for n in ENTRY_POINTS if n not in ON_ALL)])
 def test_killed_and_resumed(whole, name, tmp_path):
     """The third epoch is trained when the process is killed: it is trained again, to the same bits."""
     environment = {**os.environ, "KERAS_BACKEND": keras.backend.backend(), KILL: str(tmp_path)}

@@ -13,7 +13,7 @@ SHORT = ("trainer.train_steps=60", "--no-export")
 
 
 @pytest.mark.backend
-@pytest.mark.daily("jax", "torch")  # on TensorFlow: tests/frontends/test_entry_points.py
+@pytest.mark.daily("jax")  # on the others: tests/frontends/test_entry_points.py
 def test_a_killed_run_ends_in_the_same_bits_and_curves(tmp_path: Path) -> None:
     whole = Job("reliability/cnn", BACKEND, tmp_path / "whole", SHORT)
     killed = Job("reliability/cnn", BACKEND, tmp_path / "killed", SHORT)

@@ -10,7 +10,7 @@ BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 
 
 @pytest.mark.backend
-@pytest.mark.daily("jax", "torch")
+@pytest.mark.daily("jax")
 def test_each_sample_is_learned_from_once(tmp_path: Path) -> None:
     figures = ledger.measure(tmp_path, BACKEND, samples=12_000, kills=1)
     assert figures.passed(), figures.line()

@@ -40,7 +40,9 @@ class Maker:
         honest.save(self.honest / "model.keras")
         honest.save_weights(self.honest / "a.weights.h5")
         self._checkpoint(self.honest / "checkpoints" / "1")
-        variables = {f"v{i}": tf.Variable(np.asarray(w.value), name=w.path) for i, w in enumerate(honest.weights)}
+        variables = {
+            f"v{i}": tf.Variable(keras.ops.convert_to_numpy(w), name=w.path) for i, w in enumerate(honest.weights)
+        }
         tf.train.Checkpoint(**variables).write(str(self.honest / "ckpt-1"))
 
     # -- Keras files -------------------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ def test_the_weight_of_a_sample_is_that_of_every_pixel(tmp_path, quiet):
     assert f"{weighted:.3f}" in history, "training has evaluated with the same weights"
 
 
+@pytest.mark.backend
+@pytest.mark.daily("jax")  # Keras has no gradient of this loss on PyTorch
 def test_masks_with_weights_pass_the_checks(tmp_path):
     write(tmp_path, MASKS)
     found = checked(tmp_path, None, "weights", "labels", "step")

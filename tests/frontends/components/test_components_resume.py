@@ -121,7 +121,7 @@ def test_an_export_is_replaced_only_by_one_that_is_whole(tmp_path, data):
     (tmp_path / "src" / "fickle").touch()
     with pytest.raises(
         TrainingError,
-        match=r"exported/savedmodel', does not have the outputs of the trained model.*former export is unchanged",
+        match=rf"exported/{model_name()}', does not have the outputs of the trained model.*former export is unchanged",
     ):
         run(tmp_path, data)
     (tmp_path / "src" / "fickle").unlink()
