@@ -74,7 +74,7 @@ class Shape:
         weights = self.vocabulary * self.width + self.layers * 12 * self.width**2
         return 6 * weights + 12 * self.layers * self.width * self.context
 
-    def figures(self, seconds: list[float]) -> dict[str, float]:
+    def figures(self, seconds: list[float]) -> dict[str, Any]:
         """Returns what a list of seconds per step means."""
         median = statistics.median(seconds)
         rate = self.tokens / median
@@ -84,6 +84,7 @@ class Shape:
             "mfu": round(rate * self.flops_per_token / PEAK, 4),
             "lowest_ms": round(min(seconds) * 1000, 3),
             "highest_ms": round(max(seconds) * 1000, 3),
+            "rounds_ms": [round(each * 1000, 3) for each in seconds],
         }
 
 
@@ -125,7 +126,7 @@ def compare(results: dict[str, dict[str, Any]]) -> None:
 
 def show(name: str, figures: dict[str, Any]) -> None:
     """Prints one contender."""
-    rest = {key: value for key, value in figures.items() if key not in ("ms", "tokens_per_second", "mfu")}
+    rest = {key: value for key, value in figures.items() if key not in ("ms", "tokens_per_second", "mfu", "rounds_ms")}
     line = f"{name:28s} {figures['ms']:9.2f} ms {figures['tokens_per_second']:11,} tokens/s {figures['mfu']:7.2%}"
     print(line, " ".join(f"{key}={value}" for key, value in rest.items()), flush=True)
 
