@@ -214,8 +214,8 @@ def _require_batches(batches: int, available: int | None, key: str) -> None:
 class CountedStream(WrappingStream):
     """The batches of another stream of unknown length: the first pass counts them.
 
-    The stream ends after the first pass. Its reader then calls `count` and continues: later passes have as many batches
-    as the first, or fewer if the source has fewer.
+    The stream ends after the first pass. Its reader then calls `set_batches_per_epoch` and continues: later passes have
+    as many batches as the first, or fewer if the source has fewer.
 
     Args:
       stream: The other stream, at its start; one that does not repeat, such as a generator, is read once.
@@ -229,8 +229,8 @@ class CountedStream(WrappingStream):
         """Whether the number of batches is not known yet."""
         return self._batches_per_epoch is None
 
-    def count(self, batches: int) -> None:
-        """Sets how many batches the first pass has."""
+    def set_batches_per_epoch(self, batches: int) -> None:
+        """Sets how many batches the first pass has, when they are counted."""
         self._batches_per_epoch, self._repeat = batches, self._stream.repeat
 
     def _transform(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:

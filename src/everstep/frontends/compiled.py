@@ -400,12 +400,12 @@ def _trainer_config(
     """Returns the trainer's section: windows, evaluations and checkpoints at the ends of epochs."""
     every = 1 if isinstance(validation_freq, list | tuple) else int(validation_freq)
     others: dict[str, Any] = {"validation_steps": -1 if validation_steps is None else validation_steps}
-    steps = schedule.length
+    steps = schedule.full_epoch_steps
     if steps is None:  # the first epoch will show it
         others |= {"validation_interval": f"{every} epochs", "checkpoint_interval": "1 epoch"}
     else:
         others |= {"validation_interval": steps * every, "checkpoint_interval": steps}
-        others["train_steps"] = schedule.begin(schedule.epochs)
+        others["train_steps"] = schedule.epoch_start(schedule.epochs)
     if not run.keep:
         others["checkpoint_interval"] = 0
     return per_epoch(schedule.epochs, steps, **{**others, **run.trainer})

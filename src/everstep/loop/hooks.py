@@ -10,9 +10,9 @@ The controller calls each event on all hooks, in the order of its list:
 | `on_ready` | everything is restored, the first step is next | Profile, listeners of the entry points |
 | `on_window_begin` | before the first step of a window, or of the rest of one | KerasCallbacks, `--fast-dev-run` |
 | `on_call_end` | after each compiled call | Progress, KerasCallbacks, Profile, listeners |
-| `on_pass_end` | the first pass over data of unknown length has ended | KerasCallbacks |
+| `on_batches_counted` | the first pass over data of unknown length has ended | KerasCallbacks |
 | `on_window_end` | a window is logged, checked and acted on | KerasCallbacks, `--fast-dev-run` |
-| `on_train_end` | after the last training step, before the final evaluation | Attempt |
+| `on_last_step` | after the last training step, before the final evaluation | Attempt |
 | `on_evaluation_begin` | before an evaluation | KerasCallbacks, `--fast-dev-run` |
 | `on_evaluation_batch_begin`, `_end` | around each batch of it, if `watches_evaluation_batches` | KerasCallbacks |
 | `on_evaluation_end` | after an evaluation and its actions, before it is tracked | KerasCallbacks, `--fast-dev-run` |
@@ -49,11 +49,11 @@ from typing import Any, Protocol
 from everstep.types import State
 
 
-class Stateful(Protocol):
+class StatePart(Protocol):
     """A part of a run's state beside the variables: callbacks, actions, random generators.
 
     Attributes:
-      name: Its key in a checkpoint's meta; its arrays have keys `<name>/…`, and no variable's key begins so.
+      name: Its name in a checkpoint's meta; its arrays have keys `<name>/…`, and no variable's key begins so.
     """
 
     name: str
@@ -110,13 +110,13 @@ class Hook:
     def on_call_end(self, step: int) -> None:
         """After each compiled call; `controller.stop(reason)` ends the window here."""
 
-    def on_pass_end(self, step: int) -> None:
-        """After the first pass over data whose length was unknown; the window ends here."""
+    def on_batches_counted(self, step: int) -> None:
+        """After the first pass over data of unknown length, which counts the batches; the window ends here."""
 
     def on_window_end(self, step: int, logs: Mapping[str, Any]) -> None:
         """After a window was logged and acted on; reading the logs waits for the device."""
 
-    def on_train_end(self, step: int) -> None:
+    def on_last_step(self, step: int) -> None:
         """After the last training step, before the final evaluation."""
 
     def on_evaluation_begin(self, step: int, num_steps: int) -> None:
@@ -145,14 +145,14 @@ class Hook:
         """Last of all, when training is done (`error` is None), or has failed with `error`."""
 
     def state(self) -> tuple[State, Any]:
-        """Returns what to save with every checkpoint; see `Stateful`."""
+        """Returns what to save with every checkpoint; see `StatePart`."""
         return {}, {}
 
     def check(self, meta: Any) -> None:
-        """Checks saved values; see `Stateful`."""
+        """Checks saved values; see `StatePart`."""
 
     def restore(self, arrays: State, meta: Any) -> None:
-        """Restores saved values; see `Stateful`."""
+        """Restores saved values; see `StatePart`."""
 
 
 class LearningRate(Hook):

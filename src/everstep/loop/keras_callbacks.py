@@ -88,7 +88,7 @@ class KerasCallbacks(Hook):
     @property
     def steps(self) -> int:
         """Steps of an epoch that is not cut short, where they are known."""
-        return self.schedule.length or UNKNOWN_END
+        return self.schedule.full_epoch_steps or UNKNOWN_END
 
     @property
     def single_steps(self) -> list[str]:
@@ -121,7 +121,7 @@ class KerasCallbacks(Hook):
         """
         self._state.check(meta["each"])
         self.phase, self._epoch = meta["phase"], meta["epoch"]
-        self.schedule.learn_length(meta.get("batches"))
+        self.schedule.set_batches(meta.get("batches"))
         self.schedule.first_epoch = meta.get("first_epoch", 0)
 
     def restore(self, arrays: State, meta: dict[str, Any]) -> None:
@@ -146,9 +146,9 @@ class KerasCallbacks(Hook):
         if step is None and first and stream.counting:
             self.schedule.first_epoch = first
         elif step is None and first:
-            self._start_at(self.schedule.begin(first) or 0)
+            self._start_at(self.schedule.epoch_start(first) or 0)
         if stream.counting and self.schedule.batches:
-            stream.count(self.schedule.batches)
+            stream.set_batches_per_epoch(self.schedule.batches)
 
     def _start_at(self, step: int) -> None:
         """Sets the step, and the position of the data, if its length is known, as if `step` steps had been trained."""
@@ -190,9 +190,9 @@ class KerasCallbacks(Hook):
         self._state.observe()
         if self.phase != BETWEEN:
             self.list.on_epoch_begin(self._epoch)
-        end = self.schedule.begin(self._epoch + 1)
+        end = self.schedule.epoch_start(self._epoch + 1)
         if self.phase == TRAINING and not (end is not None and step >= end):
-            self._begin_batch(step - self.schedule.first(step))
+            self._begin_batch(step - self.schedule.current_epoch_start(step))
         if self.phase == TESTING:
             self.list.on_test_begin()
 
@@ -203,14 +203,14 @@ class KerasCallbacks(Hook):
         if self.phase == TRAINING:
             return
         with self.controller.synced():
-            self._epoch, self.phase = self.schedule.number(step), TRAINING
+            self._epoch, self.phase = self.schedule.epoch_of(step), TRAINING
             self.list.on_epoch_begin(self._epoch)
-            self._begin_batch(step - self.schedule.first(step))
+            self._begin_batch(step - self.schedule.current_epoch_start(step))
 
     def on_call_end(self, step: int) -> None:
         """Calls the batch methods of the user's callbacks; stops if `stop_training` was set, as Keras does."""
         if self._watches_steps:
-            done, last = self.schedule.done(step), self.schedule.window_end(step - 1) == step
+            done, last = self.schedule.steps_done_in_epoch(step), self.schedule.window_end(step - 1) == step
             if not last and not self._due(done):
                 return
             with self.controller.synced():
@@ -219,20 +219,20 @@ class KerasCallbacks(Hook):
                     self._begin_batch(done)
         self._stop_if_requested()  # any thread may have set model.stop_training
 
-    def on_pass_end(self, step: int) -> None:
+    def on_batches_counted(self, step: int) -> None:
         """Calls batch methods after the last steps of an epoch that is shorter than expected."""
-        done = self.schedule.done(step)
+        done = self.schedule.steps_done_in_epoch(step)
         if self._watches_steps and not self._due(done):
             with self.controller.synced():
                 self._end_batch(done)
 
     def on_window_end(self, step: int, logs: Mapping[str, Any]) -> None:
         """Ends the epoch, or begins its evaluation."""
-        if not self.controller.stopped and self.schedule.is_cut(step):
+        if not self.controller.stopped and self.schedule.is_cut_short(step):
             warn_of_data_end("steps_per_epoch")
         with self.controller.synced():
             self._logs = self._fit_logs(logs, "train")
-            last = self.schedule.done(step) - 1
+            last = self.schedule.steps_done_in_epoch(step) - 1
             self._call(_TRAIN_HOOKS[0], last, {}, own=True)
             self._call(_TRAIN_HOOKS[1], last, self._logs, own=True)
             if self.schedule.validates(self._epoch):

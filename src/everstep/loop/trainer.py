@@ -164,7 +164,7 @@ class Trainer:
             when = f"after step {self.global_step}: "
             raise TrainingError([dataclasses.replace(p, reason=when + p.reason) for p in error.problems]) from error
         ended = done < num_steps and not stopped and may_wait()
-        if ended and not self._count_pass():
+        if ended and not self._set_counted_batches():
             total = self.config.trainer.train_steps
             raise TrainingError(
                 f"the training data ended after step {self.global_step}{f' of {total}' if total else ''}",
@@ -181,20 +181,23 @@ class Trainer:
             total = int(config.epochs * stream.batches_per_epoch)
         return None if total is None else max(total - self.global_step, 0)
 
-    def _count_pass(self) -> bool:
+    def _set_counted_batches(self) -> bool:
         """At the end of a first pass that counts the batches, sets their number; returns whether it was such a pass."""
         stream, feed = self.train_stream, self._train_feed
         if not isinstance(stream, CountedStream) or not stream.counting or feed is None:
             return False
-        stream.count(int(feed.state()["batch"]))
+        stream.set_batches_per_epoch(int(feed.state()["batch"]))
         if stream.repeat:
             feed.restore(feed.state())
         return True
 
-    def at_pass_end(self) -> bool:
-        """Whether the first pass, which counts the batches, has just ended; waits for the next batch to know."""
+    def finish_counting(self) -> bool:
+        """Sets the number of batches if the first pass, which counts them, has just ended; returns whether it has.
+
+        Waits for the next batch to know.
+        """
         counting = self.train_stream is not None and self.train_stream.counting and self._train_feed is not None
-        return counting and self._train_feed.at_end() and self._count_pass()  # type: ignore[union-attr]
+        return counting and self._train_feed.at_end() and self._set_counted_batches()  # type: ignore[union-attr]
 
     @property
     def watched_log(self) -> str:
