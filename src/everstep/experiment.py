@@ -497,7 +497,7 @@ def _announce_plan(
             say(f"{kind} batch: {shapes}{per_epoch}")
             if kind in trainer.data_on_device:
                 say(f"{kind} data is on the device: {trainer.data_on_device[kind]:,} bytes")
-            if not saver.is_disabled and trainer.train_stream is not None and (weaker := stream.guarantee):
+            if not saver.is_disabled and trainer.train_stream is not None and (weaker := stream.why_not_exact):
                 say(f"the {kind} data does not resume exactly: {weaker}")
     if trainer.train_stream is None:
         return

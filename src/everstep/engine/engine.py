@@ -130,7 +130,9 @@ class Engine(abc.ABC):
         self.task.label_classes = min(self._label_classes, default=None)
         for kind, logged in shapes.items():
             check_unique([metric.name for metric in own[kind]])
-            self.windows[kind] = WindowSums(logged, self._metrics(kind, own), self.task.window(kind), norms.get(kind))
+            self.windows[kind] = WindowSums(
+                logged, self._metrics(kind, own), self.task.log_reduction(kind), norms.get(kind)
+            )
             self.windows[kind].reset()
         self.watched_log = watched_log(list(shapes.get("train", {})), self.task)
         if self.watched_log and self._sees_whole_loss:
@@ -170,7 +172,7 @@ class Engine(abc.ABC):
 
     def _metrics(self, kind: str, own: Mapping[str, list[keras.Metric]]) -> list[keras.Metric]:
         """Returns the metrics of the task and of the model, some of which exist only after a step was traced."""
-        own_steps = self.task.window(kind) == "last"
+        own_steps = self.task.log_reduction(kind) == "last"
         return [*own[kind], *(compiled_metrics(self.model, own_steps) if self.model.compiled else [])]
 
     def _build_model(self, batch: Batch) -> None:
@@ -261,7 +263,7 @@ class Engine(abc.ABC):
         may_wait: Callable[[], bool] = lambda: True,
         kind: str = "train",
     ) -> Feed:
-        """Opens a feed from a stream; of one that `hold` was called with, only the numbers of the rows are read.
+        """Opens a feed from a stream; of one that `place_on_device` has placed, only the numbers of the rows are read.
 
         Args:
           stream: The stream to read.
@@ -276,22 +278,22 @@ class Engine(abc.ABC):
             return Feed(stream, self.place, call_length, check, may_wait)
         return Feed(data.rows, lambda rows: PlacedRows(data.arrays, self.place(rows)), call_length, check, may_wait)
 
-    def hold(self, kind: str, stream: ArrayStream) -> None:
+    def place_on_device(self, kind: str, stream: ArrayStream) -> None:
         """Places the arrays of a stream on the device, where the steps gather its batches from now on.
 
         The position of the stream is copied now. Feeds of the stream share a position of their own.
 
         Args:
           kind: What the data is for: `train` or `validation`.
-          stream: The stream, which `why_not_hold` has nothing against.
+          stream: The stream, which `why_not_on_device` has nothing against.
         """
         rows = stream.row_numbers()
         self._resident[kind] = ResidentData(stream, rows, self._placed_whole(stream.arrays))
         self._resident_shapes.setdefault(kind, _shapes(stream.arrays))
         self._call_lengths[kind].set_batch(rows.peek().nbytes, on_device=True)
 
-    def why_not_hold(self, stream: ArrayStream) -> str:
-        """Returns why this engine cannot hold the arrays of a stream on the device; empty if it can."""
+    def why_not_on_device(self, stream: ArrayStream) -> str:
+        """Returns why this engine cannot place the arrays of a stream on the device; empty if it can."""
         return ""
 
     def has_programs_for(self, kind: str, stream: ArrayStream) -> bool:

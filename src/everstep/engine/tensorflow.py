@@ -106,7 +106,7 @@ class TensorFlowEngine(Engine):
         """Places the data of a block on the device."""
         return nest.map_leaves(lambda leaf: tf.convert_to_tensor(on_host(leaf)), data)
 
-    def why_not_hold(self, stream: ArrayStream) -> str:
+    def why_not_on_device(self, stream: ArrayStream) -> str:
         """Returns why the arrays of a stream cannot live on the device."""
         return "on TensorFlow data lives on one device, and several share the batch" if self._replicas.count > 1 else ""
 

@@ -14,7 +14,7 @@ import keras
 from everstep.data.arrays import ArrayStream
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
-from everstep.data.wrappers import CountedStream, hold
+from everstep.data.wrappers import CountedStream, keep_first_batches
 from everstep.engine.backend import create_engine
 from everstep.engine.device_data import place_data
 from everstep.engine.engine import Engine
@@ -355,10 +355,10 @@ class Trainer:
 
     def _streams(self, train_dataset: Any, validation_dataset: Any) -> tuple[Stream | None, Stream | None]:
         """Returns the training and the validation stream; None for one that is not needed."""
-        data, held = self.config.task, self.config.trainer.overfit_batches
-        if held is not None:
-            train, validation = hold(
-                self._stream(data.train_data, train_dataset, True, shuffle=False), held, "trainer.overfit_batches"
+        data, first = self.config.task, self.config.trainer.overfit_batches
+        if first is not None:
+            train, validation = keep_first_batches(
+                self._stream(data.train_data, train_dataset, True, shuffle=False), first, "trainer.overfit_batches"
             )
             return train if self._trains else None, validation if self._evaluates else None
         return (
@@ -406,7 +406,7 @@ def _first(stream: Stream | None, training: bool) -> Batch | None:
 
 
 def _require_end(stream: Stream, num_steps: int) -> None:
-    if num_steps < 0 and stream.endless:
+    if num_steps < 0 and stream.never_ends:
         raise UsageError(
             "which means the whole validation set, but its data never ends",
             key="trainer.validation_steps",

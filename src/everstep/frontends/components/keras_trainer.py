@@ -250,7 +250,9 @@ class EpochWatcher(Listener):
         self._controller = controller
         self._best.set_controller(controller)
         trainer = controller.trainer
-        if all(trainer.task.window(kind) == "mean" for kind in ("train", "validation")):  # no steps of the model's own
+        if all(
+            trainer.task.log_reduction(kind) == "mean" for kind in ("train", "validation")
+        ):  # no steps of the model's own
             train, validation = (list(trainer.engine.read(kind)) for kind in ("train", "validation"))
             self._require_metric([*train, *(f"val_{name}" for name in validation)])
 

@@ -330,7 +330,7 @@ def _validation_stream(data: Any, counts: Counts, size: int, seed: int, is_valid
     """
     if not is_one_shot(data):
         stream = make_stream(data, _data_config(size, False), training=False, seed=seed, shuffle=False)
-        if counts.validation_steps is None and stream.infinite:
+        if counts.validation_steps is None and stream.epoch_never_ends:
             raise UsageError(
                 "the validation data has no end", key="validation_steps", remedy="pass the batches to evaluate"
             )
@@ -359,7 +359,7 @@ def _counted(stream: Stream, data: Any, steps: int | None) -> tuple[Stream, int 
     Raises:
       UsageError: The data has no end, and there is no `steps_per_epoch`.
     """
-    if stream.infinite:
+    if stream.epoch_never_ends:
         if steps is None:
             raise UsageError(
                 "the data has no end, so an epoch has none either",
