@@ -23,6 +23,7 @@ from everstep.checkpoint.remote.run_copies import working_copy
 from everstep.checkpoint.retention import Retention
 from everstep.config import dialect
 from everstep.config.difference import Change
+from everstep.config.key_paths import find_key
 from everstep.data import nest
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
@@ -49,7 +50,7 @@ from everstep.run.digest import weights_digest
 from everstep.run.goodput import goodput
 from everstep.run.profiling import Profile
 from everstep.run.record import Run
-from everstep.run.resume_checks import accepted_changes, check_keys, find_key
+from everstep.run.resume_checks import accepted_changes, check_keys
 from everstep.run.signals import Interrupted
 from everstep.run.trackers import LiveFacts, create_tracker, require_trackers
 from everstep.task.description import constant_rate

@@ -13,11 +13,12 @@ from everstep.cli.request import Resolved, resolve
 from everstep.config import Config, load_file
 from everstep.config.base import at_default
 from everstep.config.difference import ABSENT, Change, differences, in_line
+from everstep.config.key_paths import is_below
 from everstep.config.schema import json_schema
 from everstep.config.sources import HEADER, last_setter, walk
 from everstep.errors import UsageError, join
 from everstep.experiment_config import ExperimentConfig, read_experiment, with_schedule
-from everstep.run.resume_checks import changes_since, is_below
+from everstep.run.resume_checks import changes_since
 from everstep.storage import json_text
 
 app = new_app()

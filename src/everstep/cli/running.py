@@ -91,7 +91,7 @@ def _at_checkpoint(checkpoint: Chosen | None) -> Iterator[dict[str, Any]]:
     if checkpoint is None:
         yield {}
         return
-    from everstep.run.averaged import as_checkpoint
+    from everstep.run.averaged_checkpoint import as_checkpoint
 
     with as_checkpoint(checkpoint) as path:
         yield {"checkpoint": path, "save_summary": False}

@@ -216,7 +216,7 @@ class InputStream(Stream):
 
     @property
     def why_not_exact(self) -> str:
-        """Which of the user's functions draw numbers that a resumed run cannot reproduce; see `Stream.why_not_exact`."""
+        """Which of the user's functions draw numbers that no resumed run can reproduce; see `Stream.why_not_exact`."""
         weaknesses = tf_data.weaknesses(self._tf, self._pipeline.unshuffled, passes=not self._epoch_never_ends)
         return "; ".join(weaknesses)
 

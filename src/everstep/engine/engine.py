@@ -478,7 +478,7 @@ class Engine(abc.ABC):
 
         Args:
           state: A result of `state`, from this process or another one.
-          only: Prefixes of keys, such as `("model/", "task.")`; other keys of `state` are ignored.
+          only: Beginnings of keys, such as `states.EVALUATED`; other keys of `state` are ignored.
 
         Raises:
           UsageError: Keys, shapes or dtypes differ; nothing was changed.
@@ -502,8 +502,8 @@ class Engine(abc.ABC):
 
         Changes that the calls make to random generators and to non-trainable variables are undone.
         """
-        roles = ("model/", "task.")
-        keys = [key for key, variable in self.variables.items() if key.startswith(roles) and not variable.trainable]
+        evaluated = {key: variable for key, variable in self.variables.items() if key.startswith(states.EVALUATED)}
+        keys = [key for key, variable in evaluated.items() if not variable.trainable]
         before = self._copies(keys)
         self.push()
         try:

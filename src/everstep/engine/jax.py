@@ -284,6 +284,8 @@ class JaxEngine(Engine):
 
     def read_bad_step_later(self) -> Callable[[], int | None]:
         """Returns a function that waits for the steps so far, and returns the first whose loss is not finite."""
+        if self.windows["train"].finite_steps is None:
+            return lambda: None
         self.read_later("train")
         values = self._logs["train"]  # the count is the last value of the compiled call
 

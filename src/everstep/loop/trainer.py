@@ -20,7 +20,7 @@ from everstep.engine.device_data import place_data
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Feed
 from everstep.engine.model_settings import prepare_model
-from everstep.engine.state import name_variables
+from everstep.engine.state import EVALUATED, name_variables
 from everstep.engine.xla import compiler_options
 from everstep.errors import TrainingError, UsageError, problems_under
 from everstep.loop.lazy_logs import LazyLogs
@@ -211,11 +211,11 @@ class Trainer:
     def _logs(self, watch: Callable[[int, Logs], None] | None = None) -> LazyLogs:
         """Returns the window's logs; when they are read, `watch` is called with their last step and them."""
         read, step, first = self.engine.read_later("train"), self.global_step, self._window_start
-        bad_step, loss = self.engine.read_bad_step_later(), self.task.loss
+        bad_step, loss, watched = self.engine.read_bad_step_later(), self.task.loss, self.engine.watched_log
 
         def fetch() -> Logs:
             logs = read()
-            if not math.isfinite(logs.get(loss, 0.0)) and (number := bad_step()):
+            if not math.isfinite(logs.get(watched, 0.0)) and (number := bad_step()):
                 self._bad_steps[step] = first + number
             if watch is not None:
                 watch(step, logs)
@@ -227,7 +227,7 @@ class Trainer:
         return LazyLogs(fetch)
 
     def bad_step(self, step: int) -> int | None:
-        """Returns the first step with a non-finite loss in the window that ends at `step`, once its logs are read."""
+        """Returns the first step of the window that ends at `step` whose `watched_log` is not finite; read its logs before."""
         return self._bad_steps.get(step)
 
     def evaluate(
@@ -311,7 +311,7 @@ class Trainer:
     def restore(self, state: State, meta: dict[str, Any]) -> None:
         """Restores what `state` returned: strictly for training; for evaluation only, the model's part."""
         if self._train_feed is None:
-            self.engine.load(with_averages(state), only=("model/", "model.", "task."))
+            self.engine.load(with_averages(state), only=EVALUATED)
         else:
             self.engine.load(state)
         self.global_step = self._window_start = meta["step"]
