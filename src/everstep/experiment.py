@@ -154,8 +154,8 @@ def run_experiment(
         checkpointer = stack.enter_context(_checkpoints(run, params.trainer, training, checkpoint))
 
         # Build: the configuration, compared with that of the newest checkpoint; the trainer; the loop around it.
-        if training and params.trainer.optimizer_config.open_length is not None:
-            params = params.replace(trainer=_with_schedule(params, task, checkpointer, say))
+        if training and params.trainer.optimizer_config.unset_learning_rate_length is not None:
+            params = params.replace(trainer=_with_learning_rate_length(params, task, checkpointer, say))
         stored = params.replace(runtime={"backend": keras.backend.backend()})
         changes = _changes(checkpointer, run, stored, allow_change, header) if training else []
         if callable(trainer):
@@ -329,7 +329,7 @@ def _used_config(checkpointer: OrbaxCheckpointer) -> str:
     return str(checkpointer.newest_meta().get("extra", {}).get(Attempt.name, {}).get("config", ""))
 
 
-def _with_schedule(
+def _with_learning_rate_length(
     params: ExperimentConfig, task: Task, checkpointer: OrbaxCheckpointer, say: Callable[[str], None]
 ) -> TrainerConfig:
     """Returns the trainer's section with a learning-rate schedule as long as training, whose length is not set.
@@ -337,15 +337,15 @@ def _with_schedule(
     A resumed run keeps the length that it began with, however long it is trained now.
     """
     config = params.trainer
-    key = f"trainer.optimizer_config.{config.optimizer_config.open_length}"
+    key = f"trainer.optimizer_config.{config.optimizer_config.unset_learning_rate_length}"
     kept: Any = None
     if checkpointer.latest() is not None:
         kept = find_key(dialect.load(_used_config(checkpointer)), key)
     steps = _train_steps(params, task)
     if not isinstance(kept, int):
-        return config.with_schedule(steps)
-    new = config.with_schedule(kept + config.optimizer_config.learning_rate.get().offset)
-    if config.with_schedule(steps) != new:
+        return config.with_learning_rate_length(steps)
+    new = config.with_learning_rate_length(kept + config.optimizer_config.learning_rate.get().offset)
+    if config.with_learning_rate_length(steps) != new:
         say(f"the learning rate keeps its length of {kept} steps, with which the run began; {key} changes it")
     return new
 

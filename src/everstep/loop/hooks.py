@@ -7,9 +7,9 @@ The controller calls each event on all hooks, in the order of its list:
 | `setup` | the controller is created | all; actions get the controller here |
 | `on_restore` | the variables of a checkpoint are restored, or there is none | KerasCallbacks, `--fast-dev-run` |
 | `on_train_begin` | training begins; the state of hooks is restored after it | KerasCallbacks |
-| `on_ready` | everything is restored, the first step is next | Profile, listeners of the entry points |
+| `on_ready` | everything is restored, the first step is next | Profile, KerasCallbacks |
 | `on_window_begin` | before the first step of a window, or of the rest of one | KerasCallbacks, `--fast-dev-run` |
-| `on_call_end` | after each compiled call | Progress, KerasCallbacks, Profile, listeners |
+| `on_call_end` | after each compiled call | Progress, KerasCallbacks, Profile |
 | `on_batches_counted` | the first pass over data of unknown length has ended | KerasCallbacks |
 | `on_window_end` | a window is logged, checked and acted on | KerasCallbacks, `--fast-dev-run` |
 | `on_last_step` | after the last training step, before the final evaluation | Attempt |
@@ -19,20 +19,19 @@ The controller calls each event on all hooks, in the order of its list:
 | `on_save` | a checkpoint is being written | `--fast-dev-run` |
 | `on_rollback` | training was rolled back | Progress |
 | `on_divergence` | training has diverged, no trials are left, and it is about to fail | KerasCallbacks |
-| `on_exit` | last, whether training is done or has failed | Profile, listeners, `--fast-dev-run` |
+| `on_exit` | last, whether training is done or has failed | Profile, KerasCallbacks, `--fast-dev-run` |
 | `state`, `check`, `restore` | with every save, and with every restore | those with a `name` |
 
 Their users:
 
 | user | file |
 |---|---|
-| `KerasCallbacks` | `loop/keras_callbacks.py` |
+| `KerasCallbacks`, which also calls the listeners of entry points (`loop/listener.py`) | `loop/keras_callbacks.py` |
 | actions (`ConfiguredActions`) | `loop/actions/from_config.py` |
 | `LearningRate` | this file |
 | `Attempt`, `Progress` | `run/attempt.py` |
 | `Profile` | `run/profiling.py` |
 | `LiveFacts`: `setup` only | `run/trackers.py` |
-| listeners (`_Listeners`) | `frontends/compiled.py` |
 | `--fast-dev-run` | `launch/tuner/dev_run.py` |
 
 Use an action for what only needs the logs of a window or an evaluation: it is a plain callable. Use a hook for other

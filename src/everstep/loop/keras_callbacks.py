@@ -22,6 +22,7 @@ from everstep.engine.logs import floats, with_arrays
 from everstep.errors import UsageError, nearest, own_frames, wants_traceback
 from everstep.loop.callback_state import CallbackState
 from everstep.loop.hooks import Hook
+from everstep.loop.listener import Listener
 from everstep.loop.plain_values import decode, encode
 from everstep.loop.schedule import UNKNOWN_END, EpochSchedule, warn_of_data_end
 from everstep.task.optim.loss_scale import UPDATES
@@ -45,8 +46,8 @@ class KerasCallbacks(Hook):
       schedule: The epochs; pass the same object to the controller.
       initial_epoch: The first epoch of a new run.
       verbose: The verbosity that is passed to the callbacks.
-      listeners: Their `on_epoch_end` is called with each epoch and its logs, after the callbacks. Those with
-        `get_state` and `set_state` are saved like callbacks, after those of the user.
+      listeners: Called with the same events, after the callbacks. Those with `get_state` and `set_state` are saved
+        like callbacks, after those of the user.
     """
 
     name = "callbacks"
@@ -59,7 +60,7 @@ class KerasCallbacks(Hook):
         *,
         initial_epoch: int = 0,
         verbose: Any = 0,
-        listeners: Sequence[Any] = (),
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self.model, self.schedule, self._initial_epoch = model, schedule, initial_epoch
         self._listeners, given = listeners, accepted(callbacks)
@@ -132,11 +133,13 @@ class KerasCallbacks(Hook):
         self.model.stop_training = meta["stop"]
 
     def setup(self, controller: Any) -> None:
-        """Passes the controller to callbacks that have `set_controller`."""
+        """Passes the controller to callbacks that have `set_controller`, and to the listeners."""
         super().setup(controller)
         for callback in self.list.callbacks:
             if hasattr(callback, "set_controller"):
                 callback.set_controller(controller)
+        for listener in self._listeners:
+            listener.setup(controller)
 
     # -- events of the loop --------------------------------------------------------------------------------------------
 
@@ -196,6 +199,11 @@ class KerasCallbacks(Hook):
         if self.phase == TESTING:
             self.list.on_test_begin()
 
+    def on_ready(self) -> None:
+        """Only listeners have this event."""
+        for listener in self._listeners:
+            listener.on_ready()
+
     def on_window_begin(self, step: int) -> None:
         """Before an epoch's first step, or the first step after a resume inside it."""
         if self.phase == TESTING:  # stopped before its evaluation, and trained further now
@@ -208,6 +216,12 @@ class KerasCallbacks(Hook):
             self._begin_batch(step - self.schedule.current_epoch_start(step))
 
     def on_call_end(self, step: int) -> None:
+        """Calls the batch methods of the user's callbacks, and the listeners."""
+        self._end_call(step)
+        for listener in self._listeners:
+            listener.on_call_end(step)
+
+    def _end_call(self, step: int) -> None:
         """Calls the batch methods of the user's callbacks; stops if `stop_training` was set, as Keras does."""
         if self._watches_steps:
             done, last = self.schedule.steps_done_in_epoch(step), self.schedule.window_end(step - 1) == step
@@ -286,6 +300,11 @@ class KerasCallbacks(Hook):
         unknown = {"val_loss": math.nan} if self.schedule.validates(self._epoch) else {}
         logs = self._fit_logs(self.controller.trainer.window_logs(), "train")
         self.history.on_epoch_end(self._epoch, {**logs, **unknown})
+
+    def on_exit(self, error: BaseException | None) -> None:
+        """Only listeners have this event: Keras calls no callback after a failure."""
+        for listener in self._listeners:
+            listener.on_exit(error)
 
     def _stop_if_requested(self) -> None:
         if self.model.stop_training:

@@ -227,7 +227,7 @@ class Trainer:
         return LazyLogs(fetch)
 
     def bad_step(self, step: int) -> int | None:
-        """Returns the first step of the window that ends at `step` whose `watched_log` is not finite; read its logs before."""
+        """Returns the first step of the window up to `step` whose `watched_log` is not finite; read its logs first."""
         return self._bad_steps.get(step)
 
     def evaluate(

@@ -5,7 +5,9 @@ of the training data, is refused with `ChangeRefused`, unless the user allows it
 `allow_change=[KEY]`. Other library versions are a warning.
 """
 
+import contextlib
 import copy
+import dataclasses
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,6 +50,21 @@ class ChangeRefused(UsageError):
         """The changed keys, each once."""
         return list(dict.fromkeys(problem.key for problem in self.problems if problem.key))
 
+    def in_python(self) -> "ChangeRefused":
+        """Returns the error for an entry point without a command: the remedy names no option."""
+        *changed, last = self.problems
+        remedy = _remedy(len(changed), last.mentions, has_command=False)
+        return ChangeRefused([*changed, dataclasses.replace(last, remedy=remedy)])
+
+
+@contextlib.contextmanager
+def allowed_in_python() -> Iterator[None]:
+    """Inside the block a refused change names only `allow_change=[…]`, and not `--allow-change`."""
+    try:
+        yield
+    except ChangeRefused as refused:
+        raise refused.in_python() from refused
+
 
 def refuse_changes(changed: Sequence[Problem], reason: str) -> ChangeRefused:
     """Returns the error that refuses changes.
@@ -57,12 +74,17 @@ def refuse_changes(changed: Sequence[Problem], reason: str) -> ChangeRefused:
       reason: What they would alter.
     """
     mentions = {f"key {n}": key for n, key in enumerate(dict.fromkeys(problem.key for problem in changed))}
-    keys = [f"{{{name}}}" for name in mentions]
-    remedy = (
-        f"restore the former value{'s' if len(changed) > 1 else ''}, use another directory, or allow the change: "
-        f"{' '.join(f'--allow-change {key}' for key in keys)} (in Python: allow_change={json.dumps(keys)})"
-    )
+    remedy = _remedy(len(changed), mentions, has_command=True)
     return ChangeRefused([*changed, Problem("", reason, remedy=remedy, mentions=mentions)])
+
+
+def _remedy(changes: int, placeholders: Iterable[str], has_command: bool) -> str:
+    """Returns how to allow changes; keys are placeholders, which each entry point fills with its own names."""
+    keys = [f"{{{name}}}" for name in placeholders]
+    python = f"allow_change={json.dumps(keys)}"
+    options = " ".join(f"--allow-change {key}" for key in keys)
+    allow = f"{options} (in Python: {python})" if has_command else python
+    return f"restore the former value{'s' if changes > 1 else ''}, use another directory, or allow the change: {allow}"
 
 
 # -- the configuration -------------------------------------------------------------------------------------------------
