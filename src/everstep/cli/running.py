@@ -62,7 +62,7 @@ def _run(
     params = resolved.params
     check_keys(directory, params, allow_change)
     with quiet():
-        from everstep.experiment import run_experiment
+        from everstep.experiment import EntryPoint, run_experiment
 
         load_backend(params.runtime.seed)
     task = get_task(params.task, logging_dir=str(directory))
@@ -76,7 +76,7 @@ def _run(
                 experiment=resolved.experiment,
                 export=export,
                 allow_change=allow_change,
-                header=resolved.header(),
+                entry_point=EntryPoint(header=resolved.header()),
                 **settings,
             )
     finally:

@@ -47,7 +47,7 @@ from everstep.engine import backend
 from everstep.engine.config import RuntimeConfig
 from everstep.engine.engine import Engine
 from everstep.errors import UsageError, renamed_keys
-from everstep.experiment import run_experiment
+from everstep.experiment import EntryPoint, run_experiment
 from everstep.experiment_config import ExperimentConfig
 from everstep.frontends.verbosity import Verbose, log_output, verbosity
 from everstep.loop.config import TrainerConfig, per_epoch
@@ -105,7 +105,7 @@ class RunPlan:
       has_command: Whether there is a command with `--allow-change`, which a refused change then mentions.
       epochs_origin: The file and line that sets the number of epochs; empty for none.
       experiment: The name of the run in its record.
-      record: Further entries of `run.json`; see `run_experiment`.
+      record: Further entries of `run.json`; see `EntryPoint`.
       code_root: Where the code is that the run depends on; by default the working directory.
       export: Whether the model is exported to `export/` in the run directory.
       listeners: Called while the model trains, in this order.
@@ -220,15 +220,12 @@ def train_compiled(
             save_summary=run.keep,
             trainer=create_trainer,
             hooks=[callback_list, LearningRate(spec.learning_rate)],
-            schedule=schedule,
             experiment=run.experiment,
             export=run.export,
             verbose=verbose,
             allow_change=run.allow_change,
-            record=run.record,
-            code_root=run.code_root,
             keep=run.keep,
-            at_end=run.at_end,
+            entry_point=EntryPoint(record=run.record, code_root=run.code_root, schedule=schedule, at_end=run.at_end),
         )
         trainers[0].leave_engine()
     return callback_list.history
