@@ -14,6 +14,19 @@ to the host, `load` replaces it. On TensorFlow the Keras variables are the state
 and `push`.
 
 A block is several stacked batches, a piece is a block on the device; one piece is one compiled call.
+
+Who calls whom in training, from the loop to the user's step:
+
+    run               takes pieces from the feed until n steps are done       here
+      _run_and_time   one piece; times the first ones                         here
+        _train        one compiled call over the steps of a piece             jax.py, tensorflow.py, torch.py
+          _train_step   one step: adds its logs to the window's sums          here, compiled by the backend
+            _on_devices   on each device of this process                      replicas of tensorflow.py; else once
+              _user_step    composes the batch, checks the logs               here
+                task.train_step   the user's                                  task/task.py
+
+An evaluation has the same layers: `evaluate`, `_validate_and_time`, `_validate`, `_validation_step`,
+`_user_validation`, `task.validation_step`.
 """
 
 import abc
@@ -30,10 +43,11 @@ from everstep.data.arrays import ArrayStream
 from everstep.data.sparse import RaggedArray, SparseArray
 from everstep.data.stream import Stream
 from everstep.engine import state as states
+from everstep.engine.batch_dtypes import check_leaves
 from everstep.engine.call_length import CallLength
 from everstep.engine.device_data import PlacedRows, ResidentData
 from everstep.engine.explain import explain, explain_shapes
-from everstep.engine.feed import UNKNOWN_LENGTH_WINDOW, Feed, FeedInterrupted, Piece, check_leaves
+from everstep.engine.feed import UNKNOWN_LENGTH_WINDOW, Feed, FeedInterrupted, Piece
 from everstep.engine.logs import (
     check_unique,
     checked_logs,

@@ -26,9 +26,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from everstep.data import nest
 from everstep.data.sparse import SparseArray
 from everstep.engine import flops
+from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
-from everstep.engine.feed import Piece, on_host
+from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
 from everstep.engine.probe import watch_sparse_labels
 from everstep.errors import UsageError
@@ -168,11 +169,13 @@ class JaxEngine(Engine):
         if self._single:
             self._loop_lengths = "single"
             self._plan_calls()
-        self._held = list(self.variables.values())
+        self._state_variables = list(self.variables.values())
         self._positions = {key: position for position, key in enumerate(self.variables)}
-        self._values: list[Any] = [None] * len(self._held)
-        self._shown: list[Any] = [None] * len(self._held)
-        self._pushed: list[Any] = [None] * len(self._held)  # the value that each variable has a copy of
+        # By position: `_values` is the state. When a variable and the state were last equal, the variable had the array
+        # `_shown` and the state `_pushed`: where either has another one now, it has changed, and is copied.
+        self._values: list[Any] = [None] * len(self._state_variables)
+        self._shown: list[Any] = [None] * len(self._state_variables)
+        self._pushed: list[Any] = [None] * len(self._state_variables)
         self._pending: deque[Any] = deque()
         self._names: dict[str, list[str]] = {}
         self._zeros: dict[str, dict[int, np.ndarray]] = {}
@@ -188,7 +191,7 @@ class JaxEngine(Engine):
     def release(self) -> None:
         """Drops the references to the task and to copies of the state, which the Keras objects hold."""
         super().release()
-        self._values, self._shown, self._pushed = ([None] * len(self._held) for _ in range(3))
+        self._values, self._shown, self._pushed = ([None] * len(self._state_variables) for _ in range(3))
         self._logs = {}
         self._pending.clear()
 
@@ -196,9 +199,9 @@ class JaxEngine(Engine):
         """Turns stateful Keras code into a function of the state."""
 
         def pure(values: list, *args: Any) -> tuple[list, Any]:
-            with ChainedScope(list(zip(self._held, values, strict=True))) as scope:
+            with ChainedScope(list(zip(self._state_variables, values, strict=True))) as scope:
                 result = fn(*args)
-                return [scope.get_current_value(variable) for variable in self._held], result
+                return [scope.get_current_value(variable) for variable in self._state_variables], result
 
         return pure
 
@@ -305,9 +308,13 @@ class JaxEngine(Engine):
     def reset(self, kind: str) -> None:
         """Opens the next window."""
         if kind not in self._zeros:
-            with ChainedScope(list(zip(self._held, self._values, strict=True))) as scope:
+            with ChainedScope(list(zip(self._state_variables, self._values, strict=True))) as scope:
                 self.windows[kind].reset()
-                new = {i: scope.get_current_value(v) for i, v in enumerate(self._held) if id(v) in scope.assigned}
+                new = {
+                    i: scope.get_current_value(v)
+                    for i, v in enumerate(self._state_variables)
+                    if id(v) in scope.assigned
+                }
             self._zeros[kind] = {i: np.array(value) for i, value in new.items()}
         for position, value in self._zeros[kind].items():
             self._values[position] = value
@@ -335,7 +342,7 @@ class JaxEngine(Engine):
 
     def push(self) -> None:
         """Writes the state to the Keras objects, where it or they have changed."""
-        for position, variable in enumerate(self._held):
+        for position, variable in enumerate(self._state_variables):
             if self._values[position] is self._pushed[position] and variable.value is self._shown[position]:
                 continue
             value = _copy(self._values[position])
@@ -344,7 +351,7 @@ class JaxEngine(Engine):
 
     def pull(self) -> None:
         """Reads the variables that have changed from the Keras objects."""
-        for position, variable in enumerate(self._held):
+        for position, variable in enumerate(self._state_variables):
             if variable.value is not self._shown[position]:
                 self._shown[position] = variable.value
                 value = _copy(variable.value)

@@ -15,9 +15,10 @@ from everstep.data import nest
 from everstep.data.arrays import ArrayStream
 from everstep.data.sparse import RaggedArray, SparseArray
 from everstep.engine import flops
+from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
-from everstep.engine.feed import Piece, on_host
+from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
 from everstep.engine.probe import watch_sparse_labels
 from everstep.engine.replicas import Replicas
