@@ -114,7 +114,9 @@ def accepted_changes(
     tree = {key: value for key, value in tree.items() if key not in HEADER}
     check_keys(directory, params, allow_change)
     if trouble and not set(params._names()) <= set(allow_change):
-        allow = " ".join(f"--allow-change {name}" for name in params._names())
+        names = list(params._names())
+        options = " ".join(f"--allow-change {name}" for name in names)
+        allow = f"{options} (in Python: allow_change={json.dumps(names)})"
         raise UsageError(
             f"the run in {str(directory)!r} has a checkpoint, but the configuration it was trained with is unknown "
             f"({trouble})",
