@@ -56,7 +56,7 @@ def model_and_optimizer(shape: Any) -> tuple[keras.Model, keras.Optimizer, np.nd
     keras.utils.set_random_seed(0)
     with precision(params.runtime.mixed_precision_dtype):
         model = everstep.get_task(params.task).build_model()
-    optimizer = build_optimizer(params.trainer.with_schedule().optimizer_config)
+    optimizer = build_optimizer(params.trainer.with_learning_rate_length().optimizer_config)
     rows = generate_tokens(SEQUENCES * shape.batch, shape.context, shape.vocabulary, seed=0)
     return model, optimizer, rows
 

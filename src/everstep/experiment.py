@@ -1,10 +1,11 @@
 """`run_experiment`: the page on which all parts come together.
 
-Open the run (lock, signals, checkpoints), build (configuration, trainer, trackers, hooks, controller), restore, run,
-finish (cost, export). Each step is a section of `run_experiment`; what a section calls follows in the same order.
+It is a table of contents: open the run, build, restore, run, finish. Each is a method of `_Session`, in this order;
+the functions that they call follow below, in the same order.
 """
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import shlex
@@ -23,6 +24,7 @@ from everstep.checkpoint.remote.run_copies import working_copy
 from everstep.checkpoint.retention import Retention
 from everstep.config import dialect
 from everstep.config.difference import Change
+from everstep.config.key_paths import find_key
 from everstep.data import nest
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
@@ -49,7 +51,7 @@ from everstep.run.digest import weights_digest
 from everstep.run.goodput import goodput
 from everstep.run.profiling import Profile
 from everstep.run.record import Run
-from everstep.run.resume_checks import accepted_changes, check_keys, find_key
+from everstep.run.resume_checks import accepted_changes, check_keys
 from everstep.run.signals import Interrupted
 from everstep.run.trackers import LiveFacts, create_tracker, require_trackers
 from everstep.task.description import constant_rate
@@ -60,9 +62,30 @@ from everstep.tracking import system_metrics
 from everstep.tracking.console import ConsoleTracker, NoOutput
 from everstep.tracking.live_display import wrapped
 from everstep.tracking.system_metrics import watched
+from everstep.tracking.tracker import Tracker
 from everstep.types import Logs
 
 logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class EntryPoint:
+    """What an entry point adds to a call of `run_experiment`: the command line, and `frontends/compiled.py`.
+
+    Attributes:
+      header: Additional keys of `config.yaml`, so that the file repeats the run: `experiment`, `imports`, `gin`.
+      record: Additional keys of `run.json`, under a name of the entry point's own, or `data` for further fingerprints.
+      code_root: The directory of the code to record; None for the working directory.
+      schedule: Epochs, where windows, evaluations and saves follow them instead of the intervals in `params`.
+      at_end: Called with the run when training is done, while this process still holds the directory's lock. What it
+        adds to the run's `record` is written with the end of the attempt.
+    """
+
+    header: Mapping[str, Any] | None = None
+    record: Mapping[str, Any] | None = None
+    code_root: str | Path | None = None
+    schedule: EpochSchedule | None = None
+    at_end: Callable[[Run], None] | None = None
 
 
 @accepts_model_garden_order
@@ -79,18 +102,14 @@ def run_experiment(
     eval_actions: Iterable[Action] = (),
     trainer: Trainer | Callable[[ExperimentConfig], Trainer] | None = None,
     hooks: Iterable[Hook] = (),
-    schedule: EpochSchedule | None = None,
     checkpoint: str | Path | None = None,
     init_fn: Callable[[keras.Model], None] | None = None,
     experiment: str = "",
     export: bool = True,
     verbose: bool | int = True,
-    allow_change: Sequence[str] = (),
-    header: Mapping[str, Any] | None = None,
-    record: Mapping[str, Any] | None = None,
-    code_root: str | Path | None = None,
+    allow_change: str | Sequence[str] = (),
     keep: bool = True,
-    at_end: Callable[[Run], None] | None = None,
+    entry_point: EntryPoint | None = None,
 ) -> tuple[keras.Model, Logs]:
     """Trains or evaluates a task as configured by `params`, in one directory; the same call again resumes.
 
@@ -112,7 +131,6 @@ def run_experiment(
       eval_actions: Called with the logs after each evaluation.
       trainer: A trainer created by the caller instead of the default one, or a function that creates it from `params`.
       hooks: Further participants in the loop, see `everstep.loop.hooks.Hook`.
-      schedule: Epochs, where windows, evaluations and saves follow them instead of the intervals in `params`.
       checkpoint: The checkpoint to evaluate, a directory named by its step, instead of the newest one. Nothing in
         the run changes: no actions are run.
       init_fn: Sets the model's initial weights instead of `task.initialize`; not called on resume.
@@ -121,12 +139,8 @@ def run_experiment(
       verbose: Whether to print progress to standard error; 2 for all but the numbers.
       allow_change: Keys, such as `runtime.backend`, that a resumed run may change although they alter what it
         computes; a section covers its keys.
-      header: Additional keys of `config.yaml`, so that the file repeats the run: `experiment`, `imports`, `gin`.
-      record: Additional keys of `run.json`, under a name of the caller's own, or `data` for further fingerprints.
-      code_root: The directory of the code to record; by default the working directory.
       keep: Whether the directory is kept; if not, no checkpoint and no record is written.
-      at_end: Called with the run when training is done, while this process still holds the directory's lock. What it
-        adds to the run's `record` is written with the end of the attempt.
+      entry_point: What another entry point adds; not for programs.
 
     Returns:
       The model, and the logs of the last evaluation (of the last loop in mode `train`).
@@ -136,110 +150,216 @@ def run_experiment(
       TrainingError: The run started and failed.
     """
     redaction.learn(params.as_dict())
-    mode, say = Mode(mode), _say if verbose else _ignore
+    mode = Mode(mode)
     _check(params, model_dir, distribution_strategy)
-    training, evaluating = mode.trains, mode.evaluates or run_post_eval
-    header = header or ({"experiment": experiment} if experiment else {})
-    allow_change = [allow_change] if isinstance(allow_change, str) else list(allow_change)
-
+    session = _Session(
+        task,
+        params,
+        mode,
+        experiment,
+        evaluates=mode.evaluates or run_post_eval,
+        post_eval=run_post_eval or mode is Mode.TRAIN_AND_POST_EVAL,
+        checkpoint=checkpoint,
+        verbose=verbose,
+        allow_change=[allow_change] if isinstance(allow_change, str) else list(allow_change),
+        keep=keep,
+        entry_point=entry_point or EntryPoint(),
+    )
     with contextlib.ExitStack() as stack:
-        # Open the run: lock the directory, handle signals, open the checkpoints.
-        stack.push(functools.partial(_announce_interruption, say if verbose else None, keep))
-        directory = stack.enter_context(working_copy(model_dir, training, follow=mode is Mode.CONTINUOUS_EVAL))
-        run = Run.open(directory, experiment or task.name, keras.backend.backend(), code_root=code_root, is_kept=keep)
-        guard: Any = stack.enter_context(_guarded(run, params)) if training else NoGuard()
-        stack.enter_context(entered(distribution_strategy or configured_strategy(params.runtime)))
-        stack.enter_context(precision(params.runtime.mixed_precision_dtype))
-        checkpointer = stack.enter_context(_checkpoints(run, params.trainer, training, checkpoint))
+        session.open(stack, model_dir, distribution_strategy)
+        session.build(stack, trainer, hooks, train_actions, eval_actions, save_summary)
+        session.restore(init_fn or task.initialize)
+        with session.recorded(), contextlib.closing(session.tracker):
+            logs = session.run_mode()
+            session.finish(export)
+        session.leave()
+        return session.trainer.model, logs
 
-        # Build: the configuration, compared with that of the newest checkpoint; the trainer; the loop around it.
-        if training and params.trainer.optimizer_config.open_length is not None:
-            params = params.replace(trainer=_with_schedule(params, task, checkpointer, say))
-        stored = params.replace(runtime={"backend": keras.backend.backend()})
-        changes = _changes(checkpointer, run, stored, allow_change, header) if training else []
+
+@dataclasses.dataclass
+class _Session:
+    """One call of `run_experiment`: what it was called with, and the parts that its sections create."""
+
+    task: Task
+    params: ExperimentConfig
+    mode: Mode
+    experiment: str
+    evaluates: bool
+    post_eval: bool
+    checkpoint: str | Path | None
+    verbose: bool | int
+    allow_change: list[str]
+    keep: bool
+    entry_point: EntryPoint
+
+    # Created by `open`:
+    run: Run = dataclasses.field(init=False)
+    guard: Any = dataclasses.field(init=False)
+    checkpointer: OrbaxCheckpointer = dataclasses.field(init=False)
+    # Created by `build`:
+    changes: list[Change] = dataclasses.field(init=False)
+    """Of the configuration, since the newest checkpoint was trained."""
+    stored: ExperimentConfig = dataclasses.field(init=False)
+    """The configuration as `config.yaml` has it: with the backend, intervals as they were written."""
+    trainer: Trainer = dataclasses.field(init=False)
+    config: TrainerConfig = dataclasses.field(init=False)
+    """The trainer's section with all intervals in steps."""
+    attempt: Attempt | None = dataclasses.field(init=False)
+    """Records this attempt; None where nothing is trained."""
+    tracker: Tracker = dataclasses.field(init=False)
+    controller: Controller = dataclasses.field(init=False)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the mode trains."""
+        return self.mode.trains
+
+    @property
+    def header(self) -> Mapping[str, Any]:
+        """Additional keys of `config.yaml`."""
+        return self.entry_point.header or ({"experiment": self.experiment} if self.experiment else {})
+
+    def say(self, line: str) -> None:
+        """Prints a line, unless nothing is printed."""
+        if self.verbose:
+            _print(line)
+
+    def open(self, stack: contextlib.ExitStack, model_dir: str | Path, strategy: Any) -> None:
+        """Opens the run: locks the directory, handles signals, opens the checkpoints."""
+        params, name = self.params, self.experiment or self.task.name
+        stack.push(functools.partial(_announce_interruption, self.say if self.verbose else None, self.keep))
+        following = self.mode is Mode.CONTINUOUS_EVAL
+        directory = stack.enter_context(working_copy(model_dir, self.trains, follow=following))
+        code_root = self.entry_point.code_root
+        self.run = Run.open(directory, name, keras.backend.backend(), code_root=code_root, is_kept=self.keep)
+        self.guard = stack.enter_context(_guarded(self.run, params)) if self.trains else NoGuard()
+        stack.enter_context(entered(strategy or configured_strategy(params.runtime)))
+        stack.enter_context(precision(params.runtime.mixed_precision_dtype))
+        self.checkpointer = stack.enter_context(_checkpoints(self.run, params.trainer, self.trains, self.checkpoint))
+
+    def build(
+        self,
+        stack: contextlib.ExitStack,
+        trainer: Trainer | Callable[[ExperimentConfig], Trainer] | None,
+        hooks: Iterable[Hook],
+        train_actions: Iterable[Action],
+        eval_actions: Iterable[Action],
+        save_summary: bool,
+    ) -> None:
+        """Builds the configuration, compared with that of the newest checkpoint; the trainer; the loop around it."""
+        params = self.params
+        if self.trains and params.trainer.optimizer_config.unset_learning_rate_length is not None:
+            new = _with_learning_rate_length(params, self.task, self.checkpointer, self.say)
+            params = params.replace(trainer=new)
+        self.stored = params.replace(runtime={"backend": keras.backend.backend()})
+        self.changes = self._accepted_changes() if self.trains else []
         if callable(trainer):
-            trainer = trainer(params)
-        elif trainer is None:
-            trainer = create_trainer(params, task, train=training, evaluate=evaluating)
-        stack.callback(trainer.close)
-        config = _trainer_in_steps(mode, params, task, trainer)
-        params = params if config is params.trainer else params.replace(trainer=config)
-        facts = LiveFacts(run, trainer)
+            self.trainer = trainer(params)
+        else:
+            self.trainer = trainer or create_trainer(params, self.task, train=self.trains, evaluate=self.evaluates)
+        stack.callback(self.trainer.close)
+        self.config = _trainer_in_steps(self.mode, params, self.task, self.trainer)
+        params = params if self.config is params.trainer else params.replace(trainer=self.config)
+        facts = LiveFacts(self.run, self.trainer)
         console = ConsoleTracker(
-            config.train_steps or 0,
-            None if verbose == 1 else NoOutput(),
-            history=run.directory / "history.csv",
+            self.config.train_steps or 0,
+            None if self.verbose == 1 else NoOutput(),
+            history=self.run.directory / "history.csv",
             facts=facts,
         )
-        attempt = None
-        if training:
-            attempt = Attempt(run, trainer, _config_text(stored, header) if keep else "", allow_change)
-        tracker = Throughput(create_tracker(run, stored, console, attempt, save_summary, trainer), trainer)
-        if checkpoint is None:
-            configured = ConfiguredActions(params, trainer, run.directory, mode)
+        text = _config_text(self.stored, self.header) if self.keep else ""
+        self.attempt = Attempt(self.run, self.trainer, text, self.allow_change) if self.trains else None
+        created = create_tracker(self.run, self.stored, console, self.attempt, save_summary, self.trainer)
+        self.tracker = Throughput(created, self.trainer)
+        if self.checkpoint is None:
+            configured = ConfiguredActions(params, self.trainer, self.run.directory, self.mode)
             train_actions = [*configured.train_actions, *train_actions]
             eval_actions = [*configured.eval_actions, *eval_actions]
             hooks = [*hooks, configured]
         else:
             train_actions, eval_actions, hooks = (), (), []
-        if attempt:
-            hooks = [Progress(console, run, guard), *hooks, attempt, Profile(trainer, config, run.directory, say)]
-            if not any(hook.name == LearningRate.name for hook in hooks):
-                hooks.append(LearningRate(constant_rate(trainer.optimizer)))
-        controller = _create_controller(
-            config,
-            trainer=trainer if training else None,
-            evaluator=trainer,
-            checkpointer=checkpointer if keep else None,
-            tracker=tracker,
+        self.controller = _create_controller(
+            self.config,
+            trainer=self.trainer if self.trains else None,
+            evaluator=self.trainer,
+            checkpointer=self.checkpointer if self.keep else None,
+            tracker=self.tracker,
             train_actions=train_actions,
             eval_actions=eval_actions,
-            hooks=[*hooks, facts],
-            schedule=schedule,
-            stop_requested=guard.stop_requested,
+            hooks=[*self._with_own_hooks(hooks, console), facts],
+            schedule=self.entry_point.schedule,
+            stop_requested=self.guard.stop_requested,
         )
 
-        # Restore the newest checkpoint, or begin with the initial weights; report what is going to happen.
-        step = None if checkpoint is None else int(Path(checkpoint).name)
-        if _restore(controller, config, mode, init_fn or task.initialize, run, say, step) and training:
-            _require_reachable(controller, schedule, config, stored.trainer)
-            say(f"resumed at step {controller.step}, attempt {len(run.record['attempts']) + 1}")
-        if training and (changed := run.changed_code()):
-            say(f"the code has changed since the last attempt: {changed}")
-        if verbose:
-            _announce_changes(changes, trainer, say)
-            evaluations = "at intervals" if mode is Mode.TRAIN_AND_EVAL else "at the end" if evaluating else "never"
-            _announce_plan(controller, trainer, config, evaluations, say)
-        if attempt and evaluating and checkpointer.latest() is None and config.sanity_validation_steps:
-            _check_evaluation(controller, config.sanity_validation_steps, say)
+    def _accepted_changes(self) -> list[Change]:
+        return _changes(self.checkpointer, self.run, self.stored, self.allow_change, self.header)
 
-        # Run.
-        recorded: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if attempt:
-            recorded = attempt.recorded(config.train_steps, changes, guard.last_beat)
-        with recorded, contextlib.closing(tracker):
-            if attempt:
-                run.add({"mode": mode.value, **(record or {})})
-            tracker.start(trainer.global_step)
-            with watched(tracker, run.directory, config.tracking.system_seconds, lambda: trainer.global_step):
-                logs = _run_mode(controller, mode, config, run_post_eval or mode is Mode.TRAIN_AND_POST_EVAL)
-            trainer.close()
+    def _with_own_hooks(self, hooks: Iterable[Hook], console: ConsoleTracker) -> list[Hook]:
+        """Returns the hooks and those of every attempt that trains; the order is that of their events."""
+        if self.attempt is None:
+            return list(hooks)
+        progress = Progress(console, self.run, self.guard)
+        profile = Profile(self.trainer, self.config, self.run.directory, self.say)
+        found = [progress, *hooks, self.attempt, profile]
+        if not any(hook.name == LearningRate.name for hook in found):
+            found.append(LearningRate(constant_rate(self.trainer.optimizer)))
+        return found
 
-            # Finish: everything is trained and saved. If a stop is requested, the next attempt does the rest.
-            measured = training and (keep or verbose)
-            if measured and (figures := cost.measure(run.record, trainer, controller.training_time)):
-                say(f"cost {figures}")
-            if training and export:
-                _raise_if_stop_requested(guard)
-                _export(trainer, run.directory)
-            if attempt and at_end is not None:
-                _raise_if_stop_requested(guard)
-                attempt.require_digests()
-                at_end(run)
-        _raise_if_stop_requested(guard)  # everything is done, but a requested stop still sets the exit code
-        if training and len(run.record["attempts"]) > 1:
-            say(f"goodput {goodput(run.record)}")
-        return trainer.model, logs
+    def restore(self, initialize: Callable[..., Any]) -> None:
+        """Restores the newest checkpoint, or begins with the initial weights; reports what is going to happen."""
+        controller, config = self.controller, self.config
+        step = None if self.checkpoint is None else int(Path(self.checkpoint).name)
+        restored = _restore(controller, config, self.mode, initialize, self.run, self.say, step)
+        if restored and self.trains:
+            _require_reachable(controller, self.entry_point.schedule, config, self.stored.trainer)
+            self.say(f"resumed at step {controller.step}, attempt {len(self.run.record['attempts']) + 1}")
+        if self.trains and (changed := self.run.changed_code()):
+            self.say(f"the code has changed since the last attempt: {changed}")
+        if self.verbose:
+            _announce_changes(self.changes, self.trainer, self.say)
+            at_intervals = self.mode is Mode.TRAIN_AND_EVAL
+            evaluations = "at intervals" if at_intervals else "at the end" if self.evaluates else "never"
+            _announce_plan(controller, self.trainer, config, evaluations, self.say)
+        is_new = self.checkpointer.latest() is None
+        if self.attempt and self.evaluates and is_new and config.sanity_validation_steps:
+            _check_evaluation(controller, config.sanity_validation_steps, self.say)
+
+    def recorded(self) -> contextlib.AbstractContextManager[None]:
+        """Inside the block the attempt is recorded, and how it ends."""
+        if self.attempt is None:
+            return contextlib.nullcontext()
+        return self.attempt.recorded(self.config.train_steps, self.changes, self.guard.last_beat)
+
+    def run_mode(self) -> Logs:
+        """Trains and evaluates as the mode says; returns the last logs."""
+        run, trainer = self.run, self.trainer
+        if self.attempt:
+            run.add({"mode": self.mode.value, **(self.entry_point.record or {})})
+        self.tracker.start(trainer.global_step)
+        seconds = self.config.tracking.system_seconds
+        with watched(self.tracker, run.directory, seconds, lambda: trainer.global_step):
+            logs = _run_mode(self.controller, self.mode, self.config, self.post_eval)
+        trainer.close()
+        return logs
+
+    def finish(self, export: bool) -> None:
+        """Measures and exports: everything is trained and saved. If a stop is requested, the next attempt does it."""
+        measured = self.trains and (self.keep or self.verbose)
+        if measured and (figures := cost.measure(self.run.record, self.trainer, self.controller.training_time)):
+            self.say(f"cost {figures}")
+        if self.trains and export:
+            _raise_if_stop_requested(self.guard)
+            _export(self.trainer, self.run.directory)
+        if self.attempt and self.entry_point.at_end is not None:
+            _raise_if_stop_requested(self.guard)
+            self.attempt.require_digests()
+            self.entry_point.at_end(self.run)
+
+    def leave(self) -> None:
+        """Reports how much of the work was kept, when the attempt is recorded."""
+        _raise_if_stop_requested(self.guard)  # everything is done, but a requested stop still sets the exit code
+        if self.trains and len(self.run.record["attempts"]) > 1:
+            self.say(f"goodput {goodput(self.run.record)}")
 
 
 def _announce_interruption(say: Callable[[str], None] | None, keeps: bool, kind: Any, error: Any, frames: Any) -> None:
@@ -328,7 +448,7 @@ def _used_config(checkpointer: OrbaxCheckpointer) -> str:
     return str(checkpointer.newest_meta().get("extra", {}).get(Attempt.name, {}).get("config", ""))
 
 
-def _with_schedule(
+def _with_learning_rate_length(
     params: ExperimentConfig, task: Task, checkpointer: OrbaxCheckpointer, say: Callable[[str], None]
 ) -> TrainerConfig:
     """Returns the trainer's section with a learning-rate schedule as long as training, whose length is not set.
@@ -336,15 +456,15 @@ def _with_schedule(
     A resumed run keeps the length that it began with, however long it is trained now.
     """
     config = params.trainer
-    key = f"trainer.optimizer_config.{config.optimizer_config.open_length}"
+    key = f"trainer.optimizer_config.{config.optimizer_config.unset_learning_rate_length}"
     kept: Any = None
     if checkpointer.latest() is not None:
         kept = find_key(dialect.load(_used_config(checkpointer)), key)
     steps = _train_steps(params, task)
     if not isinstance(kept, int):
-        return config.with_schedule(steps)
-    new = config.with_schedule(kept + config.optimizer_config.learning_rate.get().offset)
-    if config.with_schedule(steps) != new:
+        return config.with_learning_rate_length(steps)
+    new = config.with_learning_rate_length(kept + config.optimizer_config.learning_rate.get().offset)
+    if config.with_learning_rate_length(steps) != new:
         say(f"the learning rate keeps its length of {kept} steps, with which the run began; {key} changes it")
     return new
 
@@ -497,7 +617,7 @@ def _announce_plan(
             say(f"{kind} batch: {shapes}{per_epoch}")
             if kind in trainer.data_on_device:
                 say(f"{kind} data is on the device: {trainer.data_on_device[kind]:,} bytes")
-            if not saver.is_disabled and trainer.train_stream is not None and (weaker := stream.guarantee):
+            if not saver.is_disabled and trainer.train_stream is not None and (weaker := stream.why_not_exact):
                 say(f"the {kind} data does not resume exactly: {weaker}")
     if trainer.train_stream is None:
         return
@@ -545,11 +665,7 @@ def _raise_if_stop_requested(guard: Any) -> None:
         raise interrupted
 
 
-def _ignore(line: str) -> None:
-    """Prints nothing."""
-
-
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     with contextlib.suppress(OSError):  # a closed pipe or terminal does not stop training
         text = redaction.text(line)
         print(text if "\n" in text else wrapped(text.split(" "), " ", sys.stderr), file=sys.stderr)

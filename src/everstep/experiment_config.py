@@ -78,9 +78,9 @@ class ExperimentConfig(Config):
         return config
 
 
-def with_schedule(params: ExperimentConfig) -> ExperimentConfig:
+def with_learning_rate_length(params: ExperimentConfig) -> ExperimentConfig:
     """Returns a configuration whose learning-rate schedule has a length, if that follows the number of steps."""
-    return params.replace(trainer=params.trainer.with_schedule())
+    return params.replace(trainer=params.trainer.with_learning_rate_length())
 
 
 def read_experiment(path: str | os.PathLike[str], otherwise: Callable[[], ExperimentConfig]) -> ExperimentConfig:

@@ -12,7 +12,7 @@ from everstep.checkpoint.averaging import average, write_average
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
 from everstep.errors import TrainingError, UsageError
-from everstep.run.averaged import as_checkpoint, lasting
+from everstep.run.averaged_checkpoint import as_checkpoint, evaluated_keys
 from everstep.run.checkpoint_selection import Chosen
 from everstep.task.optim.ema import SLOT
 
@@ -31,6 +31,7 @@ def state(step):
         "model/none": np.zeros((0, 3), "float32"),
         "model/dropout/seed_generator_state": np.array([step, 7], np.int64),
         "model/flags": np.array([step == 300, False]),
+        "model.d_optimizer/dense/kernel/momentum": random.normal(size=4).astype("float32"),
         "task.teacher/kernel": random.normal(size=5).astype("float32"),
         "optimizer/iteration": np.array(step),
         "optimizer/model/dense/kernel/momentum": random.normal(size=(64, 32)).astype("float32"),
@@ -53,8 +54,8 @@ def paths(tmp_path_factory):
 
 
 def test_floats_are_averaged_in_float64_and_integers_are_the_newest(paths):
-    found, states = average(paths, lasting), [state(step) for step in STEPS]
-    assert set(found) == {key for key in states[0] if key.startswith(("model/", "task."))}
+    found, states = average(paths, evaluated_keys), [state(step) for step in STEPS]
+    assert set(found) == {key for key in states[0] if key.startswith(("model/", "model.", "task."))}
     for key, array in found.items():
         newest = states[-1][key]
         assert (array.dtype, array.shape) == (newest.dtype, newest.shape), key
@@ -71,7 +72,7 @@ def test_small_differences_are_not_lost_to_rounding(tmp_path):
     values = [np.float32(1e6 + 1 / 3 * step) for step in range(1, 8)]
     paths = saved(tmp_path, {step: {"model/w": np.array([v])} for step, v in enumerate(values, start=1)})
     exact = np.float32(np.sum(np.array(values, np.float64)) / 7)
-    assert average(paths, lasting)["model/w"][0] == exact
+    assert average(paths, evaluated_keys)["model/w"][0] == exact
 
 
 def test_the_average_is_a_checkpoint(paths, tmp_path):
@@ -79,7 +80,7 @@ def test_the_average_is_a_checkpoint(paths, tmp_path):
         kept = path
         found, meta = OrbaxCheckpointer(path.parent, repair=False).restore(300)
         assert meta == {"step": 300, "stage": 1, "averaged": [100, 200, 300]}
-        assert set(found) == set(average(paths, lasting))
+        assert set(found) == set(average(paths, evaluated_keys))
         assert found["model/none"].shape == (0, 3)
     assert not kept.exists()
     with as_checkpoint(Chosen(paths[1:2])) as path:
@@ -96,7 +97,7 @@ def test_a_run_with_moving_averages_gives_its_averages(tmp_path):
         }
         for step in (1, 2)
     }
-    found = average(saved(tmp_path, states), lasting)
+    found = average(saved(tmp_path, states), evaluated_keys)
     assert {key: array.tolist() for key, array in found.items()} == {"model/w": [15.0], "model/b": [1.5]}
 
 
@@ -111,7 +112,7 @@ def test_a_run_with_moving_averages_gives_its_averages(tmp_path):
 def test_different_models_are_refused(tmp_path, other, difference):
     paths = saved(tmp_path, {1: {"model/w": np.zeros(2)}, 2: other})
     with pytest.raises(UsageError, match=rf"checkpoints/2', cannot be averaged .*{difference}: choose") as error:
-        average(paths, lasting)
+        average(paths, evaluated_keys)
     assert (error.value.key, error.value.received) == ("--checkpoint", str(paths[1]))
 
 
@@ -122,7 +123,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
     data[-100] ^= 1
     largest.write_bytes(data)
     with pytest.raises(TrainingError) as error:
-        write_average(paths, tmp_path / "average", lasting)
+        write_average(paths, tmp_path / "average", evaluated_keys)
     assert (error.value.key, error.value.received) == ("--checkpoint", str(paths[0]))
     assert error.value.reason.startswith("the checkpoint is damaged: ")
     assert error.value.remedy == "choose other steps"
@@ -133,9 +134,9 @@ MEASURED = """
 import resource, sys
 from pathlib import Path
 from everstep.checkpoint.averaging import average
-from everstep.run.averaged import lasting
+from everstep.run.averaged_checkpoint import evaluated_keys
 paths = [Path(sys.argv[1], "checkpoints", str(step)) for step in range(1, 1 + int(sys.argv[2]))]
-average(paths, lasting)
+average(paths, evaluated_keys)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 

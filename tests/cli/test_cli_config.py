@@ -12,7 +12,7 @@ import pytest
 from everstep.config import Config, apply, dialect, get_exp_config, register_experiment
 from everstep.config import registry as known
 from everstep.engine.config import RuntimeConfig
-from everstep.experiment_config import ExperimentConfig, with_schedule
+from everstep.experiment_config import ExperimentConfig, with_learning_rate_length
 from everstep.loop.config import TrainerConfig
 from everstep.task.config import TaskConfig
 
@@ -61,7 +61,7 @@ def test_every_value_has_an_origin(everstep: Any, name: str) -> None:
     printed = everstep("config", name, "--backend=jax")
     own = {key: value for key, value in listing(printed).items() if key != "experiment"}
     assert {origin for _, origin in own.values()} == {"default", name, "--backend jax", "follows trainer.train_steps"}
-    expected = with_schedule(apply(get_exp_config(name), overrides=["runtime.backend=jax"]))
+    expected = with_learning_rate_length(apply(get_exp_config(name), overrides=["runtime.backend=jax"]))
     assert dialect.load(printed.out) == {"experiment": name, **expected.as_dict()}
 
 
@@ -203,7 +203,9 @@ def test_what_differs_from_the_experiment(everstep: Any) -> None:
 
 def test_what_differs_from_a_run(everstep: Any) -> None:
     Path("run").mkdir()
-    stored = with_schedule(apply(get_exp_config("mnist/mlp"), overrides=["runtime.backend=jax", "runtime.seed=3"]))
+    stored = with_learning_rate_length(
+        apply(get_exp_config("mnist/mlp"), overrides=["runtime.backend=jax", "runtime.seed=3"])
+    )
     Path("run/config.yaml").write_text(f"experiment: mnist/mlp\nimports: [some.module]\n{stored.to_yaml()}")
     found = lines(everstep("config", "mnist/mlp", "--backend=jax", "trainer.train_steps=9", "--diff=run"))
     assert found == [

@@ -143,7 +143,7 @@ def test_endless_pipelines_have_no_epochs(name):
     def stream():
         return GrainStream(ENDLESS[name](), repeat=True)
 
-    assert GrainStream(ENDLESS[name]()).endless
+    assert GrainStream(ENDLESS[name]()).never_ends
     straight = stream()
     assert straight.batches_per_epoch is None
     read = [(next(straight), straight.state()) for _ in range(8)]
@@ -155,12 +155,12 @@ def test_endless_pipelines_have_no_epochs(name):
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_finite_pipelines_have_an_end(name):
-    assert not make(name)(False).endless
+    assert not make(name)(False).never_ends
 
 
 def test_a_limited_pipeline_has_an_end():
     limited = grain.experimental.LimitIterDataset(ENDLESS["iter dataset"](), 2)
-    assert not GrainStream(limited).endless
+    assert not GrainStream(limited).never_ends
     assert len(list(GrainStream(limited))) == 2
 
 
@@ -249,8 +249,8 @@ def test_an_operation_over_the_whole_iterator_weakens_the_guarantee():
     def made(last):
         return GrainStream(grain.DataLoader(data_source=Source(), sampler=sampler, operations=[Pairs(), last]))
 
-    assert made(Pairs()).guarantee == make("map dataset")(True).guarantee == ""
-    assert "whose state Grain does not save" in made(operation).guarantee
+    assert made(Pairs()).why_not_exact == make("map dataset")(True).why_not_exact == ""
+    assert "whose state Grain does not save" in made(operation).why_not_exact
 
 
 def test_sources_are_recognised():

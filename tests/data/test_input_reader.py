@@ -5,6 +5,7 @@ from record_files import Context, config, decode, numbers, parse, reader, write
 
 from everstep.data import DataConfig, InputReader, pick_dataset_fn
 from everstep.errors import UsageError
+from everstep.frontends.fit.fit import _counted
 
 tf = pytest.importorskip("tensorflow")
 
@@ -118,11 +119,11 @@ def test_a_function_that_fails_is_not_taken_for_damage(files):
 def test_training_repeats_and_shuffles_and_evaluation_does_not(files):
     train = reader(files, drop_remainder=False).read()
     orders = [numbers(train, 6) for _ in range(2)]
-    assert train.endless
+    assert train.never_ends
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(23))
     assert len({tuple(order) for order in (*orders, range(23))}) == 3
     evaluation = reader(files, is_training=False).read()
-    assert not evaluation.endless
+    assert not evaluation.never_ends
     assert numbers(evaluation) == list(range(23))
 
 
@@ -206,6 +207,17 @@ def test_cached_samples_with_rows_of_any_length(files):
     assert sorted(numbers(stream, 5)) != list(range(20))
 
 
+def test_fit_refuses_a_mixture_without_end_unless_an_epoch_has_a_number_of_steps(tmp_path):
+    """Its first epoch would be counted for ever."""
+    path = {"many": write(tmp_path / "a", 12), "few": write(tmp_path / "b", 4, first=100)}
+    combine = {"combine_fn": lambda parts: tf.data.Dataset.sample_from_datasets([parts["few"], parts["many"]], seed=1)}
+    stream = reader(path, combine).read()
+    with pytest.raises(UsageError, match="the data has no end") as error:
+        _counted(stream, stream, None)
+    assert error.value.key == "steps_per_epoch"
+    assert _counted(stream, stream, 3) == (stream, None)
+
+
 def test_a_mixture_draws_from_each_source_without_end(tmp_path):
     path = {"many": write(tmp_path / "a", 12), "few": write(tmp_path / "b", 4, first=100)}
     combine = {"combine_fn": lambda parts: tf.data.Dataset.sample_from_datasets([parts["few"], parts["many"]], seed=1)}
@@ -215,7 +227,7 @@ def test_a_mixture_draws_from_each_source_without_end(tmp_path):
     assert 25 < len(few) < 55
     assert [sorted(few[at : at + 4]) for at in range(0, 12, 4)] == [[100, 101, 102, 103]] * 3
     assert len({tuple(few[at : at + 4]) for at in range(0, 20, 4)}) > 1
-    assert stream.endless
+    assert stream.epoch_never_ends
     zipped = {"combine_fn": lambda parts: tf.data.Dataset.zip((parts["few"], parts["many"])), "parser_fn": None}
     whole = list(reader(path, zipped, is_training=False).read())
     assert [batch["id"].tolist() for batch in whole[0]] == [[100, 101, 102, 103], [0, 1, 2, 3]]

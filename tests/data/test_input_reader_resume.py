@@ -95,7 +95,7 @@ def test_resumes_in_another_process(made, tmp_path):
     straight = json.loads(done.stdout.splitlines()[-1])
     for name, make in made.items():
         stream = make(True)
-        assert stream.guarantee == "", name
+        assert stream.why_not_exact == "", name
         stream.restore(STATE)
         assert [digest(next(stream)) for _ in range(3)] == straight[name], name
 
@@ -118,7 +118,7 @@ def test_a_mixture_resumes(tmp_path):
     path = {"a": write(tmp_path / "a", 12), "b": write(tmp_path / "b", 4, first=100)}
     straight, resumed = (reader(path, {"combine_fn": mixed}).read() for _ in range(2))
     read = [next(straight) for _ in range(20)]
-    assert straight.guarantee == ""
+    assert straight.why_not_exact == ""
     resumed.restore({"epoch": 0, "batch": 14})
     assert all(streams.same_batch(next(resumed), batch) for batch in read[14:])
 
@@ -143,8 +143,8 @@ def test_functions_that_cannot_resume_exactly_are_reported(tmp_path):
     path = {"a": write(tmp_path / "a"), "b": write(tmp_path / "b")}
     with without_determinism():
         tf.random.set_seed(None)
-        assert "a random choice" in reader(path, {"combine_fn": unseeded}).read().guarantee
-        assert "RandomUniform in a function has no seed" in reader(path["a"], {"parser_fn": noisy}).read().guarantee
+        assert "a random choice" in reader(path, {"combine_fn": unseeded}).read().why_not_exact
+        assert "RandomUniform in a function has no seed" in reader(path["a"], {"parser_fn": noisy}).read().why_not_exact
 
 
 def test_skipped_records_are_not_parsed(tmp_path):

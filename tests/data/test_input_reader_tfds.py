@@ -84,7 +84,7 @@ def test_resumes_with_the_next_batch(folder, fields):
     resumed.restore({"epoch": 1, "batch": 3})
     assert ids(resumed, 6) == straight[32:]
     assert sorted(straight[:20]) != straight[:20] != straight[20:40]
-    assert resumed.guarantee == ""
+    assert resumed.why_not_exact == ""
 
 
 def test_forms_of_samples(folder):
@@ -107,7 +107,7 @@ def test_several_datasets_are_combined(folder):
     combine = lambda parts: tf.data.Dataset.zip(parts)  # noqa: E731
     stream = InputReader(both, combine_fn=combine).read()
     batches = [next(stream) for _ in range(7)]
-    assert stream.endless
+    assert stream.never_ends
     assert sorted(number for batch in batches for number in batch["a"]["id"])[:4] != [0, 0, 0, 0]
     assert batches[0]["a"]["id"].tolist() != batches[0]["b"]["id"].tolist()
 

@@ -17,7 +17,7 @@ from everstep.data import (
     TFDataStream,
     make_stream,
 )
-from everstep.data.wrappers import LimitedStream, hold, limited
+from everstep.data.wrappers import LimitedStream, keep_first_batches, limited
 from everstep.errors import UsageError
 from everstep.testing import streams
 
@@ -155,11 +155,11 @@ def test_a_limited_stream_has_the_first_batches_of_each_epoch(source):
 
 @pytest.mark.parametrize("check", streams.CHECKS, ids=lambda check: check.__name__)
 def test_held_batches_meet_the_contract(check):
-    check(lambda repeat: hold(arrays(True), 3, "key")[0 if repeat else 1])
+    check(lambda repeat: keep_first_batches(arrays(True), 3, "key")[0 if repeat else 1])
 
 
 def test_held_batches_are_the_same_in_every_epoch():
-    again, once = hold(SOURCES["tf.data shuffled"](True), 2, "key")
+    again, once = keep_first_batches(SOURCES["tf.data shuffled"](True), 2, "key")
     first = [next(again), next(again)]
     assert all(streams.same_batch(next(again), first[i % 2]) for i in range(6))
     assert all(map(streams.same_batch, once, first))
@@ -177,7 +177,7 @@ def test_a_limited_endless_source_has_epochs():
     for endless in (TFDataStream(dataset().repeat()), IterableStream(lambda: itertools.repeat(ROWS))):
         assert len(list(LimitedStream(endless, 7))) == 7
     stream = LimitedStream(TFDataStream(dataset().repeat(), repeat=False), 7)
-    assert (stream.endless, stream.batches_per_epoch) == (False, 7)
+    assert (stream.never_ends, stream.batches_per_epoch) == (False, 7)
 
 
 def test_length_of_a_limited_stream():
@@ -193,9 +193,9 @@ def test_a_limit_above_the_number_of_batches_is_refused(limit):
     with pytest.raises(UsageError, match=f"limit_batches: received {limit}, but the data has 5 batches an epoch"):
         make_stream((IDS, ROWS), DataConfig(global_batch_size=3, limit_batches=limit), training=False, seed=0)
     with pytest.raises(UsageError, match=f"key: received {limit}, but the data has 5 batches"):
-        hold(arrays(True), limit, "key")
+        keep_first_batches(arrays(True), limit, "key")
     with pytest.raises(UsageError, match=f"key: received {limit}, but the data has 2 batches"):
-        hold(IterableStream(lambda: iter([ROWS, ROWS])), limit, "key")
+        keep_first_batches(IterableStream(lambda: iter([ROWS, ROWS])), limit, "key")
 
 
 @pytest.mark.parametrize("limit", [0, -1])

@@ -150,8 +150,8 @@ def test_each_evaluation_is_an_epoch():
         assert len(list(stream)) == BATCHES
         stream.restore({"epoch": 0, "batch": 0})
     assert dataset.calls == 2 * ["begin", *range(BATCHES), "end"]
-    assert "remove the method" in stream.guarantee
-    assert FACTORIES["reshuffled"](True).guarantee == FACTORIES["shuffled"](False).guarantee == ""
+    assert "remove the method" in stream.why_not_exact
+    assert FACTORIES["reshuffled"](True).why_not_exact == FACTORIES["shuffled"](False).why_not_exact == ""
 
 
 def test_threads_are_used_and_few_batches_are_computed_ahead():
@@ -207,7 +207,7 @@ def test_an_infinite_dataset(workers):
 
     straight = stream()
     assert straight.batches_per_epoch is None
-    assert PyDatasetStream(Endless()).endless
+    assert PyDatasetStream(Endless()).never_ends
     batches = [next(straight) for _ in range(7)]
     assert [batch[0][0] for batch in batches] == list(range(7))
     resumed = stream()

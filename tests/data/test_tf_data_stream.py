@@ -122,3 +122,22 @@ def test_missing_tensorflow_names_the_extra(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UsageError, match=r"everstep\[tensorflow\]"):
         load_tensorflow("reading TFRecord files")
+
+
+def test_which_epochs_never_end():
+    def odd(number):
+        return number % 2 == 1
+
+    finite, repeated = tf.data.Dataset.range(4), tf.data.Dataset.range(4).repeat()
+    for dataset, expected in (
+        (finite, False),
+        (finite.filter(odd), False),
+        (repeated, True),
+        (repeated.filter(odd), True),
+        (repeated.take(3).filter(odd), False),
+        (repeated.filter(odd).take(3), False),
+        (tf.data.Dataset.zip((repeated.filter(odd), finite)), False),
+    ):
+        stream = TFDataStream(dataset.batch(2))
+        assert stream.epoch_never_ends == stream.never_ends == expected
+        assert TFDataStream(dataset.batch(2), repeat=True).never_ends

@@ -10,8 +10,9 @@ import pytest
 
 from everstep.data.arrays import ArrayStream
 from everstep.data.iterables import IterableStream
+from everstep.engine.batch_dtypes import on_host
 from everstep.engine.call_length import CallLength
-from everstep.engine.feed import GRACE_SECONDS, Feed, FeedInterrupted, on_host
+from everstep.engine.feed import GRACE_SECONDS, Feed, FeedInterrupted
 from everstep.errors import UsageError
 
 HANGING_SECONDS = 300

@@ -72,7 +72,7 @@ def test_order_log_act_evaluate_act_save():
     events = trainer.events
 
     class Trained(Hook):
-        def on_train_end(self, step):
+        def on_last_step(self, step):
             events.append("trained")
 
     def logged(kind):

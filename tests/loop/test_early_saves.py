@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from tests.loop.samples import SavedCounter
 
+from everstep.checkpoint.checkpointer import SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
 from everstep.loop.controller import Controller
+from everstep.loop.hooks import Hook
 from everstep.loop.recovery import Recovery
 from everstep.tracking.tracker import MemoryTracker
 
@@ -129,3 +131,93 @@ def test_a_rollback_to_the_initial_state_still_accepts_its_infinities(tmp_path):
     _, meta = checkpointer.restore(0)
     checkpointer.close()
     assert meta["recovery"]["infinite"] == ["task.best"]
+
+
+# -- saves that fail ---------------------------------------------------------------------------------------------------
+
+
+def failing(monkeypatch, step, method="_write"):
+    """Makes every save of a step fail: in the background, or, with `method` "save", when it is requested."""
+    usual = getattr(OrbaxCheckpointer, method)
+
+    def fail(self, record, *rest):
+        if (record if method == "save" else record.step) != step:
+            usual(self, record, *rest)
+        elif method == "save":
+            raise SaveError(f"step {step} could not be saved")
+        else:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(OrbaxCheckpointer, method, fail)
+
+
+@pytest.mark.parametrize("method", ["_write", "save"])
+@pytest.mark.parametrize("failure", ["stop", "continue"])
+def test_a_failed_last_save_is_an_error(tmp_path, monkeypatch, failure, method):
+    failing(monkeypatch, 20, method)
+    with pytest.raises(SaveError, match="step 20 could not be saved"):
+        attempt(tmp_path, 20, save_failure=failure)
+    assert OrbaxCheckpointer(tmp_path).latest() == 15
+
+
+@pytest.mark.parametrize("method", ["_write", "save"])
+def test_a_failed_save_before_the_last_one_is_none_if_training_continues(tmp_path, monkeypatch, method, caplog):
+    failing(monkeypatch, 15, method)
+    assert attempt(tmp_path, 20, save_failure="continue")[1] == [10, 20]
+    assert caplog.text.count("step 15 could not be saved") == 1
+
+
+@pytest.mark.parametrize("method", ["_write", "save"])
+def test_a_run_that_is_stopped_and_cannot_save_fails(tmp_path, monkeypatch, method):
+    failing(monkeypatch, 15, method)
+    with pytest.raises(SaveError, match="step 15 could not be saved"):
+        attempt(tmp_path, 20, lambda events: "evaluate 15" in events, save_failure="continue")
+
+
+def test_hooks_hear_only_of_saves_that_were_handed_over(tmp_path, monkeypatch):
+    class Saves(Hook):
+        steps = []
+
+        def on_save(self, step):
+            self.steps.append(step)
+
+    failing(monkeypatch, 10, "save")
+    hook = Saves()
+    attempt(tmp_path, 20, save_failure="continue", hooks=[hook])
+    assert sorted(set(hook.steps)) == [5, 15, 20]
+
+
+def test_an_initial_state_that_cannot_be_saved_stops_nothing_if_training_continues(tmp_path, monkeypatch, caplog):
+    failing(monkeypatch, 0)
+    assert attempt(tmp_path, 10, save_failure="continue", recovery=Recovery(max_trials=1))[1] == [5, 10]
+    assert "step 0 could not be saved" in caplog.text
+
+
+class Diverging(Evaluated):
+    """Its loss is NaN at step 15, the first time."""
+
+    diverged = False
+
+    def train(self, num_steps):
+        logs = super().train(num_steps)
+        if self.global_step == 15 and not self.diverged:
+            self.diverged = True
+            return {"training_loss": float("nan")}
+        return logs
+
+
+def test_a_rollback_after_a_failed_save_uses_the_checkpoint_before(tmp_path, monkeypatch, caplog):
+    failing(monkeypatch, 10)
+    trainer, checkpointer = Diverging(lambda events: False), OrbaxCheckpointer(tmp_path, run="r")
+    controller = Controller(
+        trainer=trainer,
+        steps_per_loop=5,
+        checkpointer=checkpointer,
+        checkpoint_interval=5,
+        recovery=Recovery(max_trials=1),
+        save_failure="continue",
+    )
+    controller.train(20)
+    checkpointer.close()
+    assert "rolling back to step 5" in caplog.text
+    assert checkpointer.latest() == 20

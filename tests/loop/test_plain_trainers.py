@@ -1,5 +1,7 @@
 """Objects with `train` and `evaluate` alone, and loops over a step of one's own, under a controller."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from everstep.loop.standard import (
     StandardTrainerOptions,
 )
 from everstep.task.grad import value_and_grad
+from everstep.tracking.tracker import MemoryTracker
 
 from .samples import Counter, MemoryCheckpointer, SavedCounter
 
@@ -75,6 +78,34 @@ def test_a_plain_object_is_saved_and_resumes_with_the_same_bits(tmp_path):
     for one, other in zip(whole.weights(), second.weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert resumed.last_evaluation["validation_loss"] == pytest.approx(float(whole.evaluate(-1)["validation_loss"]))
+
+
+def test_a_window_that_was_trained_before_a_stop_is_logged_by_the_next_attempt(tmp_path):
+    class Stopped(SystemExit):
+        pass
+
+    whole, tracker = Fitter(), MemoryTracker()
+    controller(whole, tmp_path / "whole", tracker=tracker).train(4)
+    expected = [point.logs["loss"] for point in tracker.points]
+    stopping, rows, acted = [True], MemoryTracker(), []
+    for _ in range(2):
+        fitter = Fitter()
+        made = controller(
+            fitter,
+            tmp_path / "parts",
+            tracker=rows,
+            train_actions=[lambda logs: acted.append(logs["loss"])],
+            stop_requested=lambda fitter=fitter: (
+                Stopped(143) if stopping[0] and int(fitter.adam.iterations.value) == 4 else None
+            ),
+        )
+        made.restore_checkpoint()
+        with pytest.raises(Stopped) if stopping[0] else contextlib.nullcontext():
+            made.train(4)
+        made.checkpointer.close()
+        stopping[0] = False
+    assert [point.step for point in rows.points] == [2, 4]
+    assert [point.logs["loss"] for point in rows.points] == acted == expected
 
 
 def test_an_evaluator_alone_takes_what_it_holds(tmp_path):

@@ -55,11 +55,11 @@ def test_a_bad_state_raises_the_alarm_once():
 
 def test_no_trials_left():
     recovery = Recovery(max_trials=1, alarm="bad")
-    recovery.try_again(10)
+    recovery.count_rollback(10)
     assert recovery.alarm == ""
     recovery.alarm = "bad again"
     with pytest.raises(TrainingError, match="bad again; after 1 trial, the checkpoint of step 10 is the last good one"):
-        recovery.try_again(10)
+        recovery.count_rollback(10)
 
 
 def test_trials_are_remembered():
@@ -116,7 +116,7 @@ def test_a_run_stopped_while_skipping_batches_resumes_skipping(tmp_path):
 
 def test_skipped_batches_count_as_trials_in_the_error():
     recovery = Recovery(max_trials=1, alarm="bad")
-    recovery.try_again(10)
-    recovery.skip(11, {"epoch": 0, "batch": 3}, "bad", further=False)
+    recovery.count_rollback(10)
+    recovery.record_skipped(11, {"epoch": 0, "batch": 3}, "bad", further=False)
     with pytest.raises(TrainingError, match="bad; after 1 trial, nothing bad was saved"):
-        recovery.skip(12, {"epoch": 0, "batch": 4}, "bad", further=True)
+        recovery.record_skipped(12, {"epoch": 0, "batch": 4}, "bad", further=True)

@@ -42,7 +42,7 @@ def test_experiments_are_complete(name):
     config = es.get_exp_config(name)
     config.validate()
     assert isinstance(config.task, mnist.MnistConfig)
-    rate = config.trainer.with_schedule().optimizer_config.learning_rate.get()
+    rate = config.trainer.with_learning_rate_length().optimizer_config.learning_rate.get()
     assert rate.decay_steps == config.trainer.train_steps
 
 

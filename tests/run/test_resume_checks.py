@@ -10,6 +10,7 @@ import pytest
 import everstep as es
 from everstep.config import Config, dialect
 from everstep.config.difference import ABSENT, Change
+from everstep.config.key_paths import find_key, leaves
 from everstep.data import ArrayStream
 from everstep.data.stream import Stream
 from everstep.data.wrappers import MappedStream
@@ -20,8 +21,6 @@ from everstep.run.resume_checks import (
     as_records,
     check_data,
     data_fingerprints,
-    find_key,
-    leaves,
     report_loop,
 )
 from everstep.task.multitask.streams import JointStream
@@ -467,6 +466,30 @@ def test_a_first_batch_identifies_opaque_data():
     before, after = opaque({"x": np.zeros(2)}), opaque({"x": np.ones(2)})
     assert before["train"]["first_batch"]["x"] != after["train"]["first_batch"]["x"]
     check_data(before, after, [])  # the shuffling may be unseeded: no reason to refuse
+
+
+def test_other_kinds_and_lengths_of_streams_are_named():
+    class Other(Opaque):
+        def __init__(self):
+            super().__init__()
+            self._batches_per_epoch = 4
+
+    before = opaque(np.zeros(2))
+    trainer = types.SimpleNamespace(train_stream=Other(), validation_stream=None, train_example=np.zeros(2))
+    with pytest.raises(ChangeRefused) as error:
+        check_data(before, data_fingerprints(trainer), [])
+    assert [problem.reason for problem in error.value.problems[:-1]] == [
+        "batches an epoch: 3 -> 4",
+        "kind of stream: Opaque -> Other",
+    ]
+    with pytest.raises(ChangeRefused) as error:
+        check_data(prints(1.0, 2.0), before, [])
+    assert {problem.reason for problem in error.value.problems[:-1]} >= {
+        "kind of stream: JointStream -> Opaque",
+        "array one/x is gone",
+        "array two is gone",
+        "kind of stream two: MappedStream -> (absent)",
+    }
 
 
 def test_the_content_of_files_is_compared(tmp_path):

@@ -1,4 +1,4 @@
-"""The average of several checkpoints, itself a checkpoint.
+"""The average of several checkpoints, itself a checkpoint: the arithmetic. `run/averaged_checkpoint.py` calls it.
 
 Weights at the end of training move around an optimum; their mean is often nearer to it than each of them. Integers,
 such as the counters of random generators, are not averaged: those of the newest checkpoint are taken.

@@ -32,7 +32,7 @@ class Manifest:
       step: The training step that was saved.
       run: Id of the run that saved it.
       saved: When it was saved, in seconds since 1970.
-      metrics: The logs of the last evaluation before the save.
+      metrics: The finite logs of the step's own evaluation; empty if the step was not evaluated.
       files: Size and SHA-256 of each file, by its path within the checkpoint.
       version: The version of Everstep that wrote it.
       format: The version of the checkpoint format.

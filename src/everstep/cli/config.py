@@ -13,11 +13,12 @@ from everstep.cli.request import Resolved, resolve
 from everstep.config import Config, load_file
 from everstep.config.base import at_default
 from everstep.config.difference import ABSENT, Change, differences, in_line
+from everstep.config.key_paths import is_below
 from everstep.config.schema import json_schema
 from everstep.config.sources import HEADER, last_setter, walk
 from everstep.errors import UsageError, join
-from everstep.experiment_config import ExperimentConfig, read_experiment, with_schedule
-from everstep.run.resume_checks import changes_since, is_below
+from everstep.experiment_config import ExperimentConfig, read_experiment, with_learning_rate_length
+from everstep.run.resume_checks import changes_since
 from everstep.storage import json_text
 
 app = new_app()
@@ -84,9 +85,9 @@ def _changes(other: str, resolved: Resolved) -> list[Change]:
     """Returns what differs from the experiment itself, from a run, or from this experiment with a file laid over it."""
     path = Path(other)
     if other == "factory":
-        return _changes_from(with_schedule(resolved.factory), resolved.shown)
+        return _changes_from(with_learning_rate_length(resolved.factory), resolved.shown)
     if path.is_file():
-        return _changes_from(with_schedule(read_experiment(path, lambda: resolved.factory)), resolved.shown)
+        return _changes_from(with_learning_rate_length(read_experiment(path, lambda: resolved.factory)), resolved.shown)
     if not (path / "config.yaml").is_file():
         reason = "has no config.yaml" if path.is_dir() else "is no file or directory"
         raise UsageError(reason, key="--diff", received=other, remedy="name a run directory, a config file, or factory")
@@ -116,7 +117,7 @@ class Origins:
         self._factory = dict(walk(resolved.factory.as_dict()))
         self._default = at_default(resolved.params)
         self._gave_way = dict(_gave_way(resolved.params))
-        length = resolved.params.trainer.optimizer_config.open_length
+        length = resolved.params.trainer.optimizer_config.unset_learning_rate_length
         self._length = f"trainer.optimizer_config.{length}"
 
     def of(self, path: str, value: Any) -> str:

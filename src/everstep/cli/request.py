@@ -19,7 +19,7 @@ from everstep.config.gin import bindings as gin_bindings
 from everstep.config.sources import read_sources, walk
 from everstep.engine import backend
 from everstep.errors import UsageError
-from everstep.experiment_config import ExperimentConfig, as_experiment, with_schedule
+from everstep.experiment_config import ExperimentConfig, as_experiment, with_learning_rate_length
 
 
 @dataclasses.dataclass
@@ -45,7 +45,7 @@ class Resolved:
     @property
     def shown(self) -> ExperimentConfig:
         """The configuration as it is printed: with the length of a learning rate that follows `trainer.train_steps`."""
-        return with_schedule(self.params)
+        return with_learning_rate_length(self.params)
 
     def header(self) -> dict[str, Any]:
         """Returns what is stored beside the values, so that a stored configuration repeats the request."""

@@ -62,7 +62,7 @@ def _run(
     params = resolved.params
     check_keys(directory, params, allow_change)
     with quiet():
-        from everstep.experiment import run_experiment
+        from everstep.experiment import EntryPoint, run_experiment
 
         load_backend(params.runtime.seed)
     task = get_task(params.task, logging_dir=str(directory))
@@ -76,7 +76,7 @@ def _run(
                 experiment=resolved.experiment,
                 export=export,
                 allow_change=allow_change,
-                header=resolved.header(),
+                entry_point=EntryPoint(header=resolved.header()),
                 **settings,
             )
     finally:
@@ -91,7 +91,7 @@ def _at_checkpoint(checkpoint: Chosen | None) -> Iterator[dict[str, Any]]:
     if checkpoint is None:
         yield {}
         return
-    from everstep.run.averaged import as_checkpoint
+    from everstep.run.averaged_checkpoint import as_checkpoint
 
     with as_checkpoint(checkpoint) as path:
         yield {"checkpoint": path, "save_summary": False}

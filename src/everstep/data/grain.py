@@ -58,24 +58,19 @@ class GrainStream(Stream):
         self._last_step = getattr(source, "_dataset", source)  # of a DataLoader, the dataset that it builds
         _end_workers_with_run(self._last_step)
         self._batch_size, self._drop_remainder = batch_size, drop_remainder
-        self._infinite = _is_endless(self._last_step)
+        self._epoch_never_ends = _is_endless(self._last_step)
         self._indexed = _Indexed.of(source, batch_size, drop_remainder)
         self._pass: _Pass | None = None
         super().__init__(repeat=repeat, batches_per_epoch=self._indexed.batches if self._indexed else None)
 
     @property
-    def infinite(self) -> bool:
+    def epoch_never_ends(self) -> bool:
         """Whether the pipeline repeats itself."""
-        return self._infinite
+        return self._epoch_never_ends
 
     @property
-    def endless(self) -> bool:
-        """Whether the pipeline repeats itself, or is repeated here."""
-        return self._infinite or super().endless
-
-    @property
-    def guarantee(self) -> str:
-        """What makes Grain's own state inexact; see `Stream.guarantee`."""
+    def why_not_exact(self) -> str:
+        """What makes Grain's own state inexact; see `Stream.why_not_exact`."""
         if all(type(step).__name__ != "_OperationIterDataset" for step in _steps(self._last_step)):
             return ""
         return (

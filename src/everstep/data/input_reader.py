@@ -201,13 +201,13 @@ class InputStream(Stream):
         self._sources = [sources] if isinstance(sources, Source) else list(sources.values())
         self._prefetch = self._tf.data.AUTOTUNE if reading.prefetch is None else reading.prefetch
         size = int(self._pipeline.unshuffled.cardinality())
-        self._infinite = size == -1
+        self._epoch_never_ends = size == -1
         super().__init__(repeat=reading.repeat, batches_per_epoch=size if size >= 0 else None)
 
     @property
-    def endless(self) -> bool:
-        """Whether epoch follows epoch, or the first epoch has no end."""
-        return self._infinite or super().endless
+    def epoch_never_ends(self) -> bool:
+        """Whether the first epoch has no end: it combines sources that are repeated."""
+        return self._epoch_never_ends
 
     @property
     def files(self) -> Sequence[str]:
@@ -215,9 +215,9 @@ class InputStream(Stream):
         return [file for source in self._sources for file, _ in source.readers()]
 
     @property
-    def guarantee(self) -> str:
-        """Which of the user's functions draw numbers that a resumed run cannot reproduce; see `Stream.guarantee`."""
-        weaknesses = tf_data.weaknesses(self._tf, self._pipeline.unshuffled, passes=not self._infinite)
+    def why_not_exact(self) -> str:
+        """Which of the user's functions draw numbers that no resumed run can reproduce; see `Stream.why_not_exact`."""
+        weaknesses = tf_data.weaknesses(self._tf, self._pipeline.unshuffled, passes=not self._epoch_never_ends)
         return "; ".join(weaknesses)
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
@@ -243,7 +243,7 @@ class InputReader:
     every backend. Training data is shuffled and repeated, evaluation data is neither.
 
     A resumed run gets the very next batch. Random numbers of `tf.random.stateless_…` in the functions are always
-    reproduced; the stream's `guarantee` names others that are not.
+    reproduced; the stream's `why_not_exact` names others that are not.
 
     Args:
       params: The data section of a task's configuration.

@@ -61,8 +61,8 @@ class IterableStream(Stream):
         super().__init__(repeat=repeat, batches_per_epoch=_count(source, batch_size))
 
     @property
-    def guarantee(self) -> str:
-        """A one-shot iterator cannot be read again, a DataLoader's order is not saved; see `Stream.guarantee`."""
+    def why_not_exact(self) -> str:
+        """A one-shot iterator cannot be read again, a DataLoader's order is not saved; see `Stream.why_not_exact`."""
         if self._one_shot:
             return str(self._cannot("go back or resume"))
         if _is_shuffling_data_loader(self._source):

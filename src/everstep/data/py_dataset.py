@@ -49,18 +49,13 @@ class PyDatasetStream(Stream):
         super().__init__(repeat=repeat, batches_per_epoch=self._count)
 
     @property
-    def infinite(self) -> bool:
+    def epoch_never_ends(self) -> bool:
         """Whether the dataset is infinite."""
         return self._count is None
 
     @property
-    def endless(self) -> bool:
-        """Whether the dataset is infinite, or is repeated here."""
-        return self._count is None or super().endless
-
-    @property
-    def guarantee(self) -> str:
-        """A dataset for evaluation does not know how often it was read before; see `Stream.guarantee`."""
+    def why_not_exact(self) -> str:
+        """A dataset for evaluation does not know how often it was read before; see `Stream.why_not_exact`."""
         if self.repeat or not self._hooks.any:
             return ""
         return (

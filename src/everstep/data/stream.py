@@ -113,14 +113,14 @@ class Stream(abc.ABC):
         return self._repeat
 
     @property
-    def endless(self) -> bool:
-        """Whether reading never comes to an end."""
-        return self._repeat
+    def epoch_never_ends(self) -> bool:
+        """Whether one epoch has no end: the source itself repeats. Overridden by sources that may do so."""
+        return False
 
     @property
-    def infinite(self) -> bool:
-        """Whether one pass over the data, without repeating it here, has no end."""
-        return False
+    def never_ends(self) -> bool:
+        """Whether reading never comes to an end: epoch follows epoch, or one of them has no end."""
+        return self._repeat or self.epoch_never_ends
 
     @property
     def counting(self) -> bool:
@@ -153,8 +153,8 @@ class Stream(abc.ABC):
         return ()
 
     @property
-    def guarantee(self) -> str:
-        """Why a resumed run may not get the very same batches, and what to do; empty if it does.
+    def why_not_exact(self) -> str:
+        """Why a resumed run may not get exactly the same batches, and what to do; empty if it does.
 
         As far as the stream can know: it cannot see what a user's Python code draws from.
         """

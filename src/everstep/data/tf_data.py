@@ -46,9 +46,9 @@ class TFDataStream(Stream):
     so the passes of earlier epochs are created first, without being read (if the dataset caches its shuffled order and
     is finite, the first is read). That is exact for deterministic pipelines: sources that do not change, seeded
     shuffles, stateless maps. A shuffle without a seed is deterministic if the global seed was set before the dataset
-    was created, as it is in a task's `build_inputs`. `guarantee` names other parts, as far as TensorFlow shows them. It
-    does not show what Python code inside the pipeline draws from, as in `from_generator`: that has to yield the same
-    samples at every call.
+    was created, as it is in a task's `build_inputs`. `why_not_exact` names other parts, as far as TensorFlow shows
+    them. It does not show what Python code inside the pipeline draws from, as in `from_generator`: that has to yield
+    the same samples at every call.
 
     Args:
       dataset: A batched dataset; it may be infinite.
@@ -60,25 +60,20 @@ class TFDataStream(Stream):
         size = int(dataset.cardinality())
         super().__init__(repeat=repeat, batches_per_epoch=size if size >= 0 else None)
         self._dataset = dataset
-        self._infinite = size == -1
+        self._repeats_itself = size == _INFINITE
         self._passes = 0
         self._live: _Pass | None = None
 
     @property
-    def infinite(self) -> bool:
+    def epoch_never_ends(self) -> bool:
         """Whether the dataset repeats itself, or filters one that does."""
         return is_infinite(self._dataset)
 
     @property
-    def endless(self) -> bool:
-        """Whether the dataset repeats itself, or is repeated here."""
-        return self._infinite or super().endless
-
-    @property
-    def guarantee(self) -> str:
-        """What in the pipeline draws numbers that a resumed run cannot reproduce; see `Stream.guarantee`."""
+    def why_not_exact(self) -> str:
+        """What in the pipeline draws numbers that a resumed run cannot reproduce; see `Stream.why_not_exact`."""
         tf = load_tensorflow("reading a tf.data.Dataset")
-        one_pass = self._infinite and self.repeat
+        one_pass = self._repeats_itself and self.repeat
         return "; ".join(weaknesses(tf, self._dataset, passes=not one_pass))
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
@@ -207,8 +202,13 @@ def caches(dataset: Any) -> bool:
 def is_infinite(dataset: Any) -> bool:
     """Whether a pass over the dataset never ends: it repeats without end, or filters a dataset that does."""
     size = int(dataset.cardinality())
-    candidates = [dataset] if size != _UNKNOWN else parts(dataset)
-    return any(int(part.cardinality()) == _INFINITE for part in candidates)
+    if size != _UNKNOWN:
+        return size == _INFINITE
+    inputs: list[Any] = getattr(dataset, "_inputs", list)()
+    kind = type(dataset).__name__
+    if "Take" in kind or not inputs:
+        return False
+    return (all if "Zip" in kind else any)(map(is_infinite, inputs))
 
 
 def weaknesses(tf: Any, dataset: Any, *, passes: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""Streams that wrap another one: mapped, limited to fewer batches, held in memory, or counted in a first pass."""
+"""Streams that wrap another one: mapped, limited to fewer batches, kept in memory, or counted in a first pass."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from everstep.types import Batch
 
 
 class WrappingStream(Stream):
-    """A stream with the batches of another one, in the same order and with the same guarantee.
+    """A stream with the batches of another one, in the same order and resumed as exactly.
 
     Positions and bookmarks are those of the other stream.
 
@@ -33,14 +33,14 @@ class WrappingStream(Stream):
         return {"": self._stream}
 
     @property
-    def infinite(self) -> bool:
-        """Whether the other stream is infinite."""
-        return self._stream.infinite
+    def epoch_never_ends(self) -> bool:
+        """Whether an epoch of the other stream never ends."""
+        return self._stream.epoch_never_ends
 
     @property
-    def guarantee(self) -> str:
-        """The other stream's guarantee."""
-        return self._stream.guarantee
+    def why_not_exact(self) -> str:
+        """Why the other stream is not exact."""
+        return self._stream.why_not_exact
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Returns the other stream's batches, transformed."""
@@ -65,11 +65,6 @@ class MappedStream(WrappingStream):
     def __init__(self, stream: Stream, fn: Callable[[Batch], Batch]) -> None:
         super().__init__(stream, repeat=stream.repeat, batches_per_epoch=stream.batches_per_epoch)
         self._fn = fn
-
-    @property
-    def endless(self) -> bool:
-        """Whether the other stream is endless."""
-        return self._stream.endless
 
     @property
     def full_batches(self) -> int | None:
@@ -116,7 +111,7 @@ class LimitedStream(WrappingStream):
 
         stream = LimitedStream(stream, 10)  # an epoch has 10 batches, or fewer if the other stream has fewer
 
-    An infinite stream gets epochs: after this many batches the next pass over the source starts.
+    A stream whose epoch never ends gets epochs: after this many batches the next pass over the source starts.
 
     Args:
       stream: The other stream, at its start.
@@ -124,12 +119,12 @@ class LimitedStream(WrappingStream):
     """
 
     def __init__(self, stream: Stream, batches: int) -> None:
-        known = stream.batches_per_epoch is not None or (stream.endless and not stream.repeat)
+        known = stream.batches_per_epoch is not None or (stream.never_ends and not stream.repeat)
         super().__init__(stream, repeat=stream.repeat, batches_per_epoch=batches if known else None)
         self._limit = batches
 
     @property
-    def infinite(self) -> bool:
+    def epoch_never_ends(self) -> bool:
         """False: an epoch ends at the limit."""
         return False
 
@@ -149,8 +144,8 @@ def limited(stream: Stream, batches: int | None) -> Stream:
     return stream.limited(batches) if isinstance(stream, ArrayStream) else LimitedStream(stream, batches)
 
 
-class HeldStream(WrappingStream):
-    """The same batches in every epoch, held in memory; see `hold`.
+class FirstBatchesStream(WrappingStream):
+    """The same batches in every epoch, kept in memory; see `keep_first_batches`.
 
     Args:
       stream: The stream that the batches were read from.
@@ -160,19 +155,19 @@ class HeldStream(WrappingStream):
 
     def __init__(self, stream: Stream, batches: Sequence[Batch], *, repeat: bool) -> None:
         super().__init__(stream, repeat=repeat, batches_per_epoch=len(batches))
-        self._held = batches
+        self._kept = batches
 
     @property
-    def infinite(self) -> bool:
+    def epoch_never_ends(self) -> bool:
         """False: the batches are in memory."""
         return False
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
-        """Returns the held batches from that one on."""
-        return iter(self._held[batch:])
+        """Returns the kept batches from that one on."""
+        return iter(self._kept[batch:])
 
     def open_at(self, epoch: int, batch: int, bookmark: Any) -> Iterator[Batch]:
-        """Returns the held batches from that one on."""
+        """Returns the kept batches from that one on."""
         return self.open(epoch, batch)
 
     def bookmark(self) -> Any:
@@ -180,12 +175,12 @@ class HeldStream(WrappingStream):
         return None
 
 
-def hold(stream: Stream, batches: int, key: str) -> tuple[HeldStream, HeldStream]:
+def keep_first_batches(stream: Stream, batches: int, key: str) -> tuple[FirstBatchesStream, FirstBatchesStream]:
     """Reads the first batches of a stream; returns them twice: repeated, to train on, and once, to evaluate on.
 
     Args:
       stream: The stream, at its start.
-      batches: How many batches to hold.
+      batches: How many batches to keep.
       key: The key that sets their number, for errors.
 
     Raises:
@@ -196,9 +191,9 @@ def hold(stream: Stream, batches: int, key: str) -> tuple[HeldStream, HeldStream
             "cannot be used with the data of several tasks", key=key, received=batches, remedy="try each task by itself"
         )
     _require_batches(batches, stream.batches_per_epoch, key)
-    held = list(itertools.islice(stream, batches))
-    _require_batches(batches, len(held), key)
-    return HeldStream(stream, held, repeat=True), HeldStream(stream, held, repeat=False)
+    first = list(itertools.islice(stream, batches))
+    _require_batches(batches, len(first), key)
+    return FirstBatchesStream(stream, first, repeat=True), FirstBatchesStream(stream, first, repeat=False)
 
 
 def _require_batches(batches: int, available: int | None, key: str) -> None:
@@ -214,8 +209,8 @@ def _require_batches(batches: int, available: int | None, key: str) -> None:
 class CountedStream(WrappingStream):
     """The batches of another stream of unknown length: the first pass counts them.
 
-    The stream ends after the first pass. Its reader then calls `count` and continues: later passes have as many batches
-    as the first, or fewer if the source has fewer.
+    The stream ends after the first pass. Its reader then calls `set_batches_per_epoch` and continues: later passes have
+    as many batches as the first, or fewer if the source has fewer.
 
     Args:
       stream: The other stream, at its start; one that does not repeat, such as a generator, is read once.
@@ -229,8 +224,8 @@ class CountedStream(WrappingStream):
         """Whether the number of batches is not known yet."""
         return self._batches_per_epoch is None
 
-    def count(self, batches: int) -> None:
-        """Sets how many batches the first pass has."""
+    def set_batches_per_epoch(self, batches: int) -> None:
+        """Sets how many batches the first pass has, when they are counted."""
         self._batches_per_epoch, self._repeat = batches, self._stream.repeat
 
     def _transform(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:

@@ -144,7 +144,15 @@ class CallLength:
         return self._choose(window, left)[0]
 
     def _choose(self, window: int, left: int) -> tuple[int, int]:
-        """Returns the length of the next call, and the best one for the window."""
+        """Returns the length of the next call, and the best one for the window.
+
+        Example: the window is an epoch of 468 steps, and a call may hold 200. The best length is 156, with 3 calls.
+
+            468 steps left, 156 is compiled, or pays, or nothing is compiled    156
+            468 steps left, only 1 is compiled, and 156 does not pay yet        1; each such call makes 156 pay sooner
+            68 steps left (after a resume), nothing is compiled                 68
+            68 steps left, 1 and 156 are compiled                               10 (SHORT) once that pays, else 1
+        """
         longest = self.longest
         if longest == 1 or self._loop != "compiled":
             return min(left, longest), longest
@@ -173,7 +181,10 @@ class CallLength:
         return saved * windows * self.pace.overhead >= self.pace.compile_seconds or self._has_paid_off()
 
     def _has_paid_off(self, times: int = 1) -> bool:
-        """Whether the calls so far that a further length would have saved took as long as compiling it so often."""
+        """Whether a further length would have paid off by now, `times` times over.
+
+        The calls made so far that it would have saved have taken as long as compiling it `times` times.
+        """
         return self._extra_calls * self.pace.overhead >= times * self.pace.compile_seconds
 
     @property

@@ -4,7 +4,7 @@ The host then sends only the numbers of the rows (`ArrayStream.row_numbers`): th
 those of batches that the host gathers, so a run may change between the two when it resumes. Arrays keep their types:
 bytes stay bytes until the step casts them.
 
-`place_data` decides, as `cache` in the data section requests it; `Engine.hold` places the arrays.
+`place_data` decides, as `cache` in the data section requests it; `Engine.place_on_device` places the arrays.
 """
 
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ def place_data(engine: Any, streams: Mapping[str, tuple[Stream | None, Any]]) ->
     for kind, (stream, cache) in streams.items():
         if stream is None or cache not in ("auto", "device"):
             continue
-        reason = why_not(stream) or engine.why_not_hold(stream)
+        reason = why_not(stream) or engine.why_not_on_device(stream)
         if cache == "device":
             _require_room(kind, stream, reason)
         else:
@@ -76,7 +76,7 @@ def place_data(engine: Any, streams: Mapping[str, tuple[Stream | None, Any]]) ->
             if reason or device_bytes(stream) > budget or not engine.has_programs_for(kind, stream):
                 continue
             budget -= device_bytes(stream)
-        engine.hold(kind, stream)
+        engine.place_on_device(kind, stream)
         placed[kind] = device_bytes(stream)
     return placed
 

@@ -14,6 +14,19 @@ to the host, `load` replaces it. On TensorFlow the Keras variables are the state
 and `push`.
 
 A block is several stacked batches, a piece is a block on the device; one piece is one compiled call.
+
+Who calls whom in training, from the loop to the user's step:
+
+    run               takes pieces from the feed until n steps are done       here
+      _run_and_time   one piece; times the first ones                         here
+        _train        one compiled call over the steps of a piece             jax.py, tensorflow.py, torch.py
+          _train_step   one step: adds its logs to the window's sums          here, compiled by the backend
+            _on_devices   on each device of this process                      replicas of tensorflow.py; else once
+              _user_step    composes the batch, checks the logs               here
+                task.train_step   the user's                                  task/task.py
+
+An evaluation has the same layers: `evaluate`, `_validate_and_time`, `_validate`, `_validation_step`,
+`_user_validation`, `task.validation_step`.
 """
 
 import abc
@@ -30,10 +43,11 @@ from everstep.data.arrays import ArrayStream
 from everstep.data.sparse import RaggedArray, SparseArray
 from everstep.data.stream import Stream
 from everstep.engine import state as states
+from everstep.engine.batch_dtypes import check_leaves
 from everstep.engine.call_length import CallLength
 from everstep.engine.device_data import PlacedRows, ResidentData
 from everstep.engine.explain import explain, explain_shapes
-from everstep.engine.feed import UNKNOWN_LENGTH_WINDOW, Feed, FeedInterrupted, Piece, check_leaves
+from everstep.engine.feed import UNKNOWN_LENGTH_WINDOW, Feed, FeedInterrupted, Piece
 from everstep.engine.logs import (
     check_unique,
     checked_logs,
@@ -130,7 +144,9 @@ class Engine(abc.ABC):
         self.task.label_classes = min(self._label_classes, default=None)
         for kind, logged in shapes.items():
             check_unique([metric.name for metric in own[kind]])
-            self.windows[kind] = WindowSums(logged, self._metrics(kind, own), self.task.window(kind), norms.get(kind))
+            self.windows[kind] = WindowSums(
+                logged, self._metrics(kind, own), self.task.log_reduction(kind), norms.get(kind)
+            )
             self.windows[kind].reset()
         self.watched_log = watched_log(list(shapes.get("train", {})), self.task)
         if self.watched_log and self._sees_whole_loss:
@@ -170,7 +186,7 @@ class Engine(abc.ABC):
 
     def _metrics(self, kind: str, own: Mapping[str, list[keras.Metric]]) -> list[keras.Metric]:
         """Returns the metrics of the task and of the model, some of which exist only after a step was traced."""
-        own_steps = self.task.window(kind) == "last"
+        own_steps = self.task.log_reduction(kind) == "last"
         return [*own[kind], *(compiled_metrics(self.model, own_steps) if self.model.compiled else [])]
 
     def _build_model(self, batch: Batch) -> None:
@@ -261,7 +277,7 @@ class Engine(abc.ABC):
         may_wait: Callable[[], bool] = lambda: True,
         kind: str = "train",
     ) -> Feed:
-        """Opens a feed from a stream; of one that `hold` was called with, only the numbers of the rows are read.
+        """Opens a feed from a stream; of one that `place_on_device` has placed, only the numbers of the rows are read.
 
         Args:
           stream: The stream to read.
@@ -276,22 +292,22 @@ class Engine(abc.ABC):
             return Feed(stream, self.place, call_length, check, may_wait)
         return Feed(data.rows, lambda rows: PlacedRows(data.arrays, self.place(rows)), call_length, check, may_wait)
 
-    def hold(self, kind: str, stream: ArrayStream) -> None:
+    def place_on_device(self, kind: str, stream: ArrayStream) -> None:
         """Places the arrays of a stream on the device, where the steps gather its batches from now on.
 
         The position of the stream is copied now. Feeds of the stream share a position of their own.
 
         Args:
           kind: What the data is for: `train` or `validation`.
-          stream: The stream, which `why_not_hold` has nothing against.
+          stream: The stream, which `why_not_on_device` has nothing against.
         """
         rows = stream.row_numbers()
         self._resident[kind] = ResidentData(stream, rows, self._placed_whole(stream.arrays))
         self._resident_shapes.setdefault(kind, _shapes(stream.arrays))
         self._call_lengths[kind].set_batch(rows.peek().nbytes, on_device=True)
 
-    def why_not_hold(self, stream: ArrayStream) -> str:
-        """Returns why this engine cannot hold the arrays of a stream on the device; empty if it can."""
+    def why_not_on_device(self, stream: ArrayStream) -> str:
+        """Returns why this engine cannot place the arrays of a stream on the device; empty if it can."""
         return ""
 
     def has_programs_for(self, kind: str, stream: ArrayStream) -> bool:
@@ -476,7 +492,7 @@ class Engine(abc.ABC):
 
         Args:
           state: A result of `state`, from this process or another one.
-          only: Prefixes of keys, such as `("model/", "task.")`; other keys of `state` are ignored.
+          only: Beginnings of keys, such as `states.EVALUATED`; other keys of `state` are ignored.
 
         Raises:
           UsageError: Keys, shapes or dtypes differ; nothing was changed.
@@ -500,8 +516,8 @@ class Engine(abc.ABC):
 
         Changes that the calls make to random generators and to non-trainable variables are undone.
         """
-        roles = ("model/", "task.")
-        keys = [key for key, variable in self.variables.items() if key.startswith(roles) and not variable.trainable]
+        evaluated = {key: variable for key, variable in self.variables.items() if key.startswith(states.EVALUATED)}
+        keys = [key for key, variable in evaluated.items() if not variable.trainable]
         before = self._copies(keys)
         self.push()
         try:

@@ -2,6 +2,15 @@
 
 The position of a feed is that of the last piece taken, however far the thread has read ahead. A source may be slow, or
 never return: while waiting for it, the feed polls whether a stop was requested.
+
+Two threads: the caller takes, the feed's thread reads. What they share:
+
+- `_queue`: pieces from the thread to the caller, an error, or None at the end; `_closed` ends the thread.
+- `_counters_lock` guards the numbers of batches: of the window, still to be read for it, and read but not taken.
+- `_reading` is held by the thread while it reads the stream. `_gate` is acquired before it, by the thread for a moment,
+  by `paused` for the whole block: so the thread finishes the block that it reads, and does not begin another one.
+- `_abandoned`: after a stop request the source did not return within `GRACE_SECONDS`. Nothing is taken any more, and
+  nothing waits for the thread, which ends with the process.
 """
 
 import contextlib
@@ -13,15 +22,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import keras
 import numpy as np
 
 from everstep.data import nest, randomness
-from everstep.data.arrays import is_text
 from everstep.data.stream import Block, Stream
 from everstep.engine.call_length import CallLength
 from everstep.errors import TrainingError, UsageError
-from everstep.task.task import unpack
 from everstep.types import StreamState
 
 AHEAD = 3  # pieces that are prefetched
@@ -48,68 +54,6 @@ class Piece:
     def count(self) -> int:
         """The number of batches in the piece."""
         return self.block.count
-
-
-def on_host(leaf: Any) -> np.ndarray:
-    """Returns an array as it is placed on the device: float64 becomes Keras's float type.
-
-    Raises:
-      UsageError: No device computes with arrays of this dtype.
-    """
-    array = np.asarray(leaf)
-    if array.dtype.kind not in "fiub" and "float" not in array.dtype.name:
-        if is_text(array) and keras.backend.backend() == "tensorflow":
-            return array
-        raise UsageError(
-            "no device computes with arrays of this dtype",
-            key="dtype of a batch",
-            received=str(array.dtype),
-            remedy="convert them to numbers",
-        )
-    return array.astype(keras.config.floatx()) if array.dtype == np.float64 else array
-
-
-def check_leaves(batch: Any) -> None:
-    """Refuses text and Python objects, with which no device computes; TensorFlow accepts text as features.
-
-    Raises:
-      UsageError: The batch holds some; the key says where.
-    """
-    if batch is None:
-        return
-    for part, name in zip(unpack(batch), ("x", "y", "sample_weight"), strict=True):
-        for path, leaf in nest.walk(part):
-            array = np.asarray(leaf)
-            if is_text(array):
-                _check_text(f"{name}{path}", array, name)
-            elif array.dtype == object:
-                raise UsageError(
-                    f"holds Python objects, such as {_example(array)}",
-                    key=f"{name}{path}",
-                    remedy="pass numbers; pad rows of different lengths, as keras.utils.pad_sequences does",
-                )
-
-
-def _check_text(key: str, array: np.ndarray, name: str) -> None:
-    text = f"holds text, such as {_example(array)}"
-    if name != "x":
-        raise UsageError(
-            text,
-            key=key,
-            remedy="labels must be numbers; number the classes first: names, y = np.unique(y, return_inverse=True)",
-        )
-    if keras.backend.backend() != "tensorflow":
-        raise UsageError(
-            f"{text}, which the backend {keras.backend.backend()!r} cannot compute with",
-            key=key,
-            remedy="convert it to numbers before it reaches the model, with keras.layers.TextVectorization or "
-            "StringLookup called on the data, as in dataset.map; inside the model they work only on TensorFlow",
-        )
-
-
-def _example(array: np.ndarray) -> str:
-    shown = repr(array.reshape(-1)[:1].tolist()[0])
-    return shown if len(shown) < 40 else f"{shown[:37]}..."
 
 
 class Feed:
@@ -140,15 +84,17 @@ class Feed:
         self._open()
 
     def _open(self) -> None:
-        self._window, self._left, self._ahead = 1, 0, 0
-        self._stretch = 1  # the batches of a window that can be in one call
-        self._rest: Block | None = None  # of a block that was longer than requested
+        self._window = 1  # batches of a window, as announced
+        self._unread = 0  # batches of the current window that the thread has not read yet
+        self._untaken = 0  # batches that were read and not taken yet
+        self._same_shape = 1  # batches of a window that have one shape, and can be in one call
+        self._leftover: Block | None = None  # of a block that was longer than requested
         self._ended = False
         self._stopping = False  # whether the thread pauses, because a stop was requested
-        self._lock = threading.Lock()
-        self._gate = threading.RLock()  # acquired before each read: a caller that pauses the thread holds it
-        self._reading = threading.RLock()  # held by the thread while it reads the stream
-        self._grace = GRACE_SECONDS
+        self._counters_lock = threading.Lock()
+        self._gate = threading.RLock()
+        self._reading = threading.RLock()
+        self._abandoned = False
         self._queue: queue.Queue[Piece | BaseException | None] = queue.Queue(maxsize=AHEAD)
         self._closed = threading.Event()
 
@@ -187,11 +133,11 @@ class Feed:
         per_epoch, full = self._stream.batches_per_epoch, self._stream.full_batches
         window = window or per_epoch or UNKNOWN_LENGTH_WINDOW
         self._call_length.expect(steps_left)
-        with self._lock:
-            self._window = self._stretch = window
+        with self._counters_lock:
+            self._window = self._same_shape = window
             if full and full != per_epoch:  # a short batch, which is a call by itself, follows
-                self._stretch = min(window, full)
-            self._left = (window - self._ahead) % window
+                self._same_shape = min(window, full)
+            self._unread = (window - self._untaken) % window
 
     def take(self, n: int) -> Piece | None:
         """Returns the next piece of at most `n` batches, or None when the data has ended.
@@ -203,29 +149,29 @@ class Feed:
         """
         if self._closed.is_set():
             raise UsageError("the feed is closed", remedy="open another one, or restore a position")
-        if not self._grace:
+        if self._abandoned:
             raise FeedInterrupted("the data source did not respond and was abandoned")
         self._stopping = False
         self._start()
-        piece = self._next() if self._rest is None else self._cut(self._rest, n)
+        piece = self._next() if self._leftover is None else self._first_call(self._leftover, n)
         if piece is None:
             return None
-        piece = piece if piece.count <= n else self._cut(piece.block, n)
-        with self._lock:
-            self._ahead -= piece.count
+        piece = piece if piece.count <= n else self._first_call(piece.block, n)
+        with self._counters_lock:
+            self._untaken -= piece.count
         self._state = piece.block.states[-1]
         self.samples += piece.samples
         return piece
 
     def at_end(self) -> bool:
         """Whether there are no more batches; waits for the source, without moving the position."""
-        if self._rest is None and not self._closed.is_set() and self._grace:
+        if self._leftover is None and not self._closed.is_set() and not self._abandoned:
             self._stopping = False
             self._start()
             with contextlib.suppress(FeedInterrupted):
                 piece = self._next()
-                self._rest = None if piece is None else piece.block
-        return self._ended and self._rest is None
+                self._leftover = None if piece is None else piece.block
+        return self._ended and self._leftover is None
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -249,7 +195,7 @@ class Feed:
         if self._closed.is_set():
             return
         self._stop()
-        if not self._has_ended(self._grace):
+        if not self._has_ended(self._grace_seconds):
             self._abandon()
 
     def _stop(self) -> None:
@@ -271,22 +217,27 @@ class Feed:
         """Retries until `succeeds` returns True; after a requested stop only for the grace period. Returns whether."""
         while not succeeds(POLL_SECONDS):
             if self._stop_requested():
-                return succeeds(self._grace)
+                return succeeds(self._grace_seconds)
         return True
+
+    @property
+    def _grace_seconds(self) -> float:
+        """How long to wait for the source after a stop was requested."""
+        return 0.0 if self._abandoned else GRACE_SECONDS
 
     def _stop_requested(self) -> bool:
         self._stopping = not self._may_wait()
         return self._stopping
 
     def _abandon(self) -> None:
-        """Ends the grace period of a source that does not return; logs a warning the first time."""
-        if self._grace:
+        """Gives up a source that does not return; logs a warning the first time."""
+        if not self._abandoned:
             logger.warning(
                 "the data source has not responded for %g s and is abandoned in a thread that ends with the process; "
                 "no step is lost, since the position is that of the last batch used",
-                self._grace,
+                GRACE_SECONDS,
             )
-        self._grace = 0.0
+        self._abandoned = True
 
     def _start(self) -> None:
         if self._thread is None:
@@ -317,10 +268,10 @@ class Feed:
             if self._stop_requested():
                 raise FeedInterrupted("the next batch is not ready, and a stop was requested")
 
-    def _cut(self, block: Block, n: int) -> Piece:
-        """Cuts a call of at most `n` batches off a block; the rest is kept for the next one."""
-        length = self._call_length.length(self._stretch, min(n, block.count))
-        head, self._rest = block.split(length) if length < block.count else (block, None)
+    def _first_call(self, block: Block, n: int) -> Piece:
+        """Cuts a call of at most `n` batches off a block; what is left over is kept for the next call."""
+        length = self._call_length.length(self._same_shape, min(n, block.count))
+        head, self._leftover = block.split(length) if length < block.count else (block, None)
         return self._piece(head)
 
     def _piece(self, block: Block) -> Piece:
@@ -345,9 +296,9 @@ class Feed:
                 self._reading.release()
             if block is None:
                 return
-            with self._lock:
-                self._ahead += block.count
-                self._left -= block.count
+            with self._counters_lock:
+                self._untaken += block.count
+                self._unread -= block.count
             if self._check is not None:
                 self._check(block.data)
             yield from self._pieces(block)
@@ -363,15 +314,15 @@ class Feed:
         return False
 
     def _wanted(self) -> int:
-        with self._lock:
-            self._left = self._left if self._left > 0 else self._window
-            return self._call_length.planned(self._stretch, self._left)
+        with self._counters_lock:
+            self._unread = self._unread if self._unread > 0 else self._window
+            return self._call_length.planned(self._same_shape, self._unread)
 
     def _pieces(self, block: Block) -> Iterator[Piece]:
         """Cuts a block into calls; it may hold fewer batches than requested, at the end of an epoch."""
         rest: Block | None = block
         while rest is not None:
-            length = self._call_length.length(self._stretch, rest.count)
+            length = self._call_length.length(self._same_shape, rest.count)
             head, rest = rest.split(length) if length < rest.count else (rest, None)
             yield self._piece(head)
 

@@ -26,9 +26,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from everstep.data import nest
 from everstep.data.sparse import SparseArray
 from everstep.engine import flops
+from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
-from everstep.engine.feed import Piece, on_host
+from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
 from everstep.engine.probe import watch_sparse_labels
 from everstep.errors import UsageError
@@ -168,11 +169,13 @@ class JaxEngine(Engine):
         if self._single:
             self._loop_lengths = "single"
             self._plan_calls()
-        self._held = list(self.variables.values())
+        self._state_variables = list(self.variables.values())
         self._positions = {key: position for position, key in enumerate(self.variables)}
-        self._values: list[Any] = [None] * len(self._held)
-        self._shown: list[Any] = [None] * len(self._held)
-        self._pushed: list[Any] = [None] * len(self._held)  # the value that each variable has a copy of
+        # By position: `_values` is the state. When a variable and the state were last equal, the variable had the array
+        # `_shown` and the state `_pushed`: where either has another one now, it has changed, and is copied.
+        self._values: list[Any] = [None] * len(self._state_variables)
+        self._shown: list[Any] = [None] * len(self._state_variables)
+        self._pushed: list[Any] = [None] * len(self._state_variables)
         self._pending: deque[Any] = deque()
         self._names: dict[str, list[str]] = {}
         self._zeros: dict[str, dict[int, np.ndarray]] = {}
@@ -188,7 +191,7 @@ class JaxEngine(Engine):
     def release(self) -> None:
         """Drops the references to the task and to copies of the state, which the Keras objects hold."""
         super().release()
-        self._values, self._shown, self._pushed = ([None] * len(self._held) for _ in range(3))
+        self._values, self._shown, self._pushed = ([None] * len(self._state_variables) for _ in range(3))
         self._logs = {}
         self._pending.clear()
 
@@ -196,9 +199,9 @@ class JaxEngine(Engine):
         """Turns stateful Keras code into a function of the state."""
 
         def pure(values: list, *args: Any) -> tuple[list, Any]:
-            with ChainedScope(list(zip(self._held, values, strict=True))) as scope:
+            with ChainedScope(list(zip(self._state_variables, values, strict=True))) as scope:
                 result = fn(*args)
-                return [scope.get_current_value(variable) for variable in self._held], result
+                return [scope.get_current_value(variable) for variable in self._state_variables], result
 
         return pure
 
@@ -287,6 +290,8 @@ class JaxEngine(Engine):
 
     def read_bad_step_later(self) -> Callable[[], int | None]:
         """Returns a function that waits for the steps so far, and returns the first whose loss is not finite."""
+        if self.windows["train"].finite_steps is None:
+            return lambda: None
         self.read_later("train")
         values = self._logs["train"]  # the count is the last value of the compiled call
 
@@ -306,9 +311,13 @@ class JaxEngine(Engine):
     def reset(self, kind: str) -> None:
         """Opens the next window."""
         if kind not in self._zeros:
-            with ChainedScope(list(zip(self._held, self._values, strict=True))) as scope:
+            with ChainedScope(list(zip(self._state_variables, self._values, strict=True))) as scope:
                 self.windows[kind].reset()
-                new = {i: scope.get_current_value(v) for i, v in enumerate(self._held) if id(v) in scope.assigned}
+                new = {
+                    i: scope.get_current_value(v)
+                    for i, v in enumerate(self._state_variables)
+                    if id(v) in scope.assigned
+                }
             self._zeros[kind] = {i: np.array(value) for i, value in new.items()}
         for position, value in self._zeros[kind].items():
             self._values[position] = value
@@ -338,24 +347,24 @@ class JaxEngine(Engine):
         """Writes the state to the Keras objects, where it or they have changed."""
         changed = [
             position
-            for position, variable in enumerate(self._held)
+            for position, variable in enumerate(self._state_variables)
             if self._values[position] is not self._pushed[position] or variable.value is not self._shown[position]
         ]
         copies = _copies([self._values[position] for position in changed])
         for position, value in zip(changed, copies, strict=True):
-            variable = self._held[position]
+            variable = self._state_variables[position]
             variable.assign(value if self._mesh is None else self._mesh.copy_to_first(value))
             self._shown[position], self._pushed[position] = variable.value, self._values[position]
 
     def pull(self) -> None:
         """Reads the variables that have changed from the Keras objects."""
-        changed = [i for i, variable in enumerate(self._held) if variable.value is not self._shown[i]]
+        changed = [i for i, variable in enumerate(self._state_variables) if variable.value is not self._shown[i]]
         if not changed:
             return
         self._logs = {}
-        copies = _copies([self._held[position].value for position in changed])
+        copies = _copies([self._state_variables[position].value for position in changed])
         for position, value in zip(changed, copies, strict=True):
-            self._shown[position] = self._held[position].value
+            self._shown[position] = self._state_variables[position].value
             self._values[position] = value if self._mesh is None else self._mesh.copy_to_all(value)
             self._pushed[position] = self._values[position]
 

@@ -127,7 +127,7 @@ def train_logs(shapes: Mapping[str, tuple], task: Task) -> dict[str, tuple]:
     Raises:
       UsageError: The loss is missing, or a value is not a scalar.
     """
-    if task.window("train") == "last":
+    if task.log_reduction("train") == "last":
         return dict(shapes)
     if task.loss not in shapes:
         raise UsageError(
@@ -147,7 +147,7 @@ def train_logs(shapes: Mapping[str, tuple], task: Task) -> dict[str, tuple]:
 
 def validation_logs(shapes: Mapping[str, tuple], task: Task) -> dict[str, tuple]:
     """Returns the shapes of the validation outputs that are logged: the scalars; all for a model's own step."""
-    every = task.window("validation") == "last"
+    every = task.log_reduction("validation") == "last"
     return {name: shape for name, shape in shapes.items() if every or shape == ()}
 
 

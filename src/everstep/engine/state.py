@@ -23,6 +23,9 @@ from everstep.errors import UsageError
 from everstep.task.optim.optimizers import held_optimizers, set_names
 from everstep.types import State
 
+EVALUATED = ("model/", "model.", "task.")
+"""The beginnings of the keys that an evaluation needs: the model, its attributes, those of the task."""
+
 _NORMS = "window.train/norms/"
 
 Owners = Mapping[str, Any]

@@ -15,9 +15,10 @@ from everstep.data import nest
 from everstep.data.arrays import ArrayStream
 from everstep.data.sparse import RaggedArray, SparseArray
 from everstep.engine import flops
+from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
-from everstep.engine.feed import Piece, on_host
+from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
 from everstep.engine.probe import watch_sparse_labels
 from everstep.engine.replicas import Replicas
@@ -106,7 +107,7 @@ class TensorFlowEngine(Engine):
         """Places the data of a block on the device."""
         return nest.map_leaves(lambda leaf: tf.convert_to_tensor(on_host(leaf)), data)
 
-    def why_not_hold(self, stream: ArrayStream) -> str:
+    def why_not_on_device(self, stream: ArrayStream) -> str:
         """Returns why the arrays of a stream cannot live on the device."""
         return "on TensorFlow data lives on one device, and several share the batch" if self._replicas.count > 1 else ""
 

@@ -23,10 +23,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from everstep.data import nest
 from everstep.data.sparse import SparseArray
+from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
 from everstep.engine.explain import decided_in_python
-from everstep.engine.feed import Piece, on_host
+from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
 from everstep.engine.probe import replaced, watch_sparse_labels
 from everstep.engine.torch_graph import CannotRecord, CudaGraph, Graph, Recorded, Recorder

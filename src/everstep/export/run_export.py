@@ -12,7 +12,7 @@ from everstep.errors import TrainingError, UsageError, kind_of, renamed_keys
 from everstep.export.model_export import export_all, load_checkpoint, sample_inputs
 from everstep.export.predict.finding import Found, find, local_run
 from everstep.export.predict.models import load_keras
-from everstep.run.averaged import as_checkpoint
+from everstep.run.averaged_checkpoint import as_checkpoint
 from everstep.run.checkpoint_selection import Chosen, choose
 
 _ARGUMENTS = {"RUN": "model_or_run", "--checkpoint": "checkpoint"}

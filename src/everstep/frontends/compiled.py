@@ -14,7 +14,8 @@ and its result into their files:
     )
 
 An entry point's own keys in `config.yaml` are a subclass of `CompiledTaskConfig`. What it does while the model trains
-is a list of `Listener`s. What belongs to the run beyond training (a test, an export) is `RunPlan.at_end`.
+is a list of `Listener`s (`loop/listener.py`). What belongs to the run beyond training (a test, an export) is
+`RunPlan.at_end`.
 
 All entry points share these conventions:
 
@@ -23,7 +24,7 @@ All entry points share these conventions:
 - A loss that is not finite does not end an epoch, because a callback may want to see it, but nothing that is not finite
   is saved: a run that is kept fails at the end of the epoch. `RunPlan(trainer={"recovery_max_trials": 0})` ends
   training at once.
-- Errors name keys as the user knows them: `RunPlan.names`.
+- Errors name keys as the user knows them: `RunPlan.names`. `loop_keys` translates `allow_change` back.
 - Ctrl-C saves the state and raises `KeyboardInterrupt`; SIGTERM saves it and raises `Interrupted`.
 """
 
@@ -39,21 +40,24 @@ from typing import Any
 
 import keras
 
+from everstep.config.key_paths import is_below
 from everstep.data import nest
 from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.config import RuntimeConfig
 from everstep.engine.engine import Engine
 from everstep.errors import UsageError, renamed_keys
-from everstep.experiment import run_experiment
+from everstep.experiment import EntryPoint, run_experiment
 from everstep.experiment_config import ExperimentConfig
 from everstep.frontends.verbosity import Verbose, log_output, verbosity
 from everstep.loop.config import TrainerConfig, per_epoch
-from everstep.loop.hooks import Hook, LearningRate
+from everstep.loop.hooks import LearningRate
 from everstep.loop.keras_callbacks import KerasCallbacks
+from everstep.loop.listener import Listener
 from everstep.loop.schedule import EpochSchedule
 from everstep.loop.trainer import Trainer
 from everstep.run.record import Run
+from everstep.run.resume_checks import allowed_in_python
 from everstep.run.signals import as_python_interrupts
 from everstep.task.compiled import CompiledTask
 from everstep.task.config import TaskConfig
@@ -82,42 +86,6 @@ class CompiledTaskConfig(TaskConfig):
     """Weight of each class in the loss."""
 
 
-class Listener:
-    """What an entry point does while a model trains; subclass it and override what is needed.
-
-    Epochs count from 0 over all attempts. A listener with `get_state()` and `set_state(state)` is saved with the
-    run, as Keras callbacks are, and restored before the first step.
-    """
-
-    def on_ready(self, controller: Any) -> None:
-        """Model, optimizer and streams are built, nothing is restored or written yet.
-
-        Args:
-          controller: The loop. It has `trainer` (with `engine`, `example`, `global_step`), `checkpointer` and `step`.
-
-        Raises:
-          UsageError: The request is invalid; nothing is left behind.
-        """
-
-    def on_train_begin(self) -> None:
-        """An attempt begins: everything is restored, and `model.history` has the epochs of earlier attempts.
-
-        Also called where nothing is left to train.
-        """
-
-    def on_call_end(self, step: int) -> None:
-        """A call of the engine has ended, with `step` steps done; cheap work only."""
-
-    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        """An epoch has ended, evaluation included; `logs` has Keras's names: `loss`, `val_loss`.
-
-        The user's callbacks have seen it, it is in the history, and the model has its weights. It is not saved yet.
-        """
-
-    def on_train_end(self, failed: bool) -> None:
-        """Training has ended, and its last state is saved; or it has failed or was interrupted, and raises next."""
-
-
 @dataclasses.dataclass
 class RunPlan:
     """Where a compiled model's run is, how it is recorded, and what its entry point adds.
@@ -134,9 +102,10 @@ class RunPlan:
       verbose: 0 prints nothing, 1, True or "auto" progress, 2 a line per epoch.
       allow_change: Keys that a resumed run may change although they alter what it computes.
       names: What the user calls keys of the configuration; added to `NAMES`.
+      has_command: Whether there is a command with `--allow-change`, which a refused change then mentions.
       epochs_origin: The file and line that sets the number of epochs; empty for none.
       experiment: The name of the run in its record.
-      record: Further entries of `run.json`; see `run_experiment`.
+      record: Further entries of `run.json`; see `EntryPoint`.
       code_root: Where the code is that the run depends on; by default the working directory.
       export: Whether the model is exported to `export/` in the run directory.
       listeners: Called while the model trains, in this order.
@@ -153,6 +122,7 @@ class RunPlan:
     verbose: Verbose = True
     allow_change: str | Sequence[str] = ()
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    has_command: bool = True
     epochs_origin: str = ""
     experiment: str = ""
     record: Mapping[str, Any] | None = None
@@ -238,6 +208,8 @@ def train_compiled(
         stack.callback(remember_description, model, spec)
         stack.enter_context(as_python_interrupts())
         stack.enter_context(renamed_keys(names))
+        if not run.has_command:
+            stack.enter_context(allowed_in_python())
         stack.enter_context(log_output(verbose))
         run_experiment(
             task,
@@ -247,19 +219,31 @@ def train_compiled(
             distribution_strategy=run.strategy,
             save_summary=run.keep,
             trainer=create_trainer,
-            hooks=[callback_list, _Listeners(listeners), LearningRate(spec.learning_rate)],
-            schedule=schedule,
+            hooks=[callback_list, LearningRate(spec.learning_rate)],
             experiment=run.experiment,
             export=run.export,
             verbose=verbose,
             allow_change=run.allow_change,
-            record=run.record,
-            code_root=run.code_root,
             keep=run.keep,
-            at_end=run.at_end,
+            entry_point=EntryPoint(record=run.record, code_root=run.code_root, schedule=schedule, at_end=run.at_end),
         )
         trainers[0].leave_engine()
     return callback_list.history
+
+
+def loop_keys(allow_change: str | Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """Returns the keys that a resumed run may change as the loop has them; unknown ones are refused later.
+
+    Args:
+      allow_change: Names that the user knows, and what is below them, such as `optimizer.learning_rate`; or keys of
+        `config.yaml`. A single one need not be in a list.
+      names: What the user calls keys of the configuration.
+    """
+    found: list[str] = []
+    for given in [allow_change] if isinstance(allow_change, str) else allow_change:
+        below = [f"{key}{given.removeprefix(name)}" for key, name in names.items() if is_below(given, [name])]
+        found += below or [given]
+    return found
 
 
 def validated_epochs(validation_freq: Any) -> Callable[[int], bool]:
@@ -302,29 +286,6 @@ class EpochLines(Listener):
         self._since = now
         with contextlib.suppress(OSError, ValueError):  # standard error is closed: no reason to stop
             print(" - ".join(parts), file=sys.stderr, flush=True)
-
-
-class _Listeners(Hook):
-    """Calls the listeners of an entry point; their epochs and their state are those of the callbacks."""
-
-    def __init__(self, listeners: Sequence[Listener]) -> None:
-        self._listeners = listeners
-
-    def setup(self, controller: Any) -> None:
-        for listener in self._listeners:
-            listener.on_ready(controller)
-
-    def on_ready(self) -> None:
-        for listener in self._listeners:
-            listener.on_train_begin()
-
-    def on_call_end(self, step: int) -> None:
-        for listener in self._listeners:
-            listener.on_call_end(step)
-
-    def on_exit(self, error: BaseException | None) -> None:
-        for listener in self._listeners:
-            listener.on_train_end(failed=error is not None)
 
 
 class ReusingTrainer(Trainer):
@@ -400,12 +361,12 @@ def _trainer_config(
     """Returns the trainer's section: windows, evaluations and checkpoints at the ends of epochs."""
     every = 1 if isinstance(validation_freq, list | tuple) else int(validation_freq)
     others: dict[str, Any] = {"validation_steps": -1 if validation_steps is None else validation_steps}
-    steps = schedule.length
+    steps = schedule.full_epoch_steps
     if steps is None:  # the first epoch will show it
         others |= {"validation_interval": f"{every} epochs", "checkpoint_interval": "1 epoch"}
     else:
         others |= {"validation_interval": steps * every, "checkpoint_interval": steps}
-        others["train_steps"] = schedule.begin(schedule.epochs)
+        others["train_steps"] = schedule.epoch_start(schedule.epochs)
     if not run.keep:
         others["checkpoint_interval"] = 0
     return per_epoch(schedule.epochs, steps, **{**others, **run.trainer})

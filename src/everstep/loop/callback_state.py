@@ -48,7 +48,7 @@ _NO_MEMORY = (
 
 
 class CallbackState:
-    """The state of a list of callbacks, or of actions; a part of a run's state, see `everstep.loop.hooks.Stateful`.
+    """The state of a list of callbacks, or of actions; a part of a run's state, see `everstep.loop.hooks.StatePart`.
 
         state = CallbackState(callbacks)      # before any of them is called
         arrays, meta = state.state()          # {"callbacks/0.EarlyStopping/best_weights/0": …}, {"0.EarlyStopping": …}

@@ -175,14 +175,14 @@ class TrainerConfig(Config):
     profile: str = ""
     """The steps to trace into `profile/`, as `200..220`; `auto`: some, once everything is compiled. Empty: none."""
 
-    def with_schedule(self, train_steps: int | None = None) -> Self:
+    def with_learning_rate_length(self, train_steps: int | None = None) -> Self:
         """Returns the settings with a learning-rate schedule that ends with training, if its length is not set.
 
         Args:
           train_steps: The number of training steps; by default `self.train_steps`.
         """
         steps = self.train_steps if train_steps is None else train_steps
-        if steps is None or self.optimizer_config.open_length is None:
+        if steps is None or self.optimizer_config.unset_learning_rate_length is None:
             return self
         new = self.replace()
         new.optimizer_config = self.optimizer_config.with_length(steps)

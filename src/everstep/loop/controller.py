@@ -30,11 +30,11 @@ from everstep.engine.feed import FeedInterrupted
 from everstep.errors import TrainingError, UsageError
 from everstep.loop import random_state
 from everstep.loop.callback_state import CallbackState, owners
-from everstep.loop.hooks import Hook, Stateful
+from everstep.loop.hooks import Hook, StatePart
 from everstep.loop.lazy_logs import PendingLogs
 from everstep.loop.orbit import checkpointer_from, tracker_from, with_state
 from everstep.loop.recovery import BadBatchSkipper, Recovery
-from everstep.loop.saver import Parts, Saver, prefetch_paused
+from everstep.loop.saver import PartStates, Saver, prefetch_paused
 from everstep.loop.schedule import Schedule, StepSchedule, warn_of_data_end
 from everstep.loop.trainer import Trainer
 from everstep.tracking.tracker import NoopTracker, Tracker, plain
@@ -47,7 +47,11 @@ Action = Callable[[Mapping[str, Any]], None]
 
 
 class Phase(enum.StrEnum):
-    """The progress of the current window."""
+    """The progress of the current window.
+
+    `Controller.progress.phase` is that of now. A checkpoint contains the phase in which its step was saved: that of
+    now, or FINISHED for a save that is itself all that was left to do.
+    """
 
     OPEN = "open"
     """Steps are left to train."""
@@ -115,7 +119,7 @@ class Controller:
       checkpointer: Where to save and restore.
       checkpoint_interval: Steps between saves; 0 saves only when training is done, or a stop is requested.
       checkpoint_seconds: Save also after so many seconds without a save.
-      save_failure: What to do when a save fails: `stop`, or `continue`.
+      save_failure: What to do when a save fails: `stop`, or `continue`; the last save of all must succeed.
       tracker: Where logs go.
       summary_interval: Log training only at multiples of it; None for every window.
       train_actions: Run after each window, before anything is saved.
@@ -123,8 +127,8 @@ class Controller:
       hooks: Further participants, see `everstep.loop.hooks`; called after the actions, in their order.
       schedule: Where windows end and what is due there, in place of `steps_per_loop` and the intervals of a call.
       recovery: What to do when training diverges; by default, continue without saving.
-      stop_requested: Returns an exception once a stop is requested, else None; it is raised, and the loop saves as it
-        leaves.
+      stop_requested: Returns a `SystemExit`, such as `run.signals.Interrupted`, once a stop is requested, else None. It
+        is raised, and the loop saves as it leaves. No other exception makes the loop save.
       global_step: For objects without one: the variable that counts their steps, such as `optimizer.iterations`.
       strategy: For objects that only have `train` and `evaluate`: the strategy in whose scope these are called.
       summary_dir: Instead of a tracker: the directory for TensorBoard events of training.
@@ -153,7 +157,7 @@ class Controller:
         hooks: Iterable[Hook] = (),
         schedule: Schedule | None = None,
         recovery: Recovery | None = None,
-        stop_requested: Callable[[], BaseException | None] = lambda: None,
+        stop_requested: Callable[[], SystemExit | None] = lambda: None,
         global_step: Any = None,
         strategy: Any = None,
         summary_dir: str | os.PathLike[str] | None = None,
@@ -169,17 +173,18 @@ class Controller:
         self.summary_interval = summary_interval
         self.train_actions, self.eval_actions, self.hooks = list(train_actions), list(eval_actions), list(hooks)
         actions = CallbackState(owners([*self.train_actions, *self.eval_actions]), "actions")
-        # Random numbers last: restoring may draw some.
-        parts: list[Stateful] = [*self.hooks, actions, random_state.RandomState()]
+        # The order in which they are restored. Random numbers last: restoring may draw some.
+        parts: list[StatePart] = [*self.hooks, actions, random_state.RandomState()]
         self.saver = Saver(checkpointer, checkpoint_interval, checkpoint_seconds, save_failure, parts)
         self.recovery = recovery or Recovery(watched=getattr(trainer, "watched_log", "training_loss"))
         self.progress = LoopProgress()
+        self._saved_phase = Phase.FINISHED  # in which `saver.step` was saved
         self._stop_requested = stop_requested
         self._hooks_act = any(type(hook).on_window_end is not Hook.on_window_end for hook in self.hooks)
         self._skipper: BadBatchSkipper | None = None  # while steps that diverged before are trained again
         self._pending = PendingLogs(self._watch)
         self._evaluated: dict[str, Any] = {"step": -1, "logs": {}}
-        self._parts_before_evaluation: Parts | None = None
+        self._parts_before_evaluation: PartStates | None = None
         for hook in self.hooks:
             hook.setup(self)
 
@@ -270,7 +275,7 @@ class Controller:
                 self._raise_if_stop_requested()
                 self._finish_window(options, logs)
             self._pending.read_all()
-            self.checkpointer.wait()
+            self.saver.require_saved(self.step)
         except SystemExit:
             self._save_before_exit()
             raise
@@ -286,9 +291,9 @@ class Controller:
         if self.step or self.saver.is_disabled or self.checkpointer.latest() is not None:
             return
         self.recovery.remember_initial_infinities(self.trainer.state()[0])  # before the save, which records them
-        if self.recovery.max_trials > 0:
+        if self.recovery.rolls_back:
             self.save_checkpoint()  # there must be a state to roll back to
-            self.checkpointer.wait()
+            self.saver.wait()
 
     def _finish_restored_window(self, options: _LoopOptions) -> Mapping[str, float]:
         """Finishes what the previous attempt left pending at its last step; returns the logs of that window, if any."""
@@ -297,33 +302,43 @@ class Controller:
             logs = self._pending.add(self.step, self.trainer.window_logs(), 0, time.perf_counter(), 0.0)
             self._finish_window(options, logs)
             return logs
-        if 0 < self.step != self._evaluated["step"] and self._evaluation_due(options):
+        if self._evaluation_due(options) and not self._is_evaluated:
             if ending:
-                self._notify("on_train_end", self.step)
+                self._notify("on_last_step", self.step)
             self.evaluate(options.eval_steps)
-            if self.saver.is_unfinished(self.step):
+            if self._is_saved_unfinished:
                 self.save_checkpoint()
             self.progress.phase = Phase.FINISHED
         return {}
+
+    @property
+    def _is_evaluated(self) -> bool:
+        """Whether the current step was evaluated, maybe by an earlier attempt; step 0 needs no evaluation."""
+        return self.step in (0, self._evaluated["step"])
+
+    @property
+    def _is_saved_unfinished(self) -> bool:
+        """Whether the current step was saved before everything that belongs to it was done."""
+        return self.saver.step == self.step and self._saved_phase is not Phase.FINISHED
 
     def _prepare_next_window(self, options: _LoopOptions) -> bool:
         """Returns whether there is another window to train; rolls back first where training has diverged.
 
         A rollback sets the step back, so that there may be windows to train again after the last one.
         """
-        self._learn_length_at_pass_end(options)
+        self._finish_counting_between_epochs(options)
         self._raise_if_stop_requested()
         if self.is_ending:
             self._pending.read_all()
-        if self.recovery.alarm and self.recovery.max_trials >= 0:
+        if self.recovery.has_diverged:
             self._roll_back()
         return not self.is_ending
 
-    def _learn_length_at_pass_end(self, options: _LoopOptions) -> None:
-        """Between two epochs, tells the schedule if the first pass over the data has just ended."""
+    def _finish_counting_between_epochs(self, options: _LoopOptions) -> None:
+        """Between two epochs, tells the schedule if the first pass, which counts the batches, has just ended."""
         between_epochs = options.schedule.counts_batches and options.schedule.is_window_end(self.step)
-        if self.step and between_epochs and not self.stopped and self.trainer.at_pass_end():
-            self._learn_length(options)
+        if self.step and between_epochs and not self.stopped and self.trainer.finish_counting():
+            self._use_counted_batches(options)
 
     def _train_window(self, options: _LoopOptions) -> Mapping[str, float]:
         """Trains up to the end of the window; returns its logs without waiting for the device."""
@@ -332,8 +347,8 @@ class Controller:
         end = min(options.schedule.window_end(first), self.progress.target)
         self.progress.phase = Phase.OPEN
         trained = self._run_trainer(end - first, new_window=options.schedule.is_window_end(first))
-        if options.schedule.counts_batches and self._learn_length(options):
-            self._notify("on_pass_end", self.step)
+        if options.schedule.counts_batches and self._use_counted_batches(options):
+            self._notify("on_batches_counted", self.step)
             end = self.step
         if self.step == end or self.stopped:
             self.progress.phase = Phase.TRAINED
@@ -364,17 +379,17 @@ class Controller:
         """Logs, checks, acts, evaluates and saves, in this order; ends after the check where training has diverged."""
         if not self.summary_interval or self.step % self.summary_interval == 0:
             self.tracker.log(self.step, logs, "train")
-        if self._check_divergence(options):
+        if self._has_diverged(options):
             return
         reason = self.stopped
         self._act(self.train_actions, logs)
         self._notify("on_window_end", self.step, logs)
         self.progress.phase = Phase.ACTED
-        if self.stopped != reason and self._check_divergence(options):  # stopped by an action: more is due now
+        if self.stopped != reason and self._has_diverged(options):  # stopped by an action: more is due now
             return
         ending, evaluating, saving = self.is_ending, self._evaluation_due(options), self._save_due(options)
         if ending:
-            self._notify("on_train_end", self.step)
+            self._notify("on_last_step", self.step)
         if evaluating:
             if ending and options.save_at_end:
                 self._save(Phase.ACTED)  # the evaluation is user code: if it fails, the training is not lost
@@ -382,7 +397,7 @@ class Controller:
             saving = saving or (options.save_at_end and bool(self.stopped))  # an action may just have stopped training
         # Save last: everything that belongs to a saved step is done, and is not repeated after a resume.
         if saving:
-            self.save_checkpoint()
+            self.save_checkpoint()  # with phase FINISHED: only this save is left
         self.progress.phase = Phase.FINISHED
 
     @property
@@ -396,27 +411,32 @@ class Controller:
     def _save_due(self, options: _LoopOptions) -> bool:
         due = options.schedule.save_due(self.step, self.saver.step, self.saver.interval)
         at_end = options.save_at_end and self.is_ending
-        return due or at_end or self.saver.time_is_up(self.step) or self.saver.is_unfinished(self.step)
+        return due or at_end or self.saver.time_is_up(self.step) or self._is_saved_unfinished
 
-    def _check_divergence(self, options: _LoopOptions) -> bool:
+    def _has_diverged(self, options: _LoopOptions) -> bool:
         """Checks the logs and the state before they are used; returns whether training has diverged.
 
         The window is then not finished, and `_prepare_next_window` rolls back, or raises where no trial is left. Waits
-        for the device only where something is due. A save checks the state itself.
+        for the device only where something is due, or acts.
         """
         evaluating = self._evaluation_due(options)
-        due, watching = self.is_ending or evaluating or self._save_due(options), self.recovery.max_trials >= 0
-        acting = watching and (bool(self.train_actions) or self._hooks_act)
-        if due or acting:
-            self._pending.read_all()
-        if watching and (evaluating or (acting and due)) and not self.saver.is_disabled:
+        due = evaluating or self.is_ending or self._save_due(options)
+        acting = bool(self.train_actions) or self._hooks_act
+        if not self.recovery.handles_divergence:
+            if due:
+                self._pending.read_all()
+            return False
+        if not (due or acting):
+            return False
+        self._pending.read_all()
+        if (evaluating or (acting and due)) and not self.saver.is_disabled:  # else a save checks the state itself
             self.recovery.watch_state(self.step, self.trainer.state()[0])
-        return watching and (due or acting) and bool(self.recovery.alarm)
+        return self.recovery.has_diverged
 
-    def _learn_length(self, options: _LoopOptions) -> bool:
+    def _use_counted_batches(self, options: _LoopOptions) -> bool:
         """Passes the number of batches to the schedule, once the first pass over the data has counted them."""
         stream = self.trainer.train_stream
-        if not options.schedule.learn_length(stream.batches_per_epoch):
+        if not options.schedule.set_batches(stream.batches_per_epoch):
             return False
         self.progress.target = min(self.progress.target, options.schedule.target(None))
         if not stream.repeat and self.step < self.progress.target:
@@ -438,7 +458,7 @@ class Controller:
             raise UsageError(reason, key="trainer.validation_steps", received=steps)
         if any(hook.watches_evaluation_batches for hook in self.hooks):
             # An interrupted evaluation is repeated from its first batch, with the hooks' state of before.
-            self._parts_before_evaluation = self.saver.collect(self.trainer)
+            self._parts_before_evaluation = self.saver.collect_parts(self.trainer)
         self._notify("on_evaluation_begin", self.step, steps)
         begin = time.perf_counter()
         try:
@@ -538,9 +558,8 @@ class Controller:
 
     def _save(self, phase: Phase) -> None:
         """Saves the step; in any phase but FINISHED, the next attempt finishes it, and saves it again."""
-        finished = phase is Phase.FINISHED
-        replaces = finished and self.saver.is_unfinished(self.step)
-        if self.saver.is_disabled or (self.checkpointer.latest() == self.step and not replaces):
+        replace = phase is Phase.FINISHED and self._is_saved_unfinished
+        if self.saver.is_disabled or (self.checkpointer.latest() == self.step and not replace):
             return
         self.tracker.flush()  # the logs of a saved step must be on disk before it
         meta = {
@@ -549,12 +568,14 @@ class Controller:
             "recovery": self.recovery.state(self._skipper.until if self._skipper else 0),
         }
         metrics = self._evaluated["logs"] if self._evaluated["step"] == self.step else {}
-        parts = self._parts_before_evaluation or self.saver.collect(self.trainer)
-        self.saver.save(self.trainer, parts, meta, metrics, self._problem_in_state, finished)
-        if self.saver.refused:
-            self.recovery.alarm = self.saver.refused
-        else:
+        # During an evaluation, hooks that watch its batches have changed. The next attempt repeats the evaluation from
+        # its first batch: it needs their state of before.
+        parts = self._parts_before_evaluation or self.saver.collect_parts(self.trainer)
+        if self.saver.save(self.trainer, parts, meta, metrics, self._problem_in_state, replace):
+            self._saved_phase = phase
             self._notify("on_save", self.step)
+        elif self.saver.refused:
+            self.recovery.alarm = self.saver.refused
 
     def _problem_in_state(self, step: int, state: State) -> str:
         """Returns what is wrong with a state that is about to be saved; infinities before the first step are kept."""
@@ -568,32 +589,32 @@ class Controller:
             return
         with contextlib.suppress(SaveError):  # the error of the evaluation is raised
             self._save(self.progress.phase)
-            self.checkpointer.wait()
+            self.saver.wait()
 
     def _save_before_exit(self) -> None:
         """Saves for the next attempt, if a stop was requested and training has not diverged."""
         if self._stop_requested() is None:
             return
         self._pending.read_all()
-        if self.recovery.alarm and self.recovery.max_trials >= 0:
+        if self.recovery.has_diverged:
             logger.warning("the state of step %d is not saved: %s", self.step, self.recovery.alarm)
             return
         try:
-            self.checkpointer.wait()
+            self.saver.wait()
         except SaveError as error:  # of an earlier step; this save may succeed
             logger.error("%s", error)
         self._save(self.progress.phase)
-        self.checkpointer.wait()
+        self.saver.require_saved(self.step)
 
     def restore_checkpoint(self, step: int | None = None) -> int | None:
         """Restores a checkpoint, by default the newest; returns its step, or None if there is none."""
         if step is None and self.checkpointer.latest() is None:
             self._notify("on_restore", None)
             return None
-        meta = self.saver.read(self.trainer or self.evaluator, self.trainer is not None, step)
+        meta = self.saver.restore_variables(self.trainer or self.evaluator, self.trainer is not None, step)
         self._evaluated = meta.get("evaluated", self._evaluated)
         self.progress = LoopProgress.from_meta(meta)
-        self.saver.finished = self.progress.phase is Phase.FINISHED
+        self._saved_phase = self.progress.phase
         self._retrain_step_by_step(until=self.recovery.restore(meta.get("recovery", {})))
         self._notify("on_restore", self.step)
         return self.step
@@ -607,9 +628,9 @@ class Controller:
         self._pending.read_all()
         self.tracker.flush()
         computed, target = self.step, self.progress.target
-        self.checkpointer.wait()
+        self.saver.wait()
         try:
-            self.recovery.try_again(self.checkpointer.latest())
+            self.recovery.count_rollback(self.checkpointer.latest())
         except TrainingError:
             self._notify("on_divergence")
             raise

@@ -7,32 +7,31 @@ The controller calls each event on all hooks, in the order of its list:
 | `setup` | the controller is created | all; actions get the controller here |
 | `on_restore` | the variables of a checkpoint are restored, or there is none | KerasCallbacks, `--fast-dev-run` |
 | `on_train_begin` | training begins; the state of hooks is restored after it | KerasCallbacks |
-| `on_ready` | everything is restored, the first step is next | Profile, listeners of the entry points |
+| `on_ready` | everything is restored, the first step is next | Profile, KerasCallbacks |
 | `on_window_begin` | before the first step of a window, or of the rest of one | KerasCallbacks, `--fast-dev-run` |
-| `on_call_end` | after each compiled call | Progress, KerasCallbacks, Profile, listeners |
-| `on_pass_end` | the first pass over data of unknown length has ended | KerasCallbacks |
+| `on_call_end` | after each compiled call | Progress, KerasCallbacks, Profile |
+| `on_batches_counted` | the first pass over data of unknown length has ended | KerasCallbacks |
 | `on_window_end` | a window is logged, checked and acted on | KerasCallbacks, `--fast-dev-run` |
-| `on_train_end` | after the last training step, before the final evaluation | Attempt |
+| `on_last_step` | after the last training step, before the final evaluation | Attempt |
 | `on_evaluation_begin` | before an evaluation | KerasCallbacks, `--fast-dev-run` |
 | `on_evaluation_batch_begin`, `_end` | around each batch of it, if `watches_evaluation_batches` | KerasCallbacks |
 | `on_evaluation_end` | after an evaluation and its actions, before it is tracked | KerasCallbacks, `--fast-dev-run` |
 | `on_save` | a checkpoint is being written | `--fast-dev-run` |
 | `on_rollback` | training was rolled back | Progress |
 | `on_divergence` | training has diverged, no trials are left, and it is about to fail | KerasCallbacks |
-| `on_exit` | last, whether training is done or has failed | Profile, listeners, `--fast-dev-run` |
+| `on_exit` | last, whether training is done or has failed | Profile, KerasCallbacks, `--fast-dev-run` |
 | `state`, `check`, `restore` | with every save, and with every restore | those with a `name` |
 
 Their users:
 
 | user | file |
 |---|---|
-| `KerasCallbacks` | `loop/keras_callbacks.py` |
+| `KerasCallbacks`, which also calls the listeners of entry points (`loop/listener.py`) | `loop/keras_callbacks.py` |
 | actions (`ConfiguredActions`) | `loop/actions/from_config.py` |
 | `LearningRate` | this file |
 | `Attempt`, `Progress` | `run/attempt.py` |
 | `Profile` | `run/profiling.py` |
 | `LiveFacts`: `setup` only | `run/trackers.py` |
-| listeners (`_Listeners`) | `frontends/compiled.py` |
 | `--fast-dev-run` | `launch/tuner/dev_run.py` |
 
 Use an action for what only needs the logs of a window or an evaluation: it is a plain callable. Use a hook for other
@@ -49,11 +48,11 @@ from typing import Any, Protocol
 from everstep.types import State
 
 
-class Stateful(Protocol):
+class StatePart(Protocol):
     """A part of a run's state beside the variables: callbacks, actions, random generators.
 
     Attributes:
-      name: Its key in a checkpoint's meta; its arrays have keys `<name>/…`, and no variable's key begins so.
+      name: Its name in a checkpoint's meta; its arrays have keys `<name>/…`, and no variable's key begins so.
     """
 
     name: str
@@ -110,13 +109,13 @@ class Hook:
     def on_call_end(self, step: int) -> None:
         """After each compiled call; `controller.stop(reason)` ends the window here."""
 
-    def on_pass_end(self, step: int) -> None:
-        """After the first pass over data whose length was unknown; the window ends here."""
+    def on_batches_counted(self, step: int) -> None:
+        """After the first pass over data of unknown length, which counts the batches; the window ends here."""
 
     def on_window_end(self, step: int, logs: Mapping[str, Any]) -> None:
         """After a window was logged and acted on; reading the logs waits for the device."""
 
-    def on_train_end(self, step: int) -> None:
+    def on_last_step(self, step: int) -> None:
         """After the last training step, before the final evaluation."""
 
     def on_evaluation_begin(self, step: int, num_steps: int) -> None:
@@ -145,14 +144,14 @@ class Hook:
         """Last of all, when training is done (`error` is None), or has failed with `error`."""
 
     def state(self) -> tuple[State, Any]:
-        """Returns what to save with every checkpoint; see `Stateful`."""
+        """Returns what to save with every checkpoint; see `StatePart`."""
         return {}, {}
 
     def check(self, meta: Any) -> None:
-        """Checks saved values; see `Stateful`."""
+        """Checks saved values; see `StatePart`."""
 
     def restore(self, arrays: State, meta: Any) -> None:
-        """Restores saved values; see `Stateful`."""
+        """Restores saved values; see `StatePart`."""
 
 
 class LearningRate(Hook):

@@ -22,6 +22,7 @@ from everstep.engine.logs import floats, with_arrays
 from everstep.errors import UsageError, nearest, own_frames, wants_traceback
 from everstep.loop.callback_state import CallbackState
 from everstep.loop.hooks import Hook
+from everstep.loop.listener import Listener
 from everstep.loop.plain_values import decode, encode
 from everstep.loop.schedule import UNKNOWN_END, EpochSchedule, warn_of_data_end
 from everstep.task.optim.loss_scale import UPDATES
@@ -45,8 +46,8 @@ class KerasCallbacks(Hook):
       schedule: The epochs; pass the same object to the controller.
       initial_epoch: The first epoch of a new run.
       verbose: The verbosity that is passed to the callbacks.
-      listeners: Their `on_epoch_end` is called with each epoch and its logs, after the callbacks. Those with
-        `get_state` and `set_state` are saved like callbacks, after those of the user.
+      listeners: Called with the same events, after the callbacks. Those with `get_state` and `set_state` are saved
+        like callbacks, after those of the user.
     """
 
     name = "callbacks"
@@ -59,7 +60,7 @@ class KerasCallbacks(Hook):
         *,
         initial_epoch: int = 0,
         verbose: Any = 0,
-        listeners: Sequence[Any] = (),
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self.model, self.schedule, self._initial_epoch = model, schedule, initial_epoch
         self._listeners, given = listeners, accepted(callbacks)
@@ -88,7 +89,7 @@ class KerasCallbacks(Hook):
     @property
     def steps(self) -> int:
         """Steps of an epoch that is not cut short, where they are known."""
-        return self.schedule.length or UNKNOWN_END
+        return self.schedule.full_epoch_steps or UNKNOWN_END
 
     @property
     def single_steps(self) -> list[str]:
@@ -121,7 +122,7 @@ class KerasCallbacks(Hook):
         """
         self._state.check(meta["each"])
         self.phase, self._epoch = meta["phase"], meta["epoch"]
-        self.schedule.learn_length(meta.get("batches"))
+        self.schedule.set_batches(meta.get("batches"))
         self.schedule.first_epoch = meta.get("first_epoch", 0)
 
     def restore(self, arrays: State, meta: dict[str, Any]) -> None:
@@ -132,11 +133,13 @@ class KerasCallbacks(Hook):
         self.model.stop_training = meta["stop"]
 
     def setup(self, controller: Any) -> None:
-        """Passes the controller to callbacks that have `set_controller`."""
+        """Passes the controller to callbacks that have `set_controller`, and to the listeners."""
         super().setup(controller)
         for callback in self.list.callbacks:
             if hasattr(callback, "set_controller"):
                 callback.set_controller(controller)
+        for listener in self._listeners:
+            listener.setup(controller)
 
     # -- events of the loop --------------------------------------------------------------------------------------------
 
@@ -146,9 +149,9 @@ class KerasCallbacks(Hook):
         if step is None and first and stream.counting:
             self.schedule.first_epoch = first
         elif step is None and first:
-            self._start_at(self.schedule.begin(first) or 0)
+            self._start_at(self.schedule.epoch_start(first) or 0)
         if stream.counting and self.schedule.batches:
-            stream.count(self.schedule.batches)
+            stream.set_batches_per_epoch(self.schedule.batches)
 
     def _start_at(self, step: int) -> None:
         """Sets the step, and the position of the data, if its length is known, as if `step` steps had been trained."""
@@ -190,11 +193,16 @@ class KerasCallbacks(Hook):
         self._state.observe()
         if self.phase != BETWEEN:
             self.list.on_epoch_begin(self._epoch)
-        end = self.schedule.begin(self._epoch + 1)
+        end = self.schedule.epoch_start(self._epoch + 1)
         if self.phase == TRAINING and not (end is not None and step >= end):
-            self._begin_batch(step - self.schedule.first(step))
+            self._begin_batch(step - self.schedule.current_epoch_start(step))
         if self.phase == TESTING:
             self.list.on_test_begin()
+
+    def on_ready(self) -> None:
+        """Only listeners have this event."""
+        for listener in self._listeners:
+            listener.on_ready()
 
     def on_window_begin(self, step: int) -> None:
         """Before an epoch's first step, or the first step after a resume inside it."""
@@ -203,14 +211,20 @@ class KerasCallbacks(Hook):
         if self.phase == TRAINING:
             return
         with self.controller.synced():
-            self._epoch, self.phase = self.schedule.number(step), TRAINING
+            self._epoch, self.phase = self.schedule.epoch_of(step), TRAINING
             self.list.on_epoch_begin(self._epoch)
-            self._begin_batch(step - self.schedule.first(step))
+            self._begin_batch(step - self.schedule.current_epoch_start(step))
 
     def on_call_end(self, step: int) -> None:
+        """Calls the batch methods of the user's callbacks, and the listeners."""
+        self._end_call(step)
+        for listener in self._listeners:
+            listener.on_call_end(step)
+
+    def _end_call(self, step: int) -> None:
         """Calls the batch methods of the user's callbacks; stops if `stop_training` was set, as Keras does."""
         if self._watches_steps:
-            done, last = self.schedule.done(step), self.schedule.window_end(step - 1) == step
+            done, last = self.schedule.steps_done_in_epoch(step), self.schedule.window_end(step - 1) == step
             if not last and not self._due(done):
                 return
             with self.controller.synced():
@@ -219,20 +233,20 @@ class KerasCallbacks(Hook):
                     self._begin_batch(done)
         self._stop_if_requested()  # any thread may have set model.stop_training
 
-    def on_pass_end(self, step: int) -> None:
+    def on_batches_counted(self, step: int) -> None:
         """Calls batch methods after the last steps of an epoch that is shorter than expected."""
-        done = self.schedule.done(step)
+        done = self.schedule.steps_done_in_epoch(step)
         if self._watches_steps and not self._due(done):
             with self.controller.synced():
                 self._end_batch(done)
 
     def on_window_end(self, step: int, logs: Mapping[str, Any]) -> None:
         """Ends the epoch, or begins its evaluation."""
-        if not self.controller.stopped and self.schedule.is_cut(step):
+        if not self.controller.stopped and self.schedule.is_cut_short(step):
             warn_of_data_end("steps_per_epoch")
         with self.controller.synced():
             self._logs = self._fit_logs(logs, "train")
-            last = self.schedule.done(step) - 1
+            last = self.schedule.steps_done_in_epoch(step) - 1
             self._call(_TRAIN_HOOKS[0], last, {}, own=True)
             self._call(_TRAIN_HOOKS[1], last, self._logs, own=True)
             if self.schedule.validates(self._epoch):
@@ -286,6 +300,11 @@ class KerasCallbacks(Hook):
         unknown = {"val_loss": math.nan} if self.schedule.validates(self._epoch) else {}
         logs = self._fit_logs(self.controller.trainer.window_logs(), "train")
         self.history.on_epoch_end(self._epoch, {**logs, **unknown})
+
+    def on_exit(self, error: BaseException | None) -> None:
+        """Only listeners have this event: Keras calls no callback after a failure."""
+        for listener in self._listeners:
+            listener.on_exit(error)
 
     def _stop_if_requested(self) -> None:
         if self.model.stop_training:

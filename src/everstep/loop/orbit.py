@@ -126,6 +126,7 @@ class PlainTrainer:
         self._scope = contextlib.nullcontext if strategy is None else strategy.scope
         self._counter = next((holder for holder in holders if hasattr(holder, "global_step")), None)
         self._global_step = global_step
+        self._window_logs: Logs = {}  # of the last call of `train`
         if global_step is None and self._counter is None:
             raise UsageError(
                 "does not count its steps",
@@ -142,7 +143,8 @@ class PlainTrainer:
     def train(self, num_steps: int) -> Logs:
         """Calls the trainer; nested logs become flat, `task/accuracy`."""
         with self._scope():
-            return dict(_flat(self._trainer.train(num_steps)))
+            self._window_logs = dict(_flat(self._trainer.train(num_steps)))
+        return dict(self._window_logs)
 
     def evaluate(self, num_steps: int) -> Logs:
         """Calls the evaluator; nested logs become flat."""
@@ -150,14 +152,14 @@ class PlainTrainer:
             return dict(_flat(self._evaluator.evaluate(num_steps)))
 
     def window_logs(self) -> Logs:
-        """Returns no logs: an earlier attempt has logged what it trained."""
-        return {}
+        """Returns what the last call of `train` returned, also that of an earlier attempt which did not log it."""
+        return dict(self._window_logs)
 
     def state(self, into: State | None = None) -> tuple[State, dict[str, Any]]:
-        """Returns the variables that the objects hold, and the step."""
+        """Returns the variables that the objects hold; the step, and the logs of the last call of `train`."""
         former = into or {}
         arrays = {key: states.canonical(_array(value), former.get(key)) for key, value in self._variables().items()}
-        return arrays, {"step": self.global_step}
+        return arrays, {"step": self.global_step, "window_logs": self._window_logs}
 
     def restore(self, state: State, meta: dict[str, Any]) -> None:
         """Restores what `state` returned: all of it for training, for evaluation only what the objects hold.
@@ -180,6 +182,7 @@ class PlainTrainer:
             variable.assign(given[key].astype(str(keras.backend.standardize_dtype(variable.dtype))))
         if self._global_step is None and isinstance(self._counter.global_step, int):  # type: ignore[union-attr]
             self._counter.global_step = int(meta["step"])  # type: ignore[union-attr]
+        self._window_logs = meta.get("window_logs", {})
 
     def _variables(self) -> dict[str, Any]:
         """Returns the variables in the objects' attributes by key; optimizers come last, after what they update."""

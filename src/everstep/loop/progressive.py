@@ -27,7 +27,7 @@ from everstep.types import State
 logger = logging.getLogger(__name__)
 
 _LEVELS = re.compile(r"optimizer/(?:inner/)*")
-_LASTING = ("model/", "optimizer/", "task.")
+_CARRIED = ("model/", "optimizer/", "task.")  # what the next stage may take over
 
 
 class ProgressivePolicy(abc.ABC):
@@ -226,9 +226,9 @@ def carry(before: State, fresh: State, carrying: Carrying) -> tuple[State, int, 
       fresh: The initial state of this stage.
       carrying: What is carried over.
     """
-    lasting = [key for key in fresh if key.startswith(_LASTING)]
+    candidates = [key for key in fresh if key.startswith(_CARRIED)]
     then, now = _innermost(before), _innermost(fresh)
-    former = {key: before.get(_former_key(key, then, now)) for key in lasting if carrying.takes(key)}
+    former = {key: before.get(_former_key(key, then, now)) for key in candidates if carrying.takes(key)}
     carried = {
         key: array
         for key, array in former.items()
@@ -236,7 +236,7 @@ def carry(before: State, fresh: State, carrying: Carrying) -> tuple[State, int, 
     }
     state = {**fresh, **carried}
     begun = {mean: state[weight] for mean, weight in averaged_keys(fresh).items() if mean not in carried}
-    return {**state, **begun}, len(carried), len(lasting)
+    return {**state, **begun}, len(carried), len(candidates)
 
 
 def _innermost(state: State) -> str:

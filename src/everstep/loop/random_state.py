@@ -51,7 +51,7 @@ def untouched() -> Iterator[None]:
 
 
 class RandomState:
-    """The generators as a part of a run's state; see `everstep.loop.hooks.Stateful`."""
+    """The generators as a part of a run's state; see `everstep.loop.hooks.StatePart`."""
 
     name = "random"
 

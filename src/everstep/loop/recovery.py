@@ -52,6 +52,21 @@ class Recovery:
     watched: str = "training_loss"
     _infinite_from_the_start: frozenset[str] | None = None
 
+    @property
+    def handles_divergence(self) -> bool:
+        """Whether training that diverges is rolled back or fails; otherwise it continues."""
+        return self.max_trials >= 0
+
+    @property
+    def rolls_back(self) -> bool:
+        """Whether training may be rolled back, so that there must be a state to roll back to."""
+        return self.max_trials > 0
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether training has diverged and must not go on: it is rolled back, or fails."""
+        return self.handles_divergence and bool(self.alarm)
+
     def problem_in_logs(self, step: int, logs: Mapping[str, float]) -> str:
         """Returns what is wrong with the logs of a window that ends at `step`; empty if nothing is."""
         loss = float(logs.get(self.watched, 0.0))
@@ -79,7 +94,7 @@ class Recovery:
         if self.alarm:
             return
         self.alarm = self.problem_in_logs(step, logs)
-        if self.alarm and self.max_trials < 0:
+        if self.alarm and not self.handles_divergence:
             logger.warning(
                 "%s: training continues, but its results are useless: check the data for NaN and infinity, or lower "
                 "the learning rate",
@@ -94,8 +109,8 @@ class Recovery:
             self.remember_initial_infinities(state)
         self.alarm = self.problem_in_state(step, state)
 
-    def try_again(self, good: int | None) -> None:
-        """Counts a rollback to the last good state.
+    def count_rollback(self, good: int | None) -> None:
+        """Counts a rollback to the last good state as a trial, and clears the alarm; the controller rolls back.
 
         Args:
           good: The step of the last good state; None if there is none.
@@ -109,8 +124,8 @@ class Recovery:
         self.trials += 1
         logger.warning("%s: rolling back to step %d (trial %d of %d)", reason, good, self.trials, self.max_trials)
 
-    def skip(self, step: int, position: Mapping[str, Any], reason: str, further: bool) -> None:
-        """Records a skipped batch; each further batch of a trial counts as another trial.
+    def record_skipped(self, step: int, position: Mapping[str, Any], reason: str, further: bool) -> None:
+        """Records a batch that `BadBatchSkipper` skips; each further batch of a trial counts as another trial.
 
         Raises:
           TrainingError: There are no trials left.
@@ -194,7 +209,7 @@ class BadBatchSkipper:
             reason = reason or self._recovery.problem_in_state(step, engine.state())
             if reason:
                 engine.load(before)
-                self._recovery.skip(step, position, reason, further=self._skipped > 0)
+                self._recovery.record_skipped(step, position, reason, further=self._skipped > 0)
                 self._skipped += 1
                 continue
             done += 1

@@ -1,8 +1,12 @@
 """`Saver`: what a checkpoint of a run contains.
 
-Beside the variables, a checkpoint contains everything that must resume with them: hooks, actions, random generators.
-Their arrays are saved under keys that begin with the part's name, `callbacks/…`; their plain JSON values are in the
-checkpoint's meta. A checkpoint is read before training begins; a part is restored after everything that may change it.
+Beside the variables, a checkpoint contains everything that must resume with them, part by part: hooks, actions, random
+generators (`hooks.StatePart`). The arrays of a part are saved under keys that begin with its name, `callbacks/…`; its
+plain JSON values are in the checkpoint's meta.
+
+A checkpoint is read in two steps. `restore_variables` reads it before training begins. `restore_parts` restores the
+parts when everything has happened that may change them, in the order of `Saver(parts=…)`. `Controller.__init__` decides
+that order: the hooks as they were passed, then actions, and random generators last, because restoring may draw numbers.
 """
 
 import contextlib
@@ -13,13 +17,16 @@ from typing import Any, Literal
 
 from everstep.checkpoint.checkpointer import Checkpointer, NoopCheckpointer, SaveError
 from everstep.errors import UsageError
-from everstep.loop.hooks import Stateful
+from everstep.loop.hooks import StatePart
 from everstep.types import State
 
 logger = logging.getLogger(__name__)
 
-Parts = tuple[State, dict[str, Any]]
-"""The arrays of all parts, and their meta by name."""
+PartStates = tuple[State, dict[str, Any]]
+"""The arrays of all parts by key, and the JSON values of each part by its name."""
+
+PARTS_KEY = "extra"
+"""The key in a checkpoint's meta under which the JSON values of the parts are saved."""
 
 
 class Saver:
@@ -29,12 +36,12 @@ class Saver:
       checkpointer: Where checkpoints are written.
       interval: Steps between saves; 0 for none before the end.
       seconds: Save also after so many seconds without a save.
-      failure: Whether a failed save stops the run.
+      failure: What a failed save does: `stop` raises it; `continue` logs it, and training goes on. The last save of a
+        run must succeed in any case: `require_saved`.
       parts: The parts of the state beside the variables, in the order in which they are restored.
 
     Attributes:
-      step: The last step that was saved or restored.
-      finished: Whether everything that belongs to that step was done by then.
+      step: The last step that was restored, or handed over to be saved.
       refused: Why the last state was not saved; empty if it was.
     """
 
@@ -44,15 +51,16 @@ class Saver:
         interval: int = 0,
         seconds: float | None = None,
         failure: Literal["stop", "continue"] = "stop",
-        parts: Sequence[Stateful] = (),
+        parts: Sequence[StatePart] = (),
     ) -> None:
         self.checkpointer = checkpointer or NoopCheckpointer()
         self.interval, self.seconds, self.failure = interval, seconds, failure
-        self.step, self.finished, self.refused = 0, True, ""
+        self.step, self.refused = 0, ""
         self._parts = [part for part in parts if part.name]
         self._copied: State | None = None  # by the last save; its memory is reused
         self._time = time.monotonic()
-        self._unrestored: Parts | None = None
+        self._unrestored: PartStates | None = None
+        self._failed: tuple[int, SaveError] | None = None  # the last save, if it failed: its step and its error
 
     @property
     def is_disabled(self) -> bool:
@@ -72,102 +80,127 @@ class Saver:
         """Whether a save is due by time."""
         return bool(self.seconds) and step > self.step and time.monotonic() - self._time >= (self.seconds or 0)
 
-    def is_unfinished(self, step: int) -> bool:
-        """Whether this step was saved before everything that belongs to it was done."""
-        return self.step == step and not self.finished
-
-    def collect(self, trainer: Any) -> Parts:
+    def collect_parts(self, trainer: Any) -> PartStates:
         """Returns the state of the parts; meanwhile prefetching draws no random numbers."""
         arrays: State = {}
-        metas: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         with prefetch_paused(trainer):
             for part in self._parts:
-                own, metas[part.name] = part.state()
-                arrays |= own
-        return arrays, metas
+                part_arrays, values[part.name] = part.state()
+                arrays |= part_arrays
+        return arrays, values
 
     def save(
         self,
         trainer: Any,
-        parts: Parts,
+        parts: PartStates,
         meta: Mapping[str, Any],
         metrics: Mapping[str, Any],
         problem_in_state: Callable[[int, State], str],
-        finished: bool,
-    ) -> None:
+        replace: bool,
+    ) -> bool:
         """Saves a trainer, unless its state is bad; then `refused` is the reason.
 
         Args:
           trainer: The trainer whose state is saved.
-          parts: What `collect` returned.
+          parts: What `collect_parts` returned.
           meta: What else belongs to the step.
           metrics: The evaluation that belongs to the step.
           problem_in_state: Returns what is wrong with a state; empty if nothing is.
-          finished: Whether everything that belongs to the step is done.
+          replace: Whether to replace an existing checkpoint of the step.
+
+        Returns:
+          Whether the state was handed over to be written.
         """
         step = trainer.global_step
-        with self._failure_policy():
-            self.checkpointer.wait()  # the memory below may still be being written
-        self._copied, own = trainer.state(self._copied)
+        self.wait()  # the memory below may still be being written
+        self._copied, trainer_meta = trainer.state(self._copied)
         self.refused = problem_in_state(step, self._copied)
         if self.refused:
-            return
-        arrays, extra = parts
-        document = {**own, **meta, "extra": extra}
-        with self._failure_policy():
-            self.checkpointer.save(step, {**self._copied, **arrays}, document, metrics, self.is_unfinished(step))
-        self.step, self.finished, self._time = step, finished, time.monotonic()
+            return False
+        arrays, values = parts
+        document = {**trainer_meta, **meta, PARTS_KEY: values}
+        with self._failure_policy(step):
+            self._failed = None
+            self.checkpointer.save(step, {**self._copied, **arrays}, document, metrics, replace)
+            self.step, self._time = step, time.monotonic()
+        return self._failed is None
+
+    def wait(self) -> None:
+        """Waits until the last save is on disk.
+
+        Raises:
+          SaveError: It failed, and a failed save stops the run.
+        """
+        with self._failure_policy(self.step):
+            self.checkpointer.wait()
+
+    def require_saved(self, step: int) -> None:
+        """Waits until the last save is on disk; called where no other save follows.
+
+        Raises:
+          SaveError: It failed, and is that of `step`, or a failed save stops the run.
+        """
+        self.wait()
+        if self._failed is not None and self._failed[0] == step:
+            raise self._failed[1]
 
     @contextlib.contextmanager
-    def _failure_policy(self) -> Iterator[None]:
-        """Decides whether a failed save, this one or an earlier one, stops the run."""
+    def _failure_policy(self, step: int) -> Iterator[None]:
+        """Remembers that the save of a step failed, and decides whether that stops the run."""
         try:
             yield
         except SaveError as error:
+            self._failed = step, error
             if self.failure == "stop":
                 raise
             logger.error("%s; training continues", error)
 
-    def read(self, trainer: Any, trains: bool, step: int | None = None) -> dict[str, Any]:
-        """Restores the variables of a trainer, and holds the state of the parts for `restore_parts`.
+    def restore_variables(self, trainer: Any, trains: bool, step: int | None = None) -> dict[str, Any]:
+        """Restores the variables of a trainer, and keeps the state of the parts for `restore_parts`.
+
+        Args:
+          trainer: The trainer.
+          trains: Whether it will train; to evaluate, the parts are not needed.
+          step: The checkpoint's step; None for the newest.
 
         Returns:
           The checkpoint's meta.
 
         Raises:
-          UsageError: The checkpoint does not fit, or holds the state of a part that this run does not have.
+          UsageError: The checkpoint does not fit, or has the state of a part that this run does not have.
         """
         state, meta = self.checkpointer.restore(step)
-        extra = meta.get("extra", {})
-        beginnings = tuple(f"{name}/" for name in extra)
+        values = meta.get(PARTS_KEY, {})
+        beginnings = tuple(f"{name}/" for name in values)
         arrays = {key: array for key, array in state.items() if key.startswith(beginnings)}
         if trains:
             names = {part.name for part in self._parts}
-            if unknown := [name for name, own in extra.items() if own and name not in names]:
+            if unknown := [name for name, value in values.items() if value and name not in names]:
                 raise UsageError(
                     f"the checkpoint has the state of {', '.join(unknown)}, which this call does not have",
                     remedy="resume with the call that started the run, or start a new one",
                 )
             for part in self._parts:
-                if part.name in extra:
-                    part.check(extra[part.name])
-            self._unrestored = arrays, extra
+                if part.name in values:
+                    part.check(values[part.name])
+            self._unrestored = arrays, values
         trainer.restore({key: array for key, array in state.items() if key not in arrays}, meta)
-        self.step, self.finished, self._time = trainer.global_step, True, time.monotonic()
+        self.step, self._time = trainer.global_step, time.monotonic()
         return meta
 
     def restore_parts(self) -> None:
-        """Restores the parts: after everything that may change them, before the first step.
+        """Restores the parts in their order: after everything that may change them, before the first step.
 
         A part that the checkpoint does not contain keeps its present state.
         """
         if self._unrestored is None:
             return
-        (arrays, metas), self._unrestored = self._unrestored, None
+        (arrays, values), self._unrestored = self._unrestored, None
         for part in self._parts:
-            if part.name in metas:
-                own = {key: array for key, array in arrays.items() if key.startswith(f"{part.name}/")}
-                part.restore(own, metas[part.name])
+            if part.name in values:
+                part_arrays = {key: array for key, array in arrays.items() if key.startswith(f"{part.name}/")}
+                part.restore(part_arrays, values[part.name])
 
 
 def prefetch_paused(trainer: Any) -> contextlib.AbstractContextManager[None]:

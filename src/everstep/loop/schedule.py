@@ -43,8 +43,8 @@ class Schedule(abc.ABC):
         """Whether a multiple of the interval was passed since the last save."""
         return bool(interval) and step // interval > last_saved // interval
 
-    def learn_length(self, batches: int | None) -> bool:
-        """Sets the number of batches of a pass over the data; returns whether it was unknown until now."""
+    def set_batches(self, batches: int | None) -> bool:
+        """Sets the number of batches of a pass, once they are counted; returns whether it was unknown until now."""
         return False
 
 
@@ -98,7 +98,7 @@ class EpochSchedule(Schedule):
 
     The end of a pass also ends an epoch, as in Keras: with 10 batches and 4 steps an epoch, epochs have 4, 4 and 2
     steps, and so on; with more steps than batches, an epoch is a pass. Where the number of batches is unknown, the
-    first pass counts them; until `learn_length` is called, an epoch without `steps` has no end.
+    first pass counts them; until `set_batches` is called, an epoch without `steps` has no end.
 
     Args:
       epochs: How many there are in all.
@@ -125,7 +125,7 @@ class EpochSchedule(Schedule):
         self._key, self._origin = key, origin
 
     @property
-    def length(self) -> int | None:
+    def full_epoch_steps(self) -> int | None:
         """Steps of an epoch that is not cut short; None while that is unknown."""
         return self.steps if self.batches is None else min(self.steps or self.batches, self.batches)
 
@@ -137,38 +137,39 @@ class EpochSchedule(Schedule):
     @property
     def is_regular(self) -> bool:
         """Whether all epochs have the same, known number of steps."""
-        return self.length is not None and not (self.batches or 0) % self.length
+        return self.full_epoch_steps is not None and not (self.batches or 0) % self.full_epoch_steps
 
     def target(self, steps: int | None) -> int:
         """Returns the end of the last epoch or `steps`, whichever is earlier; `UNKNOWN_END` if both are unknown."""
-        total = self.begin(self.epochs)
+        total = self.epoch_start(self.epochs)
         return min(UNKNOWN_END if steps is None else steps, UNKNOWN_END if total is None else total)
 
     def window_end(self, step: int) -> int:
         """Returns the end of the epoch that a step belongs to; `UNKNOWN_END` while that is unknown."""
-        if self.length is None:
+        if self.full_epoch_steps is None:
             return UNKNOWN_END
         begun, rest = self._passes(step)
-        end = (rest // self.length + 1) * self.length
+        end = (rest // self.full_epoch_steps + 1) * self.full_epoch_steps
         return end if self.batches is None else begun * self.batches + min(end, self.batches)
 
     def is_window_end(self, step: int) -> bool:
         """Whether an epoch ends after `step` steps."""
-        return self.first(step) == step
+        return self.current_epoch_start(step) == step
 
     def evaluation_due(self, step: int, ending: bool) -> bool:
         """Whether an epoch that is evaluated ends after `step` steps."""
-        return step > 0 and (ending or self.is_window_end(step)) and self.validates(self.number(step - 1))
+        return step > 0 and (ending or self.is_window_end(step)) and self.validates(self.epoch_of(step - 1))
 
     def save_due(self, step: int, last_saved: int, interval: int) -> bool:
         """As for steps; every epoch where epochs differ in length: multiples would miss the ends of some."""
         return super().save_due(step, last_saved, interval) or (bool(interval) and not self.is_regular)
 
-    def learn_length(self, batches: int | None) -> bool:
-        """Sets the number of batches of a pass."""
-        learned = self.batches is None and batches is not None
-        self.batches = batches if learned else self.batches
-        return learned
+    def set_batches(self, batches: int | None) -> bool:
+        """Sets the number of batches of a pass, unless it is known; returns whether it was set."""
+        if self.batches is not None or batches is None:
+            return False
+        self.batches = batches
+        return True
 
     def require_reachable(self, step: int, steps: int | None) -> None:
         """Refuses fewer epochs than a restored run has trained.
@@ -176,44 +177,44 @@ class EpochSchedule(Schedule):
         Raises:
           UsageError: The run has trained more epochs, or part of a later one.
         """
-        whole, begun = self.number(step), step > self.first(step)
+        whole, begun = self.epoch_of(step), step > self.current_epoch_start(step)
         if step > self.target(steps):
             reason = f"but epoch {whole + 1} has begun already" if begun else f"but {whole} are trained already"
             remedy = f"ask for {whole + begun} or more, or start a new run"
             raise UsageError(reason, key=self._key, received=self.epochs, remedy=remedy, origin=self._origin)
 
-    def number(self, step: int) -> int:
+    def epoch_of(self, step: int) -> int:
         """Returns the epoch that a step belongs to."""
         begun, rest = self._passes(step)
-        in_pass = rest // self.length if self.length else 0
-        return self.first_epoch + begun * self._per_pass() + in_pass
+        in_pass = rest // self.full_epoch_steps if self.full_epoch_steps else 0
+        return self.first_epoch + begun * self._epochs_per_pass() + in_pass
 
-    def begin(self, epoch: int) -> int | None:
+    def epoch_start(self, epoch: int) -> int | None:
         """Returns the first step of an epoch; None while that is unknown."""
         epoch -= self.first_epoch
-        if not epoch or self.length is None:
+        if not epoch or self.full_epoch_steps is None:
             return None if epoch else 0
-        passes, rest = divmod(epoch, self._per_pass()) if self.batches else (0, epoch)
-        return passes * (self.batches or 0) + rest * self.length
+        passes, rest = divmod(epoch, self._epochs_per_pass()) if self.batches else (0, epoch)
+        return passes * (self.batches or 0) + rest * self.full_epoch_steps
 
-    def first(self, step: int) -> int:
+    def current_epoch_start(self, step: int) -> int:
         """Returns the first step of the epoch that a step belongs to."""
         rest = self._passes(step)[1]
-        return step - (rest % self.length if self.length else rest)
+        return step - (rest % self.full_epoch_steps if self.full_epoch_steps else rest)
 
-    def done(self, step: int) -> int:
+    def steps_done_in_epoch(self, step: int) -> int:
         """Returns how many steps of the current epoch are done after `step` steps; at its end, all of them."""
-        return step - self.first(step - 1) if step else 0
+        return step - self.current_epoch_start(step - 1) if step else 0
 
-    def is_cut(self, step: int) -> bool:
+    def is_cut_short(self, step: int) -> bool:
         """Whether the epoch that ends after `step` steps has fewer steps than specified."""
-        return self.steps is not None and self.done(step) < self.steps
+        return self.steps is not None and self.steps_done_in_epoch(step) < self.steps
 
     def _passes(self, step: int) -> tuple[int, int]:
         return divmod(step, self.batches) if self.batches else (0, step)
 
-    def _per_pass(self) -> int:
-        return -(-self.batches // (self.length or 1)) if self.batches else 0
+    def _epochs_per_pass(self) -> int:
+        return -(-self.batches // (self.full_epoch_steps or 1)) if self.batches else 0
 
 
 def warn_of_data_end(key: str) -> None:

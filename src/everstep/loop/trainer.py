@@ -14,13 +14,13 @@ import keras
 from everstep.data.arrays import ArrayStream
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
-from everstep.data.wrappers import CountedStream, hold
+from everstep.data.wrappers import CountedStream, keep_first_batches
 from everstep.engine.backend import create_engine
 from everstep.engine.device_data import place_data
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Feed
 from everstep.engine.model_settings import prepare_model
-from everstep.engine.state import name_variables
+from everstep.engine.state import EVALUATED, name_variables
 from everstep.engine.xla import compiler_options
 from everstep.errors import TrainingError, UsageError, problems_under
 from everstep.loop.lazy_logs import LazyLogs
@@ -164,7 +164,7 @@ class Trainer:
             when = f"after step {self.global_step}: "
             raise TrainingError([dataclasses.replace(p, reason=when + p.reason) for p in error.problems]) from error
         ended = done < num_steps and not stopped and may_wait()
-        if ended and not self._count_pass():
+        if ended and not self._set_counted_batches():
             total = self.config.trainer.train_steps
             raise TrainingError(
                 f"the training data ended after step {self.global_step}{f' of {total}' if total else ''}",
@@ -181,20 +181,23 @@ class Trainer:
             total = int(config.epochs * stream.batches_per_epoch)
         return None if total is None else max(total - self.global_step, 0)
 
-    def _count_pass(self) -> bool:
+    def _set_counted_batches(self) -> bool:
         """At the end of a first pass that counts the batches, sets their number; returns whether it was such a pass."""
         stream, feed = self.train_stream, self._train_feed
         if not isinstance(stream, CountedStream) or not stream.counting or feed is None:
             return False
-        stream.count(int(feed.state()["batch"]))
+        stream.set_batches_per_epoch(int(feed.state()["batch"]))
         if stream.repeat:
             feed.restore(feed.state())
         return True
 
-    def at_pass_end(self) -> bool:
-        """Whether the first pass, which counts the batches, has just ended; waits for the next batch to know."""
+    def finish_counting(self) -> bool:
+        """Sets the number of batches if the first pass, which counts them, has just ended; returns whether it has.
+
+        Waits for the next batch to know.
+        """
         counting = self.train_stream is not None and self.train_stream.counting and self._train_feed is not None
-        return counting and self._train_feed.at_end() and self._count_pass()  # type: ignore[union-attr]
+        return counting and self._train_feed.at_end() and self._set_counted_batches()  # type: ignore[union-attr]
 
     @property
     def watched_log(self) -> str:
@@ -208,11 +211,11 @@ class Trainer:
     def _logs(self, watch: Callable[[int, Logs], None] | None = None) -> LazyLogs:
         """Returns the window's logs; when they are read, `watch` is called with their last step and them."""
         read, step, first = self.engine.read_later("train"), self.global_step, self._window_start
-        bad_step, loss = self.engine.read_bad_step_later(), self.task.loss
+        bad_step, loss, watched = self.engine.read_bad_step_later(), self.task.loss, self.engine.watched_log
 
         def fetch() -> Logs:
             logs = read()
-            if not math.isfinite(logs.get(loss, 0.0)) and (number := bad_step()):
+            if not math.isfinite(logs.get(watched, 0.0)) and (number := bad_step()):
                 self._bad_steps[step] = first + number
             if watch is not None:
                 watch(step, logs)
@@ -224,7 +227,7 @@ class Trainer:
         return LazyLogs(fetch)
 
     def bad_step(self, step: int) -> int | None:
-        """Returns the first step with a non-finite loss in the window that ends at `step`, once its logs are read."""
+        """Returns the first step of the window up to `step` whose `watched_log` is not finite; read its logs first."""
         return self._bad_steps.get(step)
 
     def evaluate(
@@ -308,7 +311,7 @@ class Trainer:
     def restore(self, state: State, meta: dict[str, Any]) -> None:
         """Restores what `state` returned: strictly for training; for evaluation only, the model's part."""
         if self._train_feed is None:
-            self.engine.load(with_averages(state), only=("model/", "model.", "task."))
+            self.engine.load(with_averages(state), only=EVALUATED)
         else:
             self.engine.load(state)
         self.global_step = self._window_start = meta["step"]
@@ -352,10 +355,10 @@ class Trainer:
 
     def _streams(self, train_dataset: Any, validation_dataset: Any) -> tuple[Stream | None, Stream | None]:
         """Returns the training and the validation stream; None for one that is not needed."""
-        data, held = self.config.task, self.config.trainer.overfit_batches
-        if held is not None:
-            train, validation = hold(
-                self._stream(data.train_data, train_dataset, True, shuffle=False), held, "trainer.overfit_batches"
+        data, first = self.config.task, self.config.trainer.overfit_batches
+        if first is not None:
+            train, validation = keep_first_batches(
+                self._stream(data.train_data, train_dataset, True, shuffle=False), first, "trainer.overfit_batches"
             )
             return train if self._trains else None, validation if self._evaluates else None
         return (
@@ -403,7 +406,7 @@ def _first(stream: Stream | None, training: bool) -> Batch | None:
 
 
 def _require_end(stream: Stream, num_steps: int) -> None:
-    if num_steps < 0 and stream.endless:
+    if num_steps < 0 and stream.never_ends:
         raise UsageError(
             "which means the whole validation set, but its data never ends",
             key="trainer.validation_steps",

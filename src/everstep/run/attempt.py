@@ -145,7 +145,7 @@ class Attempt(Tracker, Hook):
         """Writes the record."""
         self.flush()
 
-    def on_train_end(self, step: int) -> None:
+    def on_last_step(self, step: int) -> None:
         """Computes the digests, when the last training step is done."""
         self._compute_digests()
 

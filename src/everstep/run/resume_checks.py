@@ -5,10 +5,11 @@ of the training data, is refused with `ChangeRefused`, unless the user allows it
 `allow_change=[KEY]`. Other library versions are a warning.
 """
 
+import contextlib
 import copy
+import dataclasses
 import json
 import logging
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from everstep import redaction
 from everstep.config import Config, dialect, load_file
 from everstep.config.base import at_default
 from everstep.config.difference import ABSENT, Change, differences, in_line
+from everstep.config.key_paths import all_paths, child, find_key, is_below, leaves, split_path
 from everstep.config.sources import HEADER
 from everstep.data.arrays import ArrayStream, RowsStream
 from everstep.data.stream import Stream
@@ -32,7 +34,8 @@ DATA = "data"
 FILES, FIRST_BATCH = "files", "first_batch"
 """The keys of the fingerprints of files, and of a first batch."""
 
-_STEP = re.compile(r"[^.\[\]]+|\[\d+\]")
+_FACTS = {"kind": "kind of stream", "batches_per_epoch": "batches an epoch"}
+"""What a fingerprint tells of a stream that is not arrays, in words."""
 
 
 class ChangeRefused(UsageError):
@@ -47,6 +50,21 @@ class ChangeRefused(UsageError):
         """The changed keys, each once."""
         return list(dict.fromkeys(problem.key for problem in self.problems if problem.key))
 
+    def in_python(self) -> "ChangeRefused":
+        """Returns the error for an entry point without a command: the remedy names no option."""
+        *changed, last = self.problems
+        remedy = _remedy(len(changed), last.mentions, has_command=False)
+        return ChangeRefused([*changed, dataclasses.replace(last, remedy=remedy)])
+
+
+@contextlib.contextmanager
+def allowed_in_python() -> Iterator[None]:
+    """Inside the block a refused change names only `allow_change=[…]`, and not `--allow-change`."""
+    try:
+        yield
+    except ChangeRefused as refused:
+        raise refused.in_python() from refused
+
 
 def refuse_changes(changed: Sequence[Problem], reason: str) -> ChangeRefused:
     """Returns the error that refuses changes.
@@ -56,12 +74,17 @@ def refuse_changes(changed: Sequence[Problem], reason: str) -> ChangeRefused:
       reason: What they would alter.
     """
     mentions = {f"key {n}": key for n, key in enumerate(dict.fromkeys(problem.key for problem in changed))}
-    keys = [f"{{{name}}}" for name in mentions]
-    remedy = (
-        f"restore the former value{'s' if len(changed) > 1 else ''}, use another directory, or allow the change: "
-        f"{' '.join(f'--allow-change {key}' for key in keys)} (in Python: allow_change={json.dumps(keys)})"
-    )
+    remedy = _remedy(len(changed), mentions, has_command=True)
     return ChangeRefused([*changed, Problem("", reason, remedy=remedy, mentions=mentions)])
+
+
+def _remedy(changes: int, placeholders: Iterable[str], has_command: bool) -> str:
+    """Returns how to allow changes; keys are placeholders, which each entry point fills with its own names."""
+    keys = [f"{{{name}}}" for name in placeholders]
+    python = f"allow_change={json.dumps(keys)}"
+    options = " ".join(f"--allow-change {key}" for key in keys)
+    allow = f"{options} (in Python: {python})" if has_command else python
+    return f"restore the former value{'s' if changes > 1 else ''}, use another directory, or allow the change: {allow}"
 
 
 # -- the configuration -------------------------------------------------------------------------------------------------
@@ -91,7 +114,9 @@ def accepted_changes(
     tree = {key: value for key, value in tree.items() if key not in HEADER}
     check_keys(directory, params, allow_change)
     if trouble and not set(params._names()) <= set(allow_change):
-        allow = " ".join(f"--allow-change {name}" for name in params._names())
+        names = list(params._names())
+        options = " ".join(f"--allow-change {name}" for name in names)
+        allow = f"{options} (in Python: allow_change={json.dumps(names)})"
         raise UsageError(
             f"the run in {str(directory)!r} has a checkpoint, but the configuration it was trained with is unknown "
             f"({trouble})",
@@ -115,7 +140,7 @@ def check_keys(directory: Path, params: Config, allow_change: Iterable[str]) -> 
     for key in allow_change:
         known = (params, _read_stored(directory)[0])
         if key not in ("gin", DATA) and all(find_key(root, key) is ABSENT for root in known):
-            close = nearest(key, _keys(params.as_dict()))
+            close = nearest(key, all_paths(params.as_dict()))
             raise UsageError("there is no such key", key="allow_change", received=key, remedy=close)
 
 
@@ -162,19 +187,19 @@ def _read_stored(directory: Path) -> tuple[dict[str, Any], str]:
 
 
 def _redacted(change: Change) -> Change:
-    name = _split(change.path)[-1]
+    name = split_path(change.path)[-1]
     old, new = (v if v is ABSENT else redaction.tree({name: v})[name] for v in (change.old, change.new))
     return Change(change.path, old, new)
 
 
 def _may_change(params: Config, change: Change) -> bool:
     holder: Any = params
-    for step in _split(change.path):
+    for part in split_path(change.path):
         if isinstance(holder, Config) and (
-            step in holder._changeable() or holder._are_interchangeable(step, change.old, change.new)
+            part in holder._changeable() or holder._are_interchangeable(part, change.old, change.new)
         ):
             return True
-        holder = _child(holder, step)
+        holder = child(holder, part)
     return False
 
 
@@ -214,13 +239,13 @@ def _cut(tree: dict[str, Any], path: str) -> tuple[str, Any]:
     holder: Any = tree
     found: list[tuple[dict[Any, Any], Any, str]] = []
     done = ""
-    for step in _split(path):
-        value = _child(holder, step)
+    for part in split_path(path):
+        value = child(holder, part)
         if value is ABSENT:
             break
-        done = join(done, step)
+        done = join(done, part)
         if isinstance(holder, dict):
-            found.append((holder, next(key for key in holder if str(key) == step), done))
+            found.append((holder, next(key for key in holder if str(key) == part), done))
         holder = value
     owner, key, where = found[-1]
     return where, owner.pop(key)
@@ -232,58 +257,6 @@ def _added(tree: Mapping[str, Any], params: Config) -> Iterator[Change]:
     for path, value in leaves(params.as_dict()):
         if find_key(tree, path) is ABSENT and not is_below(path, usual):
             yield Change(path, ABSENT, value)
-
-
-# -- key paths such as `task.layers[0].units` --------------------------------------------------------------------------
-
-
-def find_key(root: Any, path: str) -> Any:
-    """Returns the value at a path, also in unused branches of a choice, or ABSENT."""
-    for step in _split(path) or [path]:
-        root = _child(root, step)
-    return root
-
-
-def is_below(path: str, keys: Iterable[str]) -> bool:
-    """Returns whether a path is one of the keys, or below one of them."""
-    return any(path == key or path.startswith((f"{key}.", f"{key}[")) for key in keys)
-
-
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the values of a tree with their paths; lists of plain values and empty containers are values."""
-    if isinstance(value, Mapping) and value:
-        items = [(str(key), item) for key, item in value.items()]
-    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
-        items = [(f"[{index}]", item) for index, item in enumerate(value)]
-    else:
-        yield path, value
-        return
-    for name, item in items:
-        yield from leaves(item, join(path, name))
-
-
-def _split(path: str) -> list[str]:
-    """Returns the parts of a path: `["task", "layers", "[0]", "units"]`."""
-    return _STEP.findall(path)
-
-
-def _child(holder: Any, step: str) -> Any:
-    """Returns the value of a config, a dict or a list for one part of a path, or ABSENT."""
-    if isinstance(holder, list | tuple):
-        index = int(step[1:-1]) if step.startswith("[") else len(holder)
-        return holder[index] if index < len(holder) else ABSENT
-    if isinstance(holder, Config):
-        return getattr(holder, step) if step in holder._names() else ABSENT
-    items = holder.items() if isinstance(holder, Mapping) else ()
-    return next((value for key, value in items if str(key) == step), ABSENT)
-
-
-def _keys(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    for name, value in tree.items():
-        where = join(path, str(name))
-        yield where
-        if isinstance(value, Mapping):
-            yield from _keys(value, where)
 
 
 # -- the data ----------------------------------------------------------------------------------------------------------
@@ -336,17 +309,26 @@ def check_data(before: Mapping[str, Any], now: Mapping[str, Any], allow_change: 
 
 
 def _data_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for name in sorted({*before, *now}):
-        old, new = before.get(name), now.get(name)
+    for path in sorted({*before, *now}):
+        old, new = before.get(path), now.get(path)
+        stream, _, name = path.rpartition("/")
         if old == new or name == FIRST_BATCH:  # it differs with an unseeded shuffle
             continue
-        if name.rpartition("/")[2] == FILES:
+        if name == FILES:
             yield from _changed_files(old, new)
-            continue
-        if isinstance(old, Mapping) and isinstance(new, Mapping) and old["shape"] == new["shape"]:
-            yield f"array {name or 'x'} has other content"
-        else:
-            yield f"array {name or 'x'} was {_brief(old)}, now it is {_brief(new)}"
+        elif isinstance(old, Mapping) or isinstance(new, Mapping):
+            yield f"array {path or 'x'} {_changed_array(old, new)}"
+        else:  # a fact of a stream, or of one that it is built from
+            what = _FACTS.get(name, name)
+            yield f"{what}{f' {stream}' if stream else ''}: {before.get(path, ABSENT)} -> {now.get(path, ABSENT)}"
+
+
+def _changed_array(old: Any, new: Any) -> str:
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        return "is gone" if isinstance(old, Mapping) else "is new"
+    if old["shape"] == new["shape"] and old["dtype"] == new["dtype"]:
+        return "has other content"
+    return f"was {old['dtype']}{old['shape']}, now it is {new['dtype']}{new['shape']}"
 
 
 def _changed_files(before: Any, now: Any) -> Iterator[str]:
@@ -358,10 +340,6 @@ def _changed_files(before: Any, now: Any) -> Iterator[str]:
             yield f"file {name} is {'new' if name in now else 'gone'}"
         elif before[name] != now[name]:
             yield f"file {name} has other content"
-
-
-def _brief(described: Any) -> str:
-    return f"{described['dtype']}{described['shape']}" if isinstance(described, Mapping) else str(described)
 
 
 # -- the libraries -----------------------------------------------------------------------------------------------------

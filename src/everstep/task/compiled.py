@@ -57,7 +57,7 @@ class CompiledTask(Task):
         """Returns the training data or the validation data that were passed."""
         return self._train_data if params.is_training else self._validation_data
 
-    def window(self, kind: str) -> str:
+    def log_reduction(self, kind: str) -> str:
         """Returns `last` for a model's own steps: they return the results of its metrics so far."""
         return "last" if (self._own_train if kind == "train" else self._own_test) else "mean"
 

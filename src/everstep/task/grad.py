@@ -1,12 +1,17 @@
-"""`value_and_grad` and `cond`: the two places where the backends differ inside a train step.
+"""`value_and_grad` and `cond`: the two places where the backends differ inside a user's train step.
 
 Everything else in a step is plain stateful Keras. On TensorFlow that code is recorded by a tape, on PyTorch by
 autograd. On JAX it runs inside a `keras.StatelessScope`, and its assignments are passed to the enclosing scope of the
 engine or, outside an engine, to the variables themselves. Both functions therefore work in a compiled step, in a
 notebook cell and inside each other.
 
-Losses are scaled here for float16, too (`adapt_loss_scaling`); `task/optim/loss_scale.py` wraps the optimizers that
-hold the scale.
+For Everstep's own tasks and engines there are, in this order:
+
+- `switch` and `scan`: `cond` for several functions, and a loop over slices of arrays;
+- `ChainedScope`: Keras's stateless scope that reads through to the enclosing one, on which JAX's parts rest;
+- `Share`, `on_replica`: what part of a step a replica has, and how gradients are summed over the replicas;
+- `adapt_loss_scaling`, `mark_scaled`: losses scaled for float16, here because `value_and_grad` scales the loss;
+  `task/optim/loss_scale.py` wraps the optimizers that hold the scale.
 """
 
 import contextlib

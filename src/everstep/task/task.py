@@ -248,7 +248,7 @@ class Task(abc.ABC):
         path = getattr(self.task_config, "init_checkpoint", "")
         return load_weights(model, path) if path else None
 
-    def window(self, kind: str) -> str:
+    def log_reduction(self, kind: str) -> str:
         """Returns how a window of `train` or `validation` steps reports their scalars.
 
         `mean` averages over samples; `last` is for steps that return the results of their metrics so far.

@@ -82,7 +82,7 @@ class Rig:
         """Evaluates arrays in order; `on_device` places them there first."""
         stream = ArrayStream(data, batch_size)
         if on_device:
-            self.engine.hold("validation", stream)
+            self.engine.place_on_device("validation", stream)
         with opened(self.engine, stream, "validation") as feed:
             return self.engine.evaluate(feed, n)[0]
 
@@ -138,7 +138,7 @@ def running(
     while long_calls and engine.call_length.measuring:
         engine.call_length.record(1e-4)
     if on_device and isinstance(stream, ArrayStream):
-        engine.hold("train", stream)
+        engine.place_on_device("train", stream)
     with opened(engine, stream) as feed:
         yield Rig(engine, stream, feed)
 

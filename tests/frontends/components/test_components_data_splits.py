@@ -128,7 +128,7 @@ def test_epochs_are_shuffled_and_resume(tmp_path, endless):
 def test_datasets_are_passed_over_once_an_epoch(tmp_path):
     pytest.importorskip("tensorflow")
     flow = create_split(components(tmp_path, "TF", n=10, batch_size=4, shuffle=True), "training")
-    assert not flow.stream.guarantee or "no seed" in flow.stream.guarantee
+    assert not flow.stream.why_not_exact or "no seed" in flow.stream.why_not_exact
     assert flow.stream.batches_per_epoch == 3
     epochs = [[int(y) for batch in itertools.islice(flow.stream, 3) for y in batch[1]] for _ in range(2)]
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs)

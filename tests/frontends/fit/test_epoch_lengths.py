@@ -33,10 +33,10 @@ def test_every_step_belongs_to_one_epoch(steps, batches):
     for step in range(ends[-1]):
         epoch = next(i for i, end in enumerate(ends) if step < end)
         first = ([0, *ends])[epoch]
-        assert lengths.number(step) == epoch
-        assert (lengths.first(step), lengths.window_end(step)) == (first, ends[epoch])
-        assert lengths.begin(epoch) == first
-        assert lengths.done(step + 1) == step + 1 - first
+        assert lengths.epoch_of(step) == epoch
+        assert (lengths.current_epoch_start(step), lengths.window_end(step)) == (first, ends[epoch])
+        assert lengths.epoch_start(epoch) == first
+        assert lengths.steps_done_in_epoch(step + 1) == step + 1 - first
 
 
 def _keras_lengths(steps, batches):
@@ -49,10 +49,15 @@ def _keras_lengths(steps, batches):
 
 def test_open_lengths():
     lengths = EpochSchedule(9, None, first_epoch=3)
-    assert (lengths.window_end(7), lengths.number(7), lengths.begin(3), lengths.begin(4)) == (UNKNOWN_END, 3, 0, None)
+    assert (lengths.window_end(7), lengths.epoch_of(7), lengths.epoch_start(3), lengths.epoch_start(4)) == (
+        UNKNOWN_END,
+        3,
+        0,
+        None,
+    )
     assert not lengths.is_regular
-    lengths.learn_length(8)
-    assert (lengths.window_end(7), lengths.number(8), lengths.begin(5)) == (8, 4, 16)
+    lengths.set_batches(8)
+    assert (lengths.window_end(7), lengths.epoch_of(8), lengths.epoch_start(5)) == (8, 4, 16)
 
 
 # -- against Keras -----------------------------------------------------------------------------------------------------

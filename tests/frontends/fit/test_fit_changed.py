@@ -14,13 +14,14 @@ import everstep as es
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.config import dialect
 from everstep.errors import UsageError
+from everstep.run.resume_checks import ChangeRefused
 from everstep.task.description import describe
 
 pytestmark = pytest.mark.backend
 
 X = np.random.default_rng(0).normal(size=(16, 3)).astype("float32")
 Y = X[:, :1]
-RATE = "task.optimizer.learning_rate"
+RATE, STORED_RATE = "optimizer.learning_rate", "task.optimizer.learning_rate"
 
 
 @pytest.fixture(autouse=True)
@@ -62,17 +63,31 @@ def test_changed_arithmetic_is_refused(tmp_path):
     before = files(tmp_path / "run")
     for changed, lines in (
         ({"rate": 0.1}, [f"{RATE}: 0.001 -> 0.1"]),
-        ({"beta": 0.5}, ["task.optimizer.beta_1: 0.9 -> 0.5"]),
-        ({"dropout": 0.7}, ["task.model.layers.dropout: Dropout(rate=0.1) -> Dropout(rate=0.7)"]),
-        ({"loss": "mae"}, ["task.loss: mse -> mae"]),
-        ({"loss": keras.losses.Huber(2.0, "sum")}, ["task.loss: mse -> 'Huber(delta=2.0, reduction=sum)'"]),
-        ({"loss_weights": 3.0}, ["task.loss_weights: '' -> '3.0'"]),
+        ({"beta": 0.5}, ["optimizer.beta_1: 0.9 -> 0.5"]),
+        ({"dropout": 0.7}, ["model.layers.dropout: Dropout(rate=0.1) -> Dropout(rate=0.7)"]),
+        ({"loss": "mae"}, ["loss: mse -> mae"]),
+        ({"loss": keras.losses.Huber(2.0, "sum")}, ["loss: mse -> 'Huber(delta=2.0, reduction=sum)'"]),
+        ({"loss_weights": 3.0}, ["loss_weights: '' -> '3.0'"]),
     ):
         with pytest.raises(UsageError) as error:
             fit(made(**changed), tmp_path / "run", epochs=2)
         assert listed(error) == lines
     assert files(tmp_path / "run") == before
     assert f'allow_change=["{RATE}"]' in refusal(made(rate=0.1), tmp_path / "run")
+
+
+def test_arguments_are_named_as_the_user_knows_them(tmp_path):
+    es.fit(made(), X, Y, batch_size=8, seed=1, model_dir=tmp_path / "run", verbose=0)
+    changed = {"batch_size": 4, "seed": 2, "shuffle": False, "class_weight": {0: 2.0}}
+    given = {"batch_size": 8, "seed": 1, **changed, "epochs": 2, "model_dir": tmp_path / "run", "verbose": 0}
+    with pytest.raises(ChangeRefused) as error:
+        es.fit(made(), X, Y, **given)
+    assert set(error.value.keys) == set(changed)
+    remedy = str(error.value.problems[-1])
+    assert "--allow-change" not in remedy
+    assert not [part for part in ("task.", "trainer.", "runtime.") if part in str(error.value)]
+    allowed = json.loads(remedy.rpartition("allow_change=")[2])
+    assert es.fit(made(), X, Y, **given, allow_change=[*allowed, "data"]).epoch[-1] == 1
 
 
 def refusal(model, model_dir):
@@ -93,15 +108,15 @@ def test_other_optimizers_schedules_and_graphs(tmp_path):
 
     fit(graph(), tmp_path / "run")
     assert f"{RATE}.decay_steps: 10 -> 20" in refusal(graph(decay=20), tmp_path / "run")
-    assert "task.model.layers.multiply: " in refusal(graph(factor=3.0), tmp_path / "run")
-    assert "task.model.layers.dense_1: " in refusal(graph(swapped=True), tmp_path / "run")
-    assert "task.model.layers.dense: 'Dense(activation=linear, kernel_regularizer=L2(l2=0.01), units=2, " in refusal(
+    assert "model.layers.multiply: " in refusal(graph(factor=3.0), tmp_path / "run")
+    assert "model.layers.dense_1: " in refusal(graph(swapped=True), tmp_path / "run")
+    assert "model.layers.dense: 'Dense(activation=linear, kernel_regularizer=L2(l2=0.01), units=2, " in refusal(
         graph(units=4), tmp_path / "run"
     )
     refused = refusal(made(), tmp_path / "run")
-    assert "task.optimizer.class: SGD -> Adam" in refused
-    assert "task.optimizer.momentum: 0.5 -> (absent)" in refused
-    assert "task.model.type: Functional" in refused
+    assert "optimizer.class: SGD -> Adam" in refused
+    assert "optimizer.momentum: 0.5 -> (absent)" in refused
+    assert "model.type: Functional" in refused
     assert fit(graph(), tmp_path / "run", epochs=2).epoch == [0, 1]
 
 
@@ -119,7 +134,7 @@ def test_allowed_learning_rate_is_used(tmp_path):
     assert np.abs(model.get_weights()[0] - weights).max() > 0.4
     assert saved_rate(tmp_path / "run") == 0.5
     attempts = json.loads((tmp_path / "run" / "run.json").read_text())["attempts"]
-    assert {"key": RATE, "old": 0.001, "new": 0.5} in attempts[1]["changes"]
+    assert {"key": STORED_RATE, "old": 0.001, "new": 0.5} in attempts[1]["changes"]
     fit(made(rate=0.5), tmp_path / "run", epochs=3)
     assert saved_rate(tmp_path / "run") == 0.5
     assert f"{RATE}: 0.5 -> 0.001" in refusal(made(), tmp_path / "run")
@@ -141,7 +156,7 @@ def test_allowed_learning_rate_outlives_an_attempt_without_a_save(tmp_path):
     """What counts is the rate that the checkpoint was trained with, not the one that was passed to the last attempt."""
     fit(made(), tmp_path / "run", callbacks=[Passes()])
     with pytest.raises(RuntimeError, match="no more"):
-        fit(made(rate=0.5), tmp_path / "run", epochs=2, allow_change=[RATE], callbacks=[Fails()])
+        fit(made(rate=0.5), tmp_path / "run", epochs=2, allow_change=[STORED_RATE], callbacks=[Fails()])
     assert saved_rate(tmp_path / "run") == pytest.approx(0.001)
     fit(made(rate=0.5), tmp_path / "run", epochs=2, allow_change=[RATE], callbacks=[Passes()])
     assert saved_rate(tmp_path / "run") == 0.5

@@ -348,3 +348,27 @@ def test_float16_attention_on_a_cpu_says_what_to_do():
 
     with pytest.raises(UsageError, match="attention in float16 does not run on JAX on a CPU: use bfloat16"):
         es.fit(compiled(build, "sgd", "mse"), np.ones((8, 3, 4), "float32"), np.ones((8, 1)), **QUICK)
+
+
+class OwnLog(keras.Model):
+    """Returns no `loss`; what it returns is NaN from the third batch on."""
+
+    def build(self, shape):
+        self.dense = layers.Dense(1)
+        self.dense.build(shape)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        return {"other": keras.ops.zeros(()), "d_loss": keras.ops.mean(self(data))}
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="Keras calls train_step differently there")
+def test_the_step_is_exact_of_a_log_that_is_watched_instead_of_the_loss(caplog):
+    x = np.ones((24, 3), "float32")
+    x[8:] = np.nan
+    model = OwnLog()
+    model.compile("sgd")
+    es.fit(model, x, batch_size=4, shuffle=False, watch="d_loss", verbose=0)
+    assert "d_loss is nan at step 3" in caplog.text

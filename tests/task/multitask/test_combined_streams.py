@@ -73,12 +73,12 @@ def test_joint_reads_all_tasks():
         _, batches = stream.layout.unpack(next(stream))
         assert np.all(batches["one"][0] < 100)
         assert np.all(batches["two"][0] >= 100)
-    assert stream.endless
+    assert stream.never_ends
 
 
 def test_joint_ends_with_the_first_that_ends():
     stream = JointStream({"one": arrays(0, 10), "two": arrays(100, 4, repeat=False)})
-    assert not stream.endless
+    assert not stream.never_ends
     assert len(list(stream)) == 2
 
 
@@ -89,8 +89,8 @@ def test_rounds_read_each_task_to_its_end():
 def test_rounds_stop_at_the_limits():
     assert seen(rounds((1, None))) == [("one", [0, 1]), ("two", [100, 101]), ("two", [102])]
     assert [name for name, _ in seen(rounds((3, 1), repeat=True))] == ["one", "two", "one", "one"]
-    assert rounds((None, 1), repeat=True).endless
-    assert not rounds((3, 1), repeat=True).endless
+    assert rounds((None, 1), repeat=True).never_ends
+    assert not rounds((3, 1), repeat=True).never_ends
 
 
 def test_rounds_restart_from_the_beginning():

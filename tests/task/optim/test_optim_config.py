@@ -264,10 +264,10 @@ def test_averages_that_never_change():
 def test_a_schedule_without_a_length_is_as_long_as_training(type_: str, field: str):
     config = OptimizationConfig({"learning_rate": {"type": type_, type_: {"initial_learning_rate": 0.1, "offset": 20}}})
     config.validate()
-    assert config.open_length == f"learning_rate.{type_}.{field}"
+    assert config.unset_learning_rate_length == f"learning_rate.{type_}.{field}"
     filled = config.with_length(100)
     assert getattr(filled.learning_rate.get(), field) == 80, "the schedule ends at step 100"
-    assert config.open_length is not None, "the original config is unchanged"
-    assert filled.open_length is None
+    assert config.unset_learning_rate_length is not None, "the original config is unchanged"
+    assert filled.unset_learning_rate_length is None
     assert filled.with_length(7) is filled
-    assert OptimizationConfig().open_length is None
+    assert OptimizationConfig().unset_learning_rate_length is None

@@ -19,13 +19,13 @@ def test_an_example_is_loaded_and_built(example, tmp_path):
     (tmp_path / "values.yaml").write_text(example, "utf-8")
     params = apply(everstep.get_exp_config("mnist/mlp"), [tmp_path / "values.yaml"])
     params.validate()
-    assert find_average(build(params.trainer.with_schedule().optimizer_config)).average_decay == 0.999
+    assert find_average(build(params.trainer.with_learning_rate_length().optimizer_config)).average_decay == 0.999
 
 
 def test_the_first_example_builds_what_it_shows(tmp_path):
     (tmp_path / "values.yaml").write_text(EXAMPLES[0], "utf-8")
     trainer = apply(everstep.get_exp_config("mnist/mlp"), [tmp_path / "values.yaml"]).trainer
-    optimizer = build(trainer.with_schedule().optimizer_config)
+    optimizer = build(trainer.with_learning_rate_length().optimizer_config)
     assert isinstance(optimizer.inner_optimizer, Lamb)
     assert optimizer.inner_optimizer.exclude_from_decay == ["bias", "norm"]
     schedule = optimizer.inner_optimizer._learning_rate

@@ -36,7 +36,7 @@ def test_a_registered_optimizer_is_selected_by_name():
         {"trainer": {"optimizer_config": {"optimizer": {"type": "lion", "lion": {"beta_1": 0.5, "clipnorm": 2}}}}}
     )
     params.validate()
-    optimizer = build(params.trainer.with_schedule().optimizer_config)
+    optimizer = build(params.trainer.with_learning_rate_length().optimizer_config)
     assert isinstance(optimizer, keras.optimizers.Lion)
     assert (optimizer.beta_1, optimizer.clipnorm) == (0.5, 2.0)
     assert params.as_dict()["trainer"]["optimizer_config"]["optimizer"]["lion"]["beta_1"] == 0.5

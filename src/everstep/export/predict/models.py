@@ -27,7 +27,7 @@ from everstep.errors import UsageError
 from everstep.export import saved_model
 from everstep.export.model_export import load_checkpoint
 from everstep.export.predict.inputs import Spec
-from everstep.run.averaged import as_checkpoint
+from everstep.run.averaged_checkpoint import as_checkpoint
 from everstep.run.checkpoint_selection import FLAG, Chosen, choose
 from everstep.task.initial.keras_file import archive_member
 from everstep.task.initial.load import load

@@ -16,6 +16,7 @@ import numpy as np
 from everstep import redaction, storage
 from everstep.config import load_file
 from everstep.config.difference import Change, tree_differences
+from everstep.config.key_paths import is_below
 from everstep.data import nest
 from everstep.errors import TrainingError, UsageError, plain_text
 from everstep.evaluation import Evaluator, SampleBatch, predictions, report, sample_metrics
@@ -31,7 +32,6 @@ from everstep.frontends.components.run_folder import RunFolder
 from everstep.frontends.layouts import COMPONENTS
 from everstep.frontends.mlflow import Tracking
 from everstep.run.environment import code_change, code_version
-from everstep.run.resume_checks import is_below
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from everstep.data.config import DataConfig
 from everstep.data.stream import Stream
 from everstep.data.wrappers import MappedStream, class_weighted
 from everstep.errors import TrainingError, UsageError, kind_of, nearest
-from everstep.frontends.compiled import CompiledTaskConfig, Listener, RunPlan, train_compiled
+from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, train_compiled
 from everstep.frontends.components.base_classes import ModelBuilderBase
 from everstep.frontends.components.building import Components
 from everstep.frontends.components.config import ConfigStruct, origin_of, require_epochs, training_values
@@ -25,6 +25,7 @@ from everstep.frontends.components.run_folder import RunFolder
 from everstep.frontends.mlflow import Tracking
 from everstep.frontends.verbosity import Verbose
 from everstep.loop.actions.best_checkpoint import BestCheckpointExporter
+from everstep.loop.listener import Listener
 from everstep.run.environment import folder_fingerprint
 from everstep.task.compiled import CompiledTask, require_compiled
 from everstep.types import Batch, Logs
@@ -241,7 +242,7 @@ class EpochWatcher(Listener):
         """Whether there were epochs, and the export metric was finite in none of them."""
         return self._epochs > 0 and self._best.best_value is None
 
-    def on_ready(self, controller: Any) -> None:
+    def setup(self, controller: Any) -> None:
         """Refuses an export metric that no epoch will have.
 
         Raises:
@@ -250,11 +251,13 @@ class EpochWatcher(Listener):
         self._controller = controller
         self._best.set_controller(controller)
         trainer = controller.trainer
-        if all(trainer.task.window(kind) == "mean" for kind in ("train", "validation")):  # no steps of the model's own
+        if all(
+            trainer.task.log_reduction(kind) == "mean" for kind in ("train", "validation")
+        ):  # no steps of the model's own
             train, validation = (list(trainer.engine.read(kind)) for kind in ("train", "validation"))
             self._require_metric([*train, *(f"val_{name}" for name in validation)])
 
-    def on_train_begin(self) -> None:
+    def on_ready(self) -> None:
         """Links the run's files, and starts tracking."""
         self._folder.link()
         self._tracking.start()

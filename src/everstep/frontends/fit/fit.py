@@ -28,7 +28,7 @@ from everstep.data.stream import Stream
 from everstep.data.wrappers import CountedStream, LimitedStream, MappedStream, class_weighted
 from everstep.engine import backend
 from everstep.errors import UsageError, nearest
-from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, train_compiled, validated_epochs
+from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, loop_keys, train_compiled, validated_epochs
 from everstep.frontends.fit.samples import evaluation_data, samples_in, split, training_data
 from everstep.frontends.verbosity import Verbose, log_output
 from everstep.loop import random_state
@@ -44,6 +44,24 @@ _OLD = {
     "workers": "set it on the data: keras.utils.PyDataset(workers=…)",
 }
 """Former names of arguments, in Keras or here, and what to write now."""
+
+
+NAMES = {
+    "task.train_data.global_batch_size": "batch_size",
+    "task.validation_data.global_batch_size": "validation_batch_size",
+    "task.train_data": "x",
+    "task.validation_data": "validation_data",
+    "task.shuffle": "shuffle",
+    "task.class_weight": "class_weight",
+    "task.optimizer": "optimizer",
+    "task.loss_weights": "loss_weights",
+    "task.loss": "loss",
+    "task.model": "model",
+    "trainer.train_steps": "epochs",
+    "runtime.seed": "seed",
+    "runtime.backend": "backend",
+}
+"""Keys of the loop, and the arguments of `fit` and `compile` that users know them by."""
 
 
 @dataclasses.dataclass
@@ -111,8 +129,8 @@ def fit(
         nothing.
       seed: Of the order of the data. None takes the one of the run in `model_dir`; for a new run another one at each
         call, which follows from `keras.utils.set_random_seed` where that was called.
-      allow_change: Keys, such as `task.optimizer.learning_rate`, that a resumed run may change although they alter
-        what it computes; one that holds others, such as `task.model`, covers them. The refusal names the keys.
+      allow_change: Keys, such as `batch_size` or `optimizer.learning_rate`, that a resumed run may change although they
+        alter what it computes; one that holds others, such as `model`, covers them. The refusal names the keys.
       watch: Which of the logs has to stay finite, of a model whose own `train_step` returns no `loss`; the first one
         by default.
       **unknown: Refused by name.
@@ -177,7 +195,9 @@ def fit(
                 seeds_program=False,
                 keep=bool(model_dir),
                 verbose=verbose,
-                allow_change=allow_change,
+                allow_change=loop_keys(allow_change, NAMES),
+                names=NAMES,
+                has_command=False,
                 export=bool(model_dir),
             ),
         )
@@ -330,7 +350,7 @@ def _validation_stream(data: Any, counts: Counts, size: int, seed: int, is_valid
     """
     if not is_one_shot(data):
         stream = make_stream(data, _data_config(size, False), training=False, seed=seed, shuffle=False)
-        if counts.validation_steps is None and stream.infinite:
+        if counts.validation_steps is None and stream.epoch_never_ends:
             raise UsageError(
                 "the validation data has no end", key="validation_steps", remedy="pass the batches to evaluate"
             )
@@ -359,7 +379,7 @@ def _counted(stream: Stream, data: Any, steps: int | None) -> tuple[Stream, int 
     Raises:
       UsageError: The data has no end, and there is no `steps_per_epoch`.
     """
-    if stream.infinite:
+    if stream.epoch_never_ends:
         if steps is None:
             raise UsageError(
                 "the data has no end, so an epoch has none either",

@@ -13,7 +13,7 @@ from everstep.data import nest
 from everstep.data.arrays import ArrayStream, as_rows, count_samples
 from everstep.data.source import is_arrays
 from everstep.data.sparse import Rows, is_sparse_or_ragged
-from everstep.engine.feed import check_leaves
+from everstep.engine.batch_dtypes import check_leaves
 from everstep.errors import UsageError
 
 _APART = "validation data goes in as validation_data=(x_test, y_test)"

@@ -18,10 +18,11 @@ from everstep.engine import backend
 from everstep.errors import UsageError, kind_of
 from everstep.export.keras_file import export_keras
 from everstep.export.model_export import evaluated_weights, sample_inputs
-from everstep.frontends.compiled import CompiledTaskConfig, Listener, RunPlan, train_compiled
+from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, train_compiled
 from everstep.frontends.flow.drawing import NotebookPlot, draw
 from everstep.frontends.flow.recording import FlowContext, copy_file
 from everstep.frontends.flow.settings import FlowSettings
+from everstep.loop.listener import Listener
 from everstep.run.record import Run, read
 from everstep.task.compiled import require_compiled
 from everstep.types import Logs
@@ -109,7 +110,7 @@ class FlowWatcher(Listener):
         self._plot = NotebookPlot()
         self._curves: dict[str, list[float]] = {}
 
-    def on_train_begin(self) -> None:
+    def on_ready(self) -> None:
         """Begins to track the attempt."""
         self._context.begin(read(self._context.directory)["id"], self._model_name)
 
@@ -123,9 +124,9 @@ class FlowWatcher(Listener):
         if self._plot.is_shown:
             self._plot.show(draw(self._curves, self._context.settings.task))
 
-    def on_train_end(self, failed: bool) -> None:
+    def on_exit(self, error: BaseException | None) -> None:
         """Closes what is tracked where training failed, before the directory may be removed."""
-        if failed:
+        if error is not None:
             self._context.close()
 
     def get_state(self) -> dict[str, Any]:

@@ -28,8 +28,8 @@ from everstep.checkpoint.remote.files import require_writable
 from everstep.checkpoint.remote.layout import register_progress_files
 from everstep.checkpoint.remote.urls import checked, is_url
 from everstep.errors import TrainingError, UsageError
-from everstep.frontends.compiled import Listener
 from everstep.frontends.layouts import TRAINING
+from everstep.loop.listener import Listener
 from everstep.run.exit_codes import exit_code
 from everstep.run.signals import Interrupted
 from everstep.tracking.tensorboard import EventFile, histogram_value, last_step, scalar_value
@@ -116,12 +116,12 @@ class JobFiles(Listener):
         self._log: EpochLog | None = None
         self.controller: Any = None
 
-    def on_ready(self, controller: Any) -> None:
+    def setup(self, controller: Any) -> None:
         """Finds the run directory on this machine, which may be a copy of one in a store."""
         self.controller = controller
         self._directory = Path(controller.checkpointer.directory).parent
 
-    def on_train_begin(self) -> None:
+    def on_ready(self) -> None:
         """Reads how many epochs earlier attempts have done, and updates the files."""
         history = self._model.history
         self._restored, self._columns = len(history.epoch), set(history.history)
@@ -148,7 +148,7 @@ class JobFiles(Listener):
         if not math.isfinite(loss):  # training continues: the weights are finite
             logger.warning("the validation loss is %s in epoch %d (the first is 0): check valid_ds", loss, epoch)
 
-    def on_train_end(self, failed: bool) -> None:
+    def on_exit(self, error: BaseException | None) -> None:
         """Updates the files, and closes them."""
         self._shown = -1
         self._catch_up()

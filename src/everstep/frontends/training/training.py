@@ -231,6 +231,7 @@ class Training:
                 verbose=self.verbose,
                 allow_change=self._allow_change,
                 names=NAMES,
+                has_command=False,
                 experiment=type(self).__name__,
                 listeners=[files],
             )

@@ -89,14 +89,8 @@ class WeightsFolder:
 
     def _settle(self) -> None:
         """Waits for a checkpoint that is being written."""
-        if self._controller is None:
-            return
-        try:
-            self._controller.checkpointer.wait()
-        except SaveError as error:
-            if self._controller.saver.failure == "stop":
-                raise
-            logger.error("%s; training continues", error)
+        if self._controller is not None:
+            self._controller.saver.wait()
 
     def _checkpoints(self) -> OrbaxCheckpointer:
         return OrbaxCheckpointer(self.directory, _ALL, repair=False)

@@ -91,7 +91,7 @@ class BCTTask(Task):
         """Yields every training sample once, in order."""
         data = self.task_config.train_data.replace(is_training=False, drop_remainder=False, repeat=False)
         stream = make_stream(self.synthesis_inputs(), data, training=False, seed=0)
-        if stream.endless and not stream.repeat:
+        if stream.epoch_never_ends:
             raise UsageError(
                 "its training data never ends, so the mean of a class is unknown",
                 key=f"task {self.name!r}",

@@ -151,9 +151,9 @@ class CombinedStream(Stream):
         """Returns the tasks whose batches the combined batch of this number contains; none at the end."""
 
     @property
-    def endless(self) -> bool:
-        """Whether the stream never ends."""
-        return all(part.endless for part in self._parts.values())
+    def epoch_never_ends(self) -> bool:
+        """Whether the stream, which is one epoch, never ends."""
+        return all(part.never_ends for part in self._parts.values())
 
     @property
     def sources(self) -> Mapping[str, Stream]:
@@ -166,9 +166,9 @@ class CombinedStream(Stream):
         return True
 
     @property
-    def guarantee(self) -> str:
-        """The guarantees of the parts."""
-        return "; ".join(f"{name}: {part.guarantee}" for name, part in self._parts.items() if part.guarantee)
+    def why_not_exact(self) -> str:
+        """Why which parts are not exact."""
+        return "; ".join(f"{name}: {part.why_not_exact}" for name, part in self._parts.items() if part.why_not_exact)
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Yields combined batches from the current positions of the parts."""
@@ -268,9 +268,9 @@ class RoundsStream(CombinedStream):
         self._limits = limits
 
     @property
-    def endless(self) -> bool:
-        """Whether the stream never ends."""
-        return any(part.endless and self._limits[name] is None for name, part in self._parts.items())
+    def epoch_never_ends(self) -> bool:
+        """Whether the stream, which is one epoch, never ends."""
+        return any(part.never_ends and self._limits[name] is None for name, part in self._parts.items())
 
     def _due(self, number: int) -> Sequence[str]:
         for name in sorted(self._parts, key=lambda name: self._taken[name]):  # equal counts in the order of the tasks

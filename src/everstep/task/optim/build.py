@@ -78,8 +78,8 @@ def _validate(config: OptimizationConfig, path: str) -> None:
         config.validate()
     except UsageError as error:
         problems += error.problems
-    if config.open_length is not None:
-        problems.append(Problem(config.open_length, "is required"))
+    if config.unset_learning_rate_length is not None:
+        problems.append(Problem(config.unset_learning_rate_length, "is required"))
     if problems:
         raise UsageError([problem.under(path) for problem in problems])
 

@@ -828,7 +828,7 @@ class OptimizationConfig(CheckedConfig):
     """The number of steps whose gradients are averaged for one update; 1 updates in every step."""
 
     @property
-    def open_length(self) -> str | None:
+    def unset_learning_rate_length(self) -> str | None:
         """The key of the length of the schedule if it is not set, so that it is the length of training; else None."""
         kind = self.learning_rate.type
         field = LENGTHS.get(kind or "")
@@ -838,9 +838,9 @@ class OptimizationConfig(CheckedConfig):
 
     def with_length(self, train_steps: int) -> Self:
         """Returns a copy whose schedule ends at step `train_steps`, unless its length is set."""
-        if self.open_length is None:
+        if self.unset_learning_rate_length is None:
             return self
-        _, kind, field = self.open_length.split(".")
+        _, kind, field = self.unset_learning_rate_length.split(".")
         steps = max(1, train_steps - self.learning_rate.get().offset)
         return self.replace(learning_rate={kind: {field: steps}})
 

@@ -3,7 +3,9 @@
     optimizer = ExponentialMovingAverage(keras.optimizers.Adam(1e-3), average_decay=0.999)
 
 The averages are variables of the optimizer and are saved with it. They start as copies of the weights. Nothing here
-puts them into the model; an evaluation swaps the values of `pairs()`, and swaps them back.
+puts them into the model. Two places swap the values of `pairs()`, and swap them back: evaluations during training
+(`loop/trainer.py`, `Trainer.averaged`) and exports (`export/model_export.py`, `evaluated_weights`). Where a checkpoint
+is only evaluated, `with_averages` takes its averages in place of its weights.
 """
 
 import functools

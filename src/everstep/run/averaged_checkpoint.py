@@ -1,4 +1,8 @@
-"""Selected checkpoints as one: a single one as it is, several as their average."""
+"""Selected checkpoints as one: a single one as it is, several as their average, written to a temporary directory.
+
+`run/checkpoint_selection.py` selects them; `checkpoint/averaging.py` computes the average of their arrays. Moving
+averages of the weights, which an optimizer keeps during training, are another thing: `task/optim/ema.py`.
+"""
 
 import contextlib
 import tempfile
@@ -6,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from everstep.checkpoint.averaging import write_average
+from everstep.engine.state import EVALUATED
 from everstep.run.checkpoint_selection import Chosen
 from everstep.task.optim.ema import averaged_keys
 
@@ -26,11 +31,11 @@ def as_checkpoint(chosen: Chosen) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="everstep-average-", ignore_cleanup_errors=True) as folder:
         target = Path(folder, str(chosen.steps[-1]))
-        write_average(chosen.paths, target, lasting)
+        write_average(chosen.paths, target, evaluated_keys)
         yield target
 
 
-def lasting(keys: Sequence[str]) -> dict[str, str]:
-    """Returns the keys that an evaluation needs, each with the key of its value: its average, if there is one."""
+def evaluated_keys(keys: Sequence[str]) -> dict[str, str]:
+    """Returns the keys that an evaluation needs, each with the key that is read: of its moving average, if any."""
     means = {weight: mean for mean, weight in averaged_keys(keys).items()}
-    return {key: means.get(key, key) for key in keys if key.startswith(("model/", "task."))}
+    return {key: means.get(key, key) for key in keys if key.startswith(EVALUATED)}
