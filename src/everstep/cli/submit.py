@@ -29,7 +29,7 @@ Words = Annotated[
 ProjectRoot = Annotated[str, typer.Option(metavar="DIR", help="The project of the run.")]
 DataDir = Annotated[str | None, typer.Option(metavar="DIR", help="The data, in place of the config file's.")]
 ModelDir = Annotated[str | None, typer.Option(metavar="DIR", help="The run directory of a command after --.")]
-Executor = Annotated[str, typer.Option("--engine", metavar="NAME", help="background, slurm or ray.")]
+On = Annotated[str, typer.Option("--on", metavar="NAME", help="Where it runs: background, slurm or ray.")]
 MaxRestarts = Annotated[int, typer.Option(metavar="N", help="How often it may be restarted when it dies.")]
 GpuType = Annotated[str, typer.Option(metavar="NAME", help="Slurm: p100, v100, t4, …; any, or none.")]
 Hours = Annotated[float, typer.Option(metavar="H", help="Slurm: hours at a time; the next job resumes.")]
@@ -42,14 +42,14 @@ Address = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and do nothing.")]
 
 
-@app.command(epilog="Example: everstep submit baseline --engine slurm --gpu-type v100 --hours 8")
+@app.command(epilog="Example: everstep submit baseline --on slurm --gpu-type v100 --hours 8")
 def submit(
     context: typer.Context,
     words: Words = None,
     project_root: ProjectRoot = ".",
     data_dir: DataDir = None,
     model_dir: ModelDir = None,
-    executor: Executor = "background",
+    executor: On = "background",
     eval_only: EvalOnly = False,
     backend: options.ProjectBackend = None,
     allow_change: options.AllowChange = None,
@@ -69,7 +69,7 @@ def submit(
     """
     if executor not in EXECUTORS:
         remedy = nearest(executor, EXECUTORS)
-        raise UsageError("there is no such executor", key="--engine", received=executor, remedy=remedy)
+        raise UsageError("there is no such executor", key="--on", received=executor, remedy=remedy)
     if max_restarts < 0:
         raise UsageError("must be 0 or more", key="--max-restarts", received=max_restarts)
     resources = slurm.Resources(gpu_type, hours, mem, n_cpu, email)

@@ -152,8 +152,15 @@ def overview(root: Path) -> list[Overview]:
 
 
 def _submission_dict(submission: Submission) -> Mapping[str, Any]:
-    names = ("id", "engine", "job", "submitted")
-    return {**{name: submission.record.get(name) for name in names}, "state": submission.state, "code": submission.code}
+    record = submission.record
+    return {
+        "id": record.get("id"),
+        "executor": submission.executor,
+        "job": record.get("job"),
+        "submitted": record.get("submitted"),
+        "state": submission.state,
+        "code": submission.code,
+    }
 
 
 def listable(record: Record) -> Record:

@@ -105,7 +105,7 @@ def require_slurm() -> None:
     if shutil.which("sbatch") is None:
         raise UsageError(
             "there is no sbatch on this machine",
-            key="--engine",
+            key="--on",
             received="slurm",
             remedy="submit from a login node of the cluster, or print the job file with --dry-run",
         )
@@ -162,8 +162,8 @@ def _output_of(*command: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS_TO_ANSWER)
     except (OSError, subprocess.SubprocessError) as error:
-        raise UsageError(f"{command[0]} does not answer: {error}", key="--engine", received="slurm") from error
+        raise UsageError(f"{command[0]} does not answer: {error}", key="--on", received="slurm") from error
     if done.returncode != 0:
         message = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise UsageError(f"{command[0]} refused: {message}", key="--engine", received="slurm")
+        raise UsageError(f"{command[0]} refused: {message}", key="--on", received="slurm")
     return done.stdout

@@ -19,7 +19,7 @@ import shlex
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def _record(request: Request, copied: Path, name: str, executor: str) -> dict[st
         "format": 1,
         "id": name,
         "submitted": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "engine": executor,
+        "executor": executor,
         "job": None,
         "root": str(request.root),
         "command": redaction.text(shlex.join(request.command)),
@@ -100,6 +100,11 @@ def record_job(folder: Path, job: str, address: str | None = None) -> None:
     """Adds the executor's id of the job to the record, and the address at which its state can be read."""
     known = {"job": job, "address": None if address is None else redaction.text(address)}
     storage.write_json(folder / RECORD, {**storage.read_json(folder / RECORD), **known})
+
+
+def recorded_executor(record: Mapping[str, Any]) -> str:
+    """Returns what runs the job of a `submission.json`, which early versions called `engine`; `?` if it is damaged."""
+    return str(record.get("executor", record.get("engine", "?")))
 
 
 def discard(folder: Path) -> None:
