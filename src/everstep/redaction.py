@@ -25,7 +25,7 @@ from typing import Any, Literal
 # -- names of secrets --------------------------------------------------------------------------------------------------
 # `db_password`, `apiKey`, `HF_TOKEN`, but not `num_tokens` or `sort_key`.
 
-Kind = Literal["", "token", "secret"]
+SecretKind = Literal["", "token", "secret"]
 """What a name implies for its value: nothing; that a text may be a token, secret or not; that it is secret."""
 
 
@@ -82,7 +82,7 @@ _VOCABULARY = _words(
 
 
 @functools.lru_cache(maxsize=8192)
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> SecretKind:
     """Returns what a key, a flag or a variable of this name holds.
 
     Example:
@@ -103,7 +103,7 @@ def is_about(name: str) -> bool:
     return bool(words) and words[-1].lower() in _ABOUT
 
 
-def _kind_at(words: list[str], index: int) -> Kind:
+def _kind_at(words: list[str], index: int) -> SecretKind:
     word = words[index]
     before = words[index - 1] if index else ""
     if word in _SECRET or any(stem in word for stem in _STEMS) or _ends_phrase(before, word):
@@ -202,7 +202,7 @@ def substitute_spelled(text: str, found: Found) -> str:
     return text
 
 
-def is_secret(kind: Kind, value: str) -> bool:
+def is_secret(kind: SecretKind, value: str) -> bool:
     """Returns whether a text under a name of this kind is a secret: not empty, a reference, a path or a `[CLS]`."""
     if not kind or is_placeholder(value) or is_redacted(value) or _REFERENCE.search(value):
         return False
@@ -366,11 +366,11 @@ def _unfolded(text: str) -> str:
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_]{1,30}")
 
-Leaf = Callable[[Any, Kind], Any]
+Leaf = Callable[[Any, SecretKind], Any]
 """Called with a value and the kind of its name; returns the value for the copy."""
 
 
-def walk(value: Any, leaf: Leaf, kind: Kind = "") -> Any:
+def walk(value: Any, leaf: Leaf, kind: SecretKind = "") -> Any:
     """Returns a copy of a tree of mappings and sequences, with what `leaf` returns for keys and values."""
     if isinstance(value, Mapping):
         return {_key(key, leaf): walk(item, leaf, _below(value, key, kind)) for key, item in value.items()}
@@ -396,7 +396,7 @@ def as_text(value: Any) -> str | None:
     return os.fspath(value) if isinstance(value, os.PathLike) else None
 
 
-def _below(mapping: Mapping[Any, Any], key: Any, kind: Kind) -> Kind:
+def _below(mapping: Mapping[Any, Any], key: Any, kind: SecretKind) -> SecretKind:
     """Returns the stronger kind of the key's own and that of the mapping; details such as `type` ignore the latter."""
     name = str(key)
     if name == "value":  # {name: DB_PASSWORD, value: …}
@@ -404,12 +404,12 @@ def _below(mapping: Mapping[Any, Any], key: Any, kind: Kind) -> Kind:
     return ("" if is_about(name) else _lasting(kind)) or kind_of(name)
 
 
-def _lasting(kind: Kind) -> Kind:
+def _lasting(kind: SecretKind) -> SecretKind:
     """Returns the kind that values inside inherit: all below `secrets` is secret; `token` is about one text only."""
     return "secret" if kind == "secret" else ""
 
 
-def _after(before: Any) -> Kind:
+def _after(before: Any) -> SecretKind:
     """Returns the kind that a word of a command line gives to the next: `--password`, `db.password=`."""
     is_name = isinstance(before, str) and (before.startswith("-") or before.endswith("=")) and "=" not in before[:-1]
     return kind_of(before) if is_name else ""
@@ -484,7 +484,7 @@ def holds_redacted(tree: Any) -> bool:
     return any(found)
 
 
-def _learn_leaf(value: Any, kind: Kind) -> Any:
+def _learn_leaf(value: Any, kind: SecretKind) -> Any:
     spelled = as_text(value)
     if spelled is None:
         return value
@@ -506,7 +506,7 @@ def _learned(secret: str) -> str:
     return MARK
 
 
-def _hide_leaf(value: Any, kind: Kind) -> Any:
+def _hide_leaf(value: Any, kind: SecretKind) -> Any:
     spelled = as_text(value)
     if spelled is None:
         is_number = isinstance(value, int | float) and len(str(value)) >= MIN_LENGTH
@@ -515,7 +515,7 @@ def _hide_leaf(value: Any, kind: Kind) -> Any:
     return value if hidden == spelled else hidden
 
 
-def _hide_text(spelled: str, kind: Kind) -> str:
+def _hide_text(spelled: str, kind: SecretKind) -> str:
     hidden = substitute(_memory.replace(spelled), _mark)
     if (is_secret(kind, spelled) or (kind and hidden != spelled)) and not _is_readable(hidden, spelled):
         return MARK

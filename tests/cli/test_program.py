@@ -8,7 +8,7 @@ from absl import flags as absl_flags
 
 import everstep as es
 from everstep.cli import program
-from everstep.cli.options import Request
+from everstep.cli.options import ExperimentRequest
 from everstep.cli.request import resolve
 from everstep.cli.spelling import DECLINED
 from everstep.config import dialect
@@ -131,4 +131,4 @@ def test_an_experiment_that_declares_no_fields(tmp_path):
     with pytest.raises(UsageError, match="unknown key"):
         program.parse_configuration(program.ParseConfigOptions("plain/values", params_override="task.another=6"))
     with pytest.raises(UsageError, match="must return an ExperimentConfig"):
-        resolve(Request(experiment="plain/values"))
+        resolve(ExperimentRequest(experiment="plain/values"))

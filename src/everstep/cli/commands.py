@@ -38,7 +38,7 @@ COMMANDS = {
 """Each command's name, which is also its module's, and the first line of its help."""
 
 
-class Stopped(Exception):
+class CommandInterrupted(Exception):
     """Ctrl-C ended a command; typer would turn that into an exit code and lose the message of the interrupt."""
 
     def __init__(self, interrupt: KeyboardInterrupt) -> None:
@@ -54,7 +54,7 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
-            raise Stopped(interrupt) from None
+            raise CommandInterrupted(interrupt) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Returns the command that `args` name, from its module, and the arguments left for it."""

@@ -41,7 +41,7 @@ AsSchema = Annotated[bool, typer.Option("--schema", help="Print a JSON schema of
 
 @app.command(epilog=_EXAMPLES)
 @options.takes_request()
-def config(request: options.Request, diff: Diff = None, schema: AsSchema = False) -> None:
+def config(request: options.ExperimentRequest, diff: Diff = None, schema: AsSchema = False) -> None:
     """Print an experiment's resolved configuration.
 
     As YAML that --config-file reads. The comment after a value is its origin: a file and its line, a flag

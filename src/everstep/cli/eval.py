@@ -26,7 +26,7 @@ ModelDir = Annotated[str | None, typer.Option(metavar="DIR", help="The run direc
 @app.command(name="eval", epilog="Example: everstep eval runs/mnist-local-5f2c7a90b1 --checkpoint best --json")
 @options.takes_request("experiment", "name", "limit_train", "overfit_batches", "sanity_eval")
 def evaluate(
-    request: options.Request,
+    request: options.ExperimentRequest,
     target: Target,
     model_dir: ModelDir = None,
     checkpoint: options.Checkpoint = None,

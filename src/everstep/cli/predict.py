@@ -20,7 +20,7 @@ Input = Annotated[
 ]
 Output = Annotated[str, typer.Option("--output", metavar="FILE", help="A .csv or .parquet file for the rows.")]
 BatchSize = Annotated[int, typer.Option(metavar="N", help="Samples at a time.")]
-Kind = Annotated[
+OutputKind = Annotated[
     str | None, typer.Option(metavar="KIND", help="classification or regression; by default derived from the output.")
 ]
 Probabilities = Annotated[bool, typer.Option("--probabilities", help="Write the probability of every class.")]
@@ -40,7 +40,7 @@ def predict(
     output: Output,
     checkpoint: options.Checkpoint = None,
     batch_size: BatchSize = 256,
-    kind: Kind = None,
+    kind: OutputKind = None,
     probabilities: Probabilities = False,
     without: Without = None,
     resize: Resize = False,

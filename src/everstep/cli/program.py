@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from absl import app, flags
 
 from everstep import redaction, storage
-from everstep.cli.options import Request
+from everstep.cli.options import ExperimentRequest
 from everstep.cli.request import resolve
 from everstep.cli.spelling import DECLINED
 from everstep.config import Config, dialect
@@ -99,7 +99,7 @@ def parse_configuration(flags: Any, lock_return: bool = True) -> ExperimentConfi
     tpu, override = getattr(flags, "tpu", None), getattr(flags, "params_override", None)
     if service := getattr(flags, "tf_data_service", None):
         raise UsageError("is not offered", key="tf_data_service", received=service, remedy=DECLINED["tf_data_service"])
-    request = Request(
+    request = ExperimentRequest(
         name=flags.experiment,
         config_files=getattr(flags, "config_file", None),
         gin_files=getattr(flags, "gin_file", None),

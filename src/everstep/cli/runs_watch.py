@@ -41,13 +41,13 @@ from everstep.tracking.live_display import (
     value_text,
     width_of,
 )
-from everstep.tracking.tracker import Kind
+from everstep.tracking.tracker import LogKind
 
 AT_WORK = ("running", "starting", "exporting", "evaluating", "restarting", "queued")
 """The first words of the states of a run that is not over."""
 
 _GOOD_ENDS = ("finished", "trained")
-_KINDS: tuple[Kind, ...] = ("train", "validation")
+_KINDS: tuple[LogKind, ...] = ("train", "validation")
 
 
 def name_of(run: Overview) -> str:

@@ -15,7 +15,7 @@ from everstep.cli.run import EvalOnly
 from everstep.cli.running import choose_backend
 from everstep.errors import UsageError, nearest
 from everstep.launch.submit import background, ray, slurm, snapshot, submissions
-from everstep.launch.submit.request import Request, any_command, project_run
+from everstep.launch.submit.request import SubmitRequest, any_command, project_run
 from everstep.run.lock import RunLock
 
 app = new_app()
@@ -109,7 +109,7 @@ def _request(
     data_dir: str | None,
     model_dir: str | None,
     run_options: list[str],
-) -> Request:
+) -> SubmitRequest:
     """Returns what is submitted: a run's name before a lone `--`, or a command after it."""
     command = typed[typed.index("--") + 1 :] if "--" in typed else []
     names = words[: len(words) - len(command)]
@@ -129,7 +129,12 @@ def _request(
 
 
 def _executor(
-    name: str, request: Request, folder: Path, resources: slurm.Resources, max_restarts: int, dashboard: str | None
+    name: str,
+    request: SubmitRequest,
+    folder: Path,
+    resources: slurm.Resources,
+    max_restarts: int,
+    dashboard: str | None,
 ) -> Callable[[], str]:
     """Returns the function that submits the job; fails if the executor cannot run it."""
     if name == "slurm":
@@ -141,7 +146,7 @@ def _executor(
     return lambda: background.start(request, folder, max_restarts)
 
 
-def _summary(request: Request, folder: Path, executor: str, job: str) -> str:
+def _summary(request: SubmitRequest, folder: Path, executor: str, job: str) -> str:
     rows = [("job", f"{job} ({executor})"), ("run", str(request.directory)), ("snapshot", str(folder))]
     if executor == "slurm":
         rows.append(("job file", str(slurm.job_file(request))))

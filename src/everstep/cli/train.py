@@ -47,7 +47,7 @@ NoExport = Annotated[bool, typer.Option("--no-export", help="Do not export the t
 @options.takes_request()
 def train(
     context: typer.Context,
-    request: options.Request,
+    request: options.ExperimentRequest,
     mode: ModeOption = "train_and_eval",
     model_dir: ModelDir = None,
     allow_change: options.AllowChange = None,
@@ -75,7 +75,7 @@ def train(
     print_last(_summary(directory, logs, exported=mode.startswith("train") and not no_export))
 
 
-def _check_combination(request: options.Request, mode: str, fast_dev_run: bool, max_restarts: int) -> None:
+def _check_combination(request: options.ExperimentRequest, mode: str, fast_dev_run: bool, max_restarts: int) -> None:
     """Checks that no option makes another one pointless.
 
     Raises:

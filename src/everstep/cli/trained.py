@@ -59,7 +59,7 @@ def experiment_of(directory: Path, imports: Sequence[str] | None) -> Resolved:
             remedy="train it first",
         )
     try:
-        return resolve(options.Request(config_files=[str(stored)], imports=list(imports or ())))
+        return resolve(options.ExperimentRequest(config_files=[str(stored)], imports=list(imports or ())))
     except UsageError as error:
         raise UsageError(
             f"has no exported .keras model, and its model cannot be built ({error.key}: {error.reason})",

@@ -60,7 +60,7 @@ _ROW = "{:>10}  {:<5} {:>10}  {:>9}  {}"
 @options.takes_request("overfit_batches", "sanity_eval", "limit_train", "limit_eval")
 def batch_size(
     context: typer.Context,
-    request: options.Request,
+    request: options.ExperimentRequest,
     mode: ModeOption = "train_and_eval",
     start: Start = None,
     most: MaxSize = "65536",
@@ -176,7 +176,7 @@ Out = Annotated[str, typer.Option(metavar="FILE", help="The picture, .png or .sv
 @app.command("learning-rate", epilog="Example: everstep tune learning-rate mnist/mlp --out rates.png")
 @options.takes_request("overfit_batches", "sanity_eval", "limit_eval")
 def learning_rate(
-    request: options.Request,
+    request: options.ExperimentRequest,
     least: MinRate = "1e-7",
     most: MaxRate = "10",
     steps: Steps = "100",

@@ -15,7 +15,7 @@ from everstep.run.lock import NoLock, RunLock, last_beat
 from everstep.run.record import Run
 from everstep.run.signals import Interrupted, Signals
 from everstep.tracking.console import ConsoleTracker
-from everstep.tracking.tracker import Kind, Tracker
+from everstep.tracking.tracker import LogKind, Tracker
 from everstep.types import State
 
 
@@ -132,7 +132,7 @@ class Attempt(Tracker, Hook):
     def start(self, step: int) -> None:
         """Does nothing: the record has only the newest logs."""
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Remembers the last logs of training and of evaluation."""
         if kind != "system":
             self._metrics[kind] = dict(logs)

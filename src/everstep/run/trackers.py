@@ -28,7 +28,7 @@ from everstep.tracking.plugins import TrackedRun, find_trackers, make_trackers
 from everstep.tracking.samples import SampleFiles
 from everstep.tracking.sweep_tags import trial_name
 from everstep.tracking.tensorboard import TensorBoardTracker
-from everstep.tracking.tracker import BackgroundTracker, Kind, MultiTracker, Tracker
+from everstep.tracking.tracker import BackgroundTracker, LogKind, MultiTracker, Tracker
 from everstep.tracking.wandb import WandbTracker, is_disabled, make_target, require_package
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class SampleTracker(Tracker):
         """Starts the other tracker."""
         self._tracker.start(step)
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Passes the numbers on, with samples and histograms where they are due."""
         self._tracker.log(step, logs, kind)
         if kind == "validation" and self._num_samples:

@@ -21,13 +21,13 @@ from everstep.tracking.live_display import (
     only_ascii,
     wrapped,
 )
-from everstep.tracking.tracker import Kind, Tracker, plain
+from everstep.tracking.tracker import LogKind, Tracker, plain
 from everstep.types import CLOCKS
 
 RATE, MFU = "steps_per_second", "mfu"
 """The names under which the loop logs its speed."""
 
-_LABELS: dict[Kind, str] = {"train": "train", "validation": " eval"}
+_LABELS: dict[LogKind, str] = {"train": "train", "validation": " eval"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ class ConsoleTracker(Tracker):
         """Sets the step that the next drawing shows; costs next to nothing."""
         self._step = step
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Prints one line; figures of the machine are only part of the display."""
         if kind == "system":
             self._system = dict(logs)
@@ -177,7 +177,7 @@ class ConsoleTracker(Tracker):
             if self._out is not None:
                 print(line, file=self._out, flush=True)
 
-    def _line(self, step: int, values: Mapping[str, float], kind: Kind) -> str:
+    def _line(self, step: int, values: Mapping[str, float], kind: LogKind) -> str:
         parts = [_LABELS[kind], f"step: {step:{max(5, len(str(self._total_steps)))}d}"]
         parts += [f"steps/sec: {_rate(values[RATE])}"] if RATE in values else []
         parts += [f"mfu: {values[MFU]:.1%}"] if MFU in values else []

@@ -10,7 +10,7 @@ from pathlib import Path
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.tracking.appending import append
-from everstep.tracking.tracker import Kind, Tracker, plain
+from everstep.tracking.tracker import LogKind, Tracker, plain
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class HistoryTracker(Tracker):
         self._learn_columns(header)
         self._write([])
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Adds `logs` to the row of `step`; figures of the machine belong to no step, and are skipped."""
         if kind == "system":
             return
@@ -153,7 +153,7 @@ class HistoryTracker(Tracker):
             self._train_names |= self._found
         self._found = set()
 
-    def _column(self, name: str, kind: Kind) -> str:
+    def _column(self, name: str, kind: LogKind) -> str:
         """Returns the column of a name; training has the prior claim to the plain name."""
         own = f"validation_{name}"
         if kind == "train":

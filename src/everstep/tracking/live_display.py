@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from everstep.tracking.history import read_history
 from everstep.tracking.metric_names import SIDE_FIGURES, bare, direction, of_validation
-from everstep.tracking.tracker import Kind
+from everstep.tracking.tracker import LogKind
 
 logger = logging.getLogger(__name__)
 
@@ -276,10 +276,10 @@ class Metric:
 
     name: str
     better: str | None
-    points: dict[Kind, collections.deque[Point]] = dataclasses.field(default_factory=dict)
-    bests: dict[Kind, list[Point]] = dataclasses.field(default_factory=dict)
+    points: dict[LogKind, collections.deque[Point]] = dataclasses.field(default_factory=dict)
+    bests: dict[LogKind, list[Point]] = dataclasses.field(default_factory=dict)
 
-    def add(self, step: int, value: float, kind: Kind) -> None:
+    def add(self, step: int, value: float, kind: LogKind) -> None:
         """Adds a point."""
         self.points.setdefault(kind, collections.deque(maxlen=TREND)).append((step, value))
         bests = self.bests.setdefault(kind, [])
@@ -293,7 +293,7 @@ class Metric:
             self.points[kind] = collections.deque(kept, maxlen=TREND)
         self.bests = {kind: [best for best in bests if best[0] <= step] for kind, bests in self.bests.items()}
 
-    def last(self, kind: Kind) -> float | None:
+    def last(self, kind: LogKind) -> float | None:
         """Returns the newest value of a kind."""
         points = self.points.get(kind)
         return points[-1][1] if points else None
@@ -327,7 +327,7 @@ class LiveMetrics:
         self.by_name: dict[str, Metric] = {}
         self.rates: dict[str, float] = {}
 
-    def add(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def add(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Adds the logs of a window or an evaluation, which are one level deep."""
         for name, value in logs.items():
             if name in SIDE_FIGURES:
@@ -356,11 +356,11 @@ class LiveMetrics:
           rows: The rows, in their order.
           validation: Plain names that only evaluations use.
         """
-        known: dict[str, tuple[Metric | None, Kind]] = {}  # what a column belongs to
+        known: dict[str, tuple[Metric | None, LogKind]] = {}  # what a column belongs to
         for step, cells in rows:
             for name, cell in cells.items():
                 if name not in known:
-                    kind: Kind = "validation" if of_validation(name) or name in validation else "train"
+                    kind: LogKind = "validation" if of_validation(name) or name in validation else "train"
                     known[name] = None if name in SIDE_FIGURES else self._metric(name), kind
                 metric, kind = known[name]
                 if (value := _float(cell)) is None:

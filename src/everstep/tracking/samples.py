@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from everstep import redaction, storage
-from everstep.tracking.tracker import Kind, Tracker
+from everstep.tracking.tracker import LogKind, Tracker
 
 BINS = 32
 """The number of bins of a histogram."""
@@ -101,7 +101,7 @@ class SampleFiles(Tracker):
         found = folder.iterdir() if folder.is_dir() else ()
         self._old = {int(one.name) for one in found if one.name.isdecimal() and int(one.name) > step}
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Ignores numbers."""
 
     def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:

@@ -7,8 +7,9 @@ from typing import Protocol
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.tracking import wandb
-from everstep.tracking.mlflow import MlflowRun, Target, prepare_client, spool_of, without_credentials
-from everstep.tracking.spool import Delivery, Destination, point_count
+from everstep.tracking.delivery import Delivery, Destination
+from everstep.tracking.mlflow import MlflowRun, MlflowTarget, prepare_client, spool_of, without_credentials
+from everstep.tracking.spool import point_count
 from everstep.tracking.wandb import WandbRun, WandbTarget, require_package
 
 _SECONDS_TO_SEND = 600.0
@@ -47,7 +48,7 @@ def sync(model_dir: storage.PathLike, uri: str | None = None) -> SyncResult:
         missing.
     """
     directory, spool = Path(model_dir), spool_of(model_dir)
-    target = Target.recorded(spool.records(), uri)
+    target = MlflowTarget.recorded(spool.records(), uri)
     if target is None:
         raise UsageError(
             f"was not tracked with MLflow: {spool.path} has no records", key="DIR", received=str(directory)

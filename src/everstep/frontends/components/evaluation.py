@@ -20,7 +20,7 @@ from everstep.data import nest
 from everstep.errors import TrainingError, UsageError, plain_text
 from everstep.evaluation import Evaluator, SampleBatch, predictions, report, sample_metrics
 from everstep.evaluation.display import picture
-from everstep.evaluation.outcome import Kind
+from everstep.evaluation.outcome import OutcomeKind
 from everstep.evaluation.report.card import write_card
 from everstep.frontends.components.base_classes import EvaluatorBase
 from everstep.frontends.components.building import Components
@@ -133,7 +133,7 @@ def create_evaluator(components: Components) -> Evaluator | None:
     )
 
 
-def evaluation_kind(components: Components) -> tuple[Kind | None, Any, bool | None]:
+def evaluation_kind(components: Components) -> tuple[OutcomeKind | None, Any, bool | None]:
     """Returns what the evaluator declares: the kind of problem, names of classes, whether predictions are logits."""
     own = components.evaluator
     with components.calling("evaluator", "get_class_names"):

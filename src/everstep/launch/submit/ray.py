@@ -20,7 +20,7 @@ from typing import Any
 
 from everstep import redaction
 from everstep.errors import UsageError, missing_extra
-from everstep.launch.submit.request import Request
+from everstep.launch.submit.request import SubmitRequest
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def _without_other_addresses() -> Iterator[None]:
         os.environ.update(hidden)
 
 
-def submit(client: Any, request: Request, snapshot: Path, max_restarts: int) -> str:
+def submit(client: Any, request: SubmitRequest, snapshot: Path, max_restarts: int) -> str:
     """Submits a job to Ray; returns its id.
 
     Raises:

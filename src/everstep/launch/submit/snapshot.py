@@ -25,7 +25,7 @@ from typing import Any
 
 from everstep import redaction, storage
 from everstep.errors import UsageError
-from everstep.launch.submit.request import Request
+from everstep.launch.submit.request import SubmitRequest
 from everstep.run.environment import code_version
 from everstep.run.launcher import RECORD, SUBMISSIONS
 
@@ -36,13 +36,13 @@ _SKIPPED = {"__pycache__", "node_modules", "site-packages", "mlruns"}
 _GIT_SECONDS = 30.0
 
 
-def place(request: Request) -> Path:
+def place(request: SubmitRequest) -> Path:
     """Returns the folder of the next snapshot."""
     now = datetime.datetime.now(datetime.UTC)
     return request.directory / SUBMISSIONS / f"{now:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:4]}"
 
 
-def take(request: Request, folder: Path, executor: str) -> None:
+def take(request: SubmitRequest, folder: Path, executor: str) -> None:
     """Copies what the run consists of to `folder`, completely or not at all.
 
     Args:
@@ -79,7 +79,7 @@ def take(request: Request, folder: Path, executor: str) -> None:
         ) from error
 
 
-def _record(request: Request, copied: Path, name: str, executor: str) -> dict[str, Any]:
+def _record(request: SubmitRequest, copied: Path, name: str, executor: str) -> dict[str, Any]:
     return {
         "format": 1,
         "id": name,

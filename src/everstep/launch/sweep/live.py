@@ -19,14 +19,14 @@ USUAL = ("validation_loss", "val_loss", "test loss", "loss", "training_loss")
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class MetricPoint:
     """A metric at a step."""
 
     step: int
     value: float
 
 
-class Numbers:
+class LiveMetrics:
     """The numbers in a trial's directory; `read` reads them again if they have changed.
 
     Args:
@@ -78,15 +78,15 @@ class Numbers:
             return read(loop_directory(self._place))["train_steps"]
         return None
 
-    def points(self, metric: str) -> list[Point]:
+    def points(self, metric: str) -> list[MetricPoint]:
         """Returns the values of a metric by step; what is computed once, at the end, has the last step."""
         final = self._final()
         for name in spellings(metric):
-            found = [Point(step, _number(row[name])) for step, row in self._rows if name in row]
+            found = [MetricPoint(step, _number(row[name])) for step, row in self._rows if name in row]
             if found:
                 return found
             if name in final:
-                return [Point(self.step, final[name])]
+                return [MetricPoint(self.step, final[name])]
         return []
 
     def _final(self) -> dict[str, float]:
@@ -122,14 +122,14 @@ def spellings(metric: str) -> list[str]:
     return [metric, f"training_{metric}"]
 
 
-def best(points: Sequence[Point], mode: str) -> Point | None:
+def best(points: Sequence[MetricPoint], mode: str) -> MetricPoint | None:
     """Returns the best of points, the earliest of equal ones; None if none has a finite value."""
     finite = [point for point in points if math.isfinite(point.value)]
     sign = 1.0 if mode == "min" else -1.0
     return min(finite, key=lambda point: (sign * point.value, point.step), default=None)
 
 
-def last(points: Iterable[Point]) -> Point | None:
+def last(points: Iterable[MetricPoint]) -> MetricPoint | None:
     """Returns the last of points; None if there is none, or it has no finite value."""
     found = list(points)
     return found[-1] if found and math.isfinite(found[-1].value) else None

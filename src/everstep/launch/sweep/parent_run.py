@@ -11,8 +11,9 @@ from pathlib import Path
 from everstep import redaction
 from everstep.errors import UsageError
 from everstep.launch.sweep.study import CONTINUES, SweepStudy
-from everstep.tracking.mlflow import MlflowNames, MlflowTracker, Target, spool_of, without_credentials
-from everstep.tracking.spool import Progress, flattened
+from everstep.tracking.delivery import DeliveryProgress
+from everstep.tracking.mlflow import MlflowNames, MlflowTarget, MlflowTracker, spool_of, without_credentials
+from everstep.tracking.spool import flattened
 from everstep.tracking.sync import sync
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ def group_trials(study: SweepStudy) -> str | None:
 
 
 def _parent(study: SweepStudy, first: Path) -> str | None:
-    target = Target.recorded(spool_of(first).records())
+    target = MlflowTarget.recorded(spool_of(first).records())
     if target is None:
         return None
     definition, ranked = study.definition, study.ranked()
@@ -68,7 +69,7 @@ def _parent(study: SweepStudy, first: Path) -> str | None:
     tracker.close()
     spool = spool_of(study.directory)
     server = without_credentials(target.uri)
-    return Progress.load(spool.path.with_suffix(".sent.json"), server, spool).remote_id
+    return DeliveryProgress.load(spool.path.with_suffix(".sent.json"), server, spool).remote_id
 
 
 def _put_below(place: Path, parent: str) -> None:

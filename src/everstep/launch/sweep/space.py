@@ -29,7 +29,7 @@ from everstep.config import dialect
 from everstep.config.sources import Layer, split_pairs
 from everstep.errors import NOTHING, Problem, UsageError, nearest
 
-Kind = Literal["float", "int", "categorical"]
+ParameterKind = Literal["float", "int", "categorical"]
 Values = dict[str, Any]
 """The values of one trial by key; keys whose condition does not hold are left out."""
 
@@ -60,7 +60,7 @@ class Dimension:
     """
 
     key: str
-    kind: Kind
+    kind: ParameterKind
     low: float | None = None
     high: float | None = None
     step: float | None = None

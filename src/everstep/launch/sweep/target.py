@@ -25,7 +25,7 @@ from everstep.launch.sweep.space import Space, Values
 from everstep.run.layouts import results_file
 from everstep.run.record import read
 
-Kind = Literal["experiment", "flow", "components", "function"]
+TargetKind = Literal["experiment", "flow", "components", "function"]
 Check = Callable[[Values], None]
 """Raises UsageError if the configuration does not take these values."""
 
@@ -43,7 +43,7 @@ class Target:
       root: The working directory of trials; of components and flows, the project.
     """
 
-    kind: Kind
+    kind: TargetKind
     name: str
     words: tuple[str, ...] = ()
     root: str = ""

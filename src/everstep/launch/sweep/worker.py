@@ -44,7 +44,7 @@ _PAUSE_SECONDS = 0.5  # between two looks for a trial, while others are at work
 Function = Callable[..., Any]
 
 
-class Stopped(Exception):
+class WorkerStopped(Exception):
     """A stop was requested; the trial's state is saved, and the trial waits for a worker."""
 
 
@@ -84,7 +84,7 @@ class Worker:
         """Runs trials until none is left.
 
         Raises:
-          Stopped: A stop was requested.
+          WorkerStopped: A stop was requested.
           UsageError: No trial can be compared: the metric does not exist.
         """
         while not self._should_stop():
@@ -98,7 +98,7 @@ class Worker:
                 return
             else:
                 self._stop.wait(_PAUSE_SECONDS)
-        raise Stopped
+        raise WorkerStopped
 
     def _should_stop(self) -> bool:
         return self._stop.is_set() or (self._parent is not None and os.getppid() != self._parent)
@@ -109,7 +109,7 @@ class Worker:
         directory = self._study.directory
         home = claim.number if claim.continues is None else claim.continues
         place = self._target.place(directory, home)
-        numbers = live.Numbers(place)
+        numbers = live.LiveMetrics(place)
         if claim.continues is None and self._target.is_complete(place):  # killed before its result was stored
             self._complete(claim, numbers, place)
             return
@@ -122,7 +122,7 @@ class Worker:
         stalls = 0
         while True:
             saved, since = newest_checkpoint(loop_directory(place)), time.time()
-            attempt = _Attempt(self, claim, numbers, command, directory / "logs" / f"{claim.number}.log")
+            attempt = _TrialProcess(self, claim, numbers, command, directory / "logs" / f"{claim.number}.log")
             status = attempt.run()
             record_exit_reason(loop_directory(place), status.reason, since)
             numbers.read()
@@ -133,7 +133,7 @@ class Worker:
                 self._end(claim, "PRUNED", numbers, place)
                 return
             if self._should_stop():
-                raise Stopped
+                raise WorkerStopped
             if is_held(loop_directory(place)):  # somebody trains it by hand
                 self._stop.wait(_PAUSE_SECONDS)
                 continue
@@ -146,7 +146,7 @@ class Worker:
                 self._fail(claim, f"{_MAX_STALLS} restarts made no progress: it {status}", numbers, place)
                 return
 
-    def _call(self, claim: Claim, numbers: live.Numbers, place: Path, function: Function) -> None:
+    def _call(self, claim: Claim, numbers: live.LiveMetrics, place: Path, function: Function) -> None:
         try:
             call_function(function, {**self._space.fixed, **claim.values}, place)
         except Exception as error:
@@ -157,7 +157,7 @@ class Worker:
 
     # ---- how a trial ends --------------------------------------------------------------------------------------------
 
-    def _complete(self, claim: Claim, numbers: live.Numbers, place: Path) -> None:
+    def _complete(self, claim: Claim, numbers: live.LiveMetrics, place: Path) -> None:
         definition = self._study.definition
         numbers.read()
         values = []
@@ -173,12 +173,12 @@ class Worker:
         self._study.should_prune(claim, self._finite(numbers))  # the pruner compares later trials with it
         self._end(claim, "COMPLETE", numbers, place, values)
 
-    def _fail(self, claim: Claim, reason: str, numbers: live.Numbers, place: Path) -> None:
+    def _fail(self, claim: Claim, reason: str, numbers: live.LiveMetrics, place: Path) -> None:
         self._study.note(claim, **{REASON: redaction.text(reason)[:500]})
         self._end(claim, "FAIL", numbers, place)
 
     def _end(
-        self, claim: Claim, state: str, numbers: live.Numbers, place: Path, values: Sequence[float] | None = None
+        self, claim: Claim, state: str, numbers: live.LiveMetrics, place: Path, values: Sequence[float] | None = None
     ) -> None:
         digest = None
         with contextlib.suppress(UsageError, KeyError):
@@ -189,7 +189,7 @@ class Worker:
         if not self._waits:  # nobody else draws the page
             page.write(self._study)
 
-    def metric_missing(self, claim: Claim, metric: str, numbers: live.Numbers) -> None:
+    def metric_missing(self, claim: Claim, metric: str, numbers: live.LiveMetrics) -> None:
         """Ends the sweep: no trial logs the metric.
 
         Raises:
@@ -207,7 +207,7 @@ class Worker:
 
     # ---- what an attempt calls while the trial trains ----------------------------------------------------------------
 
-    def on_numbers(self, claim: Claim, numbers: live.Numbers) -> bool:
+    def on_numbers(self, claim: Claim, numbers: live.LiveMetrics) -> bool:
         """Looks at new numbers of a trial; returns whether it should be pruned.
 
         Raises:
@@ -219,7 +219,7 @@ class Worker:
             self.metric_missing(claim, metric, numbers)
         return self._study.should_prune(claim, self._finite(numbers))
 
-    def _finite(self, numbers: live.Numbers) -> list[live.Point]:
+    def _finite(self, numbers: live.LiveMetrics) -> list[live.MetricPoint]:
         points = numbers.points(self._study.definition.metrics[0])
         return [point for point in points if live.last([point]) is not None]
 
@@ -232,14 +232,16 @@ class Worker:
         return self._should_stop()
 
 
-class _Attempt:
+class _TrialProcess:
     """One process of a trial, from its start to its end.
 
     Attributes:
       pruned: Whether it was stopped because it does worse than others.
     """
 
-    def __init__(self, worker: Worker, claim: Claim, numbers: live.Numbers, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, worker: Worker, claim: Claim, numbers: live.LiveMetrics, command: Sequence[str], log: Path
+    ) -> None:
         self._worker, self._claim, self._numbers = worker, claim, numbers
         self._command, self._log = list(command), log
         self.pruned = False
@@ -309,7 +311,7 @@ def main(arguments: Sequence[str]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, worker.stop)
         worker.run()
-    except Stopped:
+    except WorkerStopped:
         return _requeued(128 + signal.SIGTERM)
     except MetricMissing as error:
         (problem,) = error.problems
