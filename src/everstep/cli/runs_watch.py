@@ -19,28 +19,12 @@ from everstep.run.layouts import loop_directories
 from everstep.run.lock import last_beat
 from everstep.run.record import read
 from everstep.tracking.history import HistoryReader
-from everstep.tracking.live_display import (
-    Line,
-    LiveMetrics,
-    LiveRate,
-    LiveScreen,
-    Status,
-    Style,
-    bar,
-    can_draw,
-    clock_time,
-    count,
-    cropped,
-    frame,
-    in_ascii,
-    joined,
-    line_of,
-    only_ascii,
-    percent,
-    rate_text,
-    value_text,
-    width_of,
-)
+from everstep.tracking.live_display import DisplayStatus, frame
+from everstep.tracking.live_screen import LiveScreen
+from everstep.tracking.metric_history import LiveMetrics, LiveRate
+from everstep.tracking.number_text import clock_time, count, percent, rate_text, value_text
+from everstep.tracking.styled_lines import Line, Style, bar, cropped, in_ascii, joined, line_of, width_of
+from everstep.tracking.terminal import can_draw, only_ascii
 from everstep.tracking.tracker import LogKind
 
 AT_WORK = ("running", "starting", "exporting", "evaluating", "restarting", "queued")
@@ -87,13 +71,13 @@ class WatchedRun:
         self._pace = self._rate.at(beat[1], beat[0]) if moving and beat is not None else None
 
     @property
-    def status(self) -> Status:
+    def status(self) -> DisplayStatus:
         """What the display shows."""
         run, record = self.run, self.run.record or {"attempts": []}
         attempts, state = record["attempts"], run.state
         rate = (self._pace or _overall(run)) if is_at_work(run) else None
         begun = seconds(attempts[-1]["started"]) if attempts else None
-        return Status(
+        return DisplayStatus(
             step=run.step,
             total=run.train_steps,
             epoch=record.get("epoch"),
@@ -102,7 +86,7 @@ class WatchedRun:
             left=self._left,
             gone=time.time() - begun if begun and is_at_work(run) else None,
             rates=self._metrics.rates if is_at_work(run) else {},
-            metrics=list(self._metrics.by_name.values()),
+            metrics=self._metrics,
             saves=not isinstance(run, StoredRun),  # of a run in a store only the record is fetched
             checkpoint=_newest_checkpoint(self._files / "checkpoints"),
             attempts=max(1, len(attempts)),
@@ -125,7 +109,7 @@ class WatchedRun:
         words += [rate_text(status.rate, "steps/s")] if status.rate is not None else []
         words += [f"{clock_time(status.left)} left"] if status.left is not None else []
         for kind in _KINDS:
-            values = ((metric.name, metric.last(kind)) for metric in status.metrics)
+            values = ((metric.name, metric.last(kind)) for metric in status.metrics.all())
             words += [f"{kind} {name} {value_text(value)}" for name, value in values if value is not None]
         return " · ".join(words)
 
@@ -338,6 +322,6 @@ def _row(one: WatchedRun, widest: int, width: int, plain: bool) -> Line:
         share = status.step / status.total
         line = joined([line, bar(share, _BAR, plain), line_of((f" {percent(min(1.0, share)):>5s}  ", Style.PLAIN))])
     words = [f"{clock_time(status.left)} left"] if status.left is not None else [f"step {count(status.step)}"]
-    values = ((metric, metric.last("validation")) for metric in status.metrics)
+    values = ((metric, metric.last("validation")) for metric in status.metrics.all())
     words += [f"{metric.name} {value_text(value)}" for metric, value in values if value is not None]
     return cropped(joined([line, line_of((" · ".join(words), Style.DIM))]), width)

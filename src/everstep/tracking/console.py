@@ -10,17 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
-from everstep.tracking.live_display import (
-    Line,
-    LiveMetrics,
-    LiveRate,
-    LiveScreen,
-    Status,
-    can_draw,
-    frame,
-    only_ascii,
-    wrapped,
-)
+from everstep.tracking.live_display import DisplayStatus, frame
+from everstep.tracking.live_screen import LiveScreen
+from everstep.tracking.metric_history import LiveMetrics, LiveRate
+from everstep.tracking.styled_lines import Line
+from everstep.tracking.terminal import can_draw, only_ascii, wrapped
 from everstep.tracking.tracker import LogKind, Tracker, plain
 from everstep.types import CLOCKS
 
@@ -139,20 +133,20 @@ class ConsoleTracker(Tracker):
         if screen is not None:
             screen.stop()
 
-    def status(self) -> Status:
+    def status(self) -> DisplayStatus:
         """Returns what the display shows."""
         now, step, total = self._clock(), self._step, self._total_steps
         facts = self.facts(step)
         rate = self._rate.at(now, step, resting=bool(facts.phase))
         metrics = self._metrics
-        return Status(
+        return DisplayStatus(
             step=step,
             total=total or None,
             rate=rate,
             left=(total - step) / rate if total and rate and step < total else None,
             gone=now - self._begun,
             rates=dict(metrics.rates),
-            metrics=list(metrics.by_name.values()),
+            metrics=metrics,
             system=self._system,
             **{field.name: getattr(facts, field.name) for field in dataclasses.fields(facts)},
         )

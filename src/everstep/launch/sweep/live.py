@@ -26,7 +26,7 @@ class MetricPoint:
     value: float
 
 
-class LiveMetrics:
+class TrialMetrics:
     """The numbers in a trial's directory; `read` reads them again if they have changed.
 
     Args:

@@ -109,7 +109,7 @@ class Worker:
         directory = self._study.directory
         home = claim.number if claim.continues is None else claim.continues
         place = self._target.place(directory, home)
-        numbers = live.LiveMetrics(place)
+        numbers = live.TrialMetrics(place)
         if claim.continues is None and self._target.is_complete(place):  # killed before its result was stored
             self._complete(claim, numbers, place)
             return
@@ -146,7 +146,7 @@ class Worker:
                 self._fail(claim, f"{_MAX_STALLS} restarts made no progress: it {status}", numbers, place)
                 return
 
-    def _call(self, claim: Claim, numbers: live.LiveMetrics, place: Path, function: Function) -> None:
+    def _call(self, claim: Claim, numbers: live.TrialMetrics, place: Path, function: Function) -> None:
         try:
             call_function(function, {**self._space.fixed, **claim.values}, place)
         except Exception as error:
@@ -157,7 +157,7 @@ class Worker:
 
     # ---- how a trial ends --------------------------------------------------------------------------------------------
 
-    def _complete(self, claim: Claim, numbers: live.LiveMetrics, place: Path) -> None:
+    def _complete(self, claim: Claim, numbers: live.TrialMetrics, place: Path) -> None:
         definition = self._study.definition
         numbers.read()
         values = []
@@ -173,12 +173,12 @@ class Worker:
         self._study.should_prune(claim, self._finite(numbers))  # the pruner compares later trials with it
         self._end(claim, "COMPLETE", numbers, place, values)
 
-    def _fail(self, claim: Claim, reason: str, numbers: live.LiveMetrics, place: Path) -> None:
+    def _fail(self, claim: Claim, reason: str, numbers: live.TrialMetrics, place: Path) -> None:
         self._study.note(claim, **{REASON: redaction.text(reason)[:500]})
         self._end(claim, "FAIL", numbers, place)
 
     def _end(
-        self, claim: Claim, state: str, numbers: live.LiveMetrics, place: Path, values: Sequence[float] | None = None
+        self, claim: Claim, state: str, numbers: live.TrialMetrics, place: Path, values: Sequence[float] | None = None
     ) -> None:
         digest = None
         with contextlib.suppress(UsageError, KeyError):
@@ -189,7 +189,7 @@ class Worker:
         if not self._waits:  # nobody else draws the page
             page.write(self._study)
 
-    def metric_missing(self, claim: Claim, metric: str, numbers: live.LiveMetrics) -> None:
+    def metric_missing(self, claim: Claim, metric: str, numbers: live.TrialMetrics) -> None:
         """Ends the sweep: no trial logs the metric.
 
         Raises:
@@ -207,7 +207,7 @@ class Worker:
 
     # ---- what an attempt calls while the trial trains ----------------------------------------------------------------
 
-    def on_numbers(self, claim: Claim, numbers: live.LiveMetrics) -> bool:
+    def on_numbers(self, claim: Claim, numbers: live.TrialMetrics) -> bool:
         """Looks at new numbers of a trial; returns whether it should be pruned.
 
         Raises:
@@ -219,7 +219,7 @@ class Worker:
             self.metric_missing(claim, metric, numbers)
         return self._study.should_prune(claim, self._finite(numbers))
 
-    def _finite(self, numbers: live.LiveMetrics) -> list[live.MetricPoint]:
+    def _finite(self, numbers: live.TrialMetrics) -> list[live.MetricPoint]:
         points = numbers.points(self._study.definition.metrics[0])
         return [point for point in points if live.last([point]) is not None]
 
@@ -240,7 +240,7 @@ class _TrialProcess:
     """
 
     def __init__(
-        self, worker: Worker, claim: Claim, numbers: live.LiveMetrics, command: Sequence[str], log: Path
+        self, worker: Worker, claim: Claim, numbers: live.TrialMetrics, command: Sequence[str], log: Path
     ) -> None:
         self._worker, self._claim, self._numbers = worker, claim, numbers
         self._command, self._log = list(command), log
