@@ -40,7 +40,7 @@ LINKED = [
 ]
 
 FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-UNIVERSAL = {"errors", "redaction", "types"}
+UNIVERSAL = {"errors", "lazy_names", "redaction", "types"}
 
 
 class Block(NamedTuple):
