@@ -9,7 +9,7 @@ import typer
 from everstep import redaction
 from everstep.cli import options
 from everstep.cli.commands import new_app
-from everstep.cli.request import Resolved, resolve
+from everstep.cli.resolve import Resolved, resolve
 from everstep.config import Config, load_file
 from everstep.config.base import at_default
 from everstep.config.difference import ABSENT, Change, differences, in_line

@@ -7,8 +7,9 @@ import typer
 from everstep import redaction
 from everstep.cli import options
 from everstep.cli.commands import new_app
+from everstep.cli.load_backend import choose_backend, load_project_backend
 from everstep.cli.output import aligned, number, print_last, quiet
-from everstep.cli.running import choose_backend, exit_on_sigterm, load_project_backend, without_restarts
+from everstep.cli.process import exit_on_sigterm, without_restarts
 from everstep.cli.sweep import sweep_flow
 from everstep.errors import UsageError
 from everstep.frontends.flow.project import FlowProject

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import typer
 
 from everstep import redaction
+from everstep.cli.absl_flags import normalised, why_declined
 from everstep.cli.commands import CommandInterrupted, app
-from everstep.cli.spelling import normalised, why_declined
 from everstep.errors import TrainingError, UsageError
 from everstep.run.exit_codes import exit_code, without_option
 from everstep.run.signals import Interrupted

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from everstep.checkpoint.remote.urls import is_url
-from everstep.cli.stored_runs import StoredRun, stored_runs
+from everstep.cli.remote_runs import RemoteRun, remote_runs
 from everstep.errors import UsageError
 from everstep.launch.submit.overview import Overview, listable, overview
 from everstep.launch.submit.submissions import newest
@@ -36,7 +36,7 @@ _KINDS: tuple[LogKind, ...] = ("train", "validation")
 
 def name_of(run: Overview) -> str:
     """Returns a run's directory or URL."""
-    return run.url if isinstance(run, StoredRun) else str(run.directory)
+    return run.url if isinstance(run, RemoteRun) else str(run.directory)
 
 
 def is_at_work(run: Overview) -> bool:
@@ -87,7 +87,7 @@ class WatchedRun:
             gone=time.time() - begun if begun and is_at_work(run) else None,
             rates=self._metrics.rates if is_at_work(run) else {},
             metrics=self._metrics,
-            saves=not isinstance(run, StoredRun),  # of a run in a store only the record is fetched
+            saves=not isinstance(run, RemoteRun),  # of a run in a store only the record is fetched
             checkpoint=_newest_checkpoint(self._files / "checkpoints"),
             attempts=max(1, len(attempts)),
             goodput=goodput(record).ratio if attempts else None,
@@ -250,7 +250,7 @@ class _Watched:
 def _runs(place: str) -> Sequence[Overview]:
     found: Sequence[Overview]
     if is_url(place):
-        found = stored_runs(place)
+        found = remote_runs(place)
     elif (Path(place) / "run.json").is_file():
         found = [Overview(Path(place), listable(read(place)), newest(Path(place)))]
     elif not Path(place).is_dir():

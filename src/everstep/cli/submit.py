@@ -10,9 +10,9 @@ import typer
 from everstep import storage
 from everstep.cli import options
 from everstep.cli.commands import new_app
+from everstep.cli.load_backend import choose_backend
 from everstep.cli.output import aligned
 from everstep.cli.run import EvalOnly
-from everstep.cli.running import choose_backend
 from everstep.errors import UsageError, nearest
 from everstep.launch.submit import background, ray, slurm, snapshot, submissions
 from everstep.launch.submit.request import SubmitRequest, any_command, project_run

@@ -11,9 +11,9 @@ import typer
 from everstep import redaction
 from everstep.cli import options
 from everstep.cli.commands import new_app
+from everstep.cli.load_backend import choose_backend
 from everstep.cli.output import aligned, number, print_last, quiet
-from everstep.cli.request import import_modules, resolve
-from everstep.cli.running import choose_backend
+from everstep.cli.resolve import import_modules, resolve
 from everstep.cli.submit import Address, Email, GpuType, Hours, Mem, NumCpu
 from everstep.config.registry import experiments, load_entry_points
 from everstep.errors import UsageError, nearest

@@ -11,9 +11,11 @@ from everstep import redaction, storage
 from everstep.checkpoint.remote.urls import checked, is_url, join
 from everstep.cli import options
 from everstep.cli.commands import new_app
+from everstep.cli.load_backend import load_backend
 from everstep.cli.output import aligned, number, print_last, quiet
-from everstep.cli.request import Resolved, resolve
-from everstep.cli.running import load_backend, run, without_restarts
+from everstep.cli.process import without_restarts
+from everstep.cli.resolve import Resolved, resolve
+from everstep.cli.run_resolved import run_resolved
 from everstep.config import dialect, get_task
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment_config import Mode
@@ -71,7 +73,7 @@ def train(
         request.params_override = [*(request.params_override or ()), "trainer.profile=auto"]
     resolved = resolve(request)
     directory = run_directory(model_dir, resolved)
-    logs = run(resolved, mode, directory, export=not no_export, allow_change=allow_change or ())
+    logs = run_resolved(resolved, mode, directory, export=not no_export, allow_change=allow_change or ())
     print_last(_summary(directory, logs, exported=mode.startswith("train") and not no_export))
 
 

@@ -14,9 +14,10 @@ import typer
 from everstep import redaction, storage
 from everstep.cli import options
 from everstep.cli.commands import new_app
+from everstep.cli.load_backend import load_backend
 from everstep.cli.output import aligned, print_last, quiet
-from everstep.cli.request import Resolved, resolve
-from everstep.cli.running import load_backend, repeated_command
+from everstep.cli.process import repeated_command
+from everstep.cli.resolve import Resolved, resolve
 from everstep.config import get_task
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment_config import Mode
