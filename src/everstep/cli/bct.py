@@ -32,7 +32,10 @@ Backend = Annotated[str | None, typer.Option(metavar="NAME", help="The Keras bac
 
 @app.callback()
 def bct() -> None:
-    """Compare embedding models of different versions."""
+    """Backward-compatible training: compare embedding models.
+
+    A new version of a model is compatible if its embeddings can be searched in the gallery of the old one.
+    """
 
 
 @app.command(epilog="Example: everstep bct evaluate runs/old runs/new --data test.npz --paragon runs/alone --json")

@@ -40,6 +40,7 @@ def check(
 
     Data, batches, model, evaluation and export are tried. One line for each check: ok, FAIL, warn for what is
     probably not intended, skip for what was not checked. Exits with 1 if one failed. Writes nothing into the project.
+    The installation is checked by everstep doctor.
     """
     root = Path(project_root).expanduser().resolve()
     wanted = _existing(root, options.one_name(run_name, name, "check"), data_dir, max_samples)

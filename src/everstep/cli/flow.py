@@ -47,7 +47,7 @@ def flow(
     multirun: Multirun = False,
     json: options.Json = False,
 ) -> None:
-    """Run a task of a project: fetch, prepare, train, log.
+    """Run a task of a flow: fetch, prepare, train, log.
 
     Run again, an interrupted run resumes; after a finished one a new run starts. Works in any folder of the project.
     """

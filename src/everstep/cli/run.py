@@ -34,7 +34,7 @@ def run(
     max_restarts: options.MaxRestarts = 0,
     json: options.Json = False,
 ) -> None:
-    """Train, export and evaluate a run of a project.
+    """Train, export and evaluate a run of components.
 
     Run again, it resumes. The run is the folder runs/RUN_NAME with one config file. What is done is not repeated; the
     export is evaluated on every sample of the validation and test data.
