@@ -225,7 +225,7 @@ def test_lower_layers_name_no_files_of_entry_points():
         if isinstance(node, ast.Constant)
         and node.value in files - (set() if isinstance(parent, ast.BinOp) else {"logs", "exported"})
     ]
-    assert not named, f"they belong into frontends/layouts.py, and are found by everstep.run.layouts: {named}"
+    assert not named, f"they belong into frontends/layouts.py, and are found by everstep.run.layout_registry: {named}"
 
 
 def test_files_are_named_by_topic():

@@ -13,8 +13,9 @@ from everstep.cli.resolve import Resolved, resolve
 from everstep.config import Config, load_file
 from everstep.config.base import at_default
 from everstep.config.difference import ABSENT, Change, differences, in_line
+from everstep.config.layers import last_setter, walk
 from everstep.config.schema import json_schema
-from everstep.config.sources import HEADER, last_setter, walk
+from everstep.config.sources import HEADER
 from everstep.errors import UsageError, join
 from everstep.experiment_config import ExperimentConfig, read_experiment, with_schedule
 from everstep.run.resume_checks import changes_since, is_below

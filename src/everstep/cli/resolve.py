@@ -16,7 +16,8 @@ from everstep.cli.output import quiet
 from everstep.config import Config, Layer, allowed, apply_layers, dialect, get_exp_config
 from everstep.config.compose import refuse_rivals, validate
 from everstep.config.gin import bindings as gin_bindings
-from everstep.config.sources import read_sources, walk
+from everstep.config.layers import walk
+from everstep.config.sources import read_sources
 from everstep.engine import backend
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, as_experiment, with_schedule

@@ -15,7 +15,7 @@ from everstep.errors import UsageError
 from everstep.launch.submit.overview import Overview, listable, overview
 from everstep.launch.submit.submissions import newest
 from everstep.run.goodput import goodput, seconds
-from everstep.run.layouts import loop_directories
+from everstep.run.layout_registry import loop_directories
 from everstep.run.lock import last_beat
 from everstep.run.record import read
 from everstep.tracking.history import HistoryReader

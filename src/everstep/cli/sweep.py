@@ -225,7 +225,7 @@ def _runs(root: Path) -> list[str]:
 
 
 def _pair(word: str) -> tuple[str, Any]:
-    from everstep.config.sources import parse_override
+    from everstep.config.overrides import parse_override
 
     return parse_override(word)
 

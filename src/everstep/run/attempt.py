@@ -10,8 +10,8 @@ from everstep.config.difference import Change
 from everstep.loop.hooks import Hook
 from everstep.run import preemption, resume_checks
 from everstep.run.digest import digest, weights_digest
-from everstep.run.launcher import announce
 from everstep.run.lock import NoLock, RunLock, last_beat
+from everstep.run.parent_process import announce
 from everstep.run.record import Run
 from everstep.run.signals import Interrupted, Signals
 from everstep.tracking.console import ConsoleTracker

@@ -31,8 +31,8 @@ from everstep import redaction
 from everstep.config import allowed
 from everstep.config.base import Config
 from everstep.config.gin.reading import NEXT_FILE, Binding, Context, GinReader, Macro, Reference, names_in
+from everstep.config.layers import Layer
 from everstep.config.registry import load_entry_points
-from everstep.config.sources import Layer
 from everstep.errors import Problem, UsageError, join, nearest, problems_under, show
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -17,9 +17,9 @@ from everstep.evaluation.report.numbers import finite, listed, shown
 from everstep.evaluation.report.split_data import Split, read_splits
 from everstep.run import record
 from everstep.run.goodput import goodput
-from everstep.run.launcher import RECORD, STARTED, SUBMISSIONS
-from everstep.run.layouts import export_config, export_record, loop_directories, results_file
+from everstep.run.layout_registry import export_config, export_record, loop_directories, results_file
 from everstep.run.lock import is_held
+from everstep.run.parent_process import RECORD, STARTED, SUBMISSIONS
 from everstep.run.record import damage
 from everstep.tracking.history import read_history
 from everstep.tracking.metric_names import SIDE_FIGURES, bare, direction, of_validation

@@ -29,7 +29,7 @@ from everstep.frontends.components.data_splits import DataSplit, create_split
 from everstep.frontends.components.model_metrics import ModelMetrics
 from everstep.frontends.components.run_folder import RunFolder
 from everstep.frontends.layouts import COMPONENTS
-from everstep.frontends.mlflow import Tracking
+from everstep.frontends.project_tracking import Tracking
 from everstep.run.environment import code_change, code_version
 from everstep.run.resume_checks import is_below
 

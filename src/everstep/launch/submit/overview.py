@@ -8,7 +8,7 @@ from typing import Any
 
 from everstep.launch.submit.submissions import Queues, Submission, find
 from everstep.run.goodput import seconds
-from everstep.run.layouts import export_record, loop_directories, results_file, run_folder
+from everstep.run.layout_registry import export_record, loop_directories, results_file, run_folder
 from everstep.run.lock import is_held, last_beat
 from everstep.run.record import Record, damage, find_runs
 

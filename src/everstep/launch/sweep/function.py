@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction, storage
-from everstep.config.sources import parse_override
+from everstep.config.overrides import parse_override
 from everstep.errors import UsageError
 from everstep.run.exit_codes import exit_code
 from everstep.run.signals import Interrupted

@@ -9,7 +9,7 @@ from pathlib import Path
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.launch.sweep.function import RESULT
-from everstep.run.layouts import loop_directory, results_file
+from everstep.run.layout_registry import loop_directory, results_file
 from everstep.run.record import read
 from everstep.tracking.history import read_history
 from everstep.tracking.metric_names import SIDE_FIGURES, of_validation

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from everstep.config import dialect
-from everstep.config.sources import Layer, split_pairs
+from everstep.config.layers import Layer
+from everstep.config.overrides import split_pairs
 from everstep.errors import NOTHING, Problem, UsageError, nearest
 
 ParameterKind = Literal["float", "int", "categorical"]

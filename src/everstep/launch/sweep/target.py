@@ -16,13 +16,14 @@ from typing import Any, Literal
 from everstep import storage
 from everstep.config import apply_layers, dialect, get_exp_config
 from everstep.config.compose import merge_trees, validate
-from everstep.config.sources import nested, parse_overrides, walk
+from everstep.config.layers import nested, walk
+from everstep.config.overrides import override_layers
 from everstep.errors import UsageError, nearest
 from everstep.experiment_config import as_experiment
 from everstep.frontends.components.config import ProjectConfig, find_config, load_run_config
 from everstep.launch.sweep.function import RESULT
 from everstep.launch.sweep.space import Space, Values
-from everstep.run.layouts import results_file
+from everstep.run.layout_registry import results_file
 from everstep.run.record import read
 
 TargetKind = Literal["experiment", "flow", "components", "function"]
@@ -143,7 +144,7 @@ def experiment_check(name: str, words: Sequence[str], space: Space) -> Check:
     factory = as_experiment(name, get_exp_config(name))
 
     def check(values: Values) -> None:
-        layers = [layer for word in [*words, *space.words(values)] for layer in parse_overrides(word)]
+        layers = [layer for word in [*words, *space.words(values)] for layer in override_layers(word)]
         validate(apply_layers(factory, layers), layers)
 
     return check

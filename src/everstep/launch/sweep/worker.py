@@ -27,7 +27,7 @@ from everstep.launch.sweep.definition import Definition
 from everstep.launch.sweep.function import call_function
 from everstep.launch.sweep.study import HEARTBEAT_SECONDS, REASON, Claim, SweepStudy
 from everstep.run.exit_codes import exit_code
-from everstep.run.layouts import loop_directory
+from everstep.run.layout_registry import loop_directory
 from everstep.run.lock import is_held
 from everstep.run.record import read
 from everstep.tracking.mlflow import default_uri

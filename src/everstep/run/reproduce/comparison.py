@@ -12,7 +12,7 @@ from typing import Any
 
 from everstep import redaction
 from everstep.config.difference import ABSENT, in_line
-from everstep.config.sources import walk
+from everstep.config.layers import walk
 from everstep.errors import UsageError
 from everstep.run.record import Record
 from everstep.run.reproduce.evidence import Evidence, Numbers

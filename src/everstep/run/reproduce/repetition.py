@@ -26,7 +26,7 @@ from everstep.config import dialect
 from everstep.errors import UsageError
 from everstep.frontends.layouts import COMPONENTS, FLOW
 from everstep.run.environment import git, with_settings
-from everstep.run.layouts import export_config, loop_directory
+from everstep.run.layout_registry import export_config, loop_directory
 from everstep.run.lock import last_beat
 from everstep.run.reproduce.evidence import Evidence, stored_config
 

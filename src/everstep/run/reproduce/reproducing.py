@@ -9,7 +9,7 @@ from pathlib import Path
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.run.environment import code_version, environment
-from everstep.run.layouts import export_record, loop_directory
+from everstep.run.layout_registry import export_record, loop_directory
 from everstep.run.reproduce.comparison import (
     CODE,
     HARDWARE,

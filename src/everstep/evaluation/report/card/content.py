@@ -26,7 +26,7 @@ from everstep.evaluation.report.run_data import (
     short,
 )
 from everstep.run import record
-from everstep.run.layouts import export_config, export_record, layouts, results_file
+from everstep.run.layout_registry import export_config, export_record, layouts, results_file
 
 _TITLES = {"model_details": "Details", "model_parameters": "Model", "considerations": "Considerations"}
 
