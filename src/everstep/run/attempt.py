@@ -75,7 +75,7 @@ class NoGuard:
     last_beat = None
 
     def stop_requested(self) -> None:
-        """Returns None."""
+        """Returns None: signals are not caught, so nothing requests a stop."""
 
 
 class Progress(Hook):
@@ -130,7 +130,7 @@ class Attempt(Tracker, Hook):
         self._digested_step = -1
 
     def start(self, step: int) -> None:
-        """Does nothing: the record has only the newest logs."""
+        """Cuts nothing: the record has only the newest logs, which the next ones replace."""
 
     def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Remembers the last logs of training and of evaluation."""

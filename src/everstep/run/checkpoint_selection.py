@@ -36,7 +36,7 @@ class Chosen:
 
     @property
     def steps(self) -> list[int]:
-        """Their steps, in order."""
+        """The steps of the checkpoints, in order."""
         return [int(path.name) for path in self.paths]
 
     @property

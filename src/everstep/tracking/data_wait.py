@@ -56,7 +56,7 @@ class DataWaitAdvice(Tracker):
         self._seconds = self._waited = 0.0
 
     def flush(self) -> None:
-        """Does nothing: it writes no file."""
+        """Is not needed: advice goes to the log at once."""
 
     def close(self) -> None:
-        """Does nothing: it writes no file."""
+        """Is not needed: advice goes to the log at once."""

@@ -138,7 +138,7 @@ class _Above(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """That of the stream."""
+        """The encoding of the stream."""
         return str(self._stream.encoding)
 
     @property

@@ -118,10 +118,10 @@ class SampleFiles(Tracker):
         storage.write_text(self._at(text_file(step, name)), redaction.text("\n\n".join(texts) + "\n"))
 
     def flush(self) -> None:
-        """Does nothing: every call writes its files."""
+        """Is not needed: every call has written its files."""
 
     def close(self) -> None:
-        """Does nothing: every call writes its files."""
+        """Is not needed: every call has written its files."""
 
     def _pass(self, step: int) -> None:
         for old in [old for old in self._old if old < step]:

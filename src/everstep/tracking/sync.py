@@ -80,14 +80,17 @@ def sync_wandb(model_dir: storage.PathLike) -> SyncResult:
     return SyncResult(f"W&B ({target.server})", run.progress.remote_id, sent, waiting, 0, problem)
 
 
+SYNCS = ((spool_of, sync), (wandb.spool_of, sync_wandb))
+"""For each server, what returns its spool of a run directory, and what sends it."""
+
+
 def sync_all(model_dir: storage.PathLike) -> list[SyncResult]:
     """Sends every server that a run is tracked on what it has not received.
 
     Raises:
       UsageError: The run is tracked on no server, or see `sync` and `sync_wandb`.
     """
-    senders = {spool_of(model_dir).path: sync, wandb.spool_of(model_dir).path: sync_wandb}
-    found = [send for path, send in senders.items() if path.exists()]
+    found = [send for spool, send in SYNCS if spool(model_dir).path.exists()]
     if not found:
         raise UsageError("was not tracked on a server: it has no spool", key="DIR", received=str(model_dir))
     return [send(model_dir) for send in found]

@@ -74,16 +74,16 @@ class NoopTracker(Tracker):
     """Tracking switched off."""
 
     def start(self, step: int) -> None:
-        """Does nothing."""
+        """Starts nothing: an attempt without trackers leaves no trace."""
 
     def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
-        """Does nothing."""
+        """Drops the logs."""
 
     def flush(self) -> None:
-        """Does nothing."""
+        """Has nothing to flush."""
 
     def close(self) -> None:
-        """Does nothing."""
+        """Has nothing to close."""
 
 
 class ForwardingTracker(Tracker):
@@ -256,7 +256,7 @@ class MemoryTracker(Tracker):
         self.points.append(Point(step, plain(logs), kind))
 
     def flush(self) -> None:
-        """Does nothing: what is in memory is visible."""
+        """Is not needed: points in memory are visible at once."""
 
     def close(self) -> None:
         """Sets `closed`."""

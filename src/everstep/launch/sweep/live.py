@@ -30,18 +30,18 @@ class TrialMetrics:
     """The numbers in a trial's directory; `read` reads them again if they have changed.
 
     Args:
-      place: The run directory.
+      run_dir: The run directory.
     """
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
         self._seen: tuple[int, int] | None = None
         self._rows: list[tuple[int, dict[str, str]]] = []
         self._columns: list[str] = []
 
     def read(self) -> bool:
         """Reads `history.csv`; returns whether it has changed."""
-        path = loop_directory(self._place) / "history.csv"
+        path = loop_directory(self._run_dir) / "history.csv"
         try:
             status = path.stat()
         except OSError:
@@ -68,14 +68,14 @@ class TrialMetrics:
     def step(self) -> int:
         """The last step in the table, or of the record."""
         with contextlib.suppress(UsageError, KeyError, TypeError, ValueError):
-            return int(read(loop_directory(self._place))["step"])
+            return int(read(loop_directory(self._run_dir))["step"])
         return self._rows[-1][0] if self._rows else 0
 
     @property
     def train_steps(self) -> int | None:
         """How many steps the trial was going to train."""
         with contextlib.suppress(UsageError, KeyError, TypeError):
-            return read(loop_directory(self._place))["train_steps"]
+            return read(loop_directory(self._run_dir))["train_steps"]
         return None
 
     def points(self, metric: str) -> list[MetricPoint]:
@@ -93,11 +93,11 @@ class TrialMetrics:
         """Returns numbers that a trial has once, at its end: a function's, a flow's test metrics, an evaluation's."""
         found: dict[str, float] = {}
         with contextlib.suppress(UsageError, KeyError, TypeError, ValueError, AttributeError):
-            found |= {name: float(value) for name, value in read(self._place)["metrics"].get("test", {}).items()}
+            found |= {name: float(value) for name, value in read(self._run_dir)["metrics"].get("test", {}).items()}
         with contextlib.suppress(UsageError, KeyError, TypeError, ValueError, AttributeError):
-            returned = storage.read_json(self._place / RESULT)["metrics"]
+            returned = storage.read_json(self._run_dir / RESULT)["metrics"]
             found |= {name: float(value) for name, value in returned.items()}
-        if (path := results_file(self._place)) is not None:
+        if (path := results_file(self._run_dir)) is not None:
             with contextlib.suppress(UsageError, TypeError, ValueError, AttributeError):
                 found |= dict(_flat(storage.read_json(path)))
         return found
