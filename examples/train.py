@@ -6,9 +6,9 @@ Only the import lines differ. `everstep train mnist/local` does all of it withou
 """
 
 from everstep import experiment as train_lib
-from everstep.cli import program as app
-from everstep.cli import program as tfm_flags
-from everstep.cli import program as train_utils
+from everstep.cli import absl_program as app
+from everstep.cli import absl_program as tfm_flags
+from everstep.cli import absl_program as train_utils
 from everstep.config import gin
 from everstep.config import registry as task_factory
 from everstep.engine import precision as performance

@@ -18,9 +18,9 @@ import pytest
 import typer
 import yaml
 
+from everstep.cli.absl_flags import normalised
 from everstep.cli.commands import COMMANDS, app, load
 from everstep.cli.main import main
-from everstep.cli.spelling import normalised
 from everstep.config import apply, get_exp_config, load_entry_points
 from everstep.config.gin.reading import statements
 from everstep.frontends.components.config import DESCRIPTIONS, ProjectConfig
@@ -41,7 +41,7 @@ LINKED = [
 ]
 
 FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-UNIVERSAL = {"errors", "redaction", "types"}
+UNIVERSAL = {"errors", "lazy_names", "redaction", "types"}
 
 
 class Block(NamedTuple):

@@ -140,8 +140,8 @@ def test_an_error_without_such_keys_is_raised_as_it_is():
 
 SECTION_KEY = re.compile(r"(?<![\w./{])(?:trainer|task|runtime)\.[a-z]\w*")
 WITHOUT_ENTRY_POINT = {
-    "cli/request.py": "an example of an override",
-    "config/sources.py": "an example of an override",
+    "cli/resolve.py": "an example of an override",
+    "config/overrides.py": "an example of an override",
     "loop/actions/weights.py": "actions are listed in configurations",
     "run/checkpoint_selection.py": "an option of the command line",
     "task/multitask/task.py": "several tasks are trained from configurations",

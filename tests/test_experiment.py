@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import everstep as es
 import everstep.recipes
-from everstep.cli.request import Request, resolve
+from everstep.cli.resolve import ExperimentRequest, resolve
 from everstep.errors import UsageError
 from everstep.export.model_export import serving_format
 from everstep.task.initial.matching import Report
@@ -94,7 +94,7 @@ def test_export(finished):
 
 def test_configuration_repeats_the_run_bit_for_bit(finished, tmp_path):
     stored = finished[0] / "config.yaml"
-    resolved = resolve(Request(config_files=[str(stored)]))
+    resolved = resolve(ExperimentRequest(config_files=[str(stored)]))
     assert (resolved.experiment, resolved.params.runtime.backend) == ("mnist/local", keras.backend.backend())
     _, logs = train(tmp_path / "run", resolved.params)
     again, before = record(tmp_path / "run"), record(finished[0])

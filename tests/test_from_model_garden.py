@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.cli.spelling import DECLINED
+from everstep.cli.absl_flags import DECLINED
 from everstep.config import Config, dialect, get_exp_config, load_entry_points
 from everstep.config.base import declined_by
 from everstep.errors import UsageError

@@ -23,7 +23,8 @@ import pytest
 from everstep import redaction
 from everstep.config import apply, dialect, load_file
 from everstep.loop.callback_state import AttributeState
-from everstep.redaction import Memory
+from everstep.redaction import hiding
+from everstep.redaction.known_secrets import KnownSecrets
 from everstep.run.resume_checks import accepted_changes
 from leaky_experiment import DEFAULT_KEY, DEFAULT_SOURCE, LeakyConfig
 from planted_secrets import ENVIRONMENT, GIN, JSON, KEY_BLOCK, REQUEST, SECRETS, YAML, leaks
@@ -294,7 +295,7 @@ def test_a_callback_remembers_no_secret() -> None:
 
 def test_a_run_with_secrets_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Marks and references in the stored configuration are no changes; anything else still is."""
-    monkeypatch.setattr(redaction, "_memory", Memory())
+    monkeypatch.setattr(hiding, "_known", KnownSecrets())
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     overrides = [json.dumps(YAML["task"])]

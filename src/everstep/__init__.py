@@ -6,7 +6,9 @@ The names below are loaded when first used: `import everstep` loads neither Kera
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from everstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from everstep.config.base import Config as Config
@@ -48,58 +50,47 @@ if TYPE_CHECKING:
     from everstep.task.task import Task as Task
 
 _WHERE = {
-    "ClassificationTask": "task.classification",
-    "CompiledTask": "task.compiled",
-    "Config": "config.base",
-    "Controller": "loop.controller",
-    "DataConfig": "data.config",
-    "EarlyStopping": "loop.actions.early_stopping",
-    "ExperimentConfig": "experiment_config",
-    "Hook": "loop.hooks",
-    "Mode": "experiment_config",
-    "OneOfConfig": "config.base",
-    "OptimizationConfig": "task.optim.config",
-    "ProgressivePolicy": "loop.progressive",
-    "ProgressiveTrainerConfig": "loop.config",
-    "RuntimeConfig": "engine.config",
-    "Stream": "data.stream",
-    "Task": "task.task",
-    "TaskConfig": "task.config",
-    "Trainer": "loop.trainer",
-    "TrainerConfig": "loop.config",
-    "Training": "frontends.training.training",
-    "TrainingError": "errors",
-    "UsageError": "errors",
-    "cond": "task.grad",
-    "fit": "frontends.fit.fit",
-    "get_distribution_strategy": "engine.strategy",
-    "get_exp_config": "config.registry",
-    "get_labels": "data.tfrecord",
-    "get_task": "config.registry",
-    "get_tfrecord_dataset": "data.tfrecord",
-    "get_train_ds": "data.tfrecord",
-    "get_valid_ds": "data.tfrecord",
-    "predict": "export.predict.predicting",
-    "register_experiment": "config.registry",
-    "register_task": "config.registry",
-    "run_experiment": "experiment",
-    "sweep": "launch.sweep.sweeping",
-    "value_and_grad": "task.grad",
+    "ClassificationTask": "everstep.task.classification",
+    "CompiledTask": "everstep.task.compiled",
+    "Config": "everstep.config.base",
+    "Controller": "everstep.loop.controller",
+    "DataConfig": "everstep.data.config",
+    "EarlyStopping": "everstep.loop.actions.early_stopping",
+    "ExperimentConfig": "everstep.experiment_config",
+    "Hook": "everstep.loop.hooks",
+    "Mode": "everstep.experiment_config",
+    "OneOfConfig": "everstep.config.base",
+    "OptimizationConfig": "everstep.task.optim.config",
+    "ProgressivePolicy": "everstep.loop.progressive",
+    "ProgressiveTrainerConfig": "everstep.loop.config",
+    "RuntimeConfig": "everstep.engine.config",
+    "Stream": "everstep.data.stream",
+    "Task": "everstep.task.task",
+    "TaskConfig": "everstep.task.config",
+    "Trainer": "everstep.loop.trainer",
+    "TrainerConfig": "everstep.loop.config",
+    "Training": "everstep.frontends.training.training",
+    "TrainingError": "everstep.errors",
+    "UsageError": "everstep.errors",
+    "cond": "everstep.task.grad",
+    "fit": "everstep.frontends.fit.fit",
+    "get_distribution_strategy": "everstep.engine.strategy",
+    "get_exp_config": "everstep.config.registry",
+    "get_labels": "everstep.data.tfrecord",
+    "get_task": "everstep.config.registry",
+    "get_tfrecord_dataset": "everstep.data.tfrecord",
+    "get_train_ds": "everstep.data.tfrecord",
+    "get_valid_ds": "everstep.data.tfrecord",
+    "predict": "everstep.export.predict.predicting",
+    "register_experiment": "everstep.config.registry",
+    "register_task": "everstep.config.registry",
+    "run_experiment": "everstep.experiment",
+    "sweep": "everstep.launch.sweep.sweeping",
+    "value_and_grad": "everstep.task.grad",
 }
 
 __all__ = sorted(_WHERE)
 __version__ = "0.1.0"
 
 importlib.import_module("everstep.engine.backend").set_default_backend()
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'everstep' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"everstep.{_WHERE[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

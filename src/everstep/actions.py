@@ -5,8 +5,9 @@
 The names below are loaded when first used: a module that only registers an action loads neither Keras nor a backend.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from everstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from everstep.loop.actions.best_checkpoint import BestCheckpointExporter as BestCheckpointExporter
@@ -23,30 +24,19 @@ if TYPE_CHECKING:
     from everstep.loop.actions.weights import EMACheckpointing as EMACheckpointing
 
 _WHERE = {
-    "BestCheckpointExporter": "best_checkpoint",
-    "ConditionalAction": "conditional",
-    "EMACheckpointing": "weights",
-    "EarlyStopping": "early_stopping",
-    "ExportFileManager": "export_saved_model",
-    "ExportSavedModel": "export_saved_model",
-    "JSONPersistedValue": "conditional",
-    "NewBestMetric": "conditional",
-    "get_eval_actions": "from_config",
-    "get_train_actions": "from_config",
-    "maybe_create_best_ckpt_exporter": "best_checkpoint",
-    "register_action": "registry",
+    "BestCheckpointExporter": "everstep.loop.actions.best_checkpoint",
+    "ConditionalAction": "everstep.loop.actions.conditional",
+    "EMACheckpointing": "everstep.loop.actions.weights",
+    "EarlyStopping": "everstep.loop.actions.early_stopping",
+    "ExportFileManager": "everstep.loop.actions.export_saved_model",
+    "ExportSavedModel": "everstep.loop.actions.export_saved_model",
+    "JSONPersistedValue": "everstep.loop.actions.conditional",
+    "NewBestMetric": "everstep.loop.actions.conditional",
+    "get_eval_actions": "everstep.loop.actions.from_config",
+    "get_train_actions": "everstep.loop.actions.from_config",
+    "maybe_create_best_ckpt_exporter": "everstep.loop.actions.best_checkpoint",
+    "register_action": "everstep.loop.actions.registry",
 }
 
 __all__ = sorted(_WHERE)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'everstep.actions' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"everstep.loop.actions.{_WHERE[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -8,8 +8,9 @@ old model's classifier as a second loss (arXiv 2003.11942) can be searched again
 The names below are loaded when first used: importing this package loads no Keras.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from everstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from everstep.recipes.bct.config import BCTConfig as BCTConfig
@@ -30,34 +31,23 @@ if TYPE_CHECKING:
     from everstep.recipes.bct.task import BCTTask as BCTTask
 
 _WHERE = {
-    "BCTConfig": "config",
-    "BCTModel": "model",
-    "BCTTask": "task",
-    "Classifier": "embedding",
-    "CompatibilityConfig": "config",
-    "DistillBCTModel": "model",
-    "Influence": "influence",
-    "OldModel": "task",  # not "old": the task also registers `BCTModel`, which an old model's file may hold
-    "embed": "embedding",
-    "evaluate": "evaluation",
-    "is_compatible": "metrics",
-    "loss_func": "model",
-    "rank": "metrics",
-    "tar_at_far": "metrics",
-    "update_gain": "metrics",
-    "with_classifier": "embedding",
+    "BCTConfig": "everstep.recipes.bct.config",
+    "BCTModel": "everstep.recipes.bct.model",
+    "BCTTask": "everstep.recipes.bct.task",
+    "Classifier": "everstep.recipes.bct.embedding",
+    "CompatibilityConfig": "everstep.recipes.bct.config",
+    "DistillBCTModel": "everstep.recipes.bct.model",
+    "Influence": "everstep.recipes.bct.influence",
+    "OldModel": "everstep.recipes.bct.task",  # not "old": an old file may hold a `BCTModel`, which the task registers
+    "embed": "everstep.recipes.bct.embedding",
+    "evaluate": "everstep.recipes.bct.evaluation",
+    "is_compatible": "everstep.recipes.bct.metrics",
+    "loss_func": "everstep.recipes.bct.model",
+    "rank": "everstep.recipes.bct.metrics",
+    "tar_at_far": "everstep.recipes.bct.metrics",
+    "update_gain": "everstep.recipes.bct.metrics",
+    "with_classifier": "everstep.recipes.bct.embedding",
 }
 
 __all__ = sorted(_WHERE)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'everstep.bct' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"everstep.recipes.bct.{_WHERE[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -3,8 +3,20 @@
 The code is in `everstep.frontends.catalog`.
 """
 
-from everstep.frontends.catalog import Catalog as Catalog
-from everstep.frontends.catalog import DataType as DataType
-from everstep.frontends.catalog import Entry as Entry
+from typing import TYPE_CHECKING
 
-__all__ = ["Catalog", "DataType", "Entry"]
+from everstep.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.frontends.catalog.catalog import Catalog as Catalog
+    from everstep.frontends.catalog.data_type import DataType as DataType
+    from everstep.frontends.catalog.entries import Entry as Entry
+
+_WHERE = {
+    "Catalog": "everstep.frontends.catalog.catalog",
+    "DataType": "everstep.frontends.catalog.data_type",
+    "Entry": "everstep.frontends.catalog.entries",
+}
+
+__all__ = sorted(_WHERE)
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -8,8 +8,9 @@ the classes, trains, exports the best epoch and evaluates the export. The names 
 used: reading a config file needs no Keras.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from everstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from everstep.frontends.components.base_classes import AugmentorBase as AugmentorBase
@@ -29,31 +30,22 @@ if TYPE_CHECKING:
     from everstep.frontends.components.orchestrator import Orchestrator as Orchestrator
 
 _WHERE = {
-    "AugmentorBase": "base_classes",
-    "BaseClass": "base_classes",
-    "ConfigNotFound": "config",
-    "ConfigStruct": "config",
-    "DataLoaderBase": "base_classes",
-    "EvaluatorBase": "base_classes",
-    "FoundMultipleConfigs": "config",
-    "GenericModelBuilderBase": "base_classes",
-    "GenericTrainer": "generic_trainer",
-    "KerasTrainer": "keras_trainer",
-    "ModelBuilderBase": "base_classes",
-    "Orchestrator": "orchestrator",
-    "PreprocessorBase": "base_classes",
-    "TFKerasTrainer": "keras_trainer",
-    "load_config_file": "config",
+    "AugmentorBase": "everstep.frontends.components.base_classes",
+    "BaseClass": "everstep.frontends.components.base_classes",
+    "ConfigNotFound": "everstep.frontends.components.config",
+    "ConfigStruct": "everstep.frontends.components.config",
+    "DataLoaderBase": "everstep.frontends.components.base_classes",
+    "EvaluatorBase": "everstep.frontends.components.base_classes",
+    "FoundMultipleConfigs": "everstep.frontends.components.config",
+    "GenericModelBuilderBase": "everstep.frontends.components.base_classes",
+    "GenericTrainer": "everstep.frontends.components.generic_trainer",
+    "KerasTrainer": "everstep.frontends.components.keras_trainer",
+    "ModelBuilderBase": "everstep.frontends.components.base_classes",
+    "Orchestrator": "everstep.frontends.components.orchestrator",
+    "PreprocessorBase": "everstep.frontends.components.base_classes",
+    "TFKerasTrainer": "everstep.frontends.components.keras_trainer",
+    "load_config_file": "everstep.frontends.components.config",
 }
 
 __all__ = sorted(_WHERE)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"everstep.frontends.components.{_WHERE[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -228,13 +228,25 @@ def kind_of(value: Any) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns a hint for an unknown name: the nearest known ones, or up to twelve of all."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.55)
-    if close:
-        return f"did you mean {' or '.join(repr(c) for c in close)}?"
+    if hint := did_you_mean(name, names):
+        return hint
     if not names:
         return "none are known"
     listed = ", ".join(repr(n) for n in names[:12])
     return f"known: {listed}{', …' if len(names) > 12 else ''}"
+
+
+def did_you_mean(name: str, known: Iterable[str], most: int = 3, similarity: float = 0.55) -> str:
+    """Returns a question with the known names that a name resembles, the most similar first; empty if there are none.
+
+    Args:
+      name: The name that was given.
+      known: The names that exist.
+      most: How many names the question has at most.
+      similarity: From 0, which accepts any name, to 1, which accepts only the same name.
+    """
+    close = difflib.get_close_matches(name, list(known), n=most, cutoff=similarity)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def plain_text(error: BaseException) -> str:

@@ -60,8 +60,8 @@ from everstep.task.optim.ema import find_average
 from everstep.task.task import Task, unpack
 from everstep.tracking import system_metrics
 from everstep.tracking.console import ConsoleTracker, NoOutput
-from everstep.tracking.live_display import wrapped
 from everstep.tracking.system_metrics import watched
+from everstep.tracking.terminal import wrapped
 from everstep.tracking.tracker import Tracker
 from everstep.types import Logs
 

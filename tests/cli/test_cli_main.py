@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from everstep.cli import commands, experiments
-from everstep.cli.spelling import normalised
+from everstep.cli.absl_flags import normalised
 from everstep.errors import TrainingError, UsageError
 
 HEAVY = ("keras", "jax", "tensorflow", "torch", "pydantic", "numpy")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everstep.cli.request import Request, resolve
+from everstep.cli.resolve import ExperimentRequest, resolve
 from everstep.cli.train import default_directory
 from everstep.config import dialect, register_experiment
 from everstep.config import registry as known
@@ -54,7 +54,9 @@ def test_the_experiment_may_be_named_in_any_way(everstep: Any, words: list[str])
 
 
 def test_the_default_directory_follows_from_the_configuration(everstep: Any) -> None:
-    first, again, other = (default_directory(resolve(Request("mnist/mlp", seed=seed))) for seed in ("1", "1", "2"))
+    first, again, other = (
+        default_directory(resolve(ExperimentRequest("mnist/mlp", seed=seed))) for seed in ("1", "1", "2")
+    )
     assert first == again != other
     assert first.parts[0] == "runs"
     assert first.name.startswith("mnist-mlp-")

@@ -77,7 +77,7 @@ def here(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
 
     def call(*words: str) -> tuple[int, str, str]:
         from everstep.frontends.components import orchestrator
-        from everstep.frontends.mlflow import Tracking
+        from everstep.frontends.project_tracking import Tracking
 
         monkeypatch.setattr(orchestrator, "create_tracking", lambda *_: Tracking())
         return (main(words), *capsys.readouterr())

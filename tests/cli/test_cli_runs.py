@@ -100,7 +100,7 @@ def test_a_projects_run_is_one_run(everstep: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "notes", "state"),
+    ("executor", "notes", "state"),
     [
         ("ray", {}, "queued (ray 7)"),
         ("background", {}, "killed"),
@@ -109,10 +109,10 @@ def test_a_projects_run_is_one_run(everstep: Any) -> None:
         ("ray", {"started.json": {}, "ended.json": {"code": 0}}, "finished"),
     ],
 )
-def test_a_submitted_run_that_has_not_begun(everstep: Any, engine: str, notes: Any, state: str) -> None:
+def test_a_submitted_run_that_has_not_begun(everstep: Any, executor: str, notes: Any, state: str) -> None:
     snapshot = Path("runs/a/submissions/20300101-000000-abcd")
     snapshot.mkdir(parents=True)
-    record = {"id": "x", "engine": engine, "job": "7", "submitted": "2026-01-01T00:00:00+00:00"}
+    record = {"id": "x", "executor": executor, "job": "7", "submitted": "2026-01-01T00:00:00+00:00"}
     for name, values in {"submission.json": record, **notes}.items():
         (snapshot / name).write_text(json.dumps(values))
     (row,) = everstep("runs").out.splitlines()[1:]
@@ -122,11 +122,20 @@ def test_a_submitted_run_that_has_not_begun(everstep: Any, engine: str, notes: A
     assert (one["state"], one["submission"]["job"]) == (state, "7")
 
 
+def test_a_job_recorded_before_executors_were_called_so(everstep: Any) -> None:
+    snapshot = Path("runs/a/submissions/20300101-000000-abcd")
+    snapshot.mkdir(parents=True)
+    record = {"id": "x", "engine": "ray", "job": "7", "submitted": "2026-01-01T00:00:00+00:00"}
+    (snapshot / "submission.json").write_text(json.dumps(record))
+    (one,) = json.loads(everstep("runs", "--json").out)
+    assert (one["state"], one["submission"]["executor"]) == ("queued (ray 7)", "ray")
+
+
 def submitted(folder: str, time: str, **ended: Any) -> Path:
     """A job of a queue that this machine does not have."""
     snapshot = Path(folder, "submissions", "20300101-000000-abcd")
     snapshot.mkdir(parents=True)
-    (snapshot / "submission.json").write_text(json.dumps({"id": "x", "engine": "ray", "job": "7", "submitted": time}))
+    (snapshot / "submission.json").write_text(json.dumps({"id": "x", "executor": "ray", "job": "7", "submitted": time}))
     if ended:
         (snapshot / "started.json").write_text("{}")
         (snapshot / "ended.json").write_text(json.dumps(ended))

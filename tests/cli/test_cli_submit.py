@@ -31,7 +31,7 @@ def project(tmp_path: Path) -> Path:
             "COMMAND: received 'no-such-program', there is no such program",
         ),
         (["a", "--model-dir", "runs/c"], "--model-dir: received 'runs/c', a run of a project is in runs/a"),
-        (["a", "--engine", "slrum"], "--engine: received 'slrum', there is no such executor: did you mean 'slurm'?"),
+        (["a", "--on", "slrum"], "--on: received 'slrum', there is no such executor: did you mean 'slurm'?"),
         (["a", "--max-restarts", "-1"], "--max-restarts: received -1, must be 0 or more"),
         (["a", "--project-root", "nowhere"], "--project-root: received 'nowhere', is not a folder"),
         (["a", "--data-dir", "nowhere"], "data_dir: received '"),

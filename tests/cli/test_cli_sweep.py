@@ -134,7 +134,7 @@ def test_a_config_of_components_for_each_trial(tmp_path):
     space, name = component_space(create_space(tmp_path / "hyper_config.yaml"))
     directory = tmp_path / "runs" / "sweep-baseline-0"
     target = Target("components", name, (), str(tmp_path))
-    place = target.place(directory, 1)
+    place = target.run_dir(directory, 1)
     directory.mkdir()
     target.prepare(directory, place, 1, space, {"model_builder.units": 16})
     tree = dialect.load((place / "config.yaml").read_text())

@@ -109,7 +109,7 @@ def test_a_run_that_waits_in_a_queue(everstep: Any) -> None:
     snapshot = made("runs/a") / "submissions" / "20300101-000000-abcd"
     snapshot.mkdir(parents=True)
     (snapshot / "submission.json").write_text(
-        json.dumps({"id": "x", "engine": "ray", "job": "7", "submitted": "2126-01-01T00:00:00+00:00"})
+        json.dumps({"id": "x", "executor": "ray", "job": "7", "submitted": "2126-01-01T00:00:00+00:00"})
     )
     outcome = everstep("runs", "rm", "runs/a", "--yes")
     assert outcome.code == 2

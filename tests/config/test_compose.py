@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everstep.config import Config, apply, dialect, parse_override
-from everstep.config.sources import parse_overrides
+from everstep.config.overrides import override_layers
 from everstep.errors import UsageError
 
 
@@ -76,7 +76,7 @@ def test_any_value_can_be_an_override_in_json(value: Any):
     text = json.dumps(value)
     expected = json.loads(text)
     assert parse_override(f"a.b={text}") == ("a.b", dialect.plain(text) if text[0] not in '["' else expected)
-    layers = parse_overrides(f"a.b={text},c=[1,2]")
+    layers = override_layers(f"a.b={text},c=[1,2]")
     assert [layer.tree for layer in layers] == [{"a": {"b": parse_override(f"a={text}")[1]}}, {"c": [1, 2]}]
 
 
@@ -148,7 +148,7 @@ def test_bad_overrides_are_quoted(text: str):
     ],
 )
 def test_several_overrides_in_one_text(text: str, trees: list[Any]):
-    assert [layer.tree for layer in parse_overrides(text)] == trees
+    assert [layer.tree for layer in override_layers(text)] == trees
 
 
 def test_an_override_may_be_a_file(tmp_path: pathlib.Path):
@@ -163,7 +163,7 @@ def test_an_override_may_be_a_file(tmp_path: pathlib.Path):
 @pytest.mark.parametrize("text", ["train_steps", "", "a\x00b"])
 def test_text_that_is_no_override_is_refused(text: str):
     with pytest.raises(UsageError, match="expected key=value, ~key") as error:
-        parse_overrides(text)
+        override_layers(text)
     assert (error.value.key, error.value.received) == ("override", text)
 
 

@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 from tests.config.config_samples import Experiment
 
 from everstep.config import Config, apply
-from everstep.config.sources import read_sources, walk
+from everstep.config.layers import walk
+from everstep.config.sources import read_sources
 from everstep.errors import UsageError
 
 FILES = {

@@ -21,7 +21,7 @@ from everstep.components import Orchestrator
 from everstep.frontends.components import orchestrator
 from everstep.frontends.components.exported_model import model_name
 from everstep.frontends.components.project import Project
-from everstep.frontends.mlflow import Tracking
+from everstep.frontends.project_tracking import Tracking
 from everstep.recipes.mnist_data import load_mnist
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]

@@ -22,7 +22,7 @@ RUN = (
     COUNT
     + """
 from everstep.run.lock import Heartbeat
-from everstep.run.launcher import announce
+from everstep.run.parent_process import announce
 announce("run", {requeue})
 heart = Heartbeat("run", share=1)
 """
@@ -111,7 +111,7 @@ def test_an_earlier_checkpoint_is_no_progress():
 
 def test_each_run_directory_of_a_command_has_its_own_progress():
     script = """
-from everstep.run.launcher import announce
+from everstep.run.parent_process import announce
 name, step = ("a", 10000) if number == 1 else ("b", 1000 * number)
 announce(name)
 os.makedirs(f"{name}/checkpoints/{step}")
@@ -123,7 +123,7 @@ sys.exit(1 if number < 7 else 0)
 
 def test_a_checkpoint_of_an_earlier_run_directory_is_progress():
     script = """
-from everstep.run.launcher import announce
+from everstep.run.parent_process import announce
 if number > 1: os.makedirs(f"fold{number - 1}/checkpoints/9")
 os.makedirs(f"fold{number}")
 announce(f"fold{number}")
@@ -135,7 +135,7 @@ sys.exit(1 if number < 7 else 0)
 
 def test_another_run_directory_without_a_checkpoint_is_no_progress():
     script = """
-from everstep.run.launcher import announce
+from everstep.run.parent_process import announce
 announce("ab"[number % 2])
 sys.exit(1)
 """

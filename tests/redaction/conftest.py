@@ -2,12 +2,12 @@
 
 import pytest
 
-from everstep import redaction
-from everstep.redaction import Memory
+from everstep.redaction import hiding
+from everstep.redaction.known_secrets import KnownSecrets
 
 
 @pytest.fixture(autouse=True)
-def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+def memory(monkeypatch: pytest.MonkeyPatch) -> KnownSecrets:
     """What is known to be secret."""
-    monkeypatch.setattr(redaction, "_memory", Memory())
-    return redaction._memory
+    monkeypatch.setattr(hiding, "_known", KnownSecrets())
+    return hiding._known

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everstep import redaction
-from everstep.redaction import Memory
+from everstep.redaction import hiding
+from everstep.redaction.known_secrets import KnownSecrets
 
 SECRETS = st.text(st.characters(codec="utf-8", exclude_characters="*"), min_size=6, max_size=30).filter(
     lambda s: (
@@ -96,7 +97,7 @@ def test_a_tree_without_secrets_is_equal_to_its_copy(tree: Any) -> None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SECRETS, TEXTS, TEXTS, TREES, st.booleans())
 def test_a_remembered_value_never_appears(secret: str, before: str, after: str, tree: Any, named: bool) -> None:
-    redaction._memory = Memory()
+    hiding._known = KnownSecrets()
     redaction.remember(secret, "${secret:NAME}" if named else None)
     assert secret not in redaction.text(before + secret + after).replace("${secret:NAME}", "")
     for spelling in (json.dumps(secret)[1:-1], repr(secret)[1:-1], urllib.parse.quote(secret)):
@@ -108,7 +109,7 @@ def test_a_remembered_value_never_appears(secret: str, before: str, after: str, 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SECRETS)
 def test_a_value_stored_without_a_reference_is_known_to_be_missing(secret: str) -> None:
-    redaction._memory = Memory()
+    hiding._known = KnownSecrets()
     redaction.learn({"password": secret})
     for value in (secret, f"a {secret} b", f"x{secret}"):
         hidden = redaction.tree({"note": value})["note"]

@@ -7,10 +7,10 @@ from tests.servers.mlflow_server import points_of, runs_of
 PROGRAM = """
     import sys, time
     from everstep.tracking.mlflow import MlflowNames, MlflowTracker
-    from everstep.tracking.spool import Pace
+    from everstep.tracking.delivery import SendDelays
 
     directory, name, uri = sys.argv[1:]
-    tracker = MlflowTracker(directory, name, MlflowNames(name), uri, pace=Pace(after_success=0.02))
+    tracker = MlflowTracker(directory, name, MlflowNames(name), uri, delays=SendDelays(after_success=0.02))
     tracker.start(0)
     for step in range(1, 100_000):
         tracker.log(step, {"loss": 1.0 / step, "accuracy": step / 1000}, "train")

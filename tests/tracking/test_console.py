@@ -101,7 +101,7 @@ def test_a_rollback_drops_what_is_run_again(terminal, clock):
     for step, value in ((100, 0.5), (200, 0.1)):
         tracker.log(step, {"validation_loss": value}, "validation")
     tracker.start(100)
-    (metric,) = tracker.status().metrics
+    (metric,) = tracker.status().metrics.all()
     assert (metric.last("validation"), metric.best) == (0.5, (100, 0.5))
     tracker.close()
 
@@ -111,7 +111,7 @@ def test_a_resumed_run_knows_the_best_of_earlier_attempts(terminal, clock, tmp_p
     (tmp_path / "history.csv").write_text(rows)
     tracker = ConsoleTracker(1000, terminal, clock, history=tmp_path / "history.csv")
     tracker.start(200)  # what lies beyond it is done again
-    (metric,) = tracker.status().metrics
+    (metric,) = tracker.status().metrics.all()
     assert metric.best == (200, 0.3)
     tracker.close()
 

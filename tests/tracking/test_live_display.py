@@ -5,17 +5,10 @@ import math
 
 import pytest
 
-from everstep.tracking.live_display import (
-    LiveMetrics,
-    LiveRate,
-    Painter,
-    Status,
-    Style,
-    clock_time,
-    frame,
-    rate_text,
-    width_of,
-)
+from everstep.tracking.live_display import DisplayStatus, frame
+from everstep.tracking.metric_history import LiveMetrics, LiveRate
+from everstep.tracking.number_text import clock_time, rate_text
+from everstep.tracking.styled_lines import Painter, Style, width_of
 
 LONG = "a_very_long_head_name/" * 4 + "accuracy"
 SIZES = [*itertools.product((1, 8, 20, 40, 79, 200), (1, 3, 30), (0, 1))]
@@ -25,7 +18,7 @@ def metrics(*logs, kind="validation"):
     found = LiveMetrics()
     for step, one in enumerate(logs, start=1):
         found.add(100 * step, one, kind)
-    return list(found.by_name.values())
+    return found
 
 
 def texts(status, width=100, height=20, plain=False):
@@ -37,7 +30,7 @@ def full_status():
     for step, loss in ((100, 0.9), (200, 0.4), (300, 0.5)):
         found.add(step, {"training_loss": loss / 2, "accuracy": 1 - loss, "learning_rate": 0.001}, "train")
         found.add(step, {"validation_loss": loss, "accuracy": 1 - loss, LONG: math.nan}, "validation")
-    return Status(
+    return DisplayStatus(
         step=1400,
         total=4000,
         epoch=1.866,
@@ -45,7 +38,7 @@ def full_status():
         left=192.0,
         gone=104.0,
         rates={**found.rates, "samples_per_second": 26_000.0, "data_wait": 0.021, "mfu": 0.413},
-        metrics=list(found.by_name.values()),
+        metrics=found,
         checkpoint=(1000, 12.0),
         attempts=2,
         goodput=0.973,
@@ -85,46 +78,46 @@ def test_a_narrow_terminal_omits_the_least_important():
 
 
 def test_an_unknown_number_of_steps():
-    assert texts(Status(step=1200, total=None, rate=3.0))[:2] == ["1,200 steps", "3.00 steps/s"]
+    assert texts(DisplayStatus(step=1200, total=None, rate=3.0))[:2] == ["1,200 steps", "3.00 steps/s"]
 
 
 def test_nothing_is_known_yet():
-    lines = texts(Status(step=0, total=10, phase="starting"))
+    lines = texts(DisplayStatus(step=0, total=10, phase="starting"))
     assert lines[0].endswith("  0 %  0/10  starting")
     assert lines[-1] == "nothing saved yet · attempt 1"
 
 
 def test_values_that_are_not_finite_are_shown_and_never_best():
-    (metric,) = metrics({"loss": 0.5}, {"loss": math.nan}, {"loss": -math.inf}, {"loss": 0.7})
-    assert metric.best == (100, 0.5)
-    (line,) = [line for line in frame(Status(metrics=metrics({"loss": math.nan})), 80, 9) if "nan" in line.plain]
+    found = metrics({"loss": 0.5}, {"loss": math.nan}, {"loss": -math.inf}, {"loss": 0.7})
+    assert found.by_name["loss"].best == (100, 0.5)
+    (line,) = [line for line in frame(DisplayStatus(metrics=metrics({"loss": math.nan})), 80, 9) if "nan" in line.plain]
     assert any(line.plain[span.start : span.end] == "nan" and span.style == Style.BAD for span in line.spans)
-    assert "×" in texts(Status(metrics=[metric]))[2]
+    assert "×" in texts(DisplayStatus(metrics=found))[2]
     extremes = metrics({"loss": 1.7e308}, {"loss": -1.7e308})
-    assert "█▁" in texts(Status(metrics=extremes))[2], "their difference is no float"
+    assert "█▁" in texts(DisplayStatus(metrics=extremes))[2], "their difference is no float"
 
 
 def test_a_name_without_a_direction_has_no_best():
-    assert [metric.best for metric in metrics({"psnr": 1.0}, {"psnr": 2.0})] == [None]
+    assert [metric.best for metric in metrics({"psnr": 1.0}, {"psnr": 2.0}).all()] == [None]
 
 
 def test_more_metrics_than_there_is_room_for():
     many = metrics({f"metric_{number}_loss": 1.0 for number in range(50)})
-    lines = texts(Status(metrics=many), height=30)
+    lines = texts(DisplayStatus(metrics=many), height=30)
     assert len(lines) == 11
     assert lines[-2] == "and 43 more"
-    assert len(texts(Status(metrics=many), height=6)) == 6
+    assert len(texts(DisplayStatus(metrics=many), height=6)) == 6
 
 
 def test_long_names_keep_their_beginning_and_their_end():
-    (line,) = [line for line in texts(Status(metrics=metrics({LONG: 0.5})), 80) if "0.5" in line]
+    (line,) = [line for line in texts(DisplayStatus(metrics=metrics({LONG: 0.5})), 80) if "0.5" in line]
     assert line.startswith("a_very_long")
     assert "accuracy   validation 0.5" in line
 
 
 def test_special_characters_do_not_break_lines():
     special = metrics({"損失\x1b[31m\nloss": 0.5})
-    lines = texts(Status(metrics=special), 80)
+    lines = texts(DisplayStatus(metrics=special), 80)
     assert all(line.isprintable() for line in lines)
     assert width_of("損失") == 4
 

@@ -11,7 +11,7 @@ import pytest
 from tests.servers.terminal import Terminal
 
 from everstep.tracking.console import ConsoleTracker, Facts
-from everstep.tracking.live_display import LiveScreen, pause_after
+from everstep.tracking.live_screen import LiveScreen, pause_after
 
 PROGRAM = """
 import contextlib, logging, os, sys, time

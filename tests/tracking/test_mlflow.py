@@ -20,14 +20,14 @@ from tests.servers.proxy import Proxy, free_port
 from everstep import storage
 from everstep.cli.main import main
 from everstep.errors import UsageError
+from everstep.tracking.delivery import SendDelays
 from everstep.tracking.mlflow import MlflowNames, MlflowTracker
-from everstep.tracking.spool import Pace
 from everstep.tracking.sync import sync
 from everstep.tracking.tracker import BackgroundTracker
 
 from .mlflow_samples import PROGRAM, arrived, assert_nobody_waited, assert_recorded, train, until
 
-QUICK = Pace(after_success=0.02, after_failure=0.05, longest=0.2)
+QUICK = SendDelays(after_success=0.02, after_failure=0.05, longest=0.2)
 # MLflow's database code under the newest SQLAlchemy; it is not ours to change.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 
@@ -67,7 +67,7 @@ def make(tmp_path):
     with contextlib.ExitStack() as stack:
 
         def make_one(uri, params=None, tags=None, **options):
-            options = {"pace": QUICK, "close_seconds": 20, **options}
+            options = {"delays": QUICK, "close_seconds": 20, **options}
             names = MlflowNames(tmp_path.name, params=params or {}, tags=tags or {})
             tracker = MlflowTracker(tmp_path / "run", tmp_path.name, names, uri, **options)
             stack.callback(tracker.close)

@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 from everstep.errors import UsageError
-from everstep.tracking.mlflow import MlflowNames, MlflowTracker, Target, without_credentials
+from everstep.tracking.mlflow import MlflowNames, MlflowTarget, MlflowTracker, without_credentials
 from everstep.tracking.sync import sync
 
 
@@ -32,9 +32,9 @@ def test_credentials_in_addresses():
 def test_a_run_is_sent_where_it_belongs(monkeypatch, variable, used):
     """The variable may be that of other runs; where it names the same place, it has the credentials."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
-    records = [Target("http://bob:former-secret@one:5000", "id", "experiment", "name").record()]
-    assert Target.recorded(records).uri == used
-    assert Target.recorded(records, "http://three:5000").uri == "http://three:5000"
+    records = [MlflowTarget("http://bob:former-secret@one:5000", "id", "experiment", "name").record()]
+    assert MlflowTarget.recorded(records).uri == used
+    assert MlflowTarget.recorded(records, "http://three:5000").uri == "http://three:5000"
 
 
 @pytest.mark.parametrize("uri", ["mlruns", "file:///tmp/mlruns", "./x"])

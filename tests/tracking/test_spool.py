@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everstep.tracking.spool import Progress, Spool, point_count
+from everstep.tracking.delivery import DeliveryProgress
+from everstep.tracking.spool import Spool, point_count
 
 
 @pytest.fixture
@@ -199,8 +200,8 @@ def test_a_killed_process_leaves_what_it_logged(tmp_path):
 def test_progress_is_kept_per_server_and_spool(spool, tmp_path):
     log(spool, 1, 2)
     end = spool.read(0).end
-    Progress(tmp_path / "sent.json", "http://one", end, "abc").save()
-    load = lambda server: Progress.load(tmp_path / "sent.json", server, spool)  # noqa: E731
+    DeliveryProgress(tmp_path / "sent.json", "http://one", end, "abc").save()
+    load = lambda server: DeliveryProgress.load(tmp_path / "sent.json", server, spool)  # noqa: E731
     assert (load("http://one").offset, load("http://one").remote_id) == (end, "abc")
     assert (load("http://two").offset, load("http://two").remote_id) == (0, None)
     os.truncate(spool.path, end - 5)
@@ -210,4 +211,4 @@ def test_progress_is_kept_per_server_and_spool(spool, tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"server": "http://one", "offset": "x", "remote_id": null}'])
 def test_damaged_progress_means_from_the_beginning(spool, tmp_path, text):
     (tmp_path / "sent.json").write_text(text)
-    assert Progress.load(tmp_path / "sent.json", "http://one", spool).offset == 0
+    assert DeliveryProgress.load(tmp_path / "sent.json", "http://one", spool).offset == 0

@@ -3,9 +3,10 @@ import time
 
 import pytest
 
-from everstep.tracking.spool import Delivery, Forgotten, Pace, Progress, Sender, Spool
+from everstep.tracking.delivery import Delivery, DeliveryProgress, Forgotten, SendDelays, Sender
+from everstep.tracking.spool import Spool
 
-QUICK = Pace(after_success=0.01, after_failure=0.01, longest=0.05)
+QUICK = SendDelays(after_success=0.01, after_failure=0.01, longest=0.05)
 
 
 class Inbox:
@@ -41,9 +42,9 @@ def inbox():
     box.resume.set()  # lets a thread that hangs end
 
 
-def sender_for(spool, inbox, pace=QUICK):
-    progress = Progress.load(spool.path.with_suffix(".sent.json"), "here", spool)
-    sender = Sender(Delivery(spool, progress, inbox), "the server", pace)
+def sender_for(spool, inbox, delays=QUICK):
+    progress = DeliveryProgress.load(spool.path.with_suffix(".sent.json"), "here", spool)
+    sender = Sender(Delivery(spool, progress, inbox), "the server", delays)
     sender.start()
     return sender
 
@@ -100,7 +101,7 @@ def test_an_outage_is_logged_once_and_so_is_its_end(spool, inbox, caplog):
 
 def test_pauses_grow_after_failures(spool, inbox):
     inbox.problem = ConnectionError("refused")
-    sender = sender_for(spool, inbox, Pace(after_failure=0.05, longest=0.2))
+    sender = sender_for(spool, inbox, SendDelays(after_failure=0.05, longest=0.2))
     log(spool, sender, 1)
     until(lambda: len(inbox.tries) == 6)
     waits = [after - before for before, after in zip(inbox.tries, inbox.tries[1:], strict=False)]
@@ -112,7 +113,7 @@ def test_pauses_grow_after_failures(spool, inbox):
 def test_a_backlog_is_sent_without_a_pause(spool, inbox):
     for step in range(1, 5001):
         spool.metrics(step, {"loss": 1.0}, "train")
-    sender = sender_for(spool, inbox, Pace(after_success=600))
+    sender = sender_for(spool, inbox, SendDelays(after_success=600))
     until(lambda: len(inbox.steps) == 5000)
     assert len(inbox.tries) > 5
     sender.close(300)
@@ -120,7 +121,7 @@ def test_a_backlog_is_sent_without_a_pause(spool, inbox):
 
 def test_closing_does_not_wait_for_a_server_that_is_gone(spool, inbox):
     inbox.problem = ConnectionError("refused")
-    sender = sender_for(spool, inbox, Pace(after_failure=600))
+    sender = sender_for(spool, inbox, SendDelays(after_failure=600))
     log(spool, sender, 1)
     until(lambda: inbox.tries)
     start = time.monotonic()
@@ -150,7 +151,7 @@ def test_only_one_delivers(spool, inbox):
     sender = sender_for(spool, inbox)
     log(spool, sender, 1)
     until(lambda: inbox.steps)
-    other = Delivery(spool, Progress(spool.path.with_suffix(".sent.json"), "here"), inbox)
+    other = Delivery(spool, DeliveryProgress(spool.path.with_suffix(".sent.json"), "here"), inbox)
     assert not other.take_over()
     sender.close(300)
     assert other.take_over()
@@ -171,11 +172,11 @@ def test_a_crash_before_progress_is_saved_sends_again(spool, inbox):
     """Delivery is at least once: the destination drops repeats."""
     spool.metrics(1, {"loss": 1.0}, "train")
     path = spool.path.with_suffix(".sent.json")
-    progress = Progress(path / "not" / "writable", "here")
+    progress = DeliveryProgress(path / "not" / "writable", "here")
     path.write_text("a file, so that nothing can be written below it")
     with pytest.raises(OSError, match=r"sent\.json"):
         Delivery(spool, progress, inbox).step()
     assert inbox.steps == [1]
     path.unlink()
-    assert len(Delivery(spool, Progress(path, "here"), inbox).step().records) == 1
+    assert len(Delivery(spool, DeliveryProgress(path, "here"), inbox).step().records) == 1
     assert inbox.steps == [1, 1]

@@ -5,10 +5,10 @@ import json
 import subprocess
 from pathlib import Path
 
-from everstep.tracking.spool import Pace
+from everstep.tracking.delivery import SendDelays
 from everstep.tracking.wandb import WandbTracker, make_target
 
-QUICK = Pace(after_success=0.02, after_failure=0.05, longest=0.2)
+QUICK = SendDelays(after_success=0.02, after_failure=0.05, longest=0.2)
 
 PROGRAM = """
     import sys, time
@@ -26,7 +26,7 @@ PROGRAM = """
 def make(directory, mode="offline", **options):
     """Returns a tracker of the run `someone` in a directory."""
     target = make_target("someone", "mnist/local", Path(directory).name, "", "", mode)
-    return WandbTracker(directory, target, **{"pace": QUICK, "close_seconds": 20, **options})
+    return WandbTracker(directory, target, **{"delays": QUICK, "close_seconds": 20, **options})
 
 
 def folders(directory):

@@ -101,10 +101,10 @@ class NoopCheckpointer(Checkpointer):
         metrics: Mapping[str, Any] | None = None,
         replace: bool = False,
     ) -> None:
-        """Does nothing."""
+        """Drops the state."""
 
     def wait(self) -> None:
-        """Does nothing."""
+        """Returns at once: nothing is being written."""
 
     def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
         """Raises UsageError."""
@@ -115,4 +115,4 @@ class NoopCheckpointer(Checkpointer):
         return []
 
     def close(self) -> None:
-        """Does nothing."""
+        """Has nothing to close."""

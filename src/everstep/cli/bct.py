@@ -6,8 +6,8 @@ import typer
 
 from everstep.cli import options
 from everstep.cli.commands import new_app
+from everstep.cli.load_backend import choose_backend, load_backend
 from everstep.cli.output import aligned, number, quiet
-from everstep.cli.running import choose_backend, load_backend
 from everstep.recipes.bct.files import read_samples
 from everstep.storage import json_text
 
@@ -32,7 +32,10 @@ Backend = Annotated[str | None, typer.Option(metavar="NAME", help="The Keras bac
 
 @app.callback()
 def bct() -> None:
-    """Compare embedding models of different versions."""
+    """Backward-compatible training: compare embedding models.
+
+    A new version of a model is compatible if its embeddings can be searched in the gallery of the old one.
+    """
 
 
 @app.command(epilog="Example: everstep bct evaluate runs/old runs/new --data test.npz --paragon runs/alone --json")

@@ -25,7 +25,7 @@ Version = Annotated[str | None, typer.Option(metavar="NAME", help="A version; th
 
 @app.callback()
 def catalog() -> None:
-    """List the data of a project, or check that it exists."""
+    """List the data of a flow project, or check that it exists."""
 
 
 @app.command("list", epilog="Example: everstep catalog list --project ~/demo")

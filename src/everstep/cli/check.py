@@ -11,8 +11,9 @@ import typer
 from everstep import redaction
 from everstep.cli import options
 from everstep.cli.commands import new_app
+from everstep.cli.load_backend import choose_backend, load_project_backend
 from everstep.cli.output import print_last, quiet
-from everstep.cli.running import choose_backend, exit_on_sigterm, load_project_backend
+from everstep.cli.process import exit_on_sigterm
 from everstep.errors import UsageError
 from everstep.frontends.components.config import ConfigNotFound, FoundMultipleConfigs, find_config
 from everstep.frontends.components.run_folder import RunFolder
@@ -39,6 +40,7 @@ def check(
 
     Data, batches, model, evaluation and export are tried. One line for each check: ok, FAIL, warn for what is
     probably not intended, skip for what was not checked. Exits with 1 if one failed. Writes nothing into the project.
+    The installation is checked by everstep doctor.
     """
     root = Path(project_root).expanduser().resolve()
     wanted = _existing(root, options.one_name(run_name, name, "check"), data_dir, max_samples)

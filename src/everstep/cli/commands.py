@@ -11,34 +11,49 @@ from typer.core import TyperGroup
 
 from everstep import __version__
 
-COMMANDS = {
-    "new": "Create a project: config, data, code, tests and a sample.",
-    "train": "Train an experiment; run again, it resumes.",
-    "eval": "Evaluate a checkpoint of a run, by default the newest.",
-    "tune": "Find a batch size or a learning rate; nothing is set.",
-    "sweep": "Try many values; run again, it resumes.",
-    "run": "Train, export and evaluate a run of a project.",
-    "flow": "Run a task of a project: fetch, prepare, train, log.",
-    "check": "Check a run's components before it is trained.",
-    "report": "Write an HTML report: curves, errors, the worst samples.",
-    "predict": "Predict new data with a trained model.",
-    "export": "Write the model of a run for others to load.",
-    "reproduce": "Repeat a run from its record, and compare.",
-    "experiments": "List the registered experiments.",
-    "config": "Print an experiment's resolved configuration.",
-    "submit": "Run in the background, on Slurm or on Ray.",
-    "runs": "List runs, show, compare or remove them.",
-    "ui": "Show a project's runs in MLflow and TensorBoard.",
-    "catalog": "List the data of a project, or check that it exists.",
-    "records": "Write TFRecord files, or inspect them.",
-    "bct": "Compare embedding models of different versions.",
-    "launch": "Run a command; restart it when it dies.",
-    "doctor": "Check this machine: backends, extras, disk.",
+GROUPS = {
+    "Experiments, by their registered names": {
+        "experiments": "List the registered experiments.",
+        "config": "Print an experiment's resolved configuration.",
+        "train": "Train an experiment; run again, it resumes.",
+        "eval": "Evaluate a checkpoint of a run, by default the newest.",
+        "tune": "Find a batch size or a learning rate; nothing is set.",
+    },
+    "Projects of components, with a config file in runs/NAME": {
+        "check": "Check a run's components before it is trained.",
+        "run": "Train, export and evaluate a run of components.",
+    },
+    "Projects of flows, with tasks as classes": {
+        "flow": "Run a task of a flow: fetch, prepare, train, log.",
+        "catalog": "List the data of a flow project, or check that it exists.",
+    },
+    "Any of these": {
+        "new": "Create a project: config, data, code, tests and a sample.",
+        "sweep": "Try many values; run again, it resumes.",
+        "submit": "Run in the background, on Slurm or on Ray.",
+        "launch": "Run a command; restart it when it dies.",
+    },
+    "Runs that exist, however they were trained": {
+        "runs": "List runs, show, compare or remove them.",
+        "ui": "Show a project's runs in MLflow and TensorBoard.",
+        "report": "Write an HTML report: curves, errors, the worst samples.",
+        "predict": "Predict new data with a trained model.",
+        "export": "Write the model of a run for others to load.",
+        "reproduce": "Repeat a run from its record, and compare.",
+    },
+    "Tools": {
+        "doctor": "Check this machine: backends, extras, disk.",
+        "records": "Write TFRecord files, or inspect them.",
+        "bct": "Backward-compatible training: compare embedding models.",
+    },
 }
+"""The commands as `everstep --help` shows them: what they are for, and the first line of the help of each."""
+
+COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 """Each command's name, which is also its module's, and the first line of its help."""
 
 
-class Stopped(Exception):
+class CommandInterrupted(Exception):
     """Ctrl-C ended a command; typer would turn that into an exit code and lose the message of the interrupt."""
 
     def __init__(self, interrupt: KeyboardInterrupt) -> None:
@@ -54,7 +69,13 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
-            raise Stopped(interrupt) from None
+            raise CommandInterrupted(interrupt) from None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the commands in their groups, without rich, which takes long to load."""
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:11}", summary) for name, summary in group.items()])  # one width for all
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Returns the command that `args` name, from its module, and the arguments left for it."""

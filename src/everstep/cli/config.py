@@ -9,13 +9,14 @@ import typer
 from everstep import redaction
 from everstep.cli import options
 from everstep.cli.commands import new_app
-from everstep.cli.request import Resolved, resolve
+from everstep.cli.resolve import Resolved, resolve
 from everstep.config import Config, load_file
 from everstep.config.base import at_default
 from everstep.config.difference import ABSENT, Change, differences, in_line
 from everstep.config.key_paths import is_below
+from everstep.config.layers import last_setter, walk
 from everstep.config.schema import json_schema
-from everstep.config.sources import HEADER, last_setter, walk
+from everstep.config.sources import HEADER
 from everstep.errors import UsageError, join
 from everstep.experiment_config import ExperimentConfig, read_experiment, with_learning_rate_length
 from everstep.run.resume_checks import changes_since
@@ -42,7 +43,7 @@ AsSchema = Annotated[bool, typer.Option("--schema", help="Print a JSON schema of
 
 @app.command(epilog=_EXAMPLES)
 @options.takes_request()
-def config(request: options.Request, diff: Diff = None, schema: AsSchema = False) -> None:
+def config(request: options.ExperimentRequest, diff: Diff = None, schema: AsSchema = False) -> None:
     """Print an experiment's resolved configuration.
 
     As YAML that --config-file reads. The comment after a value is its origin: a file and its line, a flag

@@ -31,7 +31,7 @@ app = new_app()
 def doctor(json: options.Json = False) -> None:
     """Check this machine: backends, extras, disk.
 
-    Succeeds if some backend works.
+    Succeeds if some backend works. A run of components is checked by everstep check.
     """
     environment = dict(os.environ)  # as it was: choosing a backend sets variables
     tried = backends(environment)

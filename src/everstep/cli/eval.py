@@ -10,10 +10,10 @@ import typer
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned, number
-from everstep.cli.request import resolve
-from everstep.cli.running import run
-from everstep.cli.stored_runs import local_run
+from everstep.cli.resolve import resolve
+from everstep.cli.run_resolved import run_resolved
 from everstep.errors import UsageError
+from everstep.export.predict.finding import local_run
 from everstep.run.checkpoint_selection import choose
 from everstep.storage import json_text
 
@@ -26,7 +26,7 @@ ModelDir = Annotated[str | None, typer.Option(metavar="DIR", help="The run direc
 @app.command(name="eval", epilog="Example: everstep eval runs/mnist-local-5f2c7a90b1 --checkpoint best --json")
 @options.takes_request("experiment", "name", "limit_train", "overfit_batches", "sanity_eval")
 def evaluate(
-    request: options.Request,
+    request: options.ExperimentRequest,
     target: Target,
     model_dir: ModelDir = None,
     checkpoint: options.Checkpoint = None,
@@ -43,7 +43,7 @@ def evaluate(
     resolved = resolve(dataclasses.replace(request, experiment=experiment, config_files=files))
     if chosen is not None:
         print(f"evaluating {chosen}", file=sys.stderr)
-    logs = run(resolved, "eval", directory, checkpoint=chosen)
+    logs = run_resolved(resolved, "eval", directory, checkpoint=chosen)
     print(json_text(logs) if json else aligned([(name, number(value)) for name, value in logs.items()]))
 
 

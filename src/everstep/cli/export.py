@@ -7,15 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from everstep.checkpoint.remote.urls import is_url
-from everstep.cli import options, trained
+from everstep.cli import options, run_models
 from everstep.cli.commands import new_app
 from everstep.cli.output import quiet
-from everstep.cli.request import import_modules
-from everstep.cli.stored_runs import local_run
+from everstep.cli.resolve import import_modules
 from everstep.config import get_task
 from everstep.engine import backend as backends
 from everstep.errors import TrainingError, UsageError
-from everstep.export.predict.finding import Found, find
+from everstep.export.predict.finding import Found, find, local_run
 from everstep.run.checkpoint_selection import Chosen, choose
 
 app = new_app()
@@ -55,9 +54,9 @@ def export(
             received=out,
             remedy="choose another folder",
         )
-    trained.choose_backend(backend, found)
+    run_models.choose_backend_of(found, backend)
     import_modules(imports or ())
-    written = trained.quietly(lambda: _export_chosen(found, chosen, place, imports))
+    written = run_models.quietly(lambda: _export_chosen(found, chosen, place, imports))
     if not written:
         raise TrainingError(
             f"{chosen} cannot be exported in any format", key="RUN", received=run, remedy="see the lines above"
@@ -95,7 +94,7 @@ def _rebuild(found: Found, imports: Sequence[str] | None) -> tuple[Any, Any]:
     from everstep.loop.create_trainer import create_trainer
     from everstep.task.task import unpack
 
-    params = trained.experiment_of(found.directory or Path(), imports).params
+    params = run_models.experiment_of(found.directory or Path(), imports).params
     backends.prepare(params.runtime.seed)
     trainer = create_trainer(params, get_task(params.task), train=False, evaluate=True)
     trainer.close()

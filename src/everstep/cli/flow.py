@@ -7,8 +7,9 @@ import typer
 from everstep import redaction
 from everstep.cli import options
 from everstep.cli.commands import new_app
+from everstep.cli.load_backend import choose_backend, load_project_backend
 from everstep.cli.output import aligned, number, print_last, quiet
-from everstep.cli.running import choose_backend, exit_on_sigterm, load_project_backend, without_restarts
+from everstep.cli.process import exit_on_sigterm, without_restarts
 from everstep.cli.sweep import sweep_flow
 from everstep.errors import UsageError
 from everstep.frontends.flow.project import FlowProject
@@ -46,7 +47,7 @@ def flow(
     multirun: Multirun = False,
     json: options.Json = False,
 ) -> None:
-    """Run a task of a project: fetch, prepare, train, log.
+    """Run a task of a flow: fetch, prepare, train, log.
 
     Run again, an interrupted run resumes; after a finished one a new run starts. Works in any folder of the project.
     """

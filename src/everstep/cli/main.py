@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import typer
 
 from everstep import redaction
-from everstep.cli.commands import Stopped, app
-from everstep.cli.spelling import normalised, why_declined
+from everstep.cli.absl_flags import normalised, why_declined
+from everstep.cli.commands import CommandInterrupted, app
 from everstep.errors import TrainingError, UsageError
 from everstep.run.exit_codes import exit_code, without_option
 from everstep.run.signals import Interrupted
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _as_raised(error: BaseException, words: Sequence[str]) -> BaseException:
     """Returns the error to report: Ctrl-C as itself, and what the parser found wrong as a `UsageError`."""
-    if isinstance(error, Stopped):
+    if isinstance(error, CommandInterrupted):
         return error.interrupt
     if isinstance(error, typer.Abort):
         return KeyboardInterrupt()

@@ -90,7 +90,7 @@ Project = Annotated[
 
 
 @dataclasses.dataclass
-class Request:
+class ExperimentRequest:
     """What the user typed to select an experiment and its values."""
 
     experiment: Experiment = None  # one with `=` in it is an override
@@ -111,18 +111,18 @@ class Request:
 
 
 def takes_request(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the arguments and options of a `Request`, which it receives as one, named `request`.
+    """Gives a command the arguments and options of an `ExperimentRequest`, which it receives as one, named `request`.
 
     Args:
       *without: Fields that the command does not take from its user.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        taken = {field.name: field.type for field in dataclasses.fields(Request) if field.name not in without}
+        taken = {field.name: field.type for field in dataclasses.fields(ExperimentRequest) if field.name not in without}
 
         @functools.wraps(command)
         def call(**given: Any) -> None:
-            request = Request(**{name: given.pop(name) for name in taken})
+            request = ExperimentRequest(**{name: given.pop(name) for name in taken})
             command(request=request, **given)
 
         own = [p for p in inspect.signature(command).parameters.values() if p.name != "request"]

@@ -4,13 +4,12 @@ from typing import Annotated, Any
 
 import typer
 
-from everstep.cli import options, trained
+from everstep.cli import options, run_models
 from everstep.cli.commands import new_app
 from everstep.cli.output import print_last, quiet
-from everstep.cli.request import import_modules
-from everstep.cli.stored_runs import local_run
+from everstep.cli.resolve import import_modules
 from everstep.errors import UsageError, nearest
-from everstep.export.predict.finding import Found, opened
+from everstep.export.predict.finding import Found, local_run, opened
 
 app = new_app()
 
@@ -20,7 +19,7 @@ Input = Annotated[
 ]
 Output = Annotated[str, typer.Option("--output", metavar="FILE", help="A .csv or .parquet file for the rows.")]
 BatchSize = Annotated[int, typer.Option(metavar="N", help="Samples at a time.")]
-Kind = Annotated[
+OutputKind = Annotated[
     str | None, typer.Option(metavar="KIND", help="classification or regression; by default derived from the output.")
 ]
 Probabilities = Annotated[bool, typer.Option("--probabilities", help="Write the probability of every class.")]
@@ -40,7 +39,7 @@ def predict(
     output: Output,
     checkpoint: options.Checkpoint = None,
     batch_size: BatchSize = 256,
-    kind: Kind = None,
+    kind: OutputKind = None,
     probabilities: Probabilities = False,
     without: Without = None,
     resize: Resize = False,
@@ -58,11 +57,11 @@ def predict(
 
     check_output(output)
     with opened(local_run(run, checkpoint)) as found:
-        trained.choose_backend(backend, found)
+        run_models.choose_backend_of(found, backend)
         import_modules(imports or ())
         with quiet():
             from everstep.export.predict.predicting import PredictOptions, write_predictions
-        predictor = trained.quietly(lambda: _predictor(found, checkpoint, imports))
+        predictor = run_models.quietly(lambda: _predictor(found, checkpoint, imports))
         wanted = PredictOptions(batch_size, kind, probabilities, tuple(without or ()), resize)
         count = write_predictions(predictor, input_, output, wanted, found.record)
     print_last(f"{output}: {count} rows")
@@ -81,6 +80,6 @@ def _predictor(found: Found, checkpoint: str | None, imports: list[str] | None) 
             received=str(found.directory),
             remedy=f"resume it: everstep flow {flow.get('task', 'TASK')}",
         )
-    model = trained.rebuilt(found.directory, imports)
+    model = run_models.rebuild_model(found.directory, imports)
     load_run_checkpoint(model, found.directory, checkpoint or "last")
     return KerasPredictor(model)

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from everstep.cli.commands import new_app
-from everstep.cli.stored_runs import local_run
 from everstep.evaluation import report as page
+from everstep.export.predict.finding import local_run
 
 app = new_app()
 

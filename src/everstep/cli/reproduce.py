@@ -10,9 +10,8 @@ from everstep import redaction
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import print_last
-from everstep.cli.stored_runs import local_run
 from everstep.errors import TrainingError, UsageError
-from everstep.export.predict.finding import run_of
+from everstep.export.predict.finding import local_run, run_of
 from everstep.run.reproduce.reproducing import compare_runs
 from everstep.run.reproduce.reproducing import reproduce as repeat
 from everstep.storage import json_text

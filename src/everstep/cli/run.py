@@ -8,8 +8,9 @@ import typer
 from everstep import redaction
 from everstep.cli import options
 from everstep.cli.commands import new_app
+from everstep.cli.load_backend import choose_backend, load_project_backend
 from everstep.cli.output import aligned, number, print_last, quiet
-from everstep.cli.running import choose_backend, exit_on_sigterm, load_project_backend, without_restarts
+from everstep.cli.process import exit_on_sigterm, without_restarts
 from everstep.frontends.components.run_folder import RunFolder, open_run
 from everstep.launch.progress import newest_checkpoint
 from everstep.launch.supervisor import supervise
@@ -33,7 +34,7 @@ def run(
     max_restarts: options.MaxRestarts = 0,
     json: options.Json = False,
 ) -> None:
-    """Train, export and evaluate a run of a project.
+    """Train, export and evaluate a run of components.
 
     Run again, it resumes. The run is the folder runs/RUN_NAME with one config file. What is done is not repeated; the
     export is evaluated on every sample of the validation and test data.

@@ -10,49 +10,33 @@ from typing import Annotated, Any
 import typer
 
 from everstep.checkpoint.remote.urls import is_url
-from everstep.cli.stored_runs import StoredRun, stored_runs
+from everstep.cli.remote_runs import RemoteRun, remote_runs
 from everstep.errors import UsageError
 from everstep.launch.submit.overview import Overview, listable, overview
 from everstep.launch.submit.submissions import newest
 from everstep.run.goodput import goodput, seconds
-from everstep.run.layouts import loop_directories
+from everstep.run.layout_registry import loop_directories
 from everstep.run.lock import last_beat
 from everstep.run.record import read
 from everstep.tracking.history import HistoryReader
-from everstep.tracking.live_display import (
-    Line,
-    LiveMetrics,
-    LiveRate,
-    LiveScreen,
-    Status,
-    Style,
-    bar,
-    can_draw,
-    clock_time,
-    count,
-    cropped,
-    frame,
-    in_ascii,
-    joined,
-    line_of,
-    only_ascii,
-    percent,
-    rate_text,
-    value_text,
-    width_of,
-)
-from everstep.tracking.tracker import Kind
+from everstep.tracking.live_display import DisplayStatus, frame
+from everstep.tracking.live_screen import LiveScreen
+from everstep.tracking.metric_history import LiveMetrics, LiveRate
+from everstep.tracking.number_text import clock_time, count, percent, rate_text, value_text
+from everstep.tracking.styled_lines import Line, Style, bar, cropped, in_ascii, joined, line_of, width_of
+from everstep.tracking.terminal import can_draw, only_ascii
+from everstep.tracking.tracker import LogKind
 
 AT_WORK = ("running", "starting", "exporting", "evaluating", "restarting", "queued")
 """The first words of the states of a run that is not over."""
 
 _GOOD_ENDS = ("finished", "trained")
-_KINDS: tuple[Kind, ...] = ("train", "validation")
+_KINDS: tuple[LogKind, ...] = ("train", "validation")
 
 
 def name_of(run: Overview) -> str:
     """Returns a run's directory or URL."""
-    return run.url if isinstance(run, StoredRun) else str(run.directory)
+    return run.url if isinstance(run, RemoteRun) else str(run.directory)
 
 
 def is_at_work(run: Overview) -> bool:
@@ -87,13 +71,13 @@ class WatchedRun:
         self._pace = self._rate.at(beat[1], beat[0]) if moving and beat is not None else None
 
     @property
-    def status(self) -> Status:
+    def status(self) -> DisplayStatus:
         """What the display shows."""
         run, record = self.run, self.run.record or {"attempts": []}
         attempts, state = record["attempts"], run.state
         rate = (self._pace or _overall(run)) if is_at_work(run) else None
         begun = seconds(attempts[-1]["started"]) if attempts else None
-        return Status(
+        return DisplayStatus(
             step=run.step,
             total=run.train_steps,
             epoch=record.get("epoch"),
@@ -102,8 +86,8 @@ class WatchedRun:
             left=self._left,
             gone=time.time() - begun if begun and is_at_work(run) else None,
             rates=self._metrics.rates if is_at_work(run) else {},
-            metrics=list(self._metrics.by_name.values()),
-            saves=not isinstance(run, StoredRun),  # of a run in a store only the record is fetched
+            metrics=self._metrics,
+            saves=not isinstance(run, RemoteRun),  # of a run in a store only the record is fetched
             checkpoint=_newest_checkpoint(self._files / "checkpoints"),
             attempts=max(1, len(attempts)),
             goodput=goodput(record).ratio if attempts else None,
@@ -125,7 +109,7 @@ class WatchedRun:
         words += [rate_text(status.rate, "steps/s")] if status.rate is not None else []
         words += [f"{clock_time(status.left)} left"] if status.left is not None else []
         for kind in _KINDS:
-            values = ((metric.name, metric.last(kind)) for metric in status.metrics)
+            values = ((metric.name, metric.last(kind)) for metric in status.metrics.all())
             words += [f"{kind} {name} {value_text(value)}" for name, value in values if value is not None]
         return " · ".join(words)
 
@@ -266,7 +250,7 @@ class _Watched:
 def _runs(place: str) -> Sequence[Overview]:
     found: Sequence[Overview]
     if is_url(place):
-        found = stored_runs(place)
+        found = remote_runs(place)
     elif (Path(place) / "run.json").is_file():
         found = [Overview(Path(place), listable(read(place)), newest(Path(place)))]
     elif not Path(place).is_dir():
@@ -338,6 +322,6 @@ def _row(one: WatchedRun, widest: int, width: int, plain: bool) -> Line:
         share = status.step / status.total
         line = joined([line, bar(share, _BAR, plain), line_of((f" {percent(min(1.0, share)):>5s}  ", Style.PLAIN))])
     words = [f"{clock_time(status.left)} left"] if status.left is not None else [f"step {count(status.step)}"]
-    values = ((metric, metric.last("validation")) for metric in status.metrics)
+    values = ((metric, metric.last("validation")) for metric in status.metrics.all())
     words += [f"{metric.name} {value_text(value)}" for metric, value in values if value is not None]
     return cropped(joined([line, line_of((" · ".join(words), Style.DIM))]), width)

@@ -10,12 +10,12 @@ import typer
 from everstep import storage
 from everstep.cli import options
 from everstep.cli.commands import new_app
+from everstep.cli.load_backend import choose_backend
 from everstep.cli.output import aligned
 from everstep.cli.run import EvalOnly
-from everstep.cli.running import choose_backend
 from everstep.errors import UsageError, nearest
 from everstep.launch.submit import background, ray, slurm, snapshot, submissions
-from everstep.launch.submit.request import Request, any_command, project_run
+from everstep.launch.submit.request import SubmitRequest, any_command, project_run
 from everstep.run.lock import RunLock
 
 app = new_app()
@@ -29,7 +29,7 @@ Words = Annotated[
 ProjectRoot = Annotated[str, typer.Option(metavar="DIR", help="The project of the run.")]
 DataDir = Annotated[str | None, typer.Option(metavar="DIR", help="The data, in place of the config file's.")]
 ModelDir = Annotated[str | None, typer.Option(metavar="DIR", help="The run directory of a command after --.")]
-Executor = Annotated[str, typer.Option("--engine", metavar="NAME", help="background, slurm or ray.")]
+On = Annotated[str, typer.Option("--on", metavar="NAME", help="Where it runs: background, slurm or ray.")]
 MaxRestarts = Annotated[int, typer.Option(metavar="N", help="How often it may be restarted when it dies.")]
 GpuType = Annotated[str, typer.Option(metavar="NAME", help="Slurm: p100, v100, t4, …; any, or none.")]
 Hours = Annotated[float, typer.Option(metavar="H", help="Slurm: hours at a time; the next job resumes.")]
@@ -42,14 +42,14 @@ Address = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and do nothing.")]
 
 
-@app.command(epilog="Example: everstep submit baseline --engine slurm --gpu-type v100 --hours 8")
+@app.command(epilog="Example: everstep submit baseline --on slurm --gpu-type v100 --hours 8")
 def submit(
     context: typer.Context,
     words: Words = None,
     project_root: ProjectRoot = ".",
     data_dir: DataDir = None,
     model_dir: ModelDir = None,
-    executor: Executor = "background",
+    executor: On = "background",
     eval_only: EvalOnly = False,
     backend: options.ProjectBackend = None,
     allow_change: options.AllowChange = None,
@@ -69,7 +69,7 @@ def submit(
     """
     if executor not in EXECUTORS:
         remedy = nearest(executor, EXECUTORS)
-        raise UsageError("there is no such executor", key="--engine", received=executor, remedy=remedy)
+        raise UsageError("there is no such executor", key="--on", received=executor, remedy=remedy)
     if max_restarts < 0:
         raise UsageError("must be 0 or more", key="--max-restarts", received=max_restarts)
     resources = slurm.Resources(gpu_type, hours, mem, n_cpu, email)
@@ -109,7 +109,7 @@ def _request(
     data_dir: str | None,
     model_dir: str | None,
     run_options: list[str],
-) -> Request:
+) -> SubmitRequest:
     """Returns what is submitted: a run's name before a lone `--`, or a command after it."""
     command = typed[typed.index("--") + 1 :] if "--" in typed else []
     names = words[: len(words) - len(command)]
@@ -129,7 +129,12 @@ def _request(
 
 
 def _executor(
-    name: str, request: Request, folder: Path, resources: slurm.Resources, max_restarts: int, dashboard: str | None
+    name: str,
+    request: SubmitRequest,
+    folder: Path,
+    resources: slurm.Resources,
+    max_restarts: int,
+    dashboard: str | None,
 ) -> Callable[[], str]:
     """Returns the function that submits the job; fails if the executor cannot run it."""
     if name == "slurm":
@@ -141,7 +146,7 @@ def _executor(
     return lambda: background.start(request, folder, max_restarts)
 
 
-def _summary(request: Request, folder: Path, executor: str, job: str) -> str:
+def _summary(request: SubmitRequest, folder: Path, executor: str, job: str) -> str:
     rows = [("job", f"{job} ({executor})"), ("run", str(request.directory)), ("snapshot", str(folder))]
     if executor == "slurm":
         rows.append(("job file", str(slurm.job_file(request))))

@@ -11,9 +11,9 @@ import typer
 from everstep import redaction
 from everstep.cli import options
 from everstep.cli.commands import new_app
+from everstep.cli.load_backend import choose_backend
 from everstep.cli.output import aligned, number, print_last, quiet
-from everstep.cli.request import import_modules, resolve
-from everstep.cli.running import choose_backend
+from everstep.cli.resolve import import_modules, resolve
 from everstep.cli.submit import Address, Email, GpuType, Hours, Mem, NumCpu
 from everstep.config.registry import experiments, load_entry_points
 from everstep.errors import UsageError, nearest
@@ -151,7 +151,7 @@ def _for_words(space: Space) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Chosen:
+class SweepChoice:
     """What is swept, and how it is checked.
 
     Attributes:
@@ -181,7 +181,7 @@ def choose_target(
     config_files: Sequence[str] = (),
     config_dir: str | None = None,
     backend: str | None = None,
-) -> Chosen:
+) -> SweepChoice:
     """Returns what a name means: a registered experiment, else a run of components, else a task of a flow's project.
 
     Raises:
@@ -200,7 +200,7 @@ def choose_target(
         files += ["--config-dir", str(Path(config_dir).resolve())] if config_dir else []
         words = (*(word for module in imports for word in ("--import", module)), *files, *option, "--no-export")
         check = _experiment_check(name, space, fixed, imports, config_files, config_dir, backend)
-        return Chosen(Target("experiment", name, words, str(Path.cwd())), space, fixed, check, ["validation_loss"])
+        return SweepChoice(Target("experiment", name, words, str(Path.cwd())), space, fixed, check, ["validation_loss"])
     if (root / "runs" / name).is_dir():
         find_config(root / "runs" / name)
         if fixed:
@@ -209,7 +209,7 @@ def choose_target(
         data = ["--data-dir", str(Path(data_dir).resolve())] if data_dir else []
         swept = Target("components", name, (*option, *data), str(root))
         metric, mode = target.component_metric(root, name, own)
-        return Chosen(swept, own, (), target.component_check(root, name, own), [metric], [mode])
+        return SweepChoice(swept, own, (), target.component_check(root, name, own), [metric], [mode])
     with contextlib.suppress(UsageError):
         return flow_target(name, space, fixed, FlowProject.find(root), option)
     raise UsageError(
@@ -225,7 +225,7 @@ def _runs(root: Path) -> list[str]:
 
 
 def _pair(word: str) -> tuple[str, Any]:
-    from everstep.config.sources import parse_override
+    from everstep.config.overrides import parse_override
 
     return parse_override(word)
 
@@ -240,7 +240,7 @@ def _experiment_check(
     backend: str | None,
 ) -> Check:
     def check(values: Values) -> None:
-        request = options.Request(
+        request = options.ExperimentRequest(
             experiment=name,
             overrides=[*fixed, *space.words(values)],
             config_files=list(config_files) or None,
@@ -253,7 +253,7 @@ def _experiment_check(
     return check
 
 
-def flow_target(name: str, space: Space, fixed: Sequence[str], home: FlowProject, option: Sequence[str]) -> Chosen:
+def flow_target(name: str, space: Space, fixed: Sequence[str], home: FlowProject, option: Sequence[str]) -> SweepChoice:
     """Returns the target of a flow's task; its parameters may be named without it: `seed=1,2`.
 
     Raises:
@@ -271,7 +271,7 @@ def flow_target(name: str, space: Space, fixed: Sequence[str], home: FlowProject
     def check(values: Values) -> None:
         compose(home.root / "config", chain, tasks, [*fixed, *space.words(values)], home.name)
 
-    return Chosen(Target("flow", name, tuple(option), str(home.root)), space, fixed, check, [""])
+    return SweepChoice(Target("flow", name, tuple(option), str(home.root)), space, fixed, check, [""])
 
 
 def sweep_flow(home: FlowProject, name: str, words: Sequence[str], backend: str | None, model_dir: str | None) -> str:

@@ -11,9 +11,11 @@ from everstep import redaction, storage
 from everstep.checkpoint.remote.urls import checked, is_url, join
 from everstep.cli import options
 from everstep.cli.commands import new_app
+from everstep.cli.load_backend import load_backend
 from everstep.cli.output import aligned, number, print_last, quiet
-from everstep.cli.request import Resolved, resolve
-from everstep.cli.running import load_backend, run, without_restarts
+from everstep.cli.process import without_restarts
+from everstep.cli.resolve import Resolved, resolve
+from everstep.cli.run_resolved import run_resolved
 from everstep.config import dialect, get_task
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment_config import Mode
@@ -47,7 +49,7 @@ NoExport = Annotated[bool, typer.Option("--no-export", help="Do not export the t
 @options.takes_request()
 def train(
     context: typer.Context,
-    request: options.Request,
+    request: options.ExperimentRequest,
     mode: ModeOption = "train_and_eval",
     model_dir: ModelDir = None,
     allow_change: options.AllowChange = None,
@@ -71,11 +73,11 @@ def train(
         request.params_override = [*(request.params_override or ()), "trainer.profile=auto"]
     resolved = resolve(request)
     directory = run_directory(model_dir, resolved)
-    logs = run(resolved, mode, directory, export=not no_export, allow_change=allow_change or ())
+    logs = run_resolved(resolved, mode, directory, export=not no_export, allow_change=allow_change or ())
     print_last(_summary(directory, logs, exported=mode.startswith("train") and not no_export))
 
 
-def _check_combination(request: options.Request, mode: str, fast_dev_run: bool, max_restarts: int) -> None:
+def _check_combination(request: options.ExperimentRequest, mode: str, fast_dev_run: bool, max_restarts: int) -> None:
     """Checks that no option makes another one pointless.
 
     Raises:

@@ -14,9 +14,10 @@ import typer
 from everstep import redaction, storage
 from everstep.cli import options
 from everstep.cli.commands import new_app
+from everstep.cli.load_backend import load_backend
 from everstep.cli.output import aligned, print_last, quiet
-from everstep.cli.request import Resolved, resolve
-from everstep.cli.running import load_backend, repeated_command
+from everstep.cli.process import repeated_command
+from everstep.cli.resolve import Resolved, resolve
 from everstep.config import get_task
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment_config import Mode
@@ -60,7 +61,7 @@ _ROW = "{:>10}  {:<5} {:>10}  {:>9}  {}"
 @options.takes_request("overfit_batches", "sanity_eval", "limit_train", "limit_eval")
 def batch_size(
     context: typer.Context,
-    request: options.Request,
+    request: options.ExperimentRequest,
     mode: ModeOption = "train_and_eval",
     start: Start = None,
     most: MaxSize = "65536",
@@ -176,7 +177,7 @@ Out = Annotated[str, typer.Option(metavar="FILE", help="The picture, .png or .sv
 @app.command("learning-rate", epilog="Example: everstep tune learning-rate mnist/mlp --out rates.png")
 @options.takes_request("overfit_batches", "sanity_eval", "limit_eval")
 def learning_rate(
-    request: options.Request,
+    request: options.ExperimentRequest,
     least: MinRate = "1e-7",
     most: MaxRate = "10",
     steps: Steps = "100",

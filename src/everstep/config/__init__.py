@@ -4,7 +4,9 @@ from everstep.config.base import Config, OneOfConfig
 from everstep.config.compose import apply, apply_layers
 from everstep.config.files import load_file
 from everstep.config.instantiate import instantiate
+from everstep.config.layers import Layer
 from everstep.config.nested_dicts import cast_leaf_nested_dict, get_leaf_nested_dict
+from everstep.config.overrides import parse_override
 from everstep.config.registry import (
     bind,
     experiments,
@@ -16,7 +18,6 @@ from everstep.config.registry import (
     register_experiment,
     register_task,
 )
-from everstep.config.sources import Layer, parse_override
 
 __all__ = [
     "Config",

@@ -32,7 +32,7 @@ from pydantic_core import core_schema
 from everstep import redaction
 from everstep.config import dialect, interpolation
 from everstep.config.field_types import field_types, own_annotations
-from everstep.config.sources import Layer
+from everstep.config.layers import Layer
 from everstep.errors import Problem, UsageError, join, nearest, problems_under, show
 
 logger = logging.getLogger(__name__)

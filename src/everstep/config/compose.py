@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from everstep.config import interpolation
 from everstep.config.base import Config, drop, merge, reset_alternatives
-from everstep.config.sources import Layer, read_sources, walk, with_origins
+from everstep.config.layers import Layer, walk, with_origins
+from everstep.config.sources import read_sources
 from everstep.errors import Problem, UsageError, join
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import Any
 
 from everstep import redaction
 from everstep.config import dialect
-from everstep.config.sources import Layer, is_at_or_below, walk
+from everstep.config.layers import Layer, is_at_or_below, walk
 from everstep.errors import Problem, UsageError, show
 
 

@@ -1,4 +1,4 @@
-"""Batches to evaluate: `predictions` joins batches of data with a model's outputs, `Reader` checks them.
+"""Batches to evaluate: `predictions` joins batches of data with a model's outputs, `BatchReader` checks them.
 
 Ids and labels stay on the host.
 """
@@ -42,7 +42,7 @@ class CheckedBatch(NamedTuple):
     columns: dict[str, list[Any]]
 
 
-class Reader:
+class BatchReader:
     """Checks batch after batch, and counts the samples.
 
     Attributes:

@@ -19,9 +19,9 @@ import numpy as np
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.evaluation.batch import CheckedBatch, Reader
+from everstep.evaluation.batch import BatchReader, CheckedBatch
 from everstep.evaluation.gallery import Gallery
-from everstep.evaluation.outcome import Kind, Outcome, Plain, outcome_of
+from everstep.evaluation.outcome import Outcome, OutcomeKind, Plain, outcome_of
 from everstep.evaluation.sample_metric import SampleMetric, sample_metrics, scores
 from everstep.evaluation.sample_table import Summary, Table, as_csv, check_columns, read_column, summarize
 
@@ -47,7 +47,7 @@ class Evaluation:
 
     split: str
     rows: int
-    kind: Kind
+    kind: OutcomeKind
     means: dict[str, float]
     counts: dict[str, int]
 
@@ -71,13 +71,13 @@ class Evaluator:
         self,
         metrics: Mapping[str, Any] | Iterable[Any],
         *,
-        kind: Kind | None = None,
+        kind: OutcomeKind | None = None,
         classes: Sequence[str] | None = None,
         from_logits: bool | None = None,
         show: Callable[[Any], Any] | None = None,
     ):
         self._metrics = sample_metrics(metrics)
-        self._kind: Kind | None = kind
+        self._kind: OutcomeKind | None = kind
         self._classes = None if classes is None else [str(name) for name in classes]
         self._from_logits = from_logits
         self._show = show
@@ -151,15 +151,15 @@ class _Pass:
     def __init__(
         self,
         metrics: Sequence[SampleMetric],
-        kind: Kind | None,
+        kind: OutcomeKind | None,
         classes: int,
         from_logits: bool | None,
         show: Callable[[Any], Any] | None,
     ):
-        self.kind: Kind = kind or "values"
+        self.kind: OutcomeKind = kind or "values"
         self._given = kind, classes, from_logits
         self._metrics = metrics
-        self.reader = Reader()
+        self.reader = BatchReader()
         self.outcome: Outcome = Plain()
         self.gallery = Gallery(metrics, show)
 

@@ -16,10 +16,10 @@ import numpy as np
 from everstep.data import check_labels
 from everstep.errors import UsageError, nearest
 
-Kind = Literal["classification", "regression", "segmentation", "values"]
+OutcomeKind = Literal["classification", "regression", "segmentation", "values"]
 
 
-def kind_of(y_true: Any, y_pred: Any) -> Kind:
+def kind_of(y_true: Any, y_pred: Any) -> OutcomeKind:
     """Infers the kind of problem from labels and predictions; "values" if it is unknown.
 
     Class numbers with one number per prediction count as two classes only if the predictions are within 0 to 1: pass
@@ -37,7 +37,7 @@ def kind_of(y_true: Any, y_pred: Any) -> Kind:
     return "classification" if is_binary else "regression"
 
 
-def _kind_of_vectors(y_true: np.ndarray, y_pred: np.ndarray) -> Kind:
+def _kind_of_vectors(y_true: np.ndarray, y_pred: np.ndarray) -> OutcomeKind:
     if y_true.size == len(y_true):
         return "classification" if _are_class_numbers(y_true, y_pred.shape[1]) else "values"
     if y_true.shape != y_pred.shape:
@@ -132,8 +132,8 @@ class Classes:
 
 
 def outcome_of(
-    kind: Kind | None, y_true: Any, y_pred: Any, classes: int, from_logits: bool | None
-) -> tuple[Kind, Outcome]:
+    kind: OutcomeKind | None, y_true: Any, y_pred: Any, classes: int, from_logits: bool | None
+) -> tuple[OutcomeKind, Outcome]:
     """Returns the kind of a problem and its `Outcome`, from the first batch.
 
     Args:
@@ -146,8 +146,10 @@ def outcome_of(
     Raises:
       UsageError: There is no such kind, or there are not as many class names as predictions.
     """
-    if kind is not None and kind not in get_args(Kind):
-        raise UsageError("there is no such kind", key="kind", received=kind, remedy=nearest(str(kind), get_args(Kind)))
+    if kind is not None and kind not in get_args(OutcomeKind):
+        raise UsageError(
+            "there is no such kind", key="kind", received=kind, remedy=nearest(str(kind), get_args(OutcomeKind))
+        )
     kind = kind or kind_of(y_true, y_pred)
     if kind != "classification":
         return kind, (Numbers() if kind == "regression" else Plain())

@@ -13,8 +13,9 @@ model before it gets its own: an exported file that exists is one that works.
 The names below are loaded when first used: commands import parts of this package before the backend is chosen.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from everstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from everstep.export.checkpoint_exports import CheckpointExports as CheckpointExports
@@ -27,20 +28,15 @@ if TYPE_CHECKING:
     from everstep.export.torch_program import export_torch_program as export_torch_program
 
 _WHERE = {
-    "CheckpointExports": "checkpoint_exports",
-    "ExportModule": "serving",
-    "export": "serving",
-    "export_keras": "keras_file",
-    "export_model": "run_export",
-    "export_saved_model": "saved_model",
-    "export_torch_program": "torch_program",
-    "load_checkpoint": "model_export",
+    "CheckpointExports": "everstep.export.checkpoint_exports",
+    "ExportModule": "everstep.export.serving",
+    "export": "everstep.export.serving",
+    "export_keras": "everstep.export.keras_file",
+    "export_model": "everstep.export.run_export",
+    "export_saved_model": "everstep.export.saved_model",
+    "export_torch_program": "everstep.export.torch_program",
+    "load_checkpoint": "everstep.export.model_export",
 }
 
 __all__ = sorted(_WHERE)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'everstep.export' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -12,7 +12,7 @@ from everstep.run.record import read
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """How far a run is.
 
     Attributes:
@@ -24,14 +24,14 @@ class Progress:
     reached: int | None = None
 
 
-def read_progress(model_dir: Path, since: float) -> Progress:
+def read_progress(model_dir: Path, since: float) -> RunProgress:
     """Returns how far the run in `model_dir` is, after a process that was started at the time `since`."""
     beat = last_beat(model_dir)
     if beat is not None and beat[1] >= since:
-        return Progress(newest_checkpoint(model_dir), beat[0])
+        return RunProgress(newest_checkpoint(model_dir), beat[0])
     with contextlib.suppress(UsageError, TypeError, ValueError):
-        return Progress(newest_checkpoint(model_dir), int(read(model_dir)["step"]))
-    return Progress(newest_checkpoint(model_dir))
+        return RunProgress(newest_checkpoint(model_dir), int(read(model_dir)["step"]))
+    return RunProgress(newest_checkpoint(model_dir))
 
 
 def newest_checkpoint(model_dir: Path) -> int | None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from everstep import redaction
 from everstep.errors import UsageError
 from everstep.launch.child import Child, ExitStatus, SignalForwarding
-from everstep.launch.progress import Progress, newest_checkpoint, read_progress, record_exit_reason
-from everstep.run.launcher import SUPERVISOR, announced
+from everstep.launch.progress import RunProgress, newest_checkpoint, read_progress, record_exit_reason
+from everstep.run.parent_process import SUPERVISOR, announced
 
 _DONE, _BAD_INPUT = 0, 2
 _MAX_STALLS = 3
@@ -61,7 +61,7 @@ def supervise(command: Sequence[str], max_restarts: int, backoff: float = 1.0) -
 
 
 @dataclasses.dataclass(frozen=True)
-class _Attempt:
+class _ChildAttempt:
     """One life of the command.
 
     Attributes:
@@ -77,7 +77,7 @@ class _Attempt:
     seconds: float
     last_lines: list[str]
     model_dir: Path | None = None
-    progress: Progress = Progress()
+    progress: RunProgress = RunProgress()
     requeue_exit_code: int | None = None
 
 
@@ -127,7 +127,7 @@ class _Supervisor:
                 _print(f"not restarted: this process received {number.name}")
                 return 128 + number
 
-    def _attempt(self) -> _Attempt:
+    def _attempt(self) -> _ChildAttempt:
         """Runs the command once."""
         since, begin = time.time(), time.monotonic()
         child = Child(self._command, os.environ | {SUPERVISOR: str(self._link)})
@@ -139,12 +139,12 @@ class _Supervisor:
             _print("the processes that the command left running were ended as well")
         run = announced(self._link)
         if run is None:
-            return _Attempt(status, seconds, child.last_lines())
+            return _ChildAttempt(status, seconds, child.last_lines())
         record_exit_reason(run.model_dir, status.reason, since)
         progress = read_progress(run.model_dir, since)
-        return _Attempt(status, seconds, child.last_lines(), run.model_dir, progress, run.requeue_exit_code)
+        return _ChildAttempt(status, seconds, child.last_lines(), run.model_dir, progress, run.requeue_exit_code)
 
-    def _is_final(self, attempt: _Attempt) -> bool:
+    def _is_final(self, attempt: _ChildAttempt) -> bool:
         """Returns whether the command must not be restarted, whatever progress it made."""
         code = attempt.status.exit_code
         if code in (_DONE, _BAD_INPUT, attempt.requeue_exit_code):
@@ -169,7 +169,7 @@ def pause(backoff: float, stalls: int) -> float:
     return min(backoff * 2**stalls, max(_LONGEST_PAUSE, backoff))
 
 
-def _position(progress: Progress) -> str:
+def _position(progress: RunProgress) -> str:
     """Returns the step at which the command died, if it is known, and the newest checkpoint."""
     if progress.reached is None and progress.saved is None:
         return ""
@@ -177,7 +177,7 @@ def _position(progress: Progress) -> str:
     return f" at step {progress.reached or 0}, {saved}"
 
 
-def _diagnosis(reason: str, attempt: _Attempt, ends: Sequence[ExitStatus]) -> str:
+def _diagnosis(reason: str, attempt: _ChildAttempt, ends: Sequence[ExitStatus]) -> str:
     lines = [
         f"giving up: {reason}",
         f"  it {attempt.status}{_position(attempt.progress)}",

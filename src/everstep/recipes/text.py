@@ -25,7 +25,7 @@ class SumsConfig(OwnDataConfig):
     validation_data: DataConfig = dataclasses.field(
         default_factory=lambda: DataConfig(global_batch_size=1000, is_training=False)
     )
-    """The other 2,000."""
+    """The 2,000 sums that are not trained on: all sums of two numbers below 100 are 10,000."""
 
 
 @register_task(SumsConfig)

@@ -10,12 +10,12 @@ from everstep.config.difference import Change
 from everstep.loop.hooks import Hook
 from everstep.run import preemption, resume_checks
 from everstep.run.digest import digest, weights_digest
-from everstep.run.launcher import announce
 from everstep.run.lock import NoLock, RunLock, last_beat
+from everstep.run.parent_process import announce
 from everstep.run.record import Run
 from everstep.run.signals import Interrupted, Signals
 from everstep.tracking.console import ConsoleTracker
-from everstep.tracking.tracker import Kind, Tracker
+from everstep.tracking.tracker import LogKind, Tracker
 from everstep.types import State
 
 
@@ -75,7 +75,7 @@ class NoGuard:
     last_beat = None
 
     def stop_requested(self) -> None:
-        """Returns None."""
+        """Returns None: signals are not caught, so nothing requests a stop."""
 
 
 class Progress(Hook):
@@ -130,9 +130,9 @@ class Attempt(Tracker, Hook):
         self._digested_step = -1
 
     def start(self, step: int) -> None:
-        """Does nothing: the record has only the newest logs."""
+        """Cuts nothing: the record has only the newest logs, which the next ones replace."""
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Remembers the last logs of training and of evaluation."""
         if kind != "system":
             self._metrics[kind] = dict(logs)

@@ -16,7 +16,7 @@ from everstep.checkpoint.manifest import Damaged
 from everstep.checkpoint.retention import Entry, Retention
 from everstep.config import load_file
 from everstep.errors import UsageError
-from everstep.run.layouts import loop_directories
+from everstep.run.layout_registry import loop_directories
 
 FLAG = "--checkpoint"
 _FORMS = "a step, best, last, steps to average as in 100,200,300, or last:3 for the average of the newest three"
@@ -36,7 +36,7 @@ class Chosen:
 
     @property
     def steps(self) -> list[int]:
-        """Their steps, in order."""
+        """The steps of the checkpoints, in order."""
         return [int(path.name) for path in self.paths]
 
     @property

@@ -23,7 +23,7 @@ from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.progressive import ProgressiveTrainer
 from everstep.loop.trainer import Trainer
 from everstep.task.task import unpack
-from everstep.tracking.tracker import Kind, Tracker
+from everstep.tracking.tracker import LogKind, Tracker
 from everstep.types import Batch, Logs
 
 logger = logging.getLogger(__name__)
@@ -287,7 +287,7 @@ class Throughput(Tracker):
         self._last, self._started = _Mark(step, *self._trainer.consumed), time.monotonic()
         self._tracker.start(step)
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Passes the logs on; adds the figures to those of training."""
         self._tracker.log(step, self._with_figures(step, logs) if kind == "train" else logs, kind)
 

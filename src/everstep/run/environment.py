@@ -19,7 +19,7 @@ import numpy as np
 
 from everstep import __version__, redaction, storage
 from everstep.run.digest import array_bytes
-from everstep.run.launcher import submitted_code
+from everstep.run.parent_process import submitted_code
 
 REQUIREMENTS = "requirements.txt"
 """The file of a run directory that lists every installed package."""

@@ -59,7 +59,7 @@ class Goodput:
 
 def goodput(record: Mapping[str, Any]) -> Goodput:
     """Returns the goodput of a run from its record: `step`, and `attempts` with their steps and times."""
-    attempts = [_Attempt.of(one) for one in record["attempts"]]
+    attempts = [_AttemptSteps.of(one) for one in record["attempts"]]
     for one, later in zip(attempts, attempts[1:], strict=False):
         # What the next attempt resumed from was computed before it, even if no heartbeat reached the disk.
         one.to_step = max(one.to_step, later.from_step)
@@ -83,7 +83,7 @@ def goodput(record: Mapping[str, Any]) -> Goodput:
     )
 
 
-def _recomputing(attempts: "Sequence[_Attempt]", step: int) -> float:
+def _recomputing(attempts: "Sequence[_AttemptSteps]", step: int) -> float:
     """Returns the seconds in which lost steps were computed.
 
     They are steps that an attempt rolled back, and steps beyond the earliest step that a later attempt resumed from.
@@ -97,7 +97,7 @@ def _recomputing(attempts: "Sequence[_Attempt]", step: int) -> float:
 
 
 @dataclasses.dataclass
-class _Attempt:
+class _AttemptSteps:
     """An attempt as recorded, with its times in order; missing ones are None."""
 
     from_step: int
@@ -109,7 +109,7 @@ class _Attempt:
     reason: str
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> "_Attempt":
+    def of(cls, record: Mapping[str, Any]) -> "_AttemptSteps":
         started, first, ended = (seconds(record.get(name)) for name in ("started", "first_step", "ended"))
         if started is not None:
             first = None if first is None else max(started, first)

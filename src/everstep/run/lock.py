@@ -104,7 +104,7 @@ class NoLock(contextlib.nullcontext[None]):
     """For a directory that no other process knows: no lock, no heartbeat."""
 
     def beat(self, step: int) -> None:
-        """Does nothing."""
+        """Writes no heartbeat: nobody would read it."""
 
 
 class Heartbeat:

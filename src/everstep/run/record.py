@@ -25,7 +25,7 @@ from everstep.run.environment import (
     write_code_diff,
     write_requirements,
 )
-from everstep.run.layouts import layouts
+from everstep.run.layout_registry import layouts
 from everstep.types import State
 
 logger = logging.getLogger(__name__)

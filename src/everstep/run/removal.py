@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from everstep.errors import TrainingError, UsageError
-from everstep.run.layouts import loop_directories, loop_directory, project_layout
+from everstep.run.layout_registry import loop_directories, loop_directory, project_layout
 from everstep.run.lock import RunLock, is_held
 from everstep.run.record import Record, find_runs, read
 

@@ -1,6 +1,7 @@
 """The trackers of a run, and what they log beside numbers: samples, histograms, the progress of the run."""
 
 import contextlib
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from everstep.tracking.plugins import TrackedRun, find_trackers, make_trackers
 from everstep.tracking.samples import SampleFiles
 from everstep.tracking.sweep_tags import trial_name
 from everstep.tracking.tensorboard import TensorBoardTracker
-from everstep.tracking.tracker import BackgroundTracker, Kind, MultiTracker, Tracker
+from everstep.tracking.tracker import BackgroundTracker, LogKind, MultiTracker, Tracker
 from everstep.tracking.wandb import WandbTracker, is_disabled, make_target, require_package
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class SampleTracker(Tracker):
         """Starts the other tracker."""
         self._tracker.start(step)
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Passes the numbers on, with samples and histograms where they are due."""
         self._tracker.log(step, logs, kind)
         if kind == "validation" and self._num_samples:
@@ -129,8 +130,9 @@ def require_trackers(config: TrackingConfig) -> None:
     Raises:
       UsageError: A package is missing, or no tracker has that name.
     """
-    if config.wandb:
-        require_package()
+    for offered in TRACKERS:
+        if offered.is_on(config):
+            offered.require()
     find_trackers(config.others)
 
 
@@ -167,17 +169,9 @@ def create_tracker(
 
 
 def _configured(run: Run, config: TrackingConfig, params: Any) -> list[Tracker]:
-    """Returns the trackers that are configured; files first, which others upload."""
-    chosen: list[Tracker] = []
-    if config.samples:
-        chosen.append(SampleFiles(run.directory))
-    if config.jsonl:
-        chosen.append(JsonLinesTracker(run.directory / "metrics.jsonl"))
-    if config.mlflow:
-        chosen.append(_mlflow(run, config, params))
-    if config.wandb and not is_disabled():
-        chosen.append(_wandb(run, config, params))
-    return [*chosen, *make_trackers(config.others, _tracked(run, params))]
+    """Returns the trackers that are configured."""
+    chosen = [offered.make(run, config, params) for offered in TRACKERS if offered.is_on(config)]
+    return [*(one for one in chosen if one is not None), *make_trackers(config.others, _tracked(run, params))]
 
 
 def _tracked(run: Run, params: Any) -> TrackedRun:
@@ -192,7 +186,17 @@ def _tags(run: Run) -> dict[str, Any]:
     return {"experiment": record["experiment"], "backend": record["backend"], "attempt": len(record["attempts"]) + 1}
 
 
-def _wandb(run: Run, config: TrackingConfig, params: Any) -> WandbTracker:
+def _samples(run: Run, config: TrackingConfig, params: Any) -> SampleFiles:
+    return SampleFiles(run.directory)
+
+
+def _jsonl(run: Run, config: TrackingConfig, params: Any) -> JsonLinesTracker:
+    return JsonLinesTracker(run.directory / "metrics.jsonl")
+
+
+def _wandb(run: Run, config: TrackingConfig, params: Any) -> WandbTracker | None:
+    if is_disabled():
+        return None
     wanted = (config.wandb_project, config.wandb_entity, config.wandb_mode)
     target = make_target(run.id, run.record["experiment"], trial_name() or run.directory.resolve().name, *wanted)
     tree = redaction.tree(params.as_dict())
@@ -203,6 +207,34 @@ def _mlflow(run: Run, config: TrackingConfig, params: Any) -> MlflowTracker:
     experiment = config.mlflow_experiment or run.record["experiment"]
     names = MlflowNames(experiment, params=redaction.tree(params.as_dict()), tags=_tags(run))
     return MlflowTracker(run.directory, run.id, names, config.mlflow_uri or None, artifacts=["config.yaml"])
+
+
+@dataclasses.dataclass(frozen=True)
+class OfferedTracker:
+    """A tracker that a key of `trainer.tracking` turns on.
+
+    Attributes:
+      key: The field of `TrackingConfig`.
+      make: Creates the tracker of an attempt, from the run, the section and the whole configuration; None for none.
+      require: Raises a UsageError if a package is missing, before anything is built.
+    """
+
+    key: str
+    make: Callable[[Run, TrackingConfig, Any], Tracker | None]
+    require: Callable[[], None] = lambda: None
+
+    def is_on(self, config: TrackingConfig) -> bool:
+        """Returns whether the configuration turns it on."""
+        return bool(getattr(config, self.key))
+
+
+TRACKERS = (
+    OfferedTracker("samples", _samples),
+    OfferedTracker("jsonl", _jsonl),
+    OfferedTracker("mlflow", _mlflow),
+    OfferedTracker("wandb", _wandb, require_package),
+)
+"""Every tracker that a key turns on; those that write files first, because servers upload them."""
 
 
 class LiveFacts(Hook):

@@ -9,6 +9,9 @@ from typing import Any, Literal
 from everstep.config import Config
 from everstep.errors import Problem, UsageError
 
+SERVERS = ("mlflow", "wandb")
+"""The keys that turn on a tracker on a server; a run that is repeated to be compared turns them off."""
+
 _NOT_IN_PROJECTS = re.compile(r"[/\\#?%:]")
 _LEAST_SECONDS = 0.1
 

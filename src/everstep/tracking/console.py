@@ -10,24 +10,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
-from everstep.tracking.live_display import (
-    Line,
-    LiveMetrics,
-    LiveRate,
-    LiveScreen,
-    Status,
-    can_draw,
-    frame,
-    only_ascii,
-    wrapped,
-)
-from everstep.tracking.tracker import Kind, Tracker, plain
+from everstep.tracking.live_display import DisplayStatus, frame
+from everstep.tracking.live_screen import LiveScreen
+from everstep.tracking.metric_history import LiveMetrics, LiveRate
+from everstep.tracking.styled_lines import Line
+from everstep.tracking.terminal import can_draw, only_ascii, wrapped
+from everstep.tracking.tracker import LogKind, Tracker, plain
 from everstep.types import CLOCKS
 
 RATE, MFU = "steps_per_second", "mfu"
 """The names under which the loop logs its speed."""
 
-_LABELS: dict[Kind, str] = {"train": "train", "validation": " eval"}
+_LABELS: dict[LogKind, str] = {"train": "train", "validation": " eval"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +105,7 @@ class ConsoleTracker(Tracker):
         """Sets the step that the next drawing shows; costs next to nothing."""
         self._step = step
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Prints one line; figures of the machine are only part of the display."""
         if kind == "system":
             self._system = dict(logs)
@@ -139,20 +133,20 @@ class ConsoleTracker(Tracker):
         if screen is not None:
             screen.stop()
 
-    def status(self) -> Status:
+    def status(self) -> DisplayStatus:
         """Returns what the display shows."""
         now, step, total = self._clock(), self._step, self._total_steps
         facts = self.facts(step)
         rate = self._rate.at(now, step, resting=bool(facts.phase))
         metrics = self._metrics
-        return Status(
+        return DisplayStatus(
             step=step,
             total=total or None,
             rate=rate,
             left=(total - step) / rate if total and rate and step < total else None,
             gone=now - self._begun,
             rates=dict(metrics.rates),
-            metrics=list(metrics.by_name.values()),
+            metrics=metrics,
             system=self._system,
             **{field.name: getattr(facts, field.name) for field in dataclasses.fields(facts)},
         )
@@ -177,7 +171,7 @@ class ConsoleTracker(Tracker):
             if self._out is not None:
                 print(line, file=self._out, flush=True)
 
-    def _line(self, step: int, values: Mapping[str, float], kind: Kind) -> str:
+    def _line(self, step: int, values: Mapping[str, float], kind: LogKind) -> str:
         parts = [_LABELS[kind], f"step: {step:{max(5, len(str(self._total_steps)))}d}"]
         parts += [f"steps/sec: {_rate(values[RATE])}"] if RATE in values else []
         parts += [f"mfu: {values[MFU]:.1%}"] if MFU in values else []

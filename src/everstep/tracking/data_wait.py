@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 
-from everstep.tracking.tracker import Kind, Tracker
+from everstep.tracking.tracker import LogKind, Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class DataWaitAdvice(Tracker):
         """Begins anew: the first window after it does not count."""
         self._step, self._seconds, self._waited = None, 0.0, 0.0
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Adds a window's time; gives the advice where it is due."""
         if kind != "train" or self._given:
             return
@@ -56,7 +56,7 @@ class DataWaitAdvice(Tracker):
         self._seconds = self._waited = 0.0
 
     def flush(self) -> None:
-        """Does nothing: it writes no file."""
+        """Is not needed: advice goes to the log at once."""
 
     def close(self) -> None:
-        """Does nothing: it writes no file."""
+        """Is not needed: advice goes to the log at once."""

@@ -1,4 +1,18 @@
-"""The run's numbers as a table: `history.csv`, one row per logged step, each step exactly once."""
+"""The run's numbers as a table: `history.csv`, one row per logged step, each step exactly once.
+
+    step,loss,accuracy,validation_loss,validation_accuracy
+    100,0.31,0.91,,
+    200,0.25,0.93,0.28,0.92
+
+**Names of columns.** Training and validation share the row of a step, but never a cell. So a name belongs to one:
+
+1. Training owns the plain name of everything that it logs: `accuracy`.
+2. Validation's names are taken as they come, unless training owns the name: then `validation_` is put in front.
+3. If validation logs a name first, its column has the plain name until training logs the same name. Then validation's
+   column is renamed, also in the rows that are written: an `accuracy` of step 0 becomes its `validation_accuracy`.
+4. After a resume, the file does not tell whose its columns are. The first evaluation decides: if one of its names is
+   in no column, plain or with `validation_`, then no evaluation was logged before, and all columns are training's.
+"""
 
 import csv
 import io
@@ -10,7 +24,7 @@ from pathlib import Path
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.tracking.appending import append
-from everstep.tracking.tracker import Kind, Tracker, plain
+from everstep.tracking.tracker import LogKind, Tracker, plain
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +42,6 @@ class HistoryTracker(Tracker):
     A call that fails to write raises OSError and loses nothing: what it could not write stays in memory until the
     next call.
 
-    Validation names are taken as they come; one that training uses as well gets `validation_` in front,
-    because the two numbers must not share a cell.
-
     Args:
       path: The file; its directory must exist when the first row is written.
     """
@@ -40,12 +51,12 @@ class HistoryTracker(Tracker):
         self._columns = ["step"]
         self._header: list[str] = []  # the columns that the file has
         self._waiting: dict[int, Row] = {}  # rows by step that are not in the file
-        self._renames: dict[str, str] = {}  # columns that have another name in the file
+        self._pending_renames: dict[str, str] = {}  # rule 3: columns that still have their former name in the file
         self._cut: int | None = None  # the step beyond which the rows in the file do not count
         self._last_step = -1
-        self._train_names: set[str] = set()
-        self._borrowed: set[str] = set()  # plain names that so far only validation has used
-        self._found: set[str] = set()  # columns of earlier attempts that may be training's or validation's
+        self._train_owned: set[str] = set()  # rule 1
+        self._validation_first: set[str] = set()  # rule 3: plain names that so far only validation has logged
+        self._owner_unknown: set[str] = set()  # rule 4: columns of earlier attempts
 
     def start(self, step: int) -> None:
         """Cuts the rows beyond `step`, and a last line that a kill left unfinished.
@@ -75,12 +86,12 @@ class HistoryTracker(Tracker):
         self._learn_columns(header)
         self._write([])
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Adds `logs` to the row of `step`; figures of the machine belong to no step, and are skipped."""
         if kind == "system":
             return
         if kind == "validation":
-            self._learn_owners(logs)
+            self._decide_owners(logs)
         cells = {self._column(name, kind): repr(value) for name, value in plain(logs).items()}
         self._add_columns(cells)
         self._waiting.setdefault(step, {"step": str(step)}).update(cells)
@@ -96,16 +107,16 @@ class HistoryTracker(Tracker):
 
     def _learn_columns(self, header: list[str]) -> None:
         """Begins with the columns of the file, and of the rows that wait."""
-        self._columns = [self._renames.get(name, name) for name in header]
+        self._columns = [self._pending_renames.get(name, name) for name in header]
         self._add_columns(name for row in self._waiting.values() for name in row)
-        self._found = set(self._columns)
+        self._owner_unknown = set(self._columns)
 
     def _add_columns(self, names: Iterable[str]) -> None:
         self._columns += [name for name in dict.fromkeys(names) if name not in self._columns]
 
     def _write(self, steps: list[int]) -> None:
         """Writes the rows of these steps, and whatever could not be written before."""
-        if not steps and not self._renames and self._cut is None:
+        if not steps and not self._pending_renames and self._cut is None:
             return
         rows = {step: self._waiting[step] for step in sorted(steps)}
         if self._can_append(steps):
@@ -134,46 +145,46 @@ class HistoryTracker(Tracker):
         for step, row in new.items():
             rows[step] = rows.get(step, {}) | row
         storage.write_text(self._path, _format(self._columns, [rows[step] for step in sorted(rows)]))
-        self._header, self._renames, self._cut = list(self._columns), {}, None
+        self._header, self._pending_renames, self._cut = list(self._columns), {}, None
 
     def _rows(self) -> list[Row]:
         """Returns the rows in the file that count, with the names that columns have now."""
         rows = [row for row in _parse(self._text())[1] if _is_row(row)]
-        return [_renamed(row, self._renames) for row in rows if self._cut is None or int(row["step"]) <= self._cut]
+        return [
+            _renamed(row, self._pending_renames) for row in rows if self._cut is None or int(row["step"]) <= self._cut
+        ]
 
     def _text(self) -> str:
         return self._path.read_text("utf-8", errors="replace") if self._path.exists() else ""
 
-    def _learn_owners(self, logs: Mapping[str, float]) -> None:
-        """Decides, at the first evaluation after a start, whether the columns in the file are training's.
+    def _decide_owners(self, logs: Mapping[str, float]) -> None:
+        """Applies rule 4 to the names of the first evaluation after a start."""
+        if any(not {name, f"validation_{name}"} & self._owner_unknown for name in logs):
+            self._train_owned |= self._owner_unknown
+        self._owner_unknown = set()
 
-        They are if one of the evaluation's names is new: then there was no evaluation before.
-        """
-        if any(not {name, f"validation_{name}"} & self._found for name in logs):
-            self._train_names |= self._found
-        self._found = set()
-
-    def _column(self, name: str, kind: Kind) -> str:
-        """Returns the column of a name; training has the prior claim to the plain name."""
-        own = f"validation_{name}"
+    def _column(self, name: str, kind: LogKind) -> str:
+        """Returns the column of a name, by the rules above."""
+        prefixed = f"validation_{name}"
         if kind == "train":
-            self._train_names.add(name)
-            if name in self._borrowed:
-                self._rename(name, own)
+            self._train_owned.add(name)  # rule 1
+            if name in self._validation_first:
+                self._rename(name, prefixed)  # rule 3
             return name
-        if name in self._train_names or own in self._columns:
-            return own
+        if name in self._train_owned or prefixed in self._columns:
+            return prefixed  # rule 2
         if name not in self._columns:
-            self._borrowed.add(name)
+            self._validation_first.add(name)
         return name
 
     def _rename(self, old: str, new: str) -> None:
-        self._borrowed.remove(old)
+        """Renames a column: in the rows that wait now, in the file with the next rewrite."""
+        self._validation_first.remove(old)
         names = {old: new}
         self._waiting = {step: _renamed(row, names) for step, row in self._waiting.items()}
         self._columns = [names.get(name, name) for name in self._columns]
         if old in self._header:
-            self._renames[old] = new
+            self._pending_renames[old] = new
 
 
 def epoch_table(epochs: Sequence[int], history: Mapping[str, Sequence[float]]) -> str:

@@ -18,7 +18,7 @@ from everstep import storage
 from everstep.errors import UsageError
 from everstep.tracking.appending import append
 from everstep.tracking.spool import Record, spelled
-from everstep.tracking.tracker import Kind, Tracker, plain
+from everstep.tracking.tracker import LogKind, Tracker, plain
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class JsonLinesTracker(Tracker):
         self._last = self._cut(lambda record: record["step"] <= step)
         self.flush()
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Appends a line."""
         if step <= self._last.pop(kind, -1):  # the evaluation of the restored step is run again
             self._cut(lambda record: record["kind"] != kind or record["step"] < step)

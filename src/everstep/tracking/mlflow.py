@@ -25,19 +25,9 @@ from urllib.parse import urlsplit
 
 from everstep import redaction, storage
 from everstep.errors import UsageError, missing_extra
-from everstep.tracking.spool import (
-    Delivery,
-    Forgotten,
-    Pace,
-    Progress,
-    Record,
-    Spool,
-    SpooledTracker,
-    Status,
-    flattened,
-    last_target,
-    named_values,
-)
+from everstep.tracking.delivery import Delivery, DeliveryProgress, Forgotten, SendDelays
+from everstep.tracking.spool import Record, Spool, flattened, last_target, named_values
+from everstep.tracking.spooled_tracker import SpooledTracker, Status
 from everstep.tracking.sweep_tags import sweep_tags, trial_name
 
 logger = logging.getLogger(__name__)
@@ -159,7 +149,7 @@ _CLIENT_SETTINGS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
+class MlflowTarget:
     """Where a run is recorded.
 
     Attributes:
@@ -179,7 +169,7 @@ class Target:
         return {"type": "target", **dataclasses.asdict(self), "uri": without_credentials(self.uri)}
 
     @classmethod
-    def recorded(cls, records: Iterable[Record], uri: str | None = None) -> "Target | None":
+    def recorded(cls, records: Iterable[Record], uri: str | None = None) -> "MlflowTarget | None":
         """Returns the last one in a spool, or the same run on another server, `uri`."""
         if (last := last_target(records)) is None:
             return None
@@ -344,7 +334,7 @@ _LONGEST_REASON = 300
 _NOISY = {"mlflow", "alembic", "sqlalchemy"}
 
 
-class Unavailable(Exception):
+class MlflowUnavailable(Exception):
     """The server does not answer, or fails; the message fits on a line and holds no secret."""
 
 
@@ -363,8 +353,10 @@ class MlflowRun:
       points_refused: How many points of the records sent last the server rejected.
     """
 
-    def __init__(self, target: Target, directory: Path, spool: Spool) -> None:
-        self.progress = Progress.load(spool.path.with_suffix(".sent.json"), without_credentials(target.uri), spool)
+    def __init__(self, target: MlflowTarget, directory: Path, spool: Spool) -> None:
+        self.progress = DeliveryProgress.load(
+            spool.path.with_suffix(".sent.json"), without_credentials(target.uri), spool
+        )
         self._target, self._directory = target, directory
         self._refused = spool.path.with_suffix(".refused.jsonl")
         self._refusals = set(self._refused.read_text("utf-8").splitlines()) if self._refused.exists() else set()
@@ -381,7 +373,7 @@ class MlflowRun:
 
         Raises:
           Forgotten: The server does not know the run any more.
-          Unavailable: The server cannot take them now.
+          MlflowUnavailable: The server cannot take them now.
         """
         self.points_refused = 0
         if not records:
@@ -392,7 +384,7 @@ class MlflowRun:
         except Exception as error:
             if self.progress.remote_id and _code(error) == "RESOURCE_DOES_NOT_EXIST":
                 raise Forgotten from error
-            raise Unavailable(_brief(error)) from error
+            raise MlflowUnavailable(_brief(error)) from error
 
     def _send(self, records: Sequence[Record]) -> None:
         if self._client is None:
@@ -576,7 +568,7 @@ class MlflowTracker(SpooledTracker):
         directory, or, where that is in `runs`, beside `runs`.
       artifacts: Small files in the run directory to keep with the run.
       close_seconds: How long `close` waits for the rest to be sent.
-      pace: How long the thread waits between requests.
+      delays: How long the thread waits between requests.
 
     Raises:
       UsageError: The URI is not one of a server or database, or a package that it needs is missing.
@@ -593,11 +585,11 @@ class MlflowTracker(SpooledTracker):
         *,
         artifacts: Sequence[str] = (),
         close_seconds: float = 5.0,
-        pace: Pace | None = None,
+        delays: SendDelays | None = None,
     ) -> None:
-        super().__init__(model_dir, spool_of(model_dir), artifacts, close_seconds, pace)
+        super().__init__(model_dir, spool_of(model_dir), artifacts, close_seconds, delays)
         uri = checked_uri(uri or default_uri(model_dir))
-        self._target = Target(uri, run_id, names.experiment, trial_name() or names.run or self._directory.name)
+        self._target = MlflowTarget(uri, run_id, names.experiment, trial_name() or names.run or self._directory.name)
         self._params, self._tags = flattened(names.params), flattened(names.tags)
 
     def _prepare(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from everstep import redaction
 from everstep.errors import UsageError, nearest, problems_under
-from everstep.tracking.tracker import ForwardingTracker, Kind, Tracker
+from everstep.tracking.tracker import ForwardingTracker, LogKind, Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class GuardedTracker(ForwardingTracker):
         self._step = 0
         self._failed = ""
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Passes the numbers on, in a mapping of its own."""
         super().log(step, dict(logs), kind)
 

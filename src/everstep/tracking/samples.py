@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from everstep import redaction, storage
-from everstep.tracking.tracker import Kind, Tracker
+from everstep.tracking.tracker import LogKind, Tracker
 
 BINS = 32
 """The number of bins of a histogram."""
@@ -101,7 +101,7 @@ class SampleFiles(Tracker):
         found = folder.iterdir() if folder.is_dir() else ()
         self._old = {int(one.name) for one in found if one.name.isdecimal() and int(one.name) > step}
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Ignores numbers."""
 
     def log_images(self, step: int, name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> None:
@@ -118,10 +118,10 @@ class SampleFiles(Tracker):
         storage.write_text(self._at(text_file(step, name)), redaction.text("\n\n".join(texts) + "\n"))
 
     def flush(self) -> None:
-        """Does nothing: every call writes its files."""
+        """Is not needed: every call has written its files."""
 
     def close(self) -> None:
-        """Does nothing: every call writes its files."""
+        """Is not needed: every call has written its files."""
 
     def _pass(self, step: int) -> None:
         for old in [old for old in self._old if old < step]:

@@ -7,8 +7,9 @@ from typing import Protocol
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.tracking import wandb
-from everstep.tracking.mlflow import MlflowRun, Target, prepare_client, spool_of, without_credentials
-from everstep.tracking.spool import Delivery, Destination, point_count
+from everstep.tracking.delivery import Delivery, Destination
+from everstep.tracking.mlflow import MlflowRun, MlflowTarget, prepare_client, spool_of, without_credentials
+from everstep.tracking.spool import point_count
 from everstep.tracking.wandb import WandbRun, WandbTarget, require_package
 
 _SECONDS_TO_SEND = 600.0
@@ -47,7 +48,7 @@ def sync(model_dir: storage.PathLike, uri: str | None = None) -> SyncResult:
         missing.
     """
     directory, spool = Path(model_dir), spool_of(model_dir)
-    target = Target.recorded(spool.records(), uri)
+    target = MlflowTarget.recorded(spool.records(), uri)
     if target is None:
         raise UsageError(
             f"was not tracked with MLflow: {spool.path} has no records", key="DIR", received=str(directory)
@@ -79,14 +80,17 @@ def sync_wandb(model_dir: storage.PathLike) -> SyncResult:
     return SyncResult(f"W&B ({target.server})", run.progress.remote_id, sent, waiting, 0, problem)
 
 
+SYNCS = ((spool_of, sync), (wandb.spool_of, sync_wandb))
+"""For each server, what returns its spool of a run directory, and what sends it."""
+
+
 def sync_all(model_dir: storage.PathLike) -> list[SyncResult]:
     """Sends every server that a run is tracked on what it has not received.
 
     Raises:
       UsageError: The run is tracked on no server, or see `sync` and `sync_wandb`.
     """
-    senders = {spool_of(model_dir).path: sync, wandb.spool_of(model_dir).path: sync_wandb}
-    found = [send for path, send in senders.items() if path.exists()]
+    found = [send for spool, send in SYNCS if spool(model_dir).path.exists()]
     if not found:
         raise UsageError("was not tracked on a server: it has no spool", key="DIR", received=str(model_dir))
     return [send(model_dir) for send in found]

@@ -27,7 +27,7 @@ from everstep import redaction, storage
 from everstep.data.tfrecord_files import whole_frames
 from everstep.tracking.appending import append
 from everstep.tracking.samples import histogram, png
-from everstep.tracking.tracker import Kind, Tracker, plain
+from everstep.tracking.tracker import LogKind, Tracker, plain
 
 
 def image_values(name: str, images: Sequence[np.ndarray], captions: Sequence[str]) -> list[Any]:
@@ -102,7 +102,7 @@ class TensorBoardTracker(Tracker):
         train_subdir: str = "train",
     ) -> None:
         root = Path(directory)
-        self._files: dict[Kind, EventFile] = {
+        self._files: dict[LogKind, EventFile] = {
             "train": EventFile(root / train_subdir),
             "validation": EventFile(root / validation_subdir),
         }
@@ -114,7 +114,7 @@ class TensorBoardTracker(Tracker):
         for file in self._files.values():
             file.restart(step)
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Writes one event with all of `logs`."""
         values = [scalar_value(name, value) for name, value in plain(logs).items()]
         self._write("train" if kind == "system" else kind, step, values)
@@ -132,7 +132,7 @@ class TensorBoardTracker(Tracker):
         made = (histogram_value(name, array) for name, array in values.items())
         self._write("train", step, [value for value in made if value is not None])
 
-    def _write(self, kind: Kind, step: int, values: Sequence[Any]) -> None:
+    def _write(self, kind: LogKind, step: int, values: Sequence[Any]) -> None:
         self._files[kind].write(step, values)
         if self._clock() - self._flushed >= _FLUSH_SECONDS:
             self.flush()

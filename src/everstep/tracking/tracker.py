@@ -22,7 +22,7 @@ from everstep.types import Logs
 
 logger = logging.getLogger(__name__)
 
-Kind = Literal["train", "validation", "system"]
+LogKind = Literal["train", "validation", "system"]
 """What the numbers are about: a window of training, an evaluation, or the machine at some moment (`system/…`)."""
 
 
@@ -47,7 +47,7 @@ class Tracker(abc.ABC):
         """
 
     @abc.abstractmethod
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Records `logs` at `step`. Steps never decrease within an attempt."""
 
     def log_images(  # noqa: B027
@@ -74,16 +74,16 @@ class NoopTracker(Tracker):
     """Tracking switched off."""
 
     def start(self, step: int) -> None:
-        """Does nothing."""
+        """Starts nothing: an attempt without trackers leaves no trace."""
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
-        """Does nothing."""
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
+        """Drops the logs."""
 
     def flush(self) -> None:
-        """Does nothing."""
+        """Has nothing to flush."""
 
     def close(self) -> None:
-        """Does nothing."""
+        """Has nothing to close."""
 
 
 class ForwardingTracker(Tracker):
@@ -97,7 +97,7 @@ class ForwardingTracker(Tracker):
         """Begins an attempt at `step` in every tracker behind this one."""
         self.forward("start", step)
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Passes the numbers of a window, an evaluation or the machine on."""
         self.forward("log", step, logs, kind)
 
@@ -228,7 +228,7 @@ class Point:
 
     step: int
     logs: Logs
-    kind: Kind
+    kind: LogKind
 
 
 class MemoryTracker(Tracker):
@@ -251,12 +251,12 @@ class MemoryTracker(Tracker):
         self.points = [point for point in self.points if point.step <= step]
         self.closed = False
 
-    def log(self, step: int, logs: Mapping[str, float], kind: Kind) -> None:
+    def log(self, step: int, logs: Mapping[str, float], kind: LogKind) -> None:
         """Appends a point."""
         self.points.append(Point(step, plain(logs), kind))
 
     def flush(self) -> None:
-        """Does nothing: what is in memory is visible."""
+        """Is not needed: points in memory are visible at once."""
 
     def close(self) -> None:
         """Sets `closed`."""

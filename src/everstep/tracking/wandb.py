@@ -27,20 +27,10 @@ import numpy as np
 from everstep import redaction, storage
 from everstep.errors import missing_extra
 from everstep.tracking import wandb_process
+from everstep.tracking.delivery import Delivery, DeliveryProgress, Forgotten, SendDelays
 from everstep.tracking.samples import histogram
-from everstep.tracking.spool import (
-    Delivery,
-    Forgotten,
-    Pace,
-    Progress,
-    Record,
-    Spool,
-    SpooledTracker,
-    Status,
-    flattened,
-    last_target,
-    named_values,
-)
+from everstep.tracking.spool import Record, Spool, flattened, last_target, named_values
+from everstep.tracking.spooled_tracker import SpooledTracker, Status
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +134,7 @@ _SECONDS_TO_EXIT = 10.0
 _NO_ANSWER = '{"error": "its process ended: spool/wandb.log may have the reason"}'
 
 
-class Unavailable(Exception):
+class WandbUnavailable(Exception):
     """W&B cannot take records now; the message fits on a line."""
 
 
@@ -166,7 +156,7 @@ class WandbRun:
     def __init__(
         self, target: WandbTarget, directory: Path, spool: Spool, finish_seconds: float, fallback: bool = True
     ) -> None:
-        self.progress = Progress.load(spool.path.with_suffix(".sent.json"), target.server, spool)
+        self.progress = DeliveryProgress.load(spool.path.with_suffix(".sent.json"), target.server, spool)
         self._target, self._directory, self._spool = target, directory, spool
         self._finish_seconds, self._fallback = finish_seconds, fallback
         self._process: subprocess.Popen[str] | None = None
@@ -178,7 +168,7 @@ class WandbRun:
 
         Raises:
           Forgotten: It is not known what W&B has: all is sent from the beginning, and W&B skips what it has.
-          Unavailable: W&B cannot take them now.
+          WandbUnavailable: W&B cannot take them now.
         """
         if self._process is None:
             self._open()
@@ -249,7 +239,7 @@ class WandbRun:
             answer = {"error": f"its process ended ({error}): spool/wandb.log may have the reason"}
         if "error" in answer:
             self.end()
-            raise Unavailable(redaction.text(answer["error"]))
+            raise WandbUnavailable(redaction.text(answer["error"]))
         return answer
 
     def _entry(self, record: Record) -> Record:
@@ -295,7 +285,7 @@ class WandbTracker(SpooledTracker):
       params: The configuration, nested, without secrets; a later attempt's values replace earlier ones.
       tags: What else to know about the run and the attempt.
       close_seconds: How long `close` waits for the rest to be sent.
-      pace: How long the thread waits between two deliveries.
+      delays: How long the thread waits between two deliveries.
     """
 
     service = "W&B"
@@ -308,9 +298,9 @@ class WandbTracker(SpooledTracker):
         params: Mapping[str, Any] | None = None,
         tags: Mapping[str, Any] | None = None,
         close_seconds: float = 10.0,
-        pace: Pace | None = None,
+        delays: SendDelays | None = None,
     ) -> None:
-        super().__init__(model_dir, spool_of(model_dir), (), close_seconds, pace)
+        super().__init__(model_dir, spool_of(model_dir), (), close_seconds, delays)
         self._target = target
         self._params = flattened({**(params or {}), "everstep": dict(tags or {})}, _spelled)
         self._tags = [str(value)[:64] for name, value in (tags or {}).items() if name in ("experiment", "backend")]

@@ -7,8 +7,8 @@ import pytest
 from tests.checkpoint.remote import remote_program
 
 from everstep.cli.main import main
-from everstep.cli.stored_runs import local_run
 from everstep.errors import UsageError
+from everstep.export.predict.finding import local_run
 from everstep.run.checkpoint_selection import checkpoints, choose
 
 

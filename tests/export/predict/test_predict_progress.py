@@ -2,7 +2,7 @@
 
 import io
 
-from everstep.export.predict.predicting import Progress
+from everstep.export.predict.predicting import PredictProgress
 
 
 class Terminal(io.StringIO):
@@ -12,7 +12,7 @@ class Terminal(io.StringIO):
 
 def reported(out, total=400):
     seconds = iter([0.0, 1.0, 6.0, 7.0, 20.0])
-    progress = Progress(total, out, lambda: next(seconds))
+    progress = PredictProgress(total, out, lambda: next(seconds))
     for _ in range(4):
         progress.add(100)
     progress.close()
@@ -36,7 +36,7 @@ def test_a_terminal_shows_one_line_which_is_removed_at_the_end():
 
 def test_a_closed_stream_is_ignored():
     out = io.StringIO()
-    progress = Progress(None, out, iter([0.0, 10.0]).__next__)
+    progress = PredictProgress(None, out, iter([0.0, 10.0]).__next__)
     out.close()
     progress.add(1)
     progress.close()

@@ -4,7 +4,7 @@ import pytest
 from components_project import write_data
 
 from everstep.frontends.components import orchestrator
-from everstep.frontends.mlflow import Tracking
+from everstep.frontends.project_tracking import Tracking
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from everstep.frontends.components.exported_model import model_name
 from everstep.frontends.components.keras_trainer import into_run_folder
 from everstep.frontends.components.orchestrator import mlflow_names
 from everstep.frontends.components.run_folder import RunFolder
-from everstep.frontends.mlflow import Tracking
+from everstep.frontends.project_tracking import Tracking
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

@@ -19,7 +19,7 @@ from everstep.frontends.components.config import ConfigStruct
 from everstep.frontends.components.evaluation import write_pages
 from everstep.frontends.components.orchestrator import create_tracking
 from everstep.frontends.components.run_folder import RunFolder
-from everstep.frontends.mlflow import Tracking
+from everstep.frontends.project_tracking import Tracking
 from everstep.tracking.mlflow import spool_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

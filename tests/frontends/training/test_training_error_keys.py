@@ -92,6 +92,8 @@ def test_a_validation_loss_that_is_none(tmp_path, caplog):
     spoiled[0] = np.nan
     with caplog.at_level(logging.WARNING):
         history = made(tmp_path / "job").run_train((X, Y), (spoiled, Y), 2)
-    warnings = [record.getMessage() for record in caplog.records if record.name == "everstep.frontends.training.job"]
+    warnings = [
+        record.getMessage() for record in caplog.records if record.name == "everstep.frontends.training.job_files"
+    ]
     assert warnings == [f"the validation loss is nan in epoch {n} (the first is 0): check valid_ds" for n in (0, 1)]
     assert np.isfinite(history.history["loss"]).all()

@@ -6,8 +6,9 @@ import keras
 import pytest
 
 from everstep.errors import TrainingError, UsageError
+from everstep.frontends.training.artifacts import publish
 from everstep.frontends.training.building import input_size, make_optimizer
-from everstep.frontends.training.job import pipeline_metrics, publish
+from everstep.frontends.training.pipeline_job import kubeflow_metrics
 from everstep.run.signals import Interrupted
 from everstep.tracking.history import epoch_table
 from everstep.training import job_paths, run_component
@@ -103,7 +104,7 @@ def test_history_reads_back_as_a_frame(tmp_path):
 
 
 def test_metrics_leave_out_what_is_no_number():
-    found = pipeline_metrics({"loss": [1.0, float("nan")], "accuracy": [0.5], "head_acc": [2.0], "none": []})
+    found = kubeflow_metrics({"loss": [1.0, float("nan")], "accuracy": [0.5], "head_acc": [2.0], "none": []})
     assert [(m["name"], m["format"]) for m in found["metrics"]] == [("accuracy", "PERCENTAGE"), ("head_acc", "RAW")]
 
 

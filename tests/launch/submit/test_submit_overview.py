@@ -10,7 +10,7 @@ from everstep.launch.submit.overview import Overview
 from everstep.launch.submit.submissions import Submission
 from everstep.run.record import Run, read
 
-JOB = {"engine": "background", "job": 4711}
+JOB = {"executor": "background", "job": 4711}
 EARLIER, LATER = "2020-01-01T00:00:00+00:00", "2099-01-01T00:00:00+00:00"
 
 

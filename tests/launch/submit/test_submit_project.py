@@ -29,7 +29,7 @@ def test_edits_while_it_waits_and_a_kill_while_it_trains(place: Place) -> None:
     write_run(root, epochs=20)
     place.program("sbatch", "echo 7")
     place.program("squeue", 'echo "7 PENDING"')
-    place.everstep("submit", "a", "--data-dir", str(data), "--engine", "slurm", "--gpu-type", "none")
+    place.everstep("submit", "a", "--data-dir", str(data), "--on", "slurm", "--gpu-type", "none")
     (snapshot,) = (run / "submissions").iterdir()
 
     write_source(root, models="raise RuntimeError('edited, and broken')\n")

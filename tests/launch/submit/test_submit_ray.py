@@ -57,7 +57,7 @@ def test_jobs_on_ray(place: Place, dashboard: str) -> None:
     from ray.job_submission import JobStatus, JobSubmissionClient
 
     client = until(lambda: _client(JobSubmissionClient, dashboard))
-    options = ("--engine", "ray", "--address", dashboard)
+    options = ("--on", "ray", "--address", dashboard)
     job = place.submit(1, *options).split()[1]
     until(lambda: client.get_job_status(job) == JobStatus.SUCCEEDED)
     assert place.record()["status"] == "finished"
@@ -94,19 +94,19 @@ def _client(kind, dashboard):
 
 def test_ray_is_not_installed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray.job_submission", None)
-    printed = place.submit(1, "--engine", "ray", code=2)
+    printed = place.submit(1, "--on", "ray", code=2)
     assert printed == (
-        "everstep: error: --engine ray needs the package 'ray[default]', which is not installed: "
+        "everstep: error: --on ray needs the package 'ray[default]', which is not installed: "
         "pip install 'everstep[ray]'\n"
     )
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert "RAY_ADDRESS: received '10.0.0.1:6379', expected a dashboard's" in place.submit(1, "--engine", "ray", code=2)
+    assert "RAY_ADDRESS: received '10.0.0.1:6379', expected a dashboard's" in place.submit(1, "--on", "ray", code=2)
     assert not (place.run / "submissions").exists()
 
 
 @pytest.mark.full
 @pytest.mark.skipif(not has_ray, reason="Ray is not installed (pip install 'ray[default]')")
 def test_no_cluster_answers(place: Place) -> None:
-    printed = place.submit(1, "--engine", "ray", "--address", "http://127.0.0.1:1", code=2)
+    printed = place.submit(1, "--on", "ray", "--address", "http://127.0.0.1:1", code=2)
     assert printed.startswith("everstep: error: --address: received 'http://127.0.0.1:1', no Ray cluster answers")
     assert printed.count("\n") == 1

@@ -62,7 +62,7 @@ def dashboard() -> Iterator[Dashboard]:
 def submission(run: Path, address: str | None, started: bool = False) -> Path:
     folder = run / "submissions" / "20300101-000000-abcd"
     folder.mkdir(parents=True)
-    record = {"id": "x", "engine": "ray", "job": JOB, "address": address, "submitted": "2030-01-01T00:00:00+00:00"}
+    record = {"id": "x", "executor": "ray", "job": JOB, "address": address, "submitted": "2030-01-01T00:00:00+00:00"}
     (folder / "submission.json").write_text(json.dumps(record))
     if started:
         (folder / "started.json").write_text("{}")

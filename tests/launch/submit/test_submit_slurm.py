@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.skipif(bool(slurm_cluster.why_not()), reason=slurm_cluster.why_not()),
 ]
 
-OPTIONS = ("--engine", "slurm", "--gpu-type", "none", "--mem", "100")
+OPTIONS = ("--on", "slurm", "--gpu-type", "none", "--mem", "100")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_a_waiting_job_is_queued_and_killed_after_it_is_cancelled(place: Place) 
 
 
 def test_the_clusters_refusal_is_shown(place: Place) -> None:
-    printed = place.submit(1, "--engine", "slurm", "--gpu-type", "v100", code=2)
-    assert printed.startswith("everstep: error: --engine: received 'slurm', sbatch refused: sbatch: error: ")
+    printed = place.submit(1, "--on", "slurm", "--gpu-type", "v100", code=2)
+    assert printed.startswith("everstep: error: --on: received 'slurm', sbatch refused: sbatch: error: ")
     assert printed.count("\n") == 1
     assert not (place.run / "submissions").exists()

@@ -56,7 +56,7 @@ def command(job_file: str) -> str:
 def test_the_job_file_of_a_projects_run(cluster: Place, project: Path, with_data: bool) -> None:
     options = ["--gpu-type", "v100", "--hours", "2.5", "--mem", "4096", "--n_cpu", "3", "--email", "me@example.org"]
     data = ["--data_dir", str(project / "data")] if with_data else []
-    printed = cluster.everstep("submit", "first", "--project_root", str(project), *data, *options, "--engine=slurm")
+    printed = cluster.everstep("submit", "first", "--project_root", str(project), *data, *options, "--on=slurm")
     run = project / "runs" / "first"
     assert printed.splitlines()[0].split() == ["job", "123", "(slurm)"]
     text = (run / "my_digits_first.job").read_text()
@@ -88,7 +88,7 @@ def test_the_job_file_of_a_projects_run(cluster: Place, project: Path, with_data
 
 
 def test_a_queued_run_is_listed_and_not_submitted_twice(cluster: Place, project: Path) -> None:
-    words = ("submit", "first", "--project-root", str(project), "--engine", "slurm")
+    words = ("submit", "first", "--project-root", str(project), "--on", "slurm")
     cluster.everstep(*words)
     (row,) = cluster.everstep("runs", str(project)).splitlines()[1:]
     assert "queued (slurm 123)" in row
@@ -101,37 +101,37 @@ def test_a_queued_run_is_listed_and_not_submitted_twice(cluster: Place, project:
 
 def test_too_many_jobs(cluster: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAX_JOBS", "2")
-    assert "MAX_JOBS: received 2, you have 2 jobs on the cluster" in cluster.submit(1, "--engine", "slurm", code=2)
+    assert "MAX_JOBS: received 2, you have 2 jobs on the cluster" in cluster.submit(1, "--on", "slurm", code=2)
     monkeypatch.setenv("MAX_JOBS", "many")
-    assert "MAX_JOBS: received 'many'" in cluster.submit(1, "--engine", "slurm", code=2)
+    assert "MAX_JOBS: received 'many'" in cluster.submit(1, "--on", "slurm", code=2)
     monkeypatch.setenv("MAX_JOBS", "3")
-    assert "123 (slurm)" in cluster.submit(1, "--engine", "slurm")
+    assert "123 (slurm)" in cluster.submit(1, "--on", "slurm")
     assert "--user" in Path("arguments").read_text()
 
 
 def test_slurms_refusal_is_shown_and_nothing_is_left(cluster: Place) -> None:
     cluster.program("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
-    printed = cluster.submit(1, "--engine", "slurm", code=2)
-    assert printed == "everstep: error: --engine: received 'slurm', sbatch refused: sbatch: error: invalid partition\n"
+    printed = cluster.submit(1, "--on", "slurm", code=2)
+    assert printed == "everstep: error: --on: received 'slurm', sbatch refused: sbatch: error: invalid partition\n"
     assert not (cluster.run / "submissions").exists()
 
 
 def test_the_job_file_can_be_printed_without_slurm(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(place.folder))
-    printed = place.submit(1, "--engine", "slurm", code=2)
-    assert printed.startswith("everstep: error: --engine: received 'slurm', there is no sbatch on this machine")
+    printed = place.submit(1, "--on", "slurm", code=2)
+    assert printed.startswith("everstep: error: --on: received 'slurm', there is no sbatch on this machine")
     assert printed.count("\n") == 1
-    text = place.submit(1, "--engine", "slurm", "--dry-run", "--gpu-type", "none")
+    text = place.submit(1, "--on", "slurm", "--dry-run", "--gpu-type", "none")
     assert text.startswith("#!/bin/bash\n#SBATCH --job-name=")
     assert "gres" not in text
     assert "mail" not in text
-    assert "gres=gpu:1\n" in place.submit(1, "--engine", "slurm", "--dry-run")
+    assert "gres=gpu:1\n" in place.submit(1, "--on", "slurm", "--dry-run")
     assert not place.run.exists()
 
 
 def test_a_command_whose_code_was_edited_is_not_run(cluster: Place) -> None:
     """A command cannot be run from a copy."""
-    cluster.submit(0.2, "--engine", "slurm")
+    cluster.submit(0.2, "--on", "slurm")
     toy = cluster.folder / "toy_run.py"
     toy.write_text(toy.read_text().replace('"first"', '"second"'))
     (file,) = cluster.run.glob("*.job")
@@ -153,12 +153,12 @@ def test_a_command_whose_code_was_edited_is_not_run(cluster: Place) -> None:
     ],
 )
 def test_bad_resources(place: Place, options: list[str], message: str) -> None:
-    assert message in place.submit(1, "--engine", "slurm", *options, code=2)
+    assert message in place.submit(1, "--on", "slurm", *options, code=2)
 
 
 def test_the_job_warns_of_changed_data(cluster: Place) -> None:
     (cluster.folder / "data").mkdir()
-    cluster.submit(0.1, "--engine", "slurm", "--data-dir", "data")
+    cluster.submit(0.1, "--on", "slurm", "--data-dir", "data")
     (cluster.folder / "data" / "more.bin").write_bytes(b"12345")
     (file,) = cluster.run.glob("*.job")
     done = subprocess.run(["bash", str(file)], capture_output=True, text=True, env=dict(os.environ))

@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from everstep.run.launcher import announce
 from everstep.run.lock import RunLock
+from everstep.run.parent_process import announce
 from everstep.run.record import Run
 
 VERSION = "first"

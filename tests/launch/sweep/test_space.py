@@ -91,7 +91,7 @@ def test_what_only_sets_a_key(word):
 
 
 def test_words_are_read_back_as_the_same_values():
-    from everstep.config.sources import parse_override
+    from everstep.config.overrides import parse_override
 
     for value in (1, 1.0, 1e-7, True, None, "relu", "1", "a b", "null", "", [1, 2], {"a": 1}):
         (word,) = Space((), {"key": value}).words({})

@@ -18,7 +18,7 @@ def test_workers_on_slurm_are_an_array(tmp_path):
     assert "#SBATCH --gres=gpu:v100:1" in lines
     assert "#SBATCH --requeue" in lines
     assert "#SBATCH --signal=B:USR1@120" in lines
-    command = f"exec {sys.executable} -m everstep.launch.sweep.worker '{tmp_path / 'my sweep'}' --leave"
+    command = f"exec {sys.executable} -m everstep.launch.sweep.worker '{tmp_path / 'my sweep'}' --no-wait"
     assert lines[-1] == f"{command} --longer trainer.train_steps=9"
 
 
@@ -51,8 +51,8 @@ def test_a_worker_of_a_job_ends_when_nothing_is_left(sweep, objectives, tmp_path
     from everstep.launch.sweep.worker import main
 
     sweep(objectives.parabola, {"x": [1, 2]}, sampler="grid")
-    assert main([str(tmp_path / "sweep"), "--leave"]) == 0
-    assert main([str(tmp_path / "nowhere"), "--leave"]) == 2
+    assert main([str(tmp_path / "sweep"), "--no-wait"]) == 0
+    assert main([str(tmp_path / "nowhere"), "--no-wait"]) == 2
 
 
 def test_sweeps_are_listed_with_their_best(sweep, tmp_path):

@@ -95,7 +95,7 @@ def _fetch_all(found: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     missing = {url: path for url, path in paths.items() if not path.exists()}
     if missing:
         total = sum(int(found[url].get("size") or 0) for url in missing)
-        progress = _Progress(len(missing), total)
+        progress = _FetchProgress(len(missing), total)
         store = Store(next(iter(missing)).rpartition("/")[0])
         store.each(lambda url: _fetch(url, found[url], paths[url], progress), missing)
         progress.done()
@@ -109,7 +109,7 @@ def _cached_path(url: str, info: Mapping[str, Any]) -> Path:
     return cache.root() / "data" / cache.key(url) / digest / url.rpartition("/")[2]
 
 
-def _fetch(url: str, info: Mapping[str, Any], target: Path, progress: "_Progress") -> None:
+def _fetch(url: str, info: Mapping[str, Any], target: Path, progress: "_FetchProgress") -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(target.with_name(".lock")):
         if not target.exists():
@@ -138,7 +138,7 @@ def _verify(url: str, info: Mapping[str, Any], path: Path) -> None:
         raise StoreError(f"{url} did not arrive as the store has it")
 
 
-class _Progress:
+class _FetchProgress:
     """Prints from time to time how much has been fetched."""
 
     def __init__(self, count: int, total: int) -> None:

@@ -39,7 +39,7 @@ _progress_files: list[str] = []
 def register_progress_files(*names: str) -> None:
     """Declares files that record the progress of a run: they are uploaded after the files that they refer to.
 
-    Called by the module that writes them, when it is imported.
+    Called with the `progress` of every `RunLayout` that is registered.
 
         register_progress_files("progress.json", "epochs/")
 

@@ -30,9 +30,9 @@ from typing import Any, TypeVar
 from everstep import redaction
 from everstep.config import allowed
 from everstep.config.base import Config
-from everstep.config.gin.reading import NEXT_FILE, Binding, Context, Macro, Reader, Reference, names_in
+from everstep.config.gin.reading import NEXT_FILE, Binding, Context, GinReader, Macro, Reference, names_in
+from everstep.config.layers import Layer
 from everstep.config.registry import load_entry_points
-from everstep.config.sources import Layer
 from everstep.errors import Problem, UsageError, join, nearest, problems_under, show
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -54,7 +54,7 @@ def read(
       UsageError: A file cannot be read, something has bad syntax or imports what the project does not allow, or
         gin is not installed.
     """
-    reader, here = Reader(), Path()
+    reader, here = GinReader(), Path()
     for text, place in stored:
         reader.read_text(text, place, lambda _, place=place: place, here)  # type: ignore[misc]
     for path in files:
@@ -70,7 +70,7 @@ class GinBindings:
     """The bindings in gin files and parameters."""
 
     def __init__(self, bindings: Sequence[Binding] = (), contexts: Sequence[Context] = ()) -> None:
-        """Takes what a `Reader` found: its `bindings` and `contexts`."""
+        """Takes what a `GinReader` found: its `bindings` and `contexts`."""
         self._bindings = list(bindings)
         self._contexts = list(contexts)
         self._macros = {binding.macro: binding.value for binding in bindings if binding.macro is not None}

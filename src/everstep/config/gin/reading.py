@@ -172,7 +172,7 @@ def names_in(value: Any) -> Iterator[Reference | Macro]:
             yield from names_in(item)
 
 
-class Reader:
+class GinReader:
     """Collects bindings in gin's order: those of an included file come where it is included.
 
     Attributes:

@@ -18,7 +18,7 @@ from typing import Any
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.evaluation.report.run_data import Run, differences, incomparable, read_runs
+from everstep.evaluation.report.run_data import RunData, differences, incomparable, read_runs
 from everstep.evaluation.report.sample_comparison import compare
 
 SCRIPTS = (
@@ -122,7 +122,7 @@ def write(run_dirs: Sequence[storage.PathLike] | storage.PathLike, output: stora
     return path
 
 
-def _data(runs: Sequence[Run]) -> dict[str, object]:
+def _data(runs: Sequence[RunData]) -> dict[str, object]:
     """Returns the page's data; comparing comes first, because it adds columns to the tables."""
     comparisons = [found for number, run in enumerate(runs[1:], start=1) for found in compare(runs[0], run, number)]
     configs = [run.config for run in runs]

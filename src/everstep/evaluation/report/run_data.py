@@ -17,9 +17,9 @@ from everstep.evaluation.report.numbers import finite, listed, shown
 from everstep.evaluation.report.split_data import Split, read_splits
 from everstep.run import record
 from everstep.run.goodput import goodput
-from everstep.run.launcher import RECORD, STARTED, SUBMISSIONS
-from everstep.run.layouts import export_config, export_record, loop_directories, results_file
+from everstep.run.layout_registry import export_config, export_record, loop_directories, results_file
 from everstep.run.lock import is_held
+from everstep.run.parent_process import RECORD, STARTED, SUBMISSIONS
 from everstep.run.record import damage
 from everstep.tracking.history import read_history
 from everstep.tracking.metric_names import SIDE_FIGURES, bare, direction, of_validation
@@ -370,7 +370,7 @@ def _of_logs(kind: str, logs: Mapping[str, Any]) -> list[Figure]:
 
 
 @dataclasses.dataclass
-class Run:
+class RunData:
     """One run, read for the report.
 
     Attributes:
@@ -420,7 +420,7 @@ class Run:
         return sorted(found, key=lambda figure: names.index(figure.name))
 
 
-def read_runs(directories: Sequence[Path]) -> list[Run]:
+def read_runs(directories: Sequence[Path]) -> list[RunData]:
     """Reads runs, with unique names.
 
     Raises:
@@ -452,13 +452,13 @@ def read_record(directory: Path) -> Mapping[str, Any]:
     return {**known, "status": "killed"} if known["status"] == "running" and alone else known
 
 
-def _read_run(directory: Path, name: str) -> Run:
+def _read_run(directory: Path, name: str) -> RunData:
     known = read_record(directory) if (directory / "run.json").is_file() else None
     splits = read_splits(directory / "reports")
     curves = read_curves(directory / "history.csv", known)
     if known is None and not splits and not curves:
         raise UsageError("contains neither run.json nor an evaluation", key="RUN", received=str(directory))
-    run = Run(name, known, curves, splits, read_config(directory), read_export(directory), read_notes(directory))
+    run = RunData(name, known, curves, splits, read_config(directory), read_export(directory), read_notes(directory))
     if not curves and not splits and not run.figures():
         raise UsageError("has no logged step and no evaluation yet", key="RUN", received=str(directory))
     return run

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from everstep.evaluation.report.numbers import finite, listed
-from everstep.evaluation.report.run_data import Run
+from everstep.evaluation.report.run_data import RunData
 from everstep.evaluation.report.split_data import Split, class_numbers, floats, plain
 
 SHOWN = 60
@@ -33,7 +33,7 @@ class Joined:
     new: np.ndarray
 
 
-def compare(base: Run, other: Run, number: int) -> list[dict[str, Any]]:
+def compare(base: RunData, other: RunData, number: int) -> list[dict[str, Any]]:
     """Returns the changes from `base` to `other`, for each split that both were evaluated on.
 
     It adds a column with the change of each metric to the table of `other`.

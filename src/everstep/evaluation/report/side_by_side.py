@@ -41,7 +41,7 @@ class Member:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ComparedRow:
     """One figure of every run.
 
     Attributes:
@@ -82,7 +82,7 @@ class SideBySide:
     """
 
     members: list[Member]
-    sections: dict[str, list[Row]]
+    sections: dict[str, list[ComparedRow]]
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the comparison for JSON."""
@@ -120,24 +120,26 @@ def _read(directory: Path, name: str) -> Member:
     )
 
 
-def _each(members: Sequence[Member], key: str, find: Callable[[Member], Any], better: str | None = None) -> Row:
-    return Row(key, [find(member) for member in members], better=better)
+def _each(members: Sequence[Member], key: str, find: Callable[[Member], Any], better: str | None = None) -> ComparedRow:
+    return ComparedRow(key, [find(member) for member in members], better=better)
 
 
-def _state(members: Sequence[Member]) -> list[Row]:
+def _state(members: Sequence[Member]) -> list[ComparedRow]:
     names = ("experiment", "backend", "status", "step")
     return [_each(members, name, lambda member, name=name: member.record[name]) for name in names]  # type: ignore[misc]
 
 
-def _configuration(members: Sequence[Member]) -> list[Row]:
-    return [Row(found["key"], found["values"]) for found in run_data.differences([one.config for one in members])]
+def _configuration(members: Sequence[Member]) -> list[ComparedRow]:
+    return [
+        ComparedRow(found["key"], found["values"]) for found in run_data.differences([one.config for one in members])
+    ]
 
 
-def _surroundings(members: Sequence[Member]) -> list[Row]:
+def _surroundings(members: Sequence[Member]) -> list[ComparedRow]:
     """Returns the differences in code, machine, packages and data."""
     flat = [dict(_facts(member.record)) for member in members]
     keys = list(dict.fromkeys(key for facts in flat for key in facts))
-    rows = [Row(key, [facts.get(key) for facts in flat]) for key in keys]
+    rows = [ComparedRow(key, [facts.get(key) for facts in flat]) for key in keys]
     return [row for row in rows if len(set(row.values)) > 1]
 
 
@@ -156,7 +158,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
         yield path, str(value)
 
 
-def _metric_rows(members: Sequence[Member]) -> list[Row]:
+def _metric_rows(members: Sequence[Member]) -> list[ComparedRow]:
     """Returns the last value of every metric, and its best if it is known which values are good."""
     curves = [_with_last_logs(member) for member in members]
     keys = telling(key for points in curves for key in points)
@@ -171,15 +173,15 @@ def telling(keys: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return sorted(own, key=lambda key: key[1] != "validation")
 
 
-def _of_metric(name: str, kind: str, curves: Sequence[list[tuple[int, float]] | None]) -> Iterator[Row]:
+def _of_metric(name: str, kind: str, curves: Sequence[list[tuple[int, float]] | None]) -> Iterator[ComparedRow]:
     better = direction(name)
     yield _row(f"{kind} {name}, last", [points[-1] if points else None for points in curves], better)
     if better is not None:
         yield _row(f"{kind} {name}, best", [_best(points or [], better) for points in curves], better)
 
 
-def _row(key: str, points: Sequence[tuple[int, float] | None], better: str | None) -> Row:
-    return Row(key, [p[1] if p else None for p in points], [p[0] if p else None for p in points], better)
+def _row(key: str, points: Sequence[tuple[int, float] | None], better: str | None) -> ComparedRow:
+    return ComparedRow(key, [p[1] if p else None for p in points], [p[0] if p else None for p in points], better)
 
 
 def _best(points: Sequence[tuple[int, float]], better: str) -> tuple[int, float] | None:
@@ -189,13 +191,13 @@ def _best(points: Sequence[tuple[int, float]], better: str) -> tuple[int, float]
     return min(known, key=lambda point: sign * point[1], default=None)
 
 
-def _evaluations(members: Sequence[Member]) -> list[Row]:
+def _evaluations(members: Sequence[Member]) -> list[ComparedRow]:
     """Returns the figures of evaluations sample by sample, for each split."""
     pages = [[page for _, page in read_pages(member.directory / "reports")] for member in members]
     figures = [{(one.split, one.name): one for one in headline(None, each)} for each in pages]
     known = {key: figure for each in reversed(figures) for key, figure in each.items()}
     return [
-        Row(
+        ComparedRow(
             f"{split} {name}", [each[split, name].value if (split, name) in each else None for each in figures], None, b
         )
         for (split, name), b in ((key, figure.better) for key, figure in known.items())
@@ -215,12 +217,12 @@ def _with_last_logs(member: Member) -> Points:
     return {key: [(int(member.record["step"]), value)] for key, value in values.items()} | member.points
 
 
-def _course(members: Sequence[Member]) -> list[Row]:
+def _course(members: Sequence[Member]) -> list[ComparedRow]:
     kept = [goodput(member.record) if member.record["attempts"] else None for member in members]
     rows = [
-        Row("seconds", [one and round(one.seconds, 1) for one in kept]),
-        Row("attempts", [one and one.attempts for one in kept]),
-        Row("goodput", [one and round(one.ratio, 4) for one in kept], better="higher"),
+        ComparedRow("seconds", [one and round(one.seconds, 1) for one in kept]),
+        ComparedRow("attempts", [one and one.attempts for one in kept]),
+        ComparedRow("goodput", [one and round(one.ratio, 4) for one in kept], better="higher"),
     ]
     names = {"samples_per_second": "higher", "steps_per_second": "higher", "utilisation": "higher"}
     names |= dict.fromkeys(("parameters", "flops_per_train_step", "device"), "")

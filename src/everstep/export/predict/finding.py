@@ -17,7 +17,7 @@ from everstep.checkpoint.remote.run_copies import local_view
 from everstep.checkpoint.remote.urls import is_url
 from everstep.errors import UsageError
 from everstep.run.checkpoint_selection import selected_steps
-from everstep.run.layouts import layouts
+from everstep.run.layout_registry import layouts
 from everstep.run.record import Record, find_runs, read
 from everstep.tracking.mlflow import checked_uri, prepare_client, without_credentials
 

@@ -31,7 +31,7 @@ Rows = tuple[Sequence[Any], list[np.ndarray]]
 """A batch: the ids of its samples, and an array for each of the model's inputs."""
 
 
-class Source(Protocol):
+class InputSource(Protocol):
     """Data that fits a model; it is checked when it is opened.
 
     Attributes:
@@ -624,7 +624,7 @@ def _brief(names: Sequence[str]) -> str:
 _TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 
 
-def open_input(data: Any, specs: Sequence[Spec], without: Sequence[str] = (), resize: bool = False) -> Source:
+def open_input(data: Any, specs: Sequence[Spec], without: Sequence[str] = (), resize: bool = False) -> InputSource:
     """Opens data of any supported kind.
 
     Args:

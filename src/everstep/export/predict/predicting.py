@@ -14,7 +14,7 @@ import numpy as np
 from everstep import storage
 from everstep.errors import NOTHING, UsageError, kind_of, renamed_keys
 from everstep.export.predict.finding import Found, local_run, opened
-from everstep.export.predict.inputs import Source, Spec, open_input
+from everstep.export.predict.inputs import InputSource, Spec, open_input
 from everstep.export.predict.models import KerasPredictor, SavedModelPredictor, load_keras, load_run_checkpoint
 from everstep.export.predict.outputs import OutputColumns, check_output, open_output
 
@@ -105,7 +105,7 @@ def _open_predictor(run_or_model: Any, checkpoint: str | int | None) -> Iterator
 
 
 def _predicted_batches(
-    predictor: Predictor, source: Source, batch_size: int, data: Any
+    predictor: Predictor, source: InputSource, batch_size: int, data: Any
 ) -> Iterator[tuple[Sequence[Any], dict[str, np.ndarray]]]:
     """Yields the ids and the outputs of each batch; the next one is read while the device computes.
 
@@ -208,7 +208,7 @@ def write_predictions(
     place = check_output(output)
     source = open_input(data, predictor.specs, options.without, options.resize)
     table = OutputColumns(options.kind, predictor.activation(), record, options.probabilities)
-    progress = Progress(source.count)
+    progress = PredictProgress(source.count)
     with contextlib.closing(progress), open_output(place) as write:
         for ids, outputs in _predicted_batches(predictor, source, options.batch_size, data):
             write({"id": list(ids), **table.columns(outputs)})
@@ -216,7 +216,7 @@ def write_predictions(
     return progress.rows
 
 
-class Progress:
+class PredictProgress:
     """Reports the number of rows: on a terminal in one changing line, in a log file with a line every five seconds.
 
     Shorter predictions print nothing. If the stream is closed, counting continues silently.

@@ -13,7 +13,7 @@ from everstep.checkpoint.remote import is_url
 from everstep.checkpoint.remote.urls import checked, refuse_lost_slash
 from everstep.config import Config, Layer
 from everstep.config.compose import merge_trees, resolve_layers
-from everstep.config.sources import nested, origin_of, walk
+from everstep.config.layers import nested, origin_of, walk
 from everstep.errors import Problem, UsageError, join, problems_under
 from everstep.frontends.catalog.data_type import unknown_arguments
 from everstep.frontends.catalog.formats import SHIPPED, type_name

@@ -21,14 +21,14 @@ _SETTLED = 2.0
 """Seconds after which a file's times tell its changes; the coarsest file systems keep them in steps of two."""
 
 
-class Content(NamedTuple):
+class DataDigest(NamedTuple):
     """The content of a file or folder: a digest, and the number of bytes."""
 
     sha256: str
     bytes: int
 
 
-def fingerprint(path: Path) -> Content:
+def fingerprint(path: Path) -> DataDigest:
     """Returns the digest of a file's bytes; of a folder that of the names in it, in order, and of their contents."""
     known = _Known(path)
     if path.is_dir():
@@ -39,13 +39,13 @@ def fingerprint(path: Path) -> Content:
     return found
 
 
-def _of_folder(folder: Path, known: "_Known") -> Content:
+def _of_folder(folder: Path, known: "_Known") -> DataDigest:
     digest, total = hashlib.sha256(), 0
     for name in sorted(_names(folder)):
         content = known.content(folder / name, name)
         digest.update(f"{len(name.encode())} {name} {content.bytes} {content.sha256}\n".encode())
         total += content.bytes
-    return Content(digest.hexdigest(), total)
+    return DataDigest(digest.hexdigest(), total)
 
 
 def _names(folder: Path) -> Iterable[str]:
@@ -64,7 +64,7 @@ class _Known:
         self._before = self._read()
         self._now: dict[str, list[Any]] = {}
 
-    def content(self, path: Path, name: str) -> Content:
+    def content(self, path: Path, name: str) -> DataDigest:
         """Returns the content of a file, read only where it may have changed."""
         signature = _signature(path)
         held = self._before.get(name)
@@ -74,7 +74,7 @@ class _Known:
             digest = sha256(path)
         if _is_settled(path) and _signature(path) == signature:
             self._now[name] = [*signature, digest]
-        return Content(digest, signature[0])
+        return DataDigest(digest, signature[0])
 
     def keep(self) -> None:
         """Saves the digests; a cache that cannot be written to is ignored."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from everstep.evaluation.outcome import Kind
+from everstep.evaluation.outcome import OutcomeKind
 
 
 class BaseClass(abc.ABC):
@@ -202,7 +202,7 @@ class EvaluatorBase(BaseClass):
     def _load_params(self, config: Any) -> None:
         """Sets nothing; override it for parameters of your own."""
 
-    kind: Kind | None = None
+    kind: OutcomeKind | None = None
     """The kind of problem, where the first batch is misleading: "regression" for labels that begin with 0 and 1."""
 
     from_logits: bool | None = None

@@ -108,7 +108,7 @@ def _dataset_split(components: Components, name: SplitName, pipeline: "_Pipeline
             problem = Problem("", reason, remedy="batch before you repeat")
             warning = str(components.named("data_loader", problem))
         read = TFDataStream(dataset, repeat=not endless)
-        stream = CountedStream(read, components, None if endless else (count, n_iter))
+        stream = CheckedLengthStream(read, components, None if endless else (count, n_iter))
     else:
         stream = GeneratedStream(batches, n_iter, repeat=False, seed=components.config.seed)
     return DataSplit(name, count, n_iter, batches, stream, with_samples, warning)
@@ -228,7 +228,7 @@ class GeneratedStream(IterableStream):
         self._batches_per_epoch = batches
 
 
-class CountedStream(MappedStream):
+class CheckedLengthStream(MappedStream):
     """The training batches of a dataset, counted while they are read: the size of some is not known before.
 
     Args:

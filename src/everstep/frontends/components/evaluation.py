@@ -21,7 +21,7 @@ from everstep.data import nest
 from everstep.errors import TrainingError, UsageError, plain_text
 from everstep.evaluation import Evaluator, SampleBatch, predictions, report, sample_metrics
 from everstep.evaluation.display import picture
-from everstep.evaluation.outcome import Kind
+from everstep.evaluation.outcome import OutcomeKind
 from everstep.evaluation.report.card import write_card
 from everstep.frontends.components.base_classes import EvaluatorBase
 from everstep.frontends.components.building import Components
@@ -30,7 +30,7 @@ from everstep.frontends.components.data_splits import DataSplit, create_split
 from everstep.frontends.components.model_metrics import ModelMetrics
 from everstep.frontends.components.run_folder import RunFolder
 from everstep.frontends.layouts import COMPONENTS
-from everstep.frontends.mlflow import Tracking
+from everstep.frontends.project_tracking import Tracking
 from everstep.run.environment import code_change, code_version
 
 logger = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ def create_evaluator(components: Components) -> Evaluator | None:
     )
 
 
-def evaluation_kind(components: Components) -> tuple[Kind | None, Any, bool | None]:
+def evaluation_kind(components: Components) -> tuple[OutcomeKind | None, Any, bool | None]:
     """Returns what the evaluator declares: the kind of problem, names of classes, whether predictions are logits."""
     own = components.evaluator
     with components.calling("evaluator", "get_class_names"):

@@ -22,7 +22,7 @@ from everstep.frontends.components.data_splits import DataSplit
 from everstep.frontends.components.export import export_best
 from everstep.frontends.components.losses import with_axes
 from everstep.frontends.components.run_folder import RunFolder
-from everstep.frontends.mlflow import Tracking
+from everstep.frontends.project_tracking import Tracking
 from everstep.frontends.verbosity import Verbose
 from everstep.loop.actions.best_checkpoint import BestCheckpointExporter
 from everstep.loop.listener import Listener

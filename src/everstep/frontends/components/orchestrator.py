@@ -29,7 +29,7 @@ from everstep.frontends.components.generic_trainer import GenericTrainer
 from everstep.frontends.components.keras_trainer import PROJECT, KerasTrainer, compiled_model
 from everstep.frontends.components.model_metrics import CompiledMetrics, MeanScore
 from everstep.frontends.components.run_folder import RunFolder, open_run
-from everstep.frontends.mlflow import MlflowTracking, Tracking, tracking_uri, version_text
+from everstep.frontends.project_tracking import MlflowTracking, Tracking, tracking_uri, version_text
 from everstep.frontends.verbosity import Verbose, log_output, verbosity
 from everstep.run.environment import code_version
 from everstep.run.lock import RunLock

@@ -23,7 +23,7 @@ from everstep.errors import UsageError
 from everstep.frontends.components.config import ConfigStruct, find_config, load_run_config, origin_of
 from everstep.frontends.components.project import Project
 from everstep.frontends.layouts import COMPONENTS
-from everstep.run.launcher import submitted
+from everstep.run.parent_process import submitted
 
 logger = logging.getLogger(__name__)
 

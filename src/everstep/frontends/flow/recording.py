@@ -15,7 +15,7 @@ from everstep.errors import UsageError
 from everstep.frontends.catalog import Catalog
 from everstep.frontends.flow.settings import FlowSettings
 from everstep.frontends.layouts import FLOW
-from everstep.frontends.mlflow import MlflowTracking, Tracking, tracking_uri, version_text
+from everstep.frontends.project_tracking import MlflowTracking, Tracking, tracking_uri, version_text
 from everstep.run.environment import CODE_DIFF, REQUIREMENTS, processor
 from everstep.run.record import Run, Status, read
 from everstep.tracking.mlflow import MlflowNames

@@ -15,7 +15,7 @@ from everstep.frontends.flow.recording import ENVIRONMENT, FlowContext, UsedCata
 from everstep.frontends.flow.settings import FlowSettings, compose
 from everstep.frontends.flow.task import FlowTask, chain_of
 from everstep.frontends.layouts import FLOW
-from everstep.frontends.mlflow import tracking_uri
+from everstep.frontends.project_tracking import tracking_uri
 from everstep.frontends.verbosity import Verbose, log_output, verbosity
 from everstep.run.record import OWN_FILES, Status, read, refuse_foreign
 from everstep.run.signals import Interrupted

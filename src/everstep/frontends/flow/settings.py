@@ -18,7 +18,8 @@ from everstep import redaction
 from everstep.config import Config, Layer, apply_layers, dialect
 from everstep.config.compose import validate
 from everstep.config.field_types import field_types
-from everstep.config.sources import mistyped_keys, read_sources, walk
+from everstep.config.layers import mistyped_keys, walk
+from everstep.config.sources import read_sources
 from everstep.errors import Problem, UsageError, nearest, show
 from everstep.frontends.catalog import Catalog, entries
 from everstep.task.optim.config import OptimizationConfig

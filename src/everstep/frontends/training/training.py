@@ -24,7 +24,7 @@ from everstep.engine.strategy import entered
 from everstep.errors import TrainingError, UsageError, nearest, plain_text, problems_under
 from everstep.export.model_export import evaluated_weights, refuse_non_finite, sample_inputs, serving_format
 from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, train_compiled
-from everstep.frontends.training import job
+from everstep.frontends.training.artifacts import publish, writable
 from everstep.frontends.training.building import (
     Size,
     build_model,
@@ -35,7 +35,9 @@ from everstep.frontends.training.building import (
     make_optimizer,
     named,
 )
-from everstep.frontends.training.job import JobFiles, publish, writable
+from everstep.frontends.training.job_files import JobFiles
+from everstep.frontends.training.own_loop_history import as_history
+from everstep.frontends.training.pipeline_job import kubeflow_metrics, kubeflow_ui_metadata
 from everstep.frontends.verbosity import Verbose, log_output, verbosity
 from everstep.task.task import unpack
 from everstep.tracking.history import epoch_table
@@ -292,7 +294,7 @@ class Training:
           UsageError: Nothing was trained yet, or `history` is no history.
         """
         if history is not None:
-            self.history = job.as_history(history)
+            self.history = as_history(history)
         known, target = self._known_history(), f"{self._artifacts().rstrip('/')}/history.csv"
         with writable(self._artifacts()), tempfile.TemporaryDirectory() as folder:
             table = Path(folder, "history.csv")
@@ -315,8 +317,8 @@ class Training:
           UsageError: Nothing was trained yet.
         """
         history = self._known_history()
-        storage.write_json(ui_metadata, job.ui_metadata(f"{self.job_dir.rstrip('/')}/logs"))
-        storage.write_json(metrics, job.pipeline_metrics(history.history))
+        storage.write_json(ui_metadata, kubeflow_ui_metadata(f"{self.job_dir.rstrip('/')}/logs"))
+        storage.write_json(metrics, kubeflow_metrics(history.history))
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 from everstep.errors import TrainingError
-from everstep.launch.submit.request import Request
-from everstep.run.launcher import STARTED
+from everstep.launch.submit.request import SubmitRequest
+from everstep.run.parent_process import STARTED
 
 _SECONDS_TO_START = 60.0
 
 
-def start(request: Request, snapshot: Path, max_restarts: int) -> str:
+def start(request: SubmitRequest, snapshot: Path, max_restarts: int) -> str:
     """Starts the job in a session of its own; returns its process id once it has begun.
 
     Raises:

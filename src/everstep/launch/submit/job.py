@@ -20,11 +20,11 @@ from typing import Any
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.launch.progress import newest_checkpoint
-from everstep.launch.submit.snapshot import data_difference, data_fingerprint, sources_changed
+from everstep.launch.submit.snapshot import data_difference, data_fingerprint, recorded_executor, sources_changed
 from everstep.run.exit_codes import exit_code
-from everstep.run.launcher import ENDED, RECORD, STARTED, SUBMISSION
-from everstep.run.layouts import export_record, loop_directories, results_file
+from everstep.run.layout_registry import export_record, loop_directories, results_file
 from everstep.run.lock import RunLock
+from everstep.run.parent_process import ENDED, RECORD, STARTED, SUBMISSION
 
 _STOPPED = 128 + signal.SIGTERM
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -93,7 +93,7 @@ class Job:
         return code
 
     def _handle(self, number: int, frame: object) -> None:
-        if number == signal.SIGUSR1 and self._record["engine"] == "slurm":
+        if number == signal.SIGUSR1 and recorded_executor(self._record) == "slurm":
             self._time_is_up = True
             number = signal.SIGTERM  # on which every run saves
         self._received.append(number)

@@ -8,7 +8,7 @@ from typing import Any
 
 from everstep.launch.submit.submissions import Queues, Submission, find
 from everstep.run.goodput import seconds
-from everstep.run.layouts import export_record, loop_directories, results_file, run_folder
+from everstep.run.layout_registry import export_record, loop_directories, results_file, run_folder
 from everstep.run.lock import is_held, last_beat
 from everstep.run.record import Record, damage, find_runs
 
@@ -152,8 +152,15 @@ def overview(root: Path) -> list[Overview]:
 
 
 def _submission_dict(submission: Submission) -> Mapping[str, Any]:
-    names = ("id", "engine", "job", "submitted")
-    return {**{name: submission.record.get(name) for name in names}, "state": submission.state, "code": submission.code}
+    record = submission.record
+    return {
+        "id": record.get("id"),
+        "executor": submission.executor,
+        "job": record.get("job"),
+        "submitted": record.get("submitted"),
+        "state": submission.state,
+        "code": submission.code,
+    }
 
 
 def listable(record: Record) -> Record:

@@ -20,7 +20,7 @@ from typing import Any
 
 from everstep import redaction
 from everstep.errors import UsageError, missing_extra
-from everstep.launch.submit.request import Request
+from everstep.launch.submit.request import SubmitRequest
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def connect(address: str) -> Any:
     try:
         from ray.job_submission import JobSubmissionClient
     except ImportError as error:
-        raise missing_extra("ray[default]", "ray", "--engine ray") from error
+        raise missing_extra("ray[default]", "ray", "--on ray") from error
     try:
         with _without_other_addresses():
             return JobSubmissionClient(address)
@@ -83,7 +83,7 @@ def _without_other_addresses() -> Iterator[None]:
         os.environ.update(hidden)
 
 
-def submit(client: Any, request: Request, snapshot: Path, max_restarts: int) -> str:
+def submit(client: Any, request: SubmitRequest, snapshot: Path, max_restarts: int) -> str:
     """Submits a job to Ray; returns its id.
 
     Raises:
@@ -113,7 +113,7 @@ def submit_command(
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise UsageError(f"the cluster refused: {reason}", key="--engine", received="ray") from error
+        raise UsageError(f"the cluster refused: {reason}", key="--on", received="ray") from error
 
 
 def _environment() -> dict[str, str]:

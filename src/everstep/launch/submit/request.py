@@ -13,7 +13,7 @@ from everstep.frontends.components.run_folder import open_run
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class SubmitRequest:
     """A run to submit.
 
     Attributes:
@@ -55,7 +55,9 @@ class Request:
         return self.directory / f"log-{job}.err"
 
 
-def project_run(run_name: str, project_root: str, data_dir: str | None = None, more: Sequence[str] = ()) -> Request:
+def project_run(
+    run_name: str, project_root: str, data_dir: str | None = None, more: Sequence[str] = ()
+) -> SubmitRequest:
     """Returns the request for `everstep run RUN_NAME`.
 
     Args:
@@ -75,7 +77,7 @@ def project_run(run_name: str, project_root: str, data_dir: str | None = None, m
     words = ["run", run_name, "--project-root", str(root)]
     words += [] if data_dir is None else ["--data-dir", str(data)]
     words += more
-    return Request(
+    return SubmitRequest(
         directory=opened.folder.path,
         root=root,
         title=_title(str(opened.config.project_name), run_name),
@@ -86,7 +88,7 @@ def project_run(run_name: str, project_root: str, data_dir: str | None = None, m
     )
 
 
-def any_command(command: Sequence[str], model_dir: str | None, data_dir: str | None = None) -> Request:
+def any_command(command: Sequence[str], model_dir: str | None, data_dir: str | None = None) -> SubmitRequest:
     """Returns the request for a command that trains in `model_dir`.
 
     Raises:
@@ -105,7 +107,7 @@ def any_command(command: Sequence[str], model_dir: str | None, data_dir: str | N
     if data is not None and not data.exists():
         raise UsageError("does not exist", key="--data-dir", received=str(data))
     directory = Path(model_dir).expanduser().resolve()
-    return Request(
+    return SubmitRequest(
         directory=directory,
         root=Path.cwd(),
         title=_title(Path.cwd().name, directory.name),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.launch.submit.request import Request
+from everstep.launch.submit.request import SubmitRequest
 
 SECONDS_TO_SAVE = 120
 """How long before the end of its time a job is told to save."""
@@ -60,7 +60,7 @@ class Resources:
             raise UsageError("is not an email address", key="--email", received=self.email)
 
 
-def job_text(request: Request, snapshot: Path, resources: Resources, max_restarts: int) -> str:
+def job_text(request: SubmitRequest, snapshot: Path, resources: Resources, max_restarts: int) -> str:
     """Returns the content of the job file."""
     lines = [f"#SBATCH --{option}" for option in _options(request, resources)]
     command = shlex.join(request.job_command(snapshot, max_restarts))
@@ -81,7 +81,7 @@ def resource_options(title: str, resources: Resources) -> Iterator[str]:
         yield "mail-type=ALL"
 
 
-def _options(request: Request, resources: Resources) -> Iterator[str]:
+def _options(request: SubmitRequest, resources: Resources) -> Iterator[str]:
     yield from resource_options(request.title, resources)
     log = str(request.directory / "log-").replace("%", "%%")
     yield f'output="{log}%j.out"'
@@ -91,7 +91,7 @@ def _options(request: Request, resources: Resources) -> Iterator[str]:
     yield f"signal=B:USR1@{SECONDS_TO_SAVE}"
 
 
-def job_file(request: Request) -> Path:
+def job_file(request: SubmitRequest) -> Path:
     """Returns the path of the job file."""
     return request.directory / f"{request.title}.job"
 
@@ -105,7 +105,7 @@ def require_slurm() -> None:
     if shutil.which("sbatch") is None:
         raise UsageError(
             "there is no sbatch on this machine",
-            key="--engine",
+            key="--on",
             received="slurm",
             remedy="submit from a login node of the cluster, or print the job file with --dry-run",
         )
@@ -122,7 +122,7 @@ def require_slurm() -> None:
         )
 
 
-def submit(request: Request, snapshot: Path, resources: Resources, max_restarts: int) -> str:
+def submit(request: SubmitRequest, snapshot: Path, resources: Resources, max_restarts: int) -> str:
     """Writes the job file and submits it; returns the job's number.
 
     Raises:
@@ -162,8 +162,8 @@ def _output_of(*command: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS_TO_ANSWER)
     except (OSError, subprocess.SubprocessError) as error:
-        raise UsageError(f"{command[0]} does not answer: {error}", key="--engine", received="slurm") from error
+        raise UsageError(f"{command[0]} does not answer: {error}", key="--on", received="slurm") from error
     if done.returncode != 0:
         message = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise UsageError(f"{command[0]} refused: {message}", key="--engine", received="slurm")
+        raise UsageError(f"{command[0]} refused: {message}", key="--on", received="slurm")
     return done.stdout

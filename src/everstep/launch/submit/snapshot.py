@@ -19,15 +19,15 @@ import shlex
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from everstep import redaction, storage
 from everstep.errors import UsageError
-from everstep.launch.submit.request import Request
+from everstep.launch.submit.request import SubmitRequest
 from everstep.run.environment import code_version
-from everstep.run.launcher import RECORD, SUBMISSIONS
+from everstep.run.parent_process import RECORD, SUBMISSIONS
 
 _MAX_SOURCE_BYTES = 64 * 2**20
 _MAX_SOURCE_FILES = 10_000
@@ -36,13 +36,13 @@ _SKIPPED = {"__pycache__", "node_modules", "site-packages", "mlruns"}
 _GIT_SECONDS = 30.0
 
 
-def place(request: Request) -> Path:
+def place(request: SubmitRequest) -> Path:
     """Returns the folder of the next snapshot."""
     now = datetime.datetime.now(datetime.UTC)
     return request.directory / SUBMISSIONS / f"{now:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:4]}"
 
 
-def take(request: Request, folder: Path, executor: str) -> None:
+def take(request: SubmitRequest, folder: Path, executor: str) -> None:
     """Copies what the run consists of to `folder`, completely or not at all.
 
     Args:
@@ -79,12 +79,12 @@ def take(request: Request, folder: Path, executor: str) -> None:
         ) from error
 
 
-def _record(request: Request, copied: Path, name: str, executor: str) -> dict[str, Any]:
+def _record(request: SubmitRequest, copied: Path, name: str, executor: str) -> dict[str, Any]:
     return {
         "format": 1,
         "id": name,
         "submitted": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "engine": executor,
+        "executor": executor,
         "job": None,
         "root": str(request.root),
         "command": redaction.text(shlex.join(request.command)),
@@ -100,6 +100,11 @@ def record_job(folder: Path, job: str, address: str | None = None) -> None:
     """Adds the executor's id of the job to the record, and the address at which its state can be read."""
     known = {"job": job, "address": None if address is None else redaction.text(address)}
     storage.write_json(folder / RECORD, {**storage.read_json(folder / RECORD), **known})
+
+
+def recorded_executor(record: Mapping[str, Any]) -> str:
+    """Returns what runs the job of a `submission.json`, which early versions called `engine`; `?` if it is damaged."""
+    return str(record.get("executor", record.get("engine", "?")))
 
 
 def discard(folder: Path) -> None:

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.launch.submit import ray, slurm
-from everstep.run.launcher import ENDED, RECORD, STARTED, SUBMISSIONS
+from everstep.launch.submit.snapshot import recorded_executor
 from everstep.run.lock import is_held
+from everstep.run.parent_process import ENDED, RECORD, STARTED, SUBMISSIONS
 
 State = Literal["queued", "active", "ended", "killed"]
 """Queued: nothing has run yet, or it will run again. Killed: it ended without recording how."""
@@ -45,7 +46,7 @@ class Submission:
     @property
     def executor(self) -> str:
         """What runs the job: `background`, `slurm` or `ray`."""
-        return str(self.record["engine"])
+        return recorded_executor(self.record)
 
     @property
     def job(self) -> str:
@@ -72,9 +73,10 @@ class Queues:
         Args:
           record: The content of `submission.json`.
         """
-        if record.get("engine") == "ray":
+        executor = recorded_executor(record)
+        if executor == "ray":
             return self._has_ray(record.get("address"), record.get("job"))
-        return self._has_slurm(record.get("job")) if record.get("engine") == "slurm" else None
+        return self._has_slurm(record.get("job")) if executor == "slurm" else None
 
     def _has_ray(self, address: Any, job: Any) -> bool | None:
         if not isinstance(address, str) or not isinstance(job, str) or address in self._unreachable:
@@ -128,7 +130,7 @@ def require_not_submitted(run_dir: Path) -> None:
 def _read(folder: Path, queues: Queues) -> Submission:
     record, ended = _json(folder / RECORD), _json(folder / ENDED)
     times = (record.get("submitted"), _json(folder / STARTED).get("time"), ended.get("time"))
-    known = {"engine": "?", "job": None, **record}
+    known = {"job": None, **record}
     state = _state(folder, record, queues)
     return Submission(folder, known, state, ended.get("code"), tuple(time for time in times if time))
 
@@ -145,7 +147,7 @@ def _state(folder: Path, record: Mapping[str, Any], queues: Queues) -> State:
     if is_held(folder):
         return "active"
     if ended or not (folder / STARTED).exists():
-        return "queued" if record.get("engine") != "background" else "killed"
+        return "queued" if recorded_executor(record) != "background" else "killed"
     return "queued" if known else "killed"
 
 

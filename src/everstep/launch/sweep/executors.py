@@ -56,7 +56,7 @@ class LocalWorkers:
     Args:
       directory: The sweep's directory.
       count: How many there are.
-      longer: Values for trials that train others longer.
+      longer: Overrides for trials that train an earlier trial longer.
     """
 
     def __init__(self, directory: Path, count: int, longer: Sequence[str] = ()) -> None:
@@ -110,7 +110,7 @@ def submit_ray(directory: Path, count: int, longer: Sequence[str], address: str 
       UsageError: Ray is not installed, no cluster answers, or it refuses.
     """
     client = ray.connect(ray.dashboard_address(address))
-    command = worker_command(directory, longer, "--leave")
+    command = worker_command(directory, longer, "--no-wait")
     return [
         ray.submit_command(client, command, f"{_title(directory)}-{number}-{os.urandom(2).hex()}", directory)
         for number in range(count)
@@ -128,7 +128,7 @@ def slurm_text(directory: Path, count: int, longer: Sequence[str], resources: sl
         "requeue",
         f"signal=B:USR1@{slurm.SECONDS_TO_SAVE}",
     ]
-    command = shlex.join(worker_command(directory, longer, "--leave"))
+    command = shlex.join(worker_command(directory, longer, "--no-wait"))
     return "\n".join(["#!/bin/bash", *(f"#SBATCH --{option}" for option in options), "", f"exec {command}", ""])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction, storage
-from everstep.config.sources import parse_override
+from everstep.config.overrides import parse_override
 from everstep.errors import UsageError
 from everstep.run.exit_codes import exit_code
 from everstep.run.signals import Interrupted
@@ -40,14 +40,14 @@ def find_function(name: str) -> Callable[..., Any]:
     return found
 
 
-def call_function(function: Callable[..., Any], values: Mapping[str, Any], place: Path) -> dict[str, float]:
+def call_function(function: Callable[..., Any], values: Mapping[str, Any], run_dir: Path) -> dict[str, float]:
     """Calls a function with the values of a trial and its directory; writes what it returns, and returns it.
 
     Raises:
       UsageError: It returned neither a number nor numbers by name.
     """
-    place.mkdir(parents=True, exist_ok=True)
-    returned = function(dict(values), place)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    returned = function(dict(values), run_dir)
     if not isinstance(returned, Mapping):
         returned = {"value": returned}
     try:
@@ -58,17 +58,17 @@ def call_function(function: Callable[..., Any], values: Mapping[str, Any], place
             key=getattr(function, "__name__", "the function"),
             received=returned,
         ) from None
-    storage.write_json(place / RESULT, {"values": redaction.tree(values), "metrics": numbers})
+    storage.write_json(run_dir / RESULT, {"values": redaction.tree(values), "metrics": numbers})
     return numbers
 
 
 def main(arguments: Sequence[str]) -> int:
     """Calls the function; returns the exit code of the process."""
-    name, place, *words = arguments
+    name, run_dir, *words = arguments
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        call_function(find_function(name), dict(parse_override(word) for word in words), Path(place))
+        call_function(find_function(name), dict(parse_override(word) for word in words), Path(run_dir))
     except (Exception, KeyboardInterrupt, Interrupted) as error:
         return exit_code(error)
     return 0

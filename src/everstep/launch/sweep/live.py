@@ -9,7 +9,7 @@ from pathlib import Path
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.launch.sweep.function import RESULT
-from everstep.run.layouts import loop_directory, results_file
+from everstep.run.layout_registry import loop_directory, results_file
 from everstep.run.record import read
 from everstep.tracking.history import read_history
 from everstep.tracking.metric_names import SIDE_FIGURES, of_validation
@@ -19,29 +19,29 @@ USUAL = ("validation_loss", "val_loss", "test loss", "loss", "training_loss")
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class MetricPoint:
     """A metric at a step."""
 
     step: int
     value: float
 
 
-class Numbers:
+class TrialMetrics:
     """The numbers in a trial's directory; `read` reads them again if they have changed.
 
     Args:
-      place: The run directory.
+      run_dir: The run directory.
     """
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
         self._seen: tuple[int, int] | None = None
         self._rows: list[tuple[int, dict[str, str]]] = []
         self._columns: list[str] = []
 
     def read(self) -> bool:
         """Reads `history.csv`; returns whether it has changed."""
-        path = loop_directory(self._place) / "history.csv"
+        path = loop_directory(self._run_dir) / "history.csv"
         try:
             status = path.stat()
         except OSError:
@@ -68,36 +68,36 @@ class Numbers:
     def step(self) -> int:
         """The last step in the table, or of the record."""
         with contextlib.suppress(UsageError, KeyError, TypeError, ValueError):
-            return int(read(loop_directory(self._place))["step"])
+            return int(read(loop_directory(self._run_dir))["step"])
         return self._rows[-1][0] if self._rows else 0
 
     @property
     def train_steps(self) -> int | None:
         """How many steps the trial was going to train."""
         with contextlib.suppress(UsageError, KeyError, TypeError):
-            return read(loop_directory(self._place))["train_steps"]
+            return read(loop_directory(self._run_dir))["train_steps"]
         return None
 
-    def points(self, metric: str) -> list[Point]:
+    def points(self, metric: str) -> list[MetricPoint]:
         """Returns the values of a metric by step; what is computed once, at the end, has the last step."""
         final = self._final()
         for name in spellings(metric):
-            found = [Point(step, _number(row[name])) for step, row in self._rows if name in row]
+            found = [MetricPoint(step, _number(row[name])) for step, row in self._rows if name in row]
             if found:
                 return found
             if name in final:
-                return [Point(self.step, final[name])]
+                return [MetricPoint(self.step, final[name])]
         return []
 
     def _final(self) -> dict[str, float]:
         """Returns numbers that a trial has once, at its end: a function's, a flow's test metrics, an evaluation's."""
         found: dict[str, float] = {}
         with contextlib.suppress(UsageError, KeyError, TypeError, ValueError, AttributeError):
-            found |= {name: float(value) for name, value in read(self._place)["metrics"].get("test", {}).items()}
+            found |= {name: float(value) for name, value in read(self._run_dir)["metrics"].get("test", {}).items()}
         with contextlib.suppress(UsageError, KeyError, TypeError, ValueError, AttributeError):
-            returned = storage.read_json(self._place / RESULT)["metrics"]
+            returned = storage.read_json(self._run_dir / RESULT)["metrics"]
             found |= {name: float(value) for name, value in returned.items()}
-        if (path := results_file(self._place)) is not None:
+        if (path := results_file(self._run_dir)) is not None:
             with contextlib.suppress(UsageError, TypeError, ValueError, AttributeError):
                 found |= dict(_flat(storage.read_json(path)))
         return found
@@ -122,14 +122,14 @@ def spellings(metric: str) -> list[str]:
     return [metric, f"training_{metric}"]
 
 
-def best(points: Sequence[Point], mode: str) -> Point | None:
+def best(points: Sequence[MetricPoint], mode: str) -> MetricPoint | None:
     """Returns the best of points, the earliest of equal ones; None if none has a finite value."""
     finite = [point for point in points if math.isfinite(point.value)]
     sign = 1.0 if mode == "min" else -1.0
     return min(finite, key=lambda point: (sign * point.value, point.step), default=None)
 
 
-def last(points: Iterable[Point]) -> Point | None:
+def last(points: Iterable[MetricPoint]) -> MetricPoint | None:
     """Returns the last of points; None if there is none, or it has no finite value."""
     found = list(points)
     return found[-1] if found and math.isfinite(found[-1].value) else None

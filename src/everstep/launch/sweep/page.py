@@ -81,8 +81,8 @@ def summary(study: SweepStudy) -> dict[str, Any]:
 
 def _row(study: SweepStudy, trial: Any) -> dict[str, Any]:
     facts = trial.user_attrs.get("facts", {})
-    home = trial.user_attrs.get(CONTINUES, trial.number)
-    place = study.definition.target.place(study.directory, home)
+    owner = trial.user_attrs.get(CONTINUES, trial.number)  # the trial whose directory it trains in
+    run_dir = study.definition.target.run_dir(study.directory, owner)
     ended = trial.datetime_complete
     value = _finite(value_of(trial))
     return {
@@ -92,7 +92,7 @@ def _row(study: SweepStudy, trial: Any) -> dict[str, Any]:
         "results": [_finite(one) for one in trial.values] if trial.state.name == "COMPLETE" else [value],
         "values": redaction.tree(study.definition.space.stored(trial)),
         "continues": trial.user_attrs.get(CONTINUES),
-        "directory": os.path.relpath(place, study.directory),
+        "directory": os.path.relpath(run_dir, study.directory),
         "steps": facts.get("steps"),
         "train_steps": facts.get("train_steps"),
         "digest": facts.get("digest"),

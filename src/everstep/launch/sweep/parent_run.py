@@ -11,8 +11,9 @@ from pathlib import Path
 from everstep import redaction
 from everstep.errors import UsageError
 from everstep.launch.sweep.study import CONTINUES, SweepStudy
-from everstep.tracking.mlflow import MlflowNames, MlflowTracker, Target, spool_of, without_credentials
-from everstep.tracking.spool import Progress, flattened
+from everstep.tracking.delivery import DeliveryProgress
+from everstep.tracking.mlflow import MlflowNames, MlflowTarget, MlflowTracker, spool_of, without_credentials
+from everstep.tracking.spool import flattened
 from everstep.tracking.sync import sync
 
 logger = logging.getLogger(__name__)
@@ -30,17 +31,17 @@ def group_trials(study: SweepStudy) -> str | None:
       The parent's id on MLflow; None if no trial is tracked there, or the server does not answer.
     """
     places = [
-        study.definition.target.place(study.directory, trial.number)
+        study.definition.target.run_dir(study.directory, trial.number)
         for trial in study.trials()
         if trial.state.is_finished() and CONTINUES not in trial.user_attrs
     ]
-    if not any(spool_of(place).path.is_file() for place in places[:_LOOKED_AT]):
+    if not any(spool_of(run_dir).path.is_file() for run_dir in places[:_LOOKED_AT]):
         return None
-    tracked = [place for place in places if spool_of(place).path.is_file()]
+    tracked = [run_dir for run_dir in places if spool_of(run_dir).path.is_file()]
     try:
         parent = _parent(study, tracked[0])
-        for place in tracked if parent is not None else ():
-            _put_below(place, str(parent))
+        for run_dir in tracked if parent is not None else ():
+            _put_below(run_dir, str(parent))
     except Exception as error:  # MLflow's; the sweep is done, whatever it answers
         logger.warning("the trials are not grouped on MLflow: %s; the same command tries again", error)
         return None
@@ -48,7 +49,7 @@ def group_trials(study: SweepStudy) -> str | None:
 
 
 def _parent(study: SweepStudy, first: Path) -> str | None:
-    target = Target.recorded(spool_of(first).records())
+    target = MlflowTarget.recorded(spool_of(first).records())
     if target is None:
         return None
     definition, ranked = study.definition, study.ranked()
@@ -68,17 +69,17 @@ def _parent(study: SweepStudy, first: Path) -> str | None:
     tracker.close()
     spool = spool_of(study.directory)
     server = without_credentials(target.uri)
-    return Progress.load(spool.path.with_suffix(".sent.json"), server, spool).remote_id
+    return DeliveryProgress.load(spool.path.with_suffix(".sent.json"), server, spool).remote_id
 
 
-def _put_below(place: Path, parent: str) -> None:
-    spool = spool_of(place)
+def _put_below(run_dir: Path, parent: str) -> None:
+    spool = spool_of(run_dir)
     if any(record["type"] == "tags" and record["values"].get(PARENT) == parent for record in spool.records()):
         return
     spool.open()
     spool.append({"type": "tags", "values": {PARENT: parent}})
     spool.close()
     try:
-        sync(place)
+        sync(run_dir)
     except UsageError as error:  # a process still sends
-        logger.warning("%s: %s", place, error)
+        logger.warning("%s: %s", run_dir, error)

@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from everstep.config import dialect
-from everstep.config.sources import Layer, split_pairs
+from everstep.config.layers import Layer
+from everstep.config.overrides import split_pairs
 from everstep.errors import NOTHING, Problem, UsageError, nearest
 
-Kind = Literal["float", "int", "categorical"]
+ParameterKind = Literal["float", "int", "categorical"]
 Values = dict[str, Any]
 """The values of one trial by key; keys whose condition does not hold are left out."""
 
@@ -60,7 +61,7 @@ class Dimension:
     """
 
     key: str
-    kind: Kind
+    kind: ParameterKind
     low: float | None = None
     high: float | None = None
     step: float | None = None

@@ -38,6 +38,8 @@ _MAX_REJECTED = 1000
 
 # Attributes of a trial in the storage.
 DIRECTORY, HOST, BEAT, REJECTED, REASON, CONTINUES = "directory", "host", "beat", "rejected", "reason", "continues"
+"""`BEAT` is the time of its worker's last heartbeat; `CONTINUES` is the trial that it trains longer, in that trial's
+directory."""
 _IDENTITY, _FORMAT = "everstep.sweep", "everstep.format"
 
 
@@ -300,7 +302,7 @@ class SweepStudy:
         lock = self._lock(frozen.number)
         if lock is None:
             return None
-        if frozen.state.name != "WAITING" and not is_here and not self._still_mine(frozen):
+        if frozen.state.name != "WAITING" and not is_here and not self._wins_stale_trial(frozen):
             os.close(lock)
             return None
         return self._opened(frozen._trial_id, lock)
@@ -351,18 +353,23 @@ class SweepStudy:
         return descriptor
 
     def _is_here(self, frozen: Any) -> bool:
-        """Returns whether the lock of a trial is visible in this directory, if anybody holds it."""
+        """Returns whether the trial's worker has its lock in this directory: a free lock then means that it is dead."""
         host = frozen.user_attrs.get(HOST)
         return (
             self._is_shared or host == socket.gethostname() or (self.directory / "locks" / str(frozen.number)).exists()
         )
 
     def _is_stale(self, frozen: Any) -> bool:
+        """Returns whether the trial's worker, which may be on another machine, has written no heartbeat for long."""
         started = frozen.datetime_start.timestamp() if frozen.datetime_start is not None else 0.0
         return time.time() - max(started, float(frozen.user_attrs.get(BEAT, 0.0))) > _STALE_SECONDS
 
-    def _still_mine(self, frozen: Any) -> bool:
-        """Returns whether this process takes a stale trial of another machine, of several that try to."""
+    def _wins_stale_trial(self, frozen: Any) -> bool:
+        """Claims a trial whose worker on another machine is dead; returns whether this process got it.
+
+        Several workers may try at once, and there is no lock between machines. Each writes its mark into the storage,
+        waits, and reads it again: the last one to write has the trial.
+        """
         mark = f"{socket.gethostname()} {uuid.uuid4().hex}"
         self._storage.set_trial_user_attr(frozen._trial_id, HOST, mark)
         time.sleep(1.0)
@@ -380,8 +387,8 @@ class SweepStudy:
 
     # ---- what a worker reports ---------------------------------------------------------------------------------------
 
-    def beat(self, claim: Claim) -> None:
-        """Records in the storage that the trial's worker lives."""
+    def write_heartbeat(self, claim: Claim) -> None:
+        """Writes the time into the storage: the trial's worker is alive. On other machines its lock is not visible."""
         self._storage.set_trial_user_attr(claim.trial._trial_id, BEAT, time.time())
 
     def note(self, claim: Claim, **facts: Any) -> None:
@@ -401,7 +408,7 @@ class SweepStudy:
             return bool(points) and bool(claim.trial.should_prune())
 
     def tell(self, claim: Claim, state: str, values: Sequence[float] | None = None) -> None:
-        """Ends a trial: `COMPLETE` with its values, `PRUNED` or `FAIL`."""
+        """Ends a trial in the storage, as Optuna's `tell`: `COMPLETE` with its values, `PRUNED` or `FAIL`."""
         with quiet_optuna():
             self.optuna.tell(claim.number, values if state == "COMPLETE" else None, state=_state(state))
 

@@ -286,7 +286,7 @@ def run_local(
       TrainingError: Trial after trial failed.
       SweepInterrupted: A stop was requested; all trials have saved their state.
     """
-    progress = _Progress(study, verbose)
+    progress = _SweepProgress(study, verbose)
     progress.show()
     was_done = study.is_done()
     if not was_done and function is not None:
@@ -300,7 +300,7 @@ def run_local(
     progress.require_success()
 
 
-def _run_workers(study: SweepStudy, count: int, longer: Sequence[str], progress: "_Progress") -> None:
+def _run_workers(study: SweepStudy, count: int, longer: Sequence[str], progress: "_SweepProgress") -> None:
     with _StopSignals() as signals:
         workers = LocalWorkers(study.directory, count, longer)
         drawn = 0.0
@@ -358,7 +358,7 @@ class _StopSignals:
         self.received = number
 
 
-class _Progress:
+class _SweepProgress:
     """Prints a line for each trial that has ended.
 
     Args:

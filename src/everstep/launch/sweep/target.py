@@ -16,16 +16,17 @@ from typing import Any, Literal
 from everstep import storage
 from everstep.config import apply_layers, dialect, get_exp_config
 from everstep.config.compose import merge_trees, validate
-from everstep.config.sources import nested, parse_overrides, walk
+from everstep.config.layers import nested, walk
+from everstep.config.overrides import override_layers
 from everstep.errors import UsageError, nearest
 from everstep.experiment_config import as_experiment
 from everstep.frontends.components.config import ProjectConfig, find_config, load_run_config
 from everstep.launch.sweep.function import RESULT
 from everstep.launch.sweep.space import Space, Values
-from everstep.run.layouts import results_file
+from everstep.run.layout_registry import results_file
 from everstep.run.record import read
 
-Kind = Literal["experiment", "flow", "components", "function"]
+TargetKind = Literal["experiment", "flow", "components", "function"]
 Check = Callable[[Values], None]
 """Raises UsageError if the configuration does not take these values."""
 
@@ -43,58 +44,58 @@ class Target:
       root: The working directory of trials; of components and flows, the project.
     """
 
-    kind: Kind
+    kind: TargetKind
     name: str
     words: tuple[str, ...] = ()
     root: str = ""
 
-    def place(self, directory: Path, number: int) -> Path:
+    def run_dir(self, directory: Path, number: int) -> Path:
         """Returns the run directory of a trial; components' runs are beside the sweep, in the project's `runs/`."""
         if self.kind == "components":
             return Path(self.root) / "runs" / f"{directory.name}-{number}"
         return directory / "trials" / str(number)
 
-    def prepare(self, directory: Path, place: Path, number: int, space: Space, values: Values) -> None:
+    def prepare(self, directory: Path, run_dir: Path, number: int, space: Space, values: Values) -> None:
         """Creates what the command of a trial needs: the config file of a run of components."""
         if self.kind != "components":
-            place.parent.mkdir(parents=True, exist_ok=True)
+            run_dir.parent.mkdir(parents=True, exist_ok=True)
             return
-        place.mkdir(parents=True, exist_ok=True)
+        run_dir.mkdir(parents=True, exist_ok=True)
         text = dialect.dump(component_config(self.root, self.name, {**space.fixed, **values}))
-        path = place / "config.yaml"
+        path = run_dir / "config.yaml"
         if not path.is_file() or path.read_text("utf-8") != text:
             storage.write_text(path, text)
         link = directory / "trials" / str(number)
         link.parent.mkdir(exist_ok=True)
         with contextlib.suppress(FileExistsError):
-            os.symlink(os.path.relpath(place, link.parent), link, target_is_directory=True)
+            os.symlink(os.path.relpath(run_dir, link.parent), link, target_is_directory=True)
 
-    def command(self, place: Path, space: Space, values: Values, longer: Sequence[str] = ()) -> list[str]:
+    def command(self, run_dir: Path, space: Space, values: Values, longer: Sequence[str] = ()) -> list[str]:
         """Returns the command of a trial.
 
         Args:
-          place: The trial's run directory.
+          run_dir: The trial's run directory.
           space: The space, whose fixed values are set as well.
           values: The trial's values.
           longer: Values that win over all others, to train it longer.
         """
         everstep, overrides = [sys.executable, "-m", "everstep"], [*space.words(values), *longer]
         if self.kind == "experiment":
-            return [*everstep, "train", self.name, *self.words, "--model-dir", str(place), *overrides]
+            return [*everstep, "train", self.name, *self.words, "--model-dir", str(run_dir), *overrides]
         if self.kind == "flow":
-            return [*everstep, "flow", self.name, *self.words, "--model-dir", str(place), *overrides]
+            return [*everstep, "flow", self.name, *self.words, "--model-dir", str(run_dir), *overrides]
         if self.kind == "components":
-            return [*everstep, "run", place.name, "--project-root", self.root, *self.words]
-        return [sys.executable, "-m", "everstep.launch.sweep.function", self.name, str(place), *overrides]
+            return [*everstep, "run", run_dir.name, "--project-root", self.root, *self.words]
+        return [sys.executable, "-m", "everstep.launch.sweep.function", self.name, str(run_dir), *overrides]
 
-    def is_complete(self, place: Path) -> bool:
+    def is_complete(self, run_dir: Path) -> bool:
         """Returns whether a trial has nothing left to do: its process ended before its result was stored."""
         if self.kind == "components":
-            return results_file(place) is not None
+            return results_file(run_dir) is not None
         if self.kind == "function":
-            return (place / RESULT).is_file()
+            return (run_dir / RESULT).is_file()
         with contextlib.suppress(UsageError, KeyError, TypeError):
-            record = read(place)
+            record = read(run_dir)
             complete = record.get("flow", {}).get("complete", True) if self.kind == "flow" else True
             return record["status"] == "finished" and complete
         return False
@@ -143,7 +144,7 @@ def experiment_check(name: str, words: Sequence[str], space: Space) -> Check:
     factory = as_experiment(name, get_exp_config(name))
 
     def check(values: Values) -> None:
-        layers = [layer for word in [*words, *space.words(values)] for layer in parse_overrides(word)]
+        layers = [layer for word in [*words, *space.words(values)] for layer in override_layers(word)]
         validate(apply_layers(factory, layers), layers)
 
     return check

@@ -27,7 +27,7 @@ from everstep.launch.sweep.definition import Definition
 from everstep.launch.sweep.function import call_function
 from everstep.launch.sweep.study import HEARTBEAT_SECONDS, REASON, Claim, SweepStudy
 from everstep.run.exit_codes import exit_code
-from everstep.run.layouts import loop_directory
+from everstep.run.layout_registry import loop_directory
 from everstep.run.lock import is_held
 from everstep.run.record import read
 from everstep.tracking.mlflow import default_uri
@@ -44,7 +44,7 @@ _PAUSE_SECONDS = 0.5  # between two looks for a trial, while others are at work
 Function = Callable[..., Any]
 
 
-class Stopped(Exception):
+class WorkerStopped(Exception):
     """A stop was requested; the trial's state is saved, and the trial waits for a worker."""
 
 
@@ -56,9 +56,10 @@ class Worker:
     """Runs trials until there are none.
 
     Args:
-      study: The sweep's study.
-      longer: Values for trials that train others longer.
-      waits: Whether to wait for trials of other workers, to resume those that get killed.
+      study: The sweep's study; also an attribute.
+      longer: Overrides for trials that train an earlier trial longer, such as `trainer.train_steps=2000`.
+      waits: Whether to wait, when no trial is left to take, for those of other workers, to resume the ones that are
+        killed.
       function: A function to call in this process, instead of a process for each trial.
       parent: The process that started this one; without it, the worker stops.
     """
@@ -71,7 +72,7 @@ class Worker:
         function: Function | None = None,
         parent: int | None = None,
     ) -> None:
-        self._study, self._longer, self._waits = study, list(longer), waits
+        self.study, self._longer, self._waits = study, list(longer), waits
         self._function, self._parent = function, parent
         self._target, self._space = study.definition.target, study.definition.space
         self._stop = threading.Event()
@@ -84,81 +85,82 @@ class Worker:
         """Runs trials until none is left.
 
         Raises:
-          Stopped: A stop was requested.
+          WorkerStopped: A stop was requested.
           UsageError: No trial can be compared: the metric does not exist.
         """
-        while not self._should_stop():
-            claim = self._study.claim()
+        while not self.should_stop():
+            claim = self.study.claim()
             if claim is not None:
                 try:
                     self._run_trial(claim)
                 finally:
                     claim.release()
-            elif not self._waits or self._study.is_done():
+            elif not self._waits or self.study.is_done():
                 return
             else:
                 self._stop.wait(_PAUSE_SECONDS)
-        raise Stopped
+        raise WorkerStopped
 
-    def _should_stop(self) -> bool:
+    def should_stop(self) -> bool:
+        """Returns whether a stop is requested, or the process that started this one is gone."""
         return self._stop.is_set() or (self._parent is not None and os.getppid() != self._parent)
 
     # ---- one trial ---------------------------------------------------------------------------------------------------
 
     def _run_trial(self, claim: Claim) -> None:
-        directory = self._study.directory
-        home = claim.number if claim.continues is None else claim.continues
-        place = self._target.place(directory, home)
-        numbers = live.Numbers(place)
-        if claim.continues is None and self._target.is_complete(place):  # killed before its result was stored
-            self._complete(claim, numbers, place)
+        directory = self.study.directory
+        owner = claim.number if claim.continues is None else claim.continues  # the trial whose directory it trains in
+        run_dir = self._target.run_dir(directory, owner)
+        numbers = live.TrialMetrics(run_dir)
+        if claim.continues is None and self._target.is_complete(run_dir):  # killed before its result was stored
+            self._complete(claim, numbers, run_dir)
             return
-        self._target.prepare(directory, place, home, self._space, claim.values)
+        self._target.prepare(directory, run_dir, owner, self._space, claim.values)
         if self._function is not None:
-            self._call(claim, numbers, place, self._function)
+            self._call(claim, numbers, run_dir, self._function)
             return
         longer = self._longer if claim.continues is not None else []
-        command = self._target.command(place, self._space, claim.values, longer)
+        command = self._target.command(run_dir, self._space, claim.values, longer)
         stalls = 0
         while True:
-            saved, since = newest_checkpoint(loop_directory(place)), time.time()
-            attempt = _Attempt(self, claim, numbers, command, directory / "logs" / f"{claim.number}.log")
+            saved, since = newest_checkpoint(loop_directory(run_dir)), time.time()
+            attempt = _TrialProcess(self, claim, numbers, command, directory / "logs" / f"{claim.number}.log")
             status = attempt.run()
-            record_exit_reason(loop_directory(place), status.reason, since)
+            record_exit_reason(loop_directory(run_dir), status.reason, since)
             numbers.read()
             if status.exit_code == _DONE:
-                self._complete(claim, numbers, place)
+                self._complete(claim, numbers, run_dir)
                 return
             if attempt.pruned:
-                self._end(claim, "PRUNED", numbers, place)
+                self._end(claim, "PRUNED", numbers, run_dir)
                 return
-            if self._should_stop():
-                raise Stopped
-            if is_held(loop_directory(place)):  # somebody trains it by hand
+            if self.should_stop():
+                raise WorkerStopped
+            if is_held(loop_directory(run_dir)):  # somebody trains it by hand
                 self._stop.wait(_PAUSE_SECONDS)
                 continue
             if status.exit_code in (_FAILED, _BAD_INPUT):
-                self._fail(claim, attempt.last_line() or str(status), numbers, place)
+                self._fail(claim, attempt.last_line() or str(status), numbers, run_dir)
                 return
-            progressed = (newest_checkpoint(loop_directory(place)) or 0) > (saved or 0)
+            progressed = (newest_checkpoint(loop_directory(run_dir)) or 0) > (saved or 0)
             stalls = 0 if progressed else stalls + 1
             if stalls > _MAX_STALLS:
-                self._fail(claim, f"{_MAX_STALLS} restarts made no progress: it {status}", numbers, place)
+                self._fail(claim, f"{_MAX_STALLS} restarts made no progress: it {status}", numbers, run_dir)
                 return
 
-    def _call(self, claim: Claim, numbers: live.Numbers, place: Path, function: Function) -> None:
+    def _call(self, claim: Claim, numbers: live.TrialMetrics, run_dir: Path, function: Function) -> None:
         try:
-            call_function(function, {**self._space.fixed, **claim.values}, place)
+            call_function(function, {**self._space.fixed, **claim.values}, run_dir)
         except Exception as error:
-            self._fail(claim, f"{type(error).__name__}: {plain_text(error)}", numbers, place)
+            self._fail(claim, f"{type(error).__name__}: {plain_text(error)}", numbers, run_dir)
         else:
             numbers.read()
-            self._complete(claim, numbers, place)
+            self._complete(claim, numbers, run_dir)
 
     # ---- how a trial ends --------------------------------------------------------------------------------------------
 
-    def _complete(self, claim: Claim, numbers: live.Numbers, place: Path) -> None:
-        definition = self._study.definition
+    def _complete(self, claim: Claim, numbers: live.TrialMetrics, run_dir: Path) -> None:
+        definition = self.study.definition
         numbers.read()
         values = []
         for metric, mode in zip(definition.metrics, definition.modes, strict=True):
@@ -167,29 +169,29 @@ class Worker:
                 self.metric_missing(claim, metric, numbers)
             found = live.last(points) if definition.is_multi_objective else live.best(points, mode)
             if found is None:
-                self._fail(claim, f"{metric} is never a finite number", numbers, place)
+                self._fail(claim, f"{metric} is never a finite number", numbers, run_dir)
                 return
             values.append(found.value)
-        self._study.should_prune(claim, self._finite(numbers))  # the pruner compares later trials with it
-        self._end(claim, "COMPLETE", numbers, place, values)
+        self.study.should_prune(claim, self._finite(numbers))  # the pruner compares later trials with it
+        self._end(claim, "COMPLETE", numbers, run_dir, values)
 
-    def _fail(self, claim: Claim, reason: str, numbers: live.Numbers, place: Path) -> None:
-        self._study.note(claim, **{REASON: redaction.text(reason)[:500]})
-        self._end(claim, "FAIL", numbers, place)
+    def _fail(self, claim: Claim, reason: str, numbers: live.TrialMetrics, run_dir: Path) -> None:
+        self.study.note(claim, **{REASON: redaction.text(reason)[:500]})
+        self._end(claim, "FAIL", numbers, run_dir)
 
     def _end(
-        self, claim: Claim, state: str, numbers: live.Numbers, place: Path, values: Sequence[float] | None = None
+        self, claim: Claim, state: str, numbers: live.TrialMetrics, run_dir: Path, values: Sequence[float] | None = None
     ) -> None:
         digest = None
         with contextlib.suppress(UsageError, KeyError):
-            digest = read(loop_directory(place))["digest"]
+            digest = read(loop_directory(run_dir))["digest"]
         facts = {"steps": numbers.step, "train_steps": numbers.train_steps, "digest": digest}
-        self._study.note(claim, facts=facts)
-        self._study.tell(claim, state, values)
+        self.study.note(claim, facts=facts)
+        self.study.tell(claim, state, values)
         if not self._waits:  # nobody else draws the page
-            page.write(self._study)
+            page.write(self.study)
 
-    def metric_missing(self, claim: Claim, metric: str, numbers: live.Numbers) -> None:
+    def metric_missing(self, claim: Claim, metric: str, numbers: live.TrialMetrics) -> None:
         """Ends the sweep: no trial logs the metric.
 
         Raises:
@@ -199,54 +201,52 @@ class Worker:
         known = ", ".join(names) or "none"
         remedy = nearest(metric, names) if names else ""
         near = f"{remedy} " if remedy.startswith("did you mean") else ""
-        self._study.note(claim, **{REASON: f"it does not log {metric!r}"})
-        self._study.tell(claim, "FAIL")
+        self.study.note(claim, **{REASON: f"it does not log {metric!r}"})
+        self.study.tell(claim, "FAIL")
         raise MetricMissing(
             "no trial logs this metric", key="--metric", received=metric, remedy=f"{near}it logs {known}"
         )
 
     # ---- what an attempt calls while the trial trains ----------------------------------------------------------------
 
-    def on_numbers(self, claim: Claim, numbers: live.Numbers) -> bool:
+    def on_numbers(self, claim: Claim, numbers: live.TrialMetrics) -> bool:
         """Looks at new numbers of a trial; returns whether it should be pruned.
 
         Raises:
           MetricMissing: It has evaluated, and the metric was not among the results.
         """
-        metric = self._study.definition.metrics[0]
+        metric = self.study.definition.metrics[0]
         points = numbers.points(metric)
         if not points and metric and self._target.kind == "experiment" and numbers.is_evaluated:
             self.metric_missing(claim, metric, numbers)
-        return self._study.should_prune(claim, self._finite(numbers))
+        return self.study.should_prune(claim, self._finite(numbers))
 
-    def _finite(self, numbers: live.Numbers) -> list[live.Point]:
-        points = numbers.points(self._study.definition.metrics[0])
+    def _finite(self, numbers: live.TrialMetrics) -> list[live.MetricPoint]:
+        points = numbers.points(self.study.definition.metrics[0])
         return [point for point in points if live.last([point]) is not None]
 
-    def on_beat(self, claim: Claim) -> None:
-        """Records that this worker lives."""
-        self._study.beat(claim)
-
-    def should_stop(self) -> bool:
-        """Returns whether a stop is requested."""
-        return self._should_stop()
+    def on_heartbeat(self, claim: Claim) -> None:
+        """Writes a heartbeat for the trial."""
+        self.study.write_heartbeat(claim)
 
 
-class _Attempt:
+class _TrialProcess:
     """One process of a trial, from its start to its end.
 
     Attributes:
       pruned: Whether it was stopped because it does worse than others.
     """
 
-    def __init__(self, worker: Worker, claim: Claim, numbers: live.Numbers, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, worker: Worker, claim: Claim, numbers: live.TrialMetrics, command: Sequence[str], log: Path
+    ) -> None:
         self._worker, self._claim, self._numbers = worker, claim, numbers
         self._command, self._log = list(command), log
         self.pruned = False
 
     def run(self) -> ExitStatus:
         """Runs the process to its end; stops it if it should be pruned, or if a stop is requested."""
-        study = self._worker._study
+        study = self._worker.study
         name = study.directory.name
         environment = {SWEEP: name, TRIAL: str(self._claim.number), "WANDB_RUN_GROUP": name}
         if study.definition.target.kind == "experiment":  # all trials in one store, that of the folder with the sweep
@@ -283,7 +283,7 @@ class _Attempt:
                 process.terminate()
             if time.monotonic() - beat > HEARTBEAT_SECONDS:
                 beat = time.monotonic()
-                self._worker.on_beat(self._claim)
+                self._worker.on_heartbeat(self._claim)
 
     def last_line(self) -> str:
         """Returns the last line that the process wrote, which has the error."""
@@ -298,18 +298,22 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m everstep.launch.sweep.worker")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--parent", type=int, help="stop when this process is no longer the parent")
-    parser.add_argument("--leave", action="store_true", help="end when nothing is left to take, although others run")
+    parser.add_argument(
+        "--no-wait",
+        action="store_true",
+        help="end when no trial is left to take, although others run",
+    )
     parser.add_argument("--longer", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(message)s")
     directory = options.directory.resolve()
     try:
         study = SweepStudy(directory, Definition.load(directory))
-        worker = Worker(study, options.longer, waits=not options.leave, parent=options.parent)
+        worker = Worker(study, options.longer, waits=not options.no_wait, parent=options.parent)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, worker.stop)
         worker.run()
-    except Stopped:
+    except WorkerStopped:
         return _requeued(128 + signal.SIGTERM)
     except MetricMissing as error:
         (problem,) = error.problems

@@ -26,7 +26,7 @@ _MAP = "mAP"
 
 
 @dataclasses.dataclass(frozen=True)
-class Samples:
+class LabeledSamples:
     """Inputs with their labels."""
 
     x: Any
@@ -34,7 +34,7 @@ class Samples:
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluation:
+class BctEvaluation:
     """The figures.
 
     Attributes:
@@ -65,7 +65,7 @@ def evaluate(
     top: Sequence[int] = (1, 5),
     metric: str = _MAP,
     batch_size: int = 256,
-) -> Evaluation:
+) -> BctEvaluation:
     """Compares an old and a new embedding model.
 
         evaluate("runs/old", "runs/new", (images, labels)).gain
@@ -100,13 +100,13 @@ def evaluate(
     return _judged(rows, metric, "paragon" if paragon is not None else "new/new")
 
 
-def _judged(rows: Mapping[str, Mapping[str, float]], metric: str, best: str) -> Evaluation:
+def _judged(rows: Mapping[str, Mapping[str, float]], metric: str, best: str) -> BctEvaluation:
     if metric not in rows["old/old"]:
         raise UsageError(f"there are {', '.join(rows['old/old'])}", key="metric", received=metric)
     old, cross, paragon = (rows[row][metric] for row in ("old/old", "new/old", best))
     if math.isnan(old):
         raise UsageError(f"{metric} cannot be computed from these data", key="metric", remedy="name another")
-    return Evaluation(rows, metric, update_gain(cross, old, paragon), best, is_compatible(cross, old))
+    return BctEvaluation(rows, metric, update_gain(cross, old, paragon), best, is_compatible(cross, old))
 
 
 def _figures(comparison: Comparison, far: float, fpir: float, top: Sequence[int]) -> dict[str, float]:
@@ -118,7 +118,7 @@ def _figures(comparison: Comparison, far: float, fpir: float, top: Sequence[int]
     return figures
 
 
-def _samples(data: tuple[Any, Any], name: str) -> Samples:
+def _samples(data: tuple[Any, Any], name: str) -> LabeledSamples:
     x, y = data
     y = as_labels(y)
     y = y.reshape(-1) if y.shape[1:] == (1,) else y
@@ -133,16 +133,16 @@ def _samples(data: tuple[Any, Any], name: str) -> Samples:
         raise UsageError(f"there are {len(y)} labels for {sorted(lengths)} samples", key=name, remedy="one each")
     if not len(y):
         raise UsageError("is empty", key=name, remedy="pass at least one sample")
-    return Samples(x, y)
+    return LabeledSamples(x, y)
 
 
-def _same(one: Samples, other: Samples) -> bool:
+def _same(one: LabeledSamples, other: LabeledSamples) -> bool:
     first, second = keras.tree.flatten(one.x), keras.tree.flatten(other.x)
     return len(first) == len(second) and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def _vectors(
-    name: str, model: Any, queries: Samples, items: Samples, same: bool, batch_size: int
+    name: str, model: Any, queries: LabeledSamples, items: LabeledSamples, same: bool, batch_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the embeddings of queries and of gallery items by one model."""
     loaded = model if isinstance(model, keras.Model) else load_model(model, name)

@@ -12,7 +12,7 @@ from typing import Any
 
 from everstep import redaction
 from everstep.config.difference import ABSENT, in_line
-from everstep.config.sources import walk
+from everstep.config.layers import walk
 from everstep.errors import UsageError
 from everstep.run.record import Record
 from everstep.run.reproduce.evidence import Evidence, Numbers
@@ -34,7 +34,7 @@ _LENGTH = ("trainer.train_steps", "trainer.epochs")
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class ComparisonOutcome:
     """What was compared, and the first difference.
 
     Attributes:
@@ -57,7 +57,7 @@ class Outcome:
         return " and ".join(parts)
 
 
-def compare(original: Evidence, again: Evidence, upto: int | None = None) -> Outcome:
+def compare(original: Evidence, again: Evidence, upto: int | None = None) -> ComparisonOutcome:
     """Compares two runs, from the first step on.
 
     Args:
@@ -74,7 +74,7 @@ def compare(original: Evidence, again: Evidence, upto: int | None = None) -> Out
     if whole and not found and again.record["step"] != last:
         step = min(last, again.record["step"])
         found = f"step {step}: it ended after step {last}, now it ends after step {again.record['step']}"
-    return Outcome(found, step, _shared(original.numbers, again.numbers, last, whole), compared)
+    return ComparisonOutcome(found, step, _shared(original.numbers, again.numbers, last, whole), compared)
 
 
 def _first_number(before: Numbers, now: Numbers, last: int, whole: bool) -> tuple[int | None, str]:
@@ -338,7 +338,7 @@ class Verdict:
       notes: Further findings.
     """
 
-    outcome: Outcome
+    outcome: ComparisonOutcome
     cause: Cause | None
     others: tuple[Cause, ...]
     run: str

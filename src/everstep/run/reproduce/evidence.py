@@ -16,7 +16,7 @@ from everstep.config import dialect
 from everstep.errors import UsageError
 from everstep.run.digest import weights_digest
 from everstep.run.environment import CODE_DIFF, read_requirements
-from everstep.run.layouts import layouts
+from everstep.run.layout_registry import layouts
 from everstep.run.record import Record, damage, read
 from everstep.types import CLOCKS
 

@@ -26,9 +26,10 @@ from everstep.config import dialect
 from everstep.errors import UsageError
 from everstep.frontends.layouts import COMPONENTS, FLOW
 from everstep.run.environment import git, with_settings
-from everstep.run.layouts import export_config, loop_directory
+from everstep.run.layout_registry import export_config, loop_directory
 from everstep.run.lock import last_beat
 from everstep.run.reproduce.evidence import Evidence, stored_config
+from everstep.tracking.config import SERVERS
 
 _NEVER = (".*", "__pycache__")
 _NOT_COPIED = ("runs", "*.db", "mlartifacts", "mlruns")  # of the project's folder itself: code may have such names
@@ -118,7 +119,7 @@ def create_repetition(run: Path, original: Evidence, into: Path, code: Path) -> 
 def _experiment(run: Path, original: Evidence, into: Path, code: Path) -> Repetition:
     stored = original.directory / "config.yaml"
     words = ["train", f"--config-file={stored.absolute()}", f"--model-dir={into}", f"--mode={_mode(original)}"]
-    words += ["--no-export", "trainer.tracking.mlflow=false", "trainer.tracking.wandb=false"]
+    words += ["--no-export", *(f"trainer.tracking.{server}=false" for server in SERVERS)]
     others = original.config.get("trainer", {}).get("tracking", {}).get("others", {})
     words += [f"~trainer.tracking.others.{name}" for name in others]
     return Repetition(words, code, into, {})

@@ -9,7 +9,7 @@ from pathlib import Path
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.run.environment import code_version, environment
-from everstep.run.layouts import export_record, loop_directory
+from everstep.run.layout_registry import export_record, loop_directory
 from everstep.run.reproduce.comparison import (
     CODE,
     HARDWARE,
@@ -17,7 +17,7 @@ from everstep.run.reproduce.comparison import (
     RANDOMNESS,
     UNRECORDED,
     Cause,
-    Outcome,
+    ComparisonOutcome,
     Verdict,
     causes,
     changed_files,
@@ -216,7 +216,7 @@ class Trials:
     def _failing_here(self, failure: NotRepeatable) -> Verdict:
         """Determines the cause of a repetition that fails: changed data, or changed code."""
         if data := changed_files(self.original, self.code):
-            outcome = Outcome(_here(failure), None, 0, None)
+            outcome = ComparisonOutcome(_here(failure), None, 0, None)
             return Verdict(outcome, data[0], tuple(data[1:]), str(self.original.directory), str(self.into))
         now = {**self.original.record, "code": code_version(self.code), "environment": environment()}
         changed = [cause for cause in causes(self.original.record, now, {}, {}) if cause.kind == CODE]

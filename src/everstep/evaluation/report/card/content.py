@@ -26,13 +26,13 @@ from everstep.evaluation.report.run_data import (
     short,
 )
 from everstep.run import record
-from everstep.run.layouts import export_config, export_record, layouts, results_file
+from everstep.run.layout_registry import export_config, export_record, layouts, results_file
 
 _TITLES = {"model_details": "Details", "model_parameters": "Model", "considerations": "Considerations"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class CardEntry:
     """One key of a description.
 
     Attributes:
@@ -56,7 +56,7 @@ class Section:
     """
 
     title: str
-    entries: list[Entry]
+    entries: list[CardEntry]
 
 
 def sections(config: Mapping[str, Any]) -> list[Section]:
@@ -64,12 +64,12 @@ def sections(config: Mapping[str, Any]) -> list[Section]:
     return [Section(title, list(_entries(config.get(key), ""))) for key, title in _TITLES.items()]
 
 
-def _entries(value: Any, label: str) -> Iterator[Entry]:
+def _entries(value: Any, label: str) -> Iterator[CardEntry]:
     if isinstance(value, Mapping):
         for key, inside in value.items():
             yield from _entries(inside, f"{label} {_words(key)}".strip())
     elif texts := _texts(value):
-        yield Entry(label.removesuffix(" name"), texts, isinstance(value, list | tuple))
+        yield CardEntry(label.removesuffix(" name"), texts, isinstance(value, list | tuple))
 
 
 def _texts(value: Any) -> list[str]:
@@ -109,7 +109,7 @@ SPLITS = ("validation", "test")
 
 
 @dataclasses.dataclass(frozen=True)
-class Metric:
+class CardMetric:
     """One metric over the samples of one split.
 
     Attributes:
@@ -144,7 +144,7 @@ class Measured:
 
     split: str
     rows: int | None
-    metrics: list[Metric]
+    metrics: list[CardMetric]
     overall: dict[str, float | None]
 
 
@@ -171,9 +171,9 @@ def _of(split: str, page: Mapping[str, Any], means: Mapping[str, Any]) -> Measur
     )
 
 
-def _metric(metric: Mapping[str, Any]) -> Metric:
+def _metric(metric: Mapping[str, Any]) -> CardMetric:
     same = ("name", "description", "better", "mean", "count")
-    return Metric(**{name: metric[name] for name in same}, **metric["histogram"])
+    return CardMetric(**{name: metric[name] for name in same}, **metric["histogram"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -384,7 +384,7 @@ def _taken(known: list[Section], label: str) -> str:
     return " ".join(" ".join(entry.texts).split()) if entry else ""
 
 
-def _take(known: list[Section], label: str) -> Entry | None:
+def _take(known: list[Section], label: str) -> CardEntry | None:
     """Removes an entry from the details, the first section, and returns it."""
     found = next((entry for entry in known[0].entries if entry.label == label), None)
     if found is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction, storage
-from everstep.evaluation.report.card.content import Card, Entry, Loading, Measured, Metric, Section, read_card
+from everstep.evaluation.report.card.content import Card, CardEntry, CardMetric, Loading, Measured, Section, read_card
 from everstep.evaluation.report.html_page import page_file, policy
 from everstep.evaluation.report.numbers import shown
 from everstep.evaluation.report.run_data import Fact
@@ -148,7 +148,7 @@ def drawings(card: Card) -> list[Drawing]:
     return [_drawing(one.metrics[place], one.split, place + 1) for place, one in places]
 
 
-def _drawing(metric: Metric, split: str, number: int) -> Drawing:
+def _drawing(metric: CardMetric, split: str, number: int) -> Drawing:
     low, high = shown(metric.edges[0], 3), shown(metric.edges[-1], 3)
     reading = f"{low} to {high}, mean {shown(metric.mean)}" if metric.count else "no sample has a number"
     if metric.count and max(metric.counts) == metric.count and metric.mean == (metric.edges[0] + metric.edges[-1]) / 2:
@@ -159,7 +159,7 @@ def _drawing(metric: Metric, split: str, number: int) -> Drawing:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class CardRow:
     """One row of the table of metrics.
 
     Attributes:
@@ -175,29 +175,29 @@ class Row:
     is_group: bool = False
 
 
-def table_rows(card: Card) -> list[Row]:
+def table_rows(card: Card) -> list[CardRow]:
     """Returns the rows of the table of metrics: the evaluator's functions first, then the model's own metrics."""
     names = dict.fromkeys(metric.name for one in card.measured for metric in one.metrics)
     functions = [_of_functions(name, card.measured) for name in names]
     own = list(_own(card.measured))
-    return functions + ([Row("by model.evaluate", is_group=True)] if functions and own else []) + own
+    return functions + ([CardRow("by model.evaluate", is_group=True)] if functions and own else []) + own
 
 
-def _of_functions(name: str, found: list[Measured]) -> Row:
+def _of_functions(name: str, found: list[Measured]) -> CardRow:
     known = [next((metric for metric in one.metrics if metric.name == name), None) for one in found]
     first = next(metric for metric in known if metric)
     better = f"{first.better} is better" if first.better else ""
     note = "; ".join(filter(None, (" ".join(first.description.split()).rstrip("."), better)))
-    return Row(name, note, tuple(_cell(metric) for metric in known))
+    return CardRow(name, note, tuple(_cell(metric) for metric in known))
 
 
-def _cell(metric: Metric | None) -> tuple[str, str]:
+def _cell(metric: CardMetric | None) -> tuple[str, str]:
     return (shown(metric.mean), f"{metric.count:,}") if metric else (shown(None), "")
 
 
-def _own(found: list[Measured]) -> Iterator[Row]:
+def _own(found: list[Measured]) -> Iterator[CardRow]:
     for name in dict.fromkeys(name for one in found for name in one.overall):
-        yield Row(name, cells=tuple((shown(one.overall.get(name)), "") for one in found))
+        yield CardRow(name, cells=tuple((shown(one.overall.get(name)), "") for one in found))
 
 
 def page_html(card: Card, drawings: Sequence[Drawing]) -> str:
@@ -238,7 +238,7 @@ def _written(section: Section) -> str:
     return _section(section.title, f'<dl class="card entries">{entries}</dl>')
 
 
-def _entry(entry: Entry) -> str:
+def _entry(entry: CardEntry) -> str:
     if entry.listed and len(entry.texts) > 1:
         return f"<ul>{''.join(f'<li>{_linked(text)}</li>' for text in entry.texts)}</ul>"
     return "".join(_paragraph(part) for text in entry.texts for part in text.split("\n\n"))
@@ -253,7 +253,7 @@ def _means(card: Card) -> str:
     return f'<div class="scroller">{table}</div>'
 
 
-def _row(row: Row, columns: int) -> str:
+def _row(row: CardRow, columns: int) -> str:
     if row.is_group:
         return f'<tr class="group"><th scope="rowgroup" colspan="{columns + 1}">{_safe(row.name)}</th></tr>'
     note = f'<span class="muted">{_safe(row.note)}</span>' if row.note else ""
@@ -366,7 +366,7 @@ def _rest(card: Card) -> Iterator[str]:
     yield from ["## Files", "\n".join(f"- [{escaped(text)}]({path})" for path, text in links.items())]
 
 
-def _entry_markdown(entry: Entry) -> str:
+def _entry_markdown(entry: CardEntry) -> str:
     label = f"**{escaped(entry.label[:1].upper() + entry.label[1:])}**"
     if entry.listed and len(entry.texts) > 1:
         return "\n".join([f"{label}\n", *(f"- {_linked_markdown(text)}" for text in entry.texts)])
@@ -381,7 +381,7 @@ def _means_markdown(card: Card) -> str:
     )
 
 
-def _row_markdown(row: Row, columns: int) -> list[str]:
+def _row_markdown(row: CardRow, columns: int) -> list[str]:
     if row.is_group:
         return [f"*{escaped(row.name)}*", *[""] * columns]
     note = f"<br>{escaped(row.note)}" if row.note else ""

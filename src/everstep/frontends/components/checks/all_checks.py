@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from everstep.engine import backend
 from everstep.frontends.components.building import BASES, build_component
 from everstep.frontends.components.checks import data_checks, model_checks
-from everstep.frontends.components.checks.runner import Check, Outcome, Skip, Subject, run_checks
+from everstep.frontends.components.checks.runner import Check, CheckOutcome, Skip, Subject, run_checks
 from everstep.frontends.components.config import require_epochs
 from everstep.frontends.components.run_folder import open_run
 
@@ -70,6 +70,6 @@ CHECKS = (
 """All checks."""
 
 
-def check_all(subject: Subject) -> Iterator[Outcome]:
+def check_all(subject: Subject) -> Iterator[CheckOutcome]:
     """Yields the outcome of each check of a run, as soon as it is known."""
     return run_checks(subject, CHECKS)

@@ -10,8 +10,8 @@ import numpy as np
 from everstep.data import nest
 from everstep.data.tf_data import is_infinite, load_tensorflow
 from everstep.errors import UsageError
-from everstep.evaluation.batch import Reader
-from everstep.frontends.components.checks.runner import TRAINED, Samples, Skip, Subject, Warn
+from everstep.evaluation.batch import BatchReader
+from everstep.frontends.components.checks.runner import TRAINED, Skip, SplitSamples, Subject, Warn
 from everstep.frontends.components.data_splits import (
     DataSplit,
     SplitName,
@@ -179,7 +179,7 @@ def _numbered(samples: Any, count: float) -> tuple[Any, int]:
     return ((one[0], one[1], float(row % count)) for row, one in zip(itertools.count(), samples, strict=False)), count
 
 
-def _read(subject: Subject, name: SplitName) -> tuple[Samples, dict[str, None]]:
+def _read(subject: Subject, name: SplitName) -> tuple[SplitSamples, dict[str, None]]:
     """Reads a split once; returns its samples, and the forms that they have."""
     components = subject.components
     samples, count = load_samples(components, name)
@@ -201,7 +201,7 @@ def _read(subject: Subject, name: SplitName) -> tuple[Samples, dict[str, None]]:
     ids = _texts(thirds) if name == "test" and None not in thirds else None
     has_weights = name != "test" and None not in thirds
     weights = np.array([_weight(third, name) for third in thirds]) if has_weights else None
-    return Samples(count, np.array(digests, np.uint64), ids, weights), forms
+    return SplitSamples(count, np.array(digests, np.uint64), ids, weights), forms
 
 
 def _check_end(rows: Iterator[Any], digests: list[int], name: SplitName, count: int, is_finite: bool) -> None:
@@ -247,7 +247,7 @@ def _digest(x: Any) -> int:
 def _texts(values: list[Any]) -> list[str]:
     """Returns ids as the rows of a report will have them."""
     numbers = np.zeros(len(values))
-    return Reader().read((values, numbers, numbers)).ids
+    return BatchReader().read((values, numbers, numbers)).ids
 
 
 def _require_unique(ids: list[str], name: SplitName) -> None:

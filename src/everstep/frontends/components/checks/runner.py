@@ -24,7 +24,7 @@ Status = Literal["ok", "FAIL", "warn", "skip"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """The result of a check, one line.
 
     Attributes:
@@ -52,7 +52,7 @@ class Skip(Exception):
 
 
 @dataclasses.dataclass
-class Samples:
+class SplitSamples:
     """The samples of a split as the loader returned them.
 
     Attributes:
@@ -95,7 +95,7 @@ class Subject:
         self.run_name, self.root, self.data_dir, self.max_samples = run_name, root, data_dir, max_samples
         self._opened: OpenedRun | None = None
         self.built: dict[str, Any] = {}
-        self.samples: dict[SplitName, Samples] = {}
+        self.samples: dict[SplitName, SplitSamples] = {}
         self.label_ranges: dict[SplitName, list[tuple[float, float]]] = {}
         self.batches: dict[SplitName, tuple[Any, Any, Any]] = {}
         self.model: Any = None
@@ -173,13 +173,15 @@ class Check:
     needs: tuple[str, ...] = ()
 
 
-def run_checks(subject: Subject, checks: Sequence[Check]) -> Iterator[Outcome]:
+def run_checks(subject: Subject, checks: Sequence[Check]) -> Iterator[CheckOutcome]:
     """Yields the outcome of each check as soon as it is known; several lines where it has several findings."""
     failed: set[str] = set()
     for check in checks:
         missing = [need for need in check.needs if need in failed]
         if missing:
-            found = [Outcome("skip", check.component, check.name, f"{check.name}: depends on {', '.join(missing)}")]
+            found = [
+                CheckOutcome("skip", check.component, check.name, f"{check.name}: depends on {', '.join(missing)}")
+            ]
         else:
             found = list(_outcomes(check, subject))
         if missing or any(outcome.status == "FAIL" for outcome in found):
@@ -187,7 +189,7 @@ def run_checks(subject: Subject, checks: Sequence[Check]) -> Iterator[Outcome]:
         yield from found
 
 
-def _outcomes(check: Check, subject: Subject) -> Iterator[Outcome]:
+def _outcomes(check: Check, subject: Subject) -> Iterator[CheckOutcome]:
     status: Status = "ok"
     try:
         with error_context(f"the check {check.name!r}", subject.source):
@@ -200,7 +202,7 @@ def _outcomes(check: Check, subject: Subject) -> Iterator[Outcome]:
             status = "FAIL"
             lines = [str(_named(check, subject, problem)) for problem in error.problems]
     for line in lines:
-        yield Outcome(status, check.component, check.name, " ".join(line.split()))
+        yield CheckOutcome(status, check.component, check.name, " ".join(line.split()))
 
 
 def _named(check: Check, subject: Subject, problem: Problem) -> Problem:

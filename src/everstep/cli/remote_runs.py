@@ -1,4 +1,4 @@
-"""Runs at a URL: fetched for a command that needs their files, or listed by their records."""
+"""Runs at a URL, listed by their records."""
 
 import dataclasses
 from typing import Any
@@ -7,13 +7,12 @@ from everstep.checkpoint.remote.lease import is_renewed
 from everstep.checkpoint.remote.run_copies import local_runs
 from everstep.checkpoint.remote.urls import checked
 from everstep.errors import UsageError
-from everstep.export.predict.finding import local_run as local_run
 from everstep.launch.submit.overview import Overview, listable
 from everstep.run.record import find_runs
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredRun(Overview):
+class RemoteRun(Overview):
     """A run in a store.
 
     Attributes:
@@ -31,24 +30,24 @@ class StoredRun(Overview):
         return {**super().as_dict(), "directory": self.url}
 
 
-def stored_runs(url: str) -> list[StoredRun]:
+def remote_runs(url: str) -> list[RemoteRun]:
     """Returns every run at or below a URL, sorted.
 
     Raises:
       UsageError: The store cannot be reached.
     """
     found = [(place, find_runs(directory)) for place, directory in local_runs(url)]
-    return [StoredRun(path, listable(record), None, place) for place, runs in found for path, record in runs[:1]]
+    return [RemoteRun(path, listable(record), None, place) for place, runs in found for path, record in runs[:1]]
 
 
-def stored_run(url: str) -> StoredRun:
+def remote_run(url: str) -> RemoteRun:
     """Returns the run at a URL.
 
     Raises:
       UsageError: There is none, or the store cannot be reached.
     """
     place = checked(url, "DIR")
-    for run in stored_runs(place):
+    for run in remote_runs(place):
         if run.url == place:
             return run
     raise UsageError("there is no run at this URL", key="DIR", received=place)

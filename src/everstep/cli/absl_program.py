@@ -1,12 +1,14 @@
-"""For users' own training programs: the flags of TF Model Garden's programs, and the configuration they specify.
+"""For users' own training programs: the absl flags of TF Model Garden's programs, and the configuration they specify.
+
+    from everstep.cli import absl_program
 
     def main(_):
-        params = program.parse_configuration(FLAGS)
+        params = absl_program.parse_configuration(FLAGS)
         ...
 
     if __name__ == "__main__":
-        program.define_flags()
-        program.run(main)
+        absl_program.define_flags()
+        absl_program.run(main)
 
 `everstep train` needs no such program; this is for those that exist.
 """
@@ -21,9 +23,9 @@ from typing import Any, NoReturn
 from absl import app, flags
 
 from everstep import redaction, storage
-from everstep.cli.options import Request
-from everstep.cli.request import resolve
-from everstep.cli.spelling import DECLINED
+from everstep.cli.absl_flags import DECLINED
+from everstep.cli.options import ExperimentRequest
+from everstep.cli.resolve import resolve
 from everstep.config import Config, dialect
 from everstep.config.gin.bindings import operative_config
 from everstep.errors import UsageError
@@ -99,7 +101,7 @@ def parse_configuration(flags: Any, lock_return: bool = True) -> ExperimentConfi
     tpu, override = getattr(flags, "tpu", None), getattr(flags, "params_override", None)
     if service := getattr(flags, "tf_data_service", None):
         raise UsageError("is not offered", key="tf_data_service", received=service, remedy=DECLINED["tf_data_service"])
-    request = Request(
+    request = ExperimentRequest(
         name=flags.experiment,
         config_files=getattr(flags, "config_file", None),
         gin_files=getattr(flags, "gin_file", None),

@@ -6,14 +6,14 @@ from typing import Any
 
 from everstep.cli import options
 from everstep.cli.output import quiet
-from everstep.cli.request import Resolved, resolve
+from everstep.cli.resolve import Resolved, resolve
 from everstep.config import get_task
 from everstep.engine import backend as backends
 from everstep.errors import UsageError
 from everstep.export.predict.finding import Found
 
 
-def choose_backend(given: str | None, found: Found) -> None:
+def choose_backend_of(found: Found, given: str | None) -> None:
     """Selects the backend that is given, else the one that the run was trained on if it is installed."""
     recorded = found.backend if found.backend in backends.installed() else None
     backends.select(given or recorded, "--backend" if given else "run.json: backend")
@@ -29,7 +29,7 @@ def quietly(make: Callable[[], Any]) -> Any:
     raise wrong
 
 
-def rebuilt(directory: Path, imports: Sequence[str] | None) -> Any:
+def rebuild_model(directory: Path, imports: Sequence[str] | None) -> Any:
     """Builds the model of a run that exported none, by its experiment; without trained weights.
 
     Raises:
@@ -59,7 +59,7 @@ def experiment_of(directory: Path, imports: Sequence[str] | None) -> Resolved:
             remedy="train it first",
         )
     try:
-        return resolve(options.Request(config_files=[str(stored)], imports=list(imports or ())))
+        return resolve(options.ExperimentRequest(config_files=[str(stored)], imports=list(imports or ())))
     except UsageError as error:
         raise UsageError(
             f"has no exported .keras model, and its model cannot be built ({error.key}: {error.reason})",

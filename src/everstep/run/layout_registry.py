@@ -1,4 +1,7 @@
-"""Where entry points keep the parts of a run. Nothing in this layer knows a name of theirs: each registers its layout.
+"""The registry of layouts: where entry points keep the parts of a run.
+
+No module below `frontends/` knows what an entry point calls its files. Each entry point registers a `RunLayout`; those
+of this package are in `frontends/layouts.py`.
 
 A package with an entry point of its own names the module that registers its layout in its `pyproject.toml`:
 
@@ -12,6 +15,8 @@ import importlib.metadata
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from everstep.checkpoint.remote.layout import register_progress_files
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +68,7 @@ _layouts: dict[str, RunLayout] = {}
 def register_layout(layout: RunLayout) -> RunLayout:
     """Adds the layout of an entry point, and returns it; one of the same name is replaced."""
     _layouts[layout.name] = layout
+    register_progress_files(*layout.progress)
     return layout
 
 

@@ -1,101 +1,31 @@
-"""The files of a job for people and pipelines, beside its run directory.
+"""`JobFiles`: the files in `job_dir` that tell people and pipelines how far a job is.
 
-In `job_dir`, each written after the checkpoint that it describes, and never read back. After a kill in between they
-lag by an epoch, and the next attempt updates them:
+Each is written after the checkpoint that it describes, and never read back. After a kill in between they lag by an
+epoch, and the next attempt updates them:
 
     job_meta.json       how many epochs are done, and their checkpoint: {"last_epoch": 3, "last_checkpoint": "00003"}
     epochs/00003.json   the checkpoint of an epoch: {"epoch": 3, "step": 12, "checkpoint": "checkpoints/12"}
     logs/               TensorBoard by epoch, as Keras's callback writes it, each epoch once over all attempts
-
-In `artifacts_dir`, local or in a store, each complete or absent: `saved_model/` (or `model.pt2`), `history.csv`.
 """
 
 import contextlib
 import logging
 import math
-import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
-import numpy as np
 
 from everstep import storage
-from everstep.checkpoint.remote.files import publish as upload
-from everstep.checkpoint.remote.files import require_writable
-from everstep.checkpoint.remote.layout import register_progress_files
-from everstep.checkpoint.remote.urls import checked, is_url
-from everstep.errors import TrainingError, UsageError
 from everstep.frontends.layouts import TRAINING
 from everstep.loop.listener import Listener
-from everstep.run.exit_codes import exit_code
-from everstep.run.signals import Interrupted
 from everstep.tracking.tensorboard import EventFile, histogram_value, last_step, scalar_value
 from everstep.types import Logs
 
 logger = logging.getLogger(__name__)
 
 JOB_META, EPOCHS = TRAINING.progress
-register_progress_files(JOB_META, EPOCHS)
-
-
-class JobPaths(NamedTuple):
-    """The two places of a job: its run directory, and its artifacts."""
-
-    job_dir: str
-    artifacts_dir: str
-
-
-def job_paths(root: str | os.PathLike[str], pipeline: str, job: str, component: str | None = None) -> JobPaths:
-    """Returns `<root>/tmp/<pipeline>/<job>` and `<root>/artifacts/<pipeline>/<job>`.
-
-        job_dir, artifacts_dir = job_paths("gs://project", "faces", "job-17", "train")
-        # gs://project/tmp/faces/job-17/train, gs://project/artifacts/faces/job-17/train
-
-    Args:
-      root: A folder, or a bucket's URL.
-      pipeline: The pipeline's name.
-      job: The job's id; the same in every attempt.
-      component: The component of the pipeline; None for one that uses the whole job.
-
-    Raises:
-      UsageError: A name is empty, or cannot be the name of a folder.
-    """
-    text = os.fspath(root)
-    names = {"pipeline": pipeline, "job": job, **({} if component is None else {"component": component})}
-    if not text:
-        raise UsageError("expected a folder or a URL such as 'gs://bucket'", key="root", received=text)
-    for key, name in names.items():
-        if not isinstance(name, str) or not name or "/" in name or name in (".", ".."):
-            raise UsageError("expected one name, without '/'", key=key, received=name)
-    base = text.rstrip("/") if not text.endswith("://") else text
-    tail = "/".join(names.values())
-    return JobPaths(f"{base}/tmp/{tail}", f"{base}/artifacts/{tail}")
-
-
-def run_component(main: Callable[[], Any]) -> int:
-    """Calls `main` and returns the exit code of a component's program.
-
-        if __name__ == "__main__":
-            raise SystemExit(run_component(main))
-
-    | 0 | done |
-    | 1 | failed; what the job had is kept, and a retry resumes from there |
-    | 2 | bad input, one line on standard error: a retry would not help |
-    | 130, 143 | stopped by SIGINT or SIGTERM; the state is saved: start it again |
-
-    Any other error is a bug, and shows its traceback (exit code 1).
-    """
-    try:
-        main()
-    except (UsageError, TrainingError) as error:
-        kind = type(error)
-        return exit_code(kind(" ".join(str(error).split("\n"))).with_traceback(error.__traceback__))
-    except (KeyboardInterrupt, Interrupted) as error:
-        return exit_code(error)
-    return 0
 
 
 class JobFiles(Listener):
@@ -241,94 +171,3 @@ def _histograms(model: keras.Model) -> list[Any]:
         for weight in layer._trainable_variables + layer._non_trainable_variables
     ]
     return [value for value in found if value is not None]
-
-
-def as_history(history: Any) -> keras.callbacks.History:
-    """Returns the history of a custom loop as a Keras History.
-
-    Args:
-      history: A History, which is returned; or numbers by metric, one per epoch: a dictionary, a DataFrame.
-
-    Raises:
-      UsageError: It is something else.
-    """
-    if isinstance(history, keras.callbacks.History):
-        return history
-    if not hasattr(history, "keys"):
-        raise UsageError('expected numbers by metric, as {"loss": [0.5, 0.4]}', key="history", received=history)
-    result = keras.callbacks.History()
-    for name in history.keys():  # noqa: SIM118 - a DataFrame iterates over columns, but is no Mapping
-        try:
-            numbers = np.asarray(history[name], np.float64).reshape(-1).tolist()
-        except (TypeError, ValueError):
-            raise UsageError(
-                "expected a number per epoch", key=f"history[{str(name)!r}]", received=history[name]
-            ) from None
-        result.history[str(name)] = numbers
-    result.epoch = list(range(max(map(len, result.history.values()), default=0)))
-    return result
-
-
-def ui_metadata(logs: str) -> dict[str, Any]:
-    """Returns the content of Kubeflow's `mlpipeline-ui-metadata.json`: where TensorBoard finds its events."""
-    return {"outputs": [{"type": "tensorboard", "source": logs}]}
-
-
-def pipeline_metrics(history: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Returns the content of Kubeflow's `mlpipeline-metrics.json`: the last value of each metric, where it is finite.
-
-    An accuracy is shown in percent.
-    """
-    metrics = []
-    for name, value in {name: float(values[-1]) for name, values in history.items() if len(values)}.items():
-        if math.isfinite(value):
-            is_share = "acc" in name and 0 <= value <= 1
-            metrics.append({"name": name, "numberValue": value, "format": "PERCENTAGE" if is_share else "RAW"})
-    return {"metrics": metrics}
-
-
-@contextlib.contextmanager
-def writable(target: str) -> Iterator[None]:
-    """Checks, before the block, that artifacts can be written to `target`; empty for none.
-
-    A folder created for them is removed where the block refuses its input; in a store nothing is left.
-
-    Raises:
-      UsageError: They cannot be written.
-    """
-    if is_url(target):
-        require_writable(checked(target, "artifacts_dir"), "artifacts_dir")
-    new = bool(target) and not is_url(target) and storage.prepare_directory(target)
-    try:
-        yield
-    except UsageError:
-        if new:
-            with contextlib.suppress(OSError):  # it is no longer empty
-                Path(target).rmdir()
-        raise
-
-
-def publish(source: Path, target: str) -> None:
-    """Copies a file or folder of this machine to `artifacts_dir`, in one piece.
-
-    Args:
-      source: What to copy.
-      target: Its path there; an existing one is replaced when the copy is complete. In a store, where a
-        folder cannot be replaced at once, the former one is removed first.
-
-    Raises:
-      TrainingError: The store does not accept it.
-    """
-    if is_url(target):
-        upload(source, checked(target, "artifacts_dir"))
-        return
-    place = Path(target)
-    for entry in place.parent.iterdir():  # incomplete copies of killed processes
-        if storage.is_temporary(entry):
-            with contextlib.suppress(FileNotFoundError):
-                storage.remove_directory(entry) if entry.is_dir() else entry.unlink()
-    with storage.atomic_path(place) as temporary:
-        if source.is_dir():
-            shutil.copytree(source, temporary)
-        else:
-            shutil.copyfile(source, temporary)

@@ -7,10 +7,10 @@ import pytest
 from absl import flags as absl_flags
 
 import everstep as es
-from everstep.cli import program
-from everstep.cli.options import Request
-from everstep.cli.request import resolve
-from everstep.cli.spelling import DECLINED
+from everstep.cli import absl_program
+from everstep.cli.absl_flags import DECLINED
+from everstep.cli.options import ExperimentRequest
+from everstep.cli.resolve import resolve
 from everstep.config import dialect
 from everstep.errors import UsageError
 
@@ -24,29 +24,29 @@ def test_later_files_and_overrides_win(tmp_path):
     for number in (1, 2):
         files.append(str(tmp_path / f"{number}.yaml"))
         (tmp_path / f"{number}.yaml").write_text(f"trainer: {{train_steps: {number}, steps_per_loop: {number}}}\n")
-    params = program.parse_configuration(flags(config_file=files, params_override="trainer.train_steps=3"))
+    params = absl_program.parse_configuration(flags(config_file=files, params_override="trainer.train_steps=3"))
     assert (params.trainer.train_steps, params.trainer.steps_per_loop) == (3, 2)
 
 
 def test_an_override_wins_over_the_tpu_flag_which_counts_only_if_given(tmp_path):
     (tmp_path / "a.yaml").write_text("runtime: {tpu: from-file, distribution_strategy: tpu}\n")
     files = [str(tmp_path / "a.yaml")]
-    assert program.parse_configuration(flags(config_file=files, tpu=None)).runtime.tpu == "from-file"
-    assert program.parse_configuration(flags(config_file=files, tpu="mine")).runtime.tpu == "mine"
-    last = program.parse_configuration(flags(config_file=files, tpu="mine", params_override="runtime.tpu=last"))
+    assert absl_program.parse_configuration(flags(config_file=files, tpu=None)).runtime.tpu == "from-file"
+    assert absl_program.parse_configuration(flags(config_file=files, tpu="mine")).runtime.tpu == "mine"
+    last = absl_program.parse_configuration(flags(config_file=files, tpu="mine", params_override="runtime.tpu=last"))
     assert last.runtime.tpu == "last"
 
 
 def test_the_configuration_is_locked_unless_disabled():
     with pytest.raises(UsageError, match="locked"):
-        program.parse_configuration(flags()).trainer.train_steps = 7
-    program.parse_configuration(flags(), lock_return=False).trainer.train_steps = 7
+        absl_program.parse_configuration(flags()).trainer.train_steps = 7
+    absl_program.parse_configuration(flags(), lock_return=False).trainer.train_steps = 7
 
 
 def test_params_yaml_repeats_the_configuration_and_holds_no_secret(tmp_path):
     override = "trainer.tracking.mlflow_uri=https://me:hunter22x@host/,trainer.train_steps=7"
-    params = program.parse_configuration(flags(params_override=override))
-    program.serialize_config(params, tmp_path / "new" / "run")
+    params = absl_program.parse_configuration(flags(params_override=override))
+    absl_program.serialize_config(params, tmp_path / "new" / "run")
     text = (tmp_path / "new" / "run" / "params.yaml").read_text()
     assert "hunter22x" not in text
     assert dialect.load(text)["trainer"]["train_steps"] == 7
@@ -55,7 +55,7 @@ def test_params_yaml_repeats_the_configuration_and_holds_no_secret(tmp_path):
 @pytest.mark.parametrize("name", sorted(DECLINED))
 def test_a_declined_flag_names_the_replacement(name):
     own = absl_flags.FlagValues()
-    program.define_declined(own)
+    absl_program.define_declined(own)
     own(["train.py"])  # not given, they do nothing
     with pytest.raises(absl_flags.IllegalFlagValueError, match=f"{name}=x: is not offered: "):
         own(["train.py", f"--{name}=x"])
@@ -67,12 +67,12 @@ def test_the_operative_gin_config_is_written(tmp_path):
         return width
 
     gin.clear_config()
-    program.save_gin_config("train", tmp_path / "none")
+    absl_program.save_gin_config("train", tmp_path / "none")
     assert not (tmp_path / "none").exists()
     try:
         gin.parse_config("programmed_area.width = 3")
         assert programmed_area() == 3
-        program.save_gin_config("train", tmp_path / "run")
+        absl_program.save_gin_config("train", tmp_path / "run")
     finally:
         gin.clear_config()
     assert "programmed_area.width = 3" in (tmp_path / "run" / "operative_config.train.gin").read_text()
@@ -82,32 +82,32 @@ def test_the_operative_gin_config_is_written(tmp_path):
 
 
 def options(**values):
-    return program.ParseConfigOptions(experiment="mnist/local", **values)
+    return absl_program.ParseConfigOptions(experiment="mnist/local", **values)
 
 
 def test_options_in_place_of_flags(tmp_path):
     (tmp_path / "a.yaml").write_text("trainer: {train_steps: 7, steps_per_loop: 7}\n")
     given = options(config_file=[str(tmp_path / "a.yaml")], params_override="trainer.train_steps=8")
-    params = program.parse_configuration(given)
+    params = absl_program.parse_configuration(given)
     assert (params.trainer.train_steps, params.trainer.steps_per_loop) == (8, 7)
     assert "tpu" in given
     assert "gpu" not in given
     with pytest.raises(UsageError, match="tf_data_service: received 'here', is not offered: "):
-        program.parse_configuration(options(tf_data_service="here"))
+        absl_program.parse_configuration(options(tf_data_service="here"))
 
 
 def test_unknown_keys_are_skipped_without_strict_override(tmp_path, caplog):
     file = tmp_path / "newer.yaml"
     file.write_text("trainer: {train_steps: 7, newer: {a: 1}}\nextra: 1\nruntime: {num_packs: 3}\n")
     with pytest.raises(UsageError, match="trainer.newer: received .*, unknown key"):
-        program.parse_configuration(options(config_file=[str(file)]))
+        absl_program.parse_configuration(options(config_file=[str(file)]))
     lenient = options(config_file=[str(file)], params_override="trainer.other=2", strict_override=False)
-    assert program.parse_configuration(lenient).trainer.train_steps == 7
+    assert absl_program.parse_configuration(lenient).trainer.train_steps == 7
     skipped = "skipped keys that the experiment does not have"
     assert f"newer.yaml: {skipped}: trainer.newer, extra, runtime.num_packs" in caplog.text
     assert f"override 'trainer.other=2': {skipped}: trainer.other" in caplog.text
     with pytest.raises(UsageError, match="trainer.train_steps: received 'x'"):
-        program.parse_configuration(options(params_override="trainer.train_steps=x", strict_override=False))
+        absl_program.parse_configuration(options(params_override="trainer.train_steps=x", strict_override=False))
 
 
 def test_an_experiment_that_declares_no_fields(tmp_path):
@@ -118,17 +118,19 @@ def test_an_experiment_that_declares_no_fields(tmp_path):
         return es.Config({"runtime": {"tpu": "fake"}, "task": {"model": {"id": "bar"}}, "trainer": {"train_steps": -1}})
 
     (tmp_path / "more.yaml").write_text("task: {extra: 5}\n")
-    options = program.ParseConfigOptions(
+    options = absl_program.ParseConfigOptions(
         "plain/values",
         tpu="mine",
         params_override="task.model.id=new,trainer.train_steps=10,task.another=6",
         config_file=[str(tmp_path / "more.yaml")],
         strict_override=False,
     )
-    params = program.parse_configuration(options)
+    params = absl_program.parse_configuration(options)
     assert (params.runtime.tpu, params.task.model.id, params.trainer.train_steps) == ("mine", "new", 10)
     assert (params.task.extra, params.task.another) == (5, 6)
     with pytest.raises(UsageError, match="unknown key"):
-        program.parse_configuration(program.ParseConfigOptions("plain/values", params_override="task.another=6"))
+        absl_program.parse_configuration(
+            absl_program.ParseConfigOptions("plain/values", params_override="task.another=6")
+        )
     with pytest.raises(UsageError, match="must return an ExperimentConfig"):
-        resolve(Request(experiment="plain/values"))
+        resolve(ExperimentRequest(experiment="plain/values"))

@@ -11,12 +11,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from everstep.cli.options import Request
+from everstep.cli.options import ExperimentRequest
 from everstep.cli.output import quiet
 from everstep.config import Config, Layer, allowed, apply_layers, dialect, get_exp_config
 from everstep.config.compose import refuse_rivals, validate
 from everstep.config.gin import bindings as gin_bindings
-from everstep.config.sources import read_sources, walk
+from everstep.config.layers import walk
+from everstep.config.sources import read_sources
 from everstep.engine import backend
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, as_experiment, with_learning_rate_length
@@ -63,7 +64,7 @@ class Resolved:
         return [path for layer in self.layers if layer.edit == edit for path, _ in walk(layer.tree)]
 
 
-def resolve(request: Request, strict: bool = True, plain: bool = False) -> Resolved:
+def resolve(request: ExperimentRequest, strict: bool = True, plain: bool = False) -> Resolved:
     """Chooses the backend and composes the configuration.
 
     Args:
@@ -137,7 +138,7 @@ _FLAGS = {
 """Options that are short for a key."""
 
 
-def _flags(request: Request) -> list[Layer]:
+def _flags(request: ExperimentRequest) -> list[Layer]:
     given = {option: getattr(request, option) for option in _FLAGS}
     for option, text in given.items():
         if text == "":

@@ -1,0 +1,52 @@
+"""This process: its command line in a new process, and its end on SIGTERM."""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
+
+from everstep.run.signals import Interrupted
+
+
+def without_restarts(words: Sequence[str]) -> list[str]:
+    """Returns this command line as the supervisor starts it: of an option given twice, the last counts."""
+    return repeated_command(words, "--max-restarts=0")
+
+
+def repeated_command(words: Sequence[str], option: str) -> list[str]:
+    """Returns the command that runs this command line in a new process, with one more option."""
+    end = words.index("--") if "--" in words else len(words)
+    return [sys.executable, "-m", "everstep", *words[:end], option, *words[end:]]
+
+
+@contextlib.contextmanager
+def exit_on_sigterm(saved_step: Callable[[], int | None]) -> Iterator[None]:
+    """Raises `Interrupted` on SIGTERM inside the block, so that half-written files are removed.
+
+    For a run that starts, exports or evaluates. While it trains, the loop handles signals itself, and saves first.
+    Python handles signals in the main thread only: in any other one the block changes nothing.
+
+    Args:
+      saved_step: Returns the step from which the same command resumes; None if it starts from the beginning.
+
+    Raises:
+      Interrupted: SIGTERM was received; the exit code is 143.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    except Interrupted as interrupted:
+        interrupted.saved = saved_step() if interrupted.saved is None else interrupted.saved
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if former is None else former)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the cleaning up
+    raise Interrupted(signal.Signals(number).name, 128 + number)

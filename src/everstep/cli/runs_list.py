@@ -1,0 +1,160 @@
+"""`everstep runs list`: the runs below a directory or a URL, sorted."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from everstep.checkpoint.remote.urls import is_url
+from everstep.cli import options
+from everstep.cli.output import aligned, number
+from everstep.cli.remote_runs import RemoteRun, remote_runs
+from everstep.cli.runs_cells import duration, main_metrics, progress, text_or_dash
+from everstep.errors import UsageError, nearest
+from everstep.launch.submit.overview import Overview, overview
+from everstep.launch.sweep.listing import ListedSweep, find_sweeps
+from everstep.storage import json_text
+
+_COLUMNS = ["DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "PROGRESS", "LEFT", "ATTEMPTS", "SEEN", "METRICS"]
+_SORT_KEYS: dict[str, Callable[[Overview], Any]] = {
+    "step": lambda run: run.step,
+    "age": lambda run: run.age,
+    "experiment": lambda run: (run.record or {}).get("experiment"),
+}
+_KINDS = ("validation", "train")  # where a metric is looked up, in this order
+
+Root = Annotated[
+    str | None, typer.Argument(metavar="ROOT", help="Where to look, a directory or a URL; runs by default.")
+]
+Sort = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="A metric, step, age or experiment to sort by; -NAME for the highest first: -accuracy."
+    ),
+]
+Descending = Annotated[bool, typer.Option("--descending", help="With --sort, the highest first.")]
+
+
+def list_runs(root: Root = None, sort: Sort = None, descending: Descending = False, json: options.Json = False) -> None:
+    """List the runs below a directory: status, progress, and when each was last seen."""
+    order = Order.of(sort, descending)
+    if root is not None and is_url(root):
+        found: Sequence[Overview] = remote_runs(root)
+    elif root is not None and not Path(root).is_dir():
+        raise UsageError("is not a directory", key="ROOT", received=root)
+    else:
+        found = overview(Path(root or "runs"))
+    found = order.apply(found)
+    sweeps = [] if root is not None and is_url(root) else list(find_sweeps(Path(root or "runs")))
+    if json:
+        print(json_text([{**one.as_dict(), "sweep": _sweep_of(one, sweeps)} for one in found]))
+    elif found:
+        header = [*_COLUMNS[:-1], *([order.name] if order.is_metric else []), _COLUMNS[-1]]
+        print(aligned([header, *(_list_row(one, order) for one in found)]))
+        for sweep in sweeps:
+            print(sweep.line())
+    else:
+        print(f"no runs in {root or 'runs'!r}; everstep train mnist/local makes one")
+
+
+def _sweep_of(run: Overview, sweeps: Iterable[ListedSweep]) -> dict[str, Any] | None:
+    """Returns the sweep and the number of a run that is a trial; None for any other."""
+    for sweep in sweeps:
+        if (number := sweep.places.get(run.directory.resolve())) is not None:
+            return {"directory": str(sweep.directory), "trial": number}
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """How runs are sorted.
+
+    Attributes:
+      name: A metric of the last logs, `step`, `age` or `experiment`; empty to keep the order.
+      descending: Whether the highest comes first.
+    """
+
+    name: str = ""
+    descending: bool = False
+
+    @classmethod
+    def of(cls, sort: str | None, descending: bool) -> "Order":
+        """Returns the order that the command line specifies.
+
+        Raises:
+          UsageError: It contradicts itself, or is empty.
+        """
+        if sort is None:
+            if descending:
+                raise UsageError("there is nothing to sort by", key="--descending", remedy="add --sort NAME")
+            return cls()
+        name = sort.removeprefix("-")
+        if not name:
+            raise UsageError("expected a metric, step, age or experiment", key="--sort", received=sort)
+        if descending and name != sort:
+            raise UsageError(f"--sort {sort} means the same", key="--descending", remedy="omit one of them")
+        return cls(name, descending or name != sort)
+
+    @property
+    def is_metric(self) -> bool:
+        """Whether it is by a number that gets a column of its own."""
+        return bool(self.name) and self.name not in _SORT_KEYS
+
+    def apply(self, runs: Sequence[Overview]) -> list[Overview]:
+        """Returns the runs in order; those without the value come last, in either direction.
+
+        Raises:
+          UsageError: No run has it; names the nearest.
+        """
+        if not self.name or not runs:
+            return list(runs)
+        known = set(_metric_names(runs))
+        spellings = {f"{prefix}{name}" for name in known for prefix in ("", *(f"{kind}_" for kind in _KINDS))}
+        if self.is_metric and self.name not in spellings:
+            remedy = nearest(self.name, {*known, *_SORT_KEYS})
+            raise UsageError("no run has such a metric", key="--sort", received=self.name, remedy=remedy)
+        rated = [(self._key(run), run) for run in runs]
+        first = [(key, run) for key, run in rated if key is not None]
+        last = [run for key, run in rated if key is None]
+        return [run for _, run in sorted(first, key=lambda pair: pair[0], reverse=self.descending)] + last
+
+    def shown(self, run: Overview) -> Any:
+        """Returns the metric of a run as its record has it; a dash for none."""
+        metrics = (run.record or {}).get("metrics", {})
+        for kind in _KINDS:
+            for name in (self.name, self.name.removeprefix(f"{kind}_")):
+                if name in metrics.get(kind, {}):
+                    return metrics[kind][name]
+        return "-"
+
+    def _key(self, run: Overview) -> Any:
+        if not self.is_metric:
+            return _SORT_KEYS[self.name](run)
+        value = self.shown(run)
+        is_number = isinstance(value, int | float) and math.isfinite(value)  # a record spells NaN as text
+        return value if is_number else None
+
+
+def _metric_names(runs: Iterable[Overview]) -> Iterable[str]:
+    for run in runs:
+        for kind, logs in (run.record or {}).get("metrics", {}).items():
+            yield from logs if kind in _KINDS else ()
+
+
+def _list_row(run: Overview, order: Order) -> list[str]:
+    record = run.record or {"experiment": None, "backend": None, "attempts": [], "metrics": {}}
+    return [
+        run.url if isinstance(run, RemoteRun) else str(run.directory),
+        text_or_dash(record["experiment"]),
+        text_or_dash(record["backend"]),
+        run.state,
+        progress(run),
+        duration(run.seconds_left),
+        str(len(record["attempts"])),
+        duration(run.age),
+        *([number(order.shown(run))] if order.is_metric else []),
+        main_metrics(record["metrics"], without=order.name),
+    ]

@@ -1,0 +1,65 @@
+"""`everstep runs show`: one run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from everstep.checkpoint.remote.urls import is_url
+from everstep.cli import options
+from everstep.cli.output import aligned, number
+from everstep.cli.remote_runs import remote_run
+from everstep.cli.runs_cells import progress, text_or_dash
+from everstep.errors import UsageError
+from everstep.launch.submit.overview import Overview
+from everstep.launch.submit.submissions import newest
+from everstep.run.goodput import goodput
+from everstep.run.record import damage, read
+
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory, or its URL.")]
+
+
+def show(directory: Directory, json: options.Json = False) -> None:
+    """Show one run; with --json, print its run.json."""
+    path = Path(directory)
+    submission = None if is_url(directory) else newest(path)
+    if not json and submission is not None and not (path / "run.json").exists():  # it has not started yet
+        waiting = Overview(path, None, submission)
+        print(aligned([("status", waiting.state), *_submission_rows(waiting)]))
+        return
+    run = remote_run(directory) if is_url(directory) else Overview(path, read(directory), submission)
+    print((run.directory / "run.json").read_text("utf-8") if json else f"{_summary(run)}\n", end="")
+
+
+def _submission_rows(run: Overview) -> list[tuple[str, str]]:
+    return [("submitted", f"{run.submission.job}, {run.submission.folder}")] if run.submission else []
+
+
+def _summary(run: Overview) -> str:
+    record = run.record or {}
+    if (wrong := damage(record)) is not None:
+        raise UsageError(
+            f"is damaged: {wrong} is missing, or has no usable value",
+            key="run.json",
+            received=str(run.directory / "run.json"),
+            remedy="--json prints the file",
+        )
+    plain = ("id", "experiment", "backend", "status", "step", "epoch", "digest", "weights_digest")
+    rows = [(name, text_or_dash(record[name])) for name in plain]
+    rows[3:5] = [("status", run.state), ("progress", progress(run))]
+    rows += _submission_rows(run)
+    rows += [(name, text_or_dash(value)) for name, value in record["code"].items() if value is not None]
+    for kind, logs in record["metrics"].items():
+        rows += [(f"{kind} {name}", number(value)) for name, value in logs.items()]
+    rows += [("goodput", str(goodput(record)))] if record["attempts"] else []
+    rows += [(f"attempt {count}", _attempt(one)) for count, one in enumerate(record["attempts"], start=1)]
+    return aligned(rows)
+
+
+def _attempt(attempt: Mapping[str, Any]) -> str:
+    ended = attempt["ended"] or "…"
+    return (
+        f"steps {attempt['from_step']} to {attempt['to_step']}, {attempt['started']} to {ended}: "
+        f"{attempt['reason'] or 'running, or killed'}"
+    )
