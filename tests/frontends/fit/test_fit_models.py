@@ -87,7 +87,7 @@ def test_a_gan_that_was_killed_has_the_same_bits(tmp_path):
 def test_a_changed_optimizer_of_the_model_is_refused(tmp_path):
     kept = {**QUICK, "model_dir": tmp_path / "run"}
     es.fit(gan_program.made(), gan_program.X, **kept)
-    with pytest.raises(UsageError, match=r"task.model.optimizers.d_optimizer.learning_rate: 0.01 -> 0.5"):
+    with pytest.raises(UsageError, match=r"model.optimizers.d_optimizer.learning_rate: 0.01 -> 0.5"):
         es.fit(gan_program.made(rate=0.5), gan_program.X, **{**kept, "epochs": 3})
 
 
