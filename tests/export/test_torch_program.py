@@ -1,4 +1,5 @@
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -183,3 +184,28 @@ def test_other_backends_are_refused(tmp_path):
         export_torch_program(dense(), tmp_path / "model.pt2", X)
     assert (error.value.key, error.value.received) == ("backend", keras.backend.backend())
     assert not list(tmp_path.iterdir())
+
+
+FULL_DISK = """
+import gc, resource, signal, sys
+import keras, numpy as np
+from everstep.export import export_torch_program
+
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+try:
+    export_torch_program(model, sys.argv[1], np.ones((2, 4), "float32"))
+except Exception as error:
+    print(type(error).__name__)
+gc.collect()
+print("still running")
+"""
+
+
+def test_a_full_disk_is_an_error_and_does_not_end_the_process(torch, tmp_path):
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "model.pt2")]
+    environment = {**os.environ, "KERAS_BACKEND": "torch"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["OSError", "still running"], done.stderr
+    assert list(tmp_path.iterdir()) == []

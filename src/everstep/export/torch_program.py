@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -55,8 +56,10 @@ def _write(torch: Any, model: keras.Model, path: Path, sample: Any) -> None:
     _warn_of_fixed_dimensions(program, model, inputs)
     # For the CPU, whichever device trained the model: so it loads on every machine, and can be moved.
     on_cpu = importlib.import_module("torch.export.passes").move_to_device_pass(program, "cpu")
-    with open(path, "wb") as file:
-        torch.export.save(on_cpu, file)
+    # First into memory: PyTorch's writer aborts the process when it is released after a full disk.
+    written = io.BytesIO()
+    torch.export.save(on_cpu, written)
+    path.write_bytes(written.getbuffer())
 
 
 def _forward(torch: Any, model: keras.Model) -> Any:
