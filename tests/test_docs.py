@@ -11,7 +11,7 @@ import tomllib
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
@@ -69,10 +69,16 @@ WITH_SAVED_MODEL = {"actions.md", "export.md", "first-run.md", "training.md"}
 """Pages that show a SavedModel, which PyTorch has not."""
 
 
+def _with_code() -> Iterator[Any]:
+    for page in PAGES:
+        if RUN & {block.kind for block in blocks(page)}:
+            daily = pytest.mark.daily("jax" if page.name in WITH_SAVED_MODEL else "torch")
+            yield pytest.param(page, marks=daily, id=name_of(page))
+
+
 @pytest.mark.backend
-@pytest.mark.daily("jax")
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras, saving a model
-@pytest.mark.parametrize("page", [p for p in PAGES if RUN & {b.kind for b in blocks(p)}], ids=name_of)
+@pytest.mark.parametrize("page", _with_code())
 def test_code_runs(page, tmp_path, monkeypatch):
     """A page is one program, in a directory of its own; `text output` after a block is what it prints.
 

@@ -137,6 +137,7 @@ def test_a_run_that_should_stop_reports_why_and_resumes_when_there_is_space(tmp_
     assert finished["rows"] == ROWS
 
 
+@pytest.mark.full
 def test_a_run_that_should_continue_has_everything_in_the_end(tmp_path):
     (outcome,), log = run_in_namespace(tmp_path, "continue", 0)
     assert (outcome["error"], outcome["status"], outcome["reason"]) == ("", "finished", "done")

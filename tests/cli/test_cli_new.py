@@ -90,6 +90,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(everstep, tmp_path, words,
     assert made(tmp_path) == {"full/file"}
 
 
+@pytest.mark.full
 def test_the_program_of_a_new_flow_runs_before_it_is_installed(everstep, tmp_path):
     assert everstep("new", str(tmp_path / "fresh-one")).code == 0
     program = str(tmp_path / "fresh-one" / "train.py")

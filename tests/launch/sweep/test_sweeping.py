@@ -93,6 +93,7 @@ def test_a_metric_that_no_trial_logs_ends_the_sweep_with_those_that_it_does(swee
     assert "left, right" in caught.value.remedy
 
 
+@pytest.mark.full
 def test_pruned_trials_stop_at_once_and_their_steps_are_counted(sweep, objectives):
     """Four good trials, then a bad one: the median of the others is better from its first step on."""
     space = {"x": [1, 2, 3, 4, 90]}

@@ -24,6 +24,7 @@ def unseeded(shape, dtype=None):
 """
 
 
+@pytest.mark.full
 def test_identical_although_the_code_has_changed(place):
     path = place.folder / "reproduce_experiment.py"
     path.write_text(path.read_text() + "\n\nNOTHING = 1\n")
