@@ -78,7 +78,7 @@ def _with_code() -> Iterator[Any]:
 
 @pytest.mark.backend
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras, saving a model
-@pytest.mark.parametrize("page", _with_code())
+@pytest.mark.parametrize("page", list(_with_code()))
 def test_code_runs(page, tmp_path, monkeypatch):
     """A page is one program, in a directory of its own; `text output` after a block is what it prints.
 

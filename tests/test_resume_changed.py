@@ -310,10 +310,10 @@ def test_fit_resumes_with_its_former_arguments(tmp_path, monkeypatch):
     fit(tmp_path / "run")
     before = files(tmp_path / "run")
     for changes, line in (
-        ({"batch_size": 4}, "task.train_data.global_batch_size: 8 -> 4"),
-        ({"seed": 1}, "runtime.seed: 0 -> 1"),
-        ({"shuffle": False}, "task.shuffle: true -> false"),
-        ({"class_weight": {0: 1.0, 1: 3.0}}, "task.class_weight.1: 2.0 -> 3.0"),
+        ({"batch_size": 4}, "batch_size: 8 -> 4"),
+        ({"seed": 1}, "seed: 0 -> 1"),
+        ({"shuffle": False}, "shuffle: true -> false"),
+        ({"class_weight": {0: 1.0, 1: 3.0}}, "class_weight.1: 2.0 -> 3.0"),
     ):
         with pytest.raises(UsageError) as error:
             fit(tmp_path / "run", epochs=2, **changes)

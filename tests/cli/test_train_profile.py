@@ -17,7 +17,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         found.append((resolved.params.trainer.profile, str(directory)))
         return {}
 
-    monkeypatch.setattr(train, "run", run)
+    monkeypatch.setattr(train, "run_resolved", run)
     return found
 
 

@@ -277,7 +277,7 @@ def _read_only_git(root: str) -> Iterator[dict[str, str]]:
     index, objects = (os.path.join(root, os.fsdecode(place or b"").removesuffix("\n")) for place in places)
     with tempfile.TemporaryDirectory(prefix="everstep-git-") as folder:
         if os.path.exists(index):
-            shutil.copyfile(index, os.path.join(folder, "index"))
+            shutil.copy2(index, os.path.join(folder, "index"))  # its time tells git which files to compare
         os.mkdir(os.path.join(folder, "objects"))
         yield {
             "GIT_INDEX_FILE": os.path.join(folder, "index"),

@@ -123,7 +123,7 @@ def test_the_card_says_what_the_files_say(project, problem):
         for metric in found["metrics"]:
             for written in (text, shown):
                 means = re.findall(rf"(\d\S*)\s+\({metric['count']}\)", written)
-                assert any(float(mean) == pytest.approx(metric["mean"], rel=1e-3) for mean in means), means
+                assert any(float(mean) == pytest.approx(metric["mean"], rel=1e-2) for mean in means), means
     pictures = re.findall(r"\]\((model-card/histograms/[^)]+\.svg)\)", text)
     assert len(pictures) == page.count("<svg") == (4 if problem == "classes" else 2)
     assert all((folder / picture).is_file() for picture in pictures)
