@@ -57,9 +57,9 @@ FIRST = $(if $(wildcard $(VENV)/.torch),torch,jax)
 # examples, pages with a SavedModel, and the streams. `make test-full` runs all that depends on the backend on each.
 ON_BOTH := tests/engine tests/export tests/task/test_grad.py tests/task/test_compiled_task.py tests/test_resume_changed.py \
            tests/frontends/test_entry_points.py
-ON_JAX := tests/examples/test_examples.py tests/test_docs.py tests/reliability tests/run/test_slow_data.py tests/data tests/checkpoint \
+ON_JAX := tests/examples/test_examples.py tests/test_docs.py tests/reliability tests/data tests/checkpoint \
           tests/frontends/components/test_components_data_edge_cases.py::test_masks_with_weights_pass_the_checks $(ON_BOTH)
-ON_TENSORFLOW := tests/reliability tests/task/test_tape.py tests/frontends/fit/test_fit_models.py $(ON_BOTH)
+ON_TENSORFLOW := tests/test_docs.py tests/reliability tests/task/test_tape.py tests/frontends/fit/test_fit_models.py $(ON_BOTH)
 
 define run_tests
 	status=0; \

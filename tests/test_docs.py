@@ -65,14 +65,15 @@ def name_of(path: Path) -> str:
 
 
 RUN = {"python", "sh run"}
-WITH_SAVED_MODEL = {"actions.md", "export.md", "first-run.md", "training.md"}
-"""Pages that show a SavedModel, which PyTorch has not."""
+SHOWN_ON = {"first-run.md": ["tensorflow"]}
+SHOWN_ON |= dict.fromkeys(["actions.md", "export.md", "training.md"], ["jax", "tensorflow"])
+"""Pages whose outputs are not those of every backend: a SavedModel, or the backend's name."""
 
 
 def _with_code() -> Iterator[Any]:
     for page in PAGES:
         if RUN & {block.kind for block in blocks(page)}:
-            daily = pytest.mark.daily("jax" if page.name in WITH_SAVED_MODEL else "torch")
+            daily = pytest.mark.daily(SHOWN_ON.get(page.name, ["torch"])[0])
             yield pytest.param(page, marks=daily, id=name_of(page))
 
 
@@ -84,8 +85,9 @@ def test_code_runs(page, tmp_path, monkeypatch):
 
     In `text like` a number with a point stands for any such number, and `…` for anything: what a clock has made.
     """
-    if os.environ.get("KERAS_BACKEND") == "torch" and page.name in WITH_SAVED_MODEL:
-        pytest.skip("the page shows a SavedModel")
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    if backend not in SHOWN_ON.get(page.name, [backend]):
+        pytest.skip(f"the page shows what is printed on {SHOWN_ON[page.name]}")
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType(f"docs_{page.stem.replace('-', '_').lower()}")
     monkeypatch.setitem(sys.modules, module.__name__, module)

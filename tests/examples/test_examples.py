@@ -90,7 +90,7 @@ def test_gan_source_names_no_backend():
 
 
 @pytest.mark.backend
-@pytest.mark.daily("jax")
+@pytest.mark.daily("torch")
 def test_fit(tmp_path):
     printed = run("fit.py", tmp_path / "run")
     losses = numbers("loss", printed)
@@ -134,6 +134,7 @@ def train(model_dir: Path, *flags: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.backend
+@pytest.mark.daily("torch")
 def test_train(tmp_path):
     done = train(tmp_path / "run", "--experiment=mnist/local", "--gin_params=MnistModel.units = 8")
     assert done.returncode == 0, done.stderr

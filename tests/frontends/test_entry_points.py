@@ -1,5 +1,6 @@
 """One core under every entry point: the same weights, however the run was started, and also after a kill."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -17,18 +18,25 @@ pytestmark = pytest.mark.backend
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The record of an undisturbed run of each entry point."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in ENTRY_POINTS}
-    return {name: read(Path(entry.run(folders[name]))) for name, entry in ENTRY_POINTS.items()}
+    """Returns a function that returns the record of an undisturbed run of an entry point, which is run once."""
+
+    @functools.cache
+    def record(name):
+        return read(Path(ENTRY_POINTS[name].run(tmp_path_factory.mktemp(name))))
+
+    return record
 
 
+ON_TORCH = pytest.mark.daily("torch")  # the loop below all entry points is the same
+
+
+@ON_TORCH
 def test_the_same_weights_through_every_entry_point(whole):
-    digests = {name: record["weights_digest"] for name, record in whole.items()}
+    digests = {name: whole(name)["weights_digest"] for name in ENTRY_POINTS}
     assert len(set(digests.values())) == 1, digests
 
 
 ON_ALL = ("experiment", "fit")
-ON_TORCH = pytest.mark.daily("torch")  # the loop below all entry points is the same
 
 
 @pytest.mark.parametrize("name", [*ON_ALL, *(pytest.param(n, marks=ON_TORCH) for n in ENTRY_POINTS if n not in ON_ALL)])
@@ -42,5 +50,5 @@ def test_killed_and_resumed(whole, name, tmp_path):
     first, second = record["attempts"]
     assert first["reason"] == "killed"
     assert second["from_step"] > 0
-    assert record["digest"] == whole[name]["digest"]
-    assert record["weights_digest"] == whole[name]["weights_digest"]
+    assert record["digest"] == whole(name)["digest"]
+    assert record["weights_digest"] == whole(name)["weights_digest"]

@@ -10,7 +10,7 @@ from benchmarks.reliability.process import Job
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 # What answers signals is the same on all backends, and the others take longer to start.
-pytestmark = [pytest.mark.backend, pytest.mark.daily("jax")]
+pytestmark = [pytest.mark.backend, pytest.mark.daily("torch")]
 WORDS = ("runtime.stop_signals=[USR1]", f"runtime.requeue_exit_code={signals_answered.REQUEUE}")
 
 

@@ -21,7 +21,7 @@ SECONDS = 0.2  # to read one of the first slow batches; later ones take five tim
 LAST = 40  # the last batch that comes from a source that stops
 
 # Every day on one backend: neither has a part in reading, and the other takes longer to start.
-pytestmark = [pytest.mark.backend, pytest.mark.daily("jax")]
+pytestmark = [pytest.mark.backend, pytest.mark.daily("torch")]
 
 
 # -- the program -------------------------------------------------------------------------------------------------------
