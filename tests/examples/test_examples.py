@@ -89,8 +89,8 @@ def test_gan_source_names_no_backend():
     assert not re.search(r"tensorflow|jax|torch|keras\.backend|keras\.config", source)
 
 
+@pytest.mark.full
 @pytest.mark.backend
-@pytest.mark.daily("torch")
 def test_fit(tmp_path):
     printed = run("fit.py", tmp_path / "run")
     losses = numbers("loss", printed)
@@ -133,8 +133,8 @@ def train(model_dir: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full
 @pytest.mark.backend
-@pytest.mark.daily("torch")
 def test_train(tmp_path):
     done = train(tmp_path / "run", "--experiment=mnist/local", "--gin_params=MnistModel.units = 8")
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,8 @@ SCRIPT = Path(__file__).with_name("check_export.py")
 WARNINGS = ["-W", "error", "-W", "ignore:__array__ implementation:DeprecationWarning"]
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.full)])
+@pytest.mark.full  # every day, in the process of the tests: tests/export/test_serving.py
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_exports_load_back(backend, tmp_path):
     environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     result = subprocess.run(
