@@ -6,7 +6,7 @@ import pytest
 from benchmarks.reliability import structure
 from benchmarks.reliability.structural_changes import CHANGES, SAME
 
-pytestmark = [pytest.mark.backend, pytest.mark.daily("jax", "torch")]
+pytestmark = [pytest.mark.backend, pytest.mark.daily("torch")]
 
 FEW = (
     "two layers in the other order",

@@ -23,7 +23,7 @@ _DECLINED = {
     "worker_hosts": Declined(_MACHINES),
     "task_index": Declined(_MACHINES, -1),
     "num_packs": Declined("the backend decides how gradients are packed for the sum", 1),
-    "run_eagerly": Declined("the backend decides: TensorFlow and JAX compile steps, PyTorch runs them eagerly", False),
+    "run_eagerly": Declined("steps are compiled, on PyTorch recorded as CUDA graphs (see cuda_graph) or eager", False),
     "batchnorm_spatial_persistent": Declined(_UNUSED, False),
     "tpu_enable_xla_dynamic_padder": Declined("batches of another shape are compiled separately, unpadded", False),
     "num_cores_per_replica": Declined(_CORES, 1),
