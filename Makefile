@@ -34,9 +34,9 @@ demo: $(VENV)/.everstep
 
 # All files of tests that neither train on the backend nor start a process.
 check: lint
-	$(PYTEST) -n 3 --backend jax -m "not full" --quick $(PYTEST_ARGS)
+	$(PYTEST) --backend jax -m "not full" --quick $(PYTEST_ARGS)
 
-# Everything at once: no core waits for the others' imports, sleeps and servers.
+# mypy uses one core: it runs beside the first tests.
 test: $(VENV)/.dev $(VENV)/.torch
 	@$(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
 	( $(call run_tests,not full,$(ON_JAX),$(ON_TENSORFLOW)) ); tests=$$?; \
@@ -48,7 +48,7 @@ test-full: lint $(VENV)/.torch
 
 # ---- the one place where tests are started: all of them on one backend, then on the others what depends on it -------
 # Bytecode is kept, whatever the environment says: tests start many processes, and each would compile everything anew.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
 # PyTorch runs everything: it compiles nothing, so that short trainings are fastest there. Where it is not installed, JAX.
 FIRST = $(if $(wildcard $(VENV)/.torch),torch,jax)
@@ -61,13 +61,12 @@ ON_JAX := tests/examples/test_examples.py tests/test_docs.py tests/reliability t
           tests/frontends/components/test_components_data_edge_cases.py::test_masks_with_weights_pass_the_checks $(ON_BOTH)
 ON_TENSORFLOW := tests/test_docs.py tests/reliability tests/task/test_tape.py tests/frontends/fit/test_fit_models.py $(ON_BOTH)
 
-# The first backend shows its progress; the others show what they printed when all are done.
 define run_tests
-	$(PYTEST) -n 1 --backend jax -m "backend and ($(1))" $(2) $(PYTEST_ARGS) >$(VENV)/jax.log 2>&1 & jax=$$!; \
-	$(PYTEST) -n 1 --backend tensorflow -m "backend and ($(1))" $(3) $(PYTEST_ARGS) >$(VENV)/tensorflow.log 2>&1 & tf=$$!; \
-	$(PYTEST) -n 2 --backend $(FIRST) -m "$(1)" $(PYTEST_ARGS); first=$$?; \
-	wait $$jax; jax=$$?; wait $$tf; tf=$$?; \
-	echo "== JAX"; cat $(VENV)/jax.log; echo "== TensorFlow"; cat $(VENV)/tensorflow.log; exit $$((first | jax | tf))
+	status=0; \
+	$(PYTEST) --backend $(FIRST) -m "$(1)" $(PYTEST_ARGS) || status=1; \
+	$(PYTEST) --backend jax -m "backend and ($(1))" $(2) $(PYTEST_ARGS) || status=1; \
+	$(PYTEST) --backend tensorflow -m "backend and ($(1))" $(3) $(PYTEST_ARGS) || status=1; \
+	exit $$status
 endef
 
 lint: $(VENV)/.dev
