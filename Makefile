@@ -39,18 +39,19 @@ check: lint
 # mypy uses one core: it runs beside the first tests.
 test: $(VENV)/.dev $(VENV)/.torch
 	@$(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
-	( $(call run_tests,not full,$(ON_JAX),$(ON_TENSORFLOW)) ); tests=$$?; \
+	( $(call run_tests,not full,$(FIRST),$(ON_JAX),tensorflow $(ON_TENSORFLOW)) ); tests=$$?; \
 	wait $$lint; linted=$$?; cat $(VENV)/lint.log; exit $$((tests | linted))
 
 test-full: lint $(VENV)/.torch
-	@$(call run_tests,full or not full,,)
+	@$(call run_tests,full or not full,tensorflow,,torch)
 	$(BIN)/python -m tools.keras_tests
 
 # ---- the one place where tests are started: all of them on one backend, then on the others what depends on it -------
 # Bytecode is kept, whatever the environment says: tests start many processes, and each would compile everything anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
-# PyTorch runs everything: it compiles nothing, so that short trainings are fastest there. Where it is not installed, JAX.
+# Every day PyTorch runs everything: it compiles nothing, so that short trainings are fastest there. Where it is not
+# installed, JAX does. Full runs begin with TensorFlow, so that what does not depend on the backend has seen two.
 FIRST = $(if $(wildcard $(VENV)/.torch),torch,jax)
 
 # On JAX and TensorFlow, every day: engine, gradients, export, kills and resumes, own steps of models; on JAX also the
@@ -61,11 +62,12 @@ ON_JAX := tests/examples/test_examples.py tests/test_docs.py tests/reliability t
           tests/frontends/components/test_components_data_edge_cases.py::test_masks_with_weights_pass_the_checks $(ON_BOTH)
 ON_TENSORFLOW := tests/test_docs.py tests/reliability tests/task/test_tape.py tests/frontends/fit/test_fit_models.py $(ON_BOTH)
 
+# Which tests; the first backend; files for JAX; the last backend and its files.
 define run_tests
 	status=0; \
-	$(PYTEST) --backend $(FIRST) -m "$(1)" $(PYTEST_ARGS) || status=1; \
-	$(PYTEST) --backend jax -m "backend and ($(1))" $(2) $(PYTEST_ARGS) || status=1; \
-	$(PYTEST) --backend tensorflow -m "backend and ($(1))" $(3) $(PYTEST_ARGS) || status=1; \
+	$(PYTEST) --backend $(2) -m "$(1)" $(PYTEST_ARGS) || status=1; \
+	$(PYTEST) --backend jax -m "backend and ($(1))" $(3) $(PYTEST_ARGS) || status=1; \
+	$(PYTEST) -m "backend and ($(1))" --backend $(4) $(PYTEST_ARGS) || status=1; \
 	exit $$status
 endef
 
