@@ -8,6 +8,7 @@ import pydantic
 import pytest
 
 from everstep.config import Config
+from everstep.engine.config import RuntimeConfig
 from everstep.errors import UsageError
 
 from .config_samples import Holder, Model, Needy, Task
@@ -146,3 +147,9 @@ def test_none_as_a_default_makes_a_field_optional():
 
     assert Loose().model is None
     assert Loose({"model": {"units": 2}}).model == Model(units=2)
+
+
+def test_the_values_of_a_choice_are_listed_once():
+    with pytest.raises(UsageError) as caught:
+        RuntimeConfig(mixed_precision_dtype="float12")
+    assert str(caught.value).count("'bfloat16'") == 1

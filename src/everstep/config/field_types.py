@@ -156,8 +156,9 @@ def _problems(error: pydantic.ValidationError, value: Any, expected: str) -> lis
             inner += problems_under(_path(item["loc"], value), cause)
     if inner:
         return inner
-    # A constraint, as in Annotated[int, Field(gt=0)], is pydantic's to explain.
-    is_constraint = len(items) == 1 and "ctx" in items[0] and not items[0]["type"].endswith("_type")
+    # A constraint, as in Annotated[int, Field(gt=0)], is pydantic's to explain; `expected` lists a Literal's values.
+    is_explained = items[0]["type"].endswith("_type") or items[0]["type"] == "literal_error"
+    is_constraint = len(items) == 1 and "ctx" in items[0] and not is_explained
     reason = f": {items[0]['msg']}" if is_constraint else ""
     return [Problem("", f"expected {expected}{reason}", received=value)]
 
