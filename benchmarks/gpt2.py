@@ -142,6 +142,8 @@ def jax_contenders(
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")
     cache = tempfile.TemporaryDirectory()  # to ask how much memory a program needs, it is compiled again
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache.name)
+    if settings.get("runtime.deterministic") is False:  # else the peers, too, would run with deterministic operations
+        os.environ.setdefault("XLA_FLAGS", "--xla_gpu_deterministic_ops=false")
     from everstep.engine import backend
 
     backend.select("jax")

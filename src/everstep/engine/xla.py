@@ -27,10 +27,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "cudnn": {
         "xla_gpu_enable_cudnn_layer_norm": True,  # 1.008
     },
-    # Both of them.
+    # Both of them, and products of the same input, such as queries, keys and values, stay apart: XLA would join them,
+    # and copy the results apart.
     "transformer": {
         "xla_gpu_enable_triton_gemm": False,
         "xla_gpu_enable_cudnn_layer_norm": True,
+        "xla_gpu_dot_merger_threshold_mb": 0,  # 1.020
     },
     # Lets Triton kernels, which fuse what is around a product, compete with cuBLAS for every product.
     "triton": {

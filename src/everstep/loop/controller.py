@@ -3,8 +3,8 @@
 while step < target and not stopped:
     train the window          trainer.train
     finish the window:
-        log                   tracker.log
         check                 logs and state, where anything of the following is due
+        log                   tracker.log
         act                   train_actions, hooks
         evaluate              at multiples of the interval, and at the end; at the end the state is saved before, too
         save                  last, after everything that belongs to the step
@@ -180,7 +180,6 @@ class Controller:
         self.progress = LoopProgress()
         self._saved_phase = Phase.FINISHED  # in which `saver.step` was saved
         self._stop_requested = stop_requested
-        self._hooks_act = any(type(hook).on_window_end is not Hook.on_window_end for hook in self.hooks)
         self._skipper: BadBatchSkipper | None = None  # while steps that diverged before are trained again
         self._pending = PendingLogs(self._watch)
         self._evaluated: dict[str, Any] = {"step": -1, "logs": {}}
@@ -223,11 +222,21 @@ class Controller:
         trainer = self.trainer or self.evaluator
         engine = getattr(trainer, "engine", None)
         with prefetch_paused(trainer):
-            if engine is not None:
-                engine.push()
+            self._push()
             yield
             if engine is not None:
                 engine.pull()
+
+    def _push(self) -> None:
+        """Copies the state to the Keras objects, where either has changed; does not wait for the device."""
+        engine = getattr(self.trainer or self.evaluator, "engine", None)
+        if engine is not None:
+            engine.push()
+
+    @property
+    def _acts(self) -> bool:
+        """Whether actions or hooks act after each window."""
+        return bool(self.train_actions) or any(hook.acts for hook in self.hooks)
 
     # -- modes -----------------------------------------------------------------------------------------------------
 
@@ -376,10 +385,13 @@ class Controller:
         return not self.stopped and self._stop_requested() is None
 
     def _finish_window(self, options: _LoopOptions, logs: Mapping[str, float]) -> None:
-        """Logs, checks, acts, evaluates and saves, in this order; ends after the check where training has diverged."""
+        """Checks, logs, acts, evaluates and saves, in this order; ends after the log where training has diverged."""
+        if self._acts:
+            self._push()  # while the device still computes: nothing but the actions themselves keeps it waiting
+        diverged = self._has_diverged(options)
         if not self.summary_interval or self.step % self.summary_interval == 0:
             self.tracker.log(self.step, logs, "train")
-        if self._has_diverged(options):
+        if diverged:
             return
         reason = self.stopped
         self._act(self.train_actions, logs)
@@ -409,6 +421,8 @@ class Controller:
         return options.evaluates and options.schedule.evaluation_due(self.step, self.is_ending)
 
     def _save_due(self, options: _LoopOptions) -> bool:
+        if self.saver.is_disabled:
+            return False
         due = options.schedule.save_due(self.step, self.saver.step, self.saver.interval)
         at_end = options.save_at_end and self.is_ending
         return due or at_end or self.saver.time_is_up(self.step) or self._is_saved_unfinished
@@ -421,7 +435,7 @@ class Controller:
         """
         evaluating = self._evaluation_due(options)
         due = evaluating or self.is_ending or self._save_due(options)
-        acting = bool(self.train_actions) or self._hooks_act
+        acting = self._acts
         if not self.recovery.handles_divergence:
             if due:
                 self._pending.read_all()

@@ -90,6 +90,11 @@ class Hook:
     watches_evaluation_batches = False
     controller: Any  # a Controller, which imports this module
 
+    @property
+    def acts(self) -> bool:
+        """Whether it may read or change the state at the end of a window: the loop checks the window before."""
+        return type(self).on_window_end is not Hook.on_window_end
+
     def setup(self, controller: Any) -> None:
         """Called once, when the controller is created."""
         self.controller = controller

@@ -78,6 +78,7 @@ class KerasCallbacks(Hook):
         self.history.on_train_begin()  # creates its list of epochs, even if nothing is left to train
         self.phase, self._epoch = BETWEEN, 0
         self._logs: Logs = {}
+        self._unread: list[tuple[int, Mapping[str, Any]]] = []  # epochs that only the History has still to see
         self._evaluated_steps = self._num_steps = 0
         self._watches_steps = False
 
@@ -85,6 +86,11 @@ class KerasCallbacks(Hook):
     def history(self) -> keras.callbacks.History:
         """What `fit` returns."""
         return self.model.history
+
+    @property
+    def acts(self) -> bool:
+        """Whether anything but a History sees the end of an epoch; if not, the next epoch begins without a wait."""
+        return bool(self._listeners) or any(type(each) is not keras.callbacks.History for each in self.list.callbacks)
 
     @property
     def steps(self) -> int:
@@ -108,6 +114,7 @@ class KerasCallbacks(Hook):
 
     def state(self) -> tuple[State, dict[str, Any]]:
         """Returns the state of the callbacks, and their phase."""
+        self._read_epochs()
         arrays, each = self._state.state()
         stop = bool(self.model.stop_training) and self.phase != BETWEEN  # between epochs training has stopped already
         place = {"phase": self.phase, "epoch": self._epoch, "stop": stop}
@@ -127,6 +134,7 @@ class KerasCallbacks(Hook):
 
     def restore(self, arrays: State, meta: dict[str, Any]) -> None:
         """Restores what `state` returned."""
+        self._unread.clear()
         self._state.restore(arrays, meta["each"])
         self.phase, self._epoch = meta["phase"], meta["epoch"]
         self._logs = with_arrays(decode(meta["logs"], {}))
@@ -210,8 +218,10 @@ class KerasCallbacks(Hook):
             self.phase = TRAINING
         if self.phase == TRAINING:
             return
+        self._epoch, self.phase = self.schedule.epoch_of(step), TRAINING
+        if not self.acts:
+            return  # a History has no method for it
         with self.controller.synced():
-            self._epoch, self.phase = self.schedule.epoch_of(step), TRAINING
             self.list.on_epoch_begin(self._epoch)
             self._begin_batch(step - self.schedule.current_epoch_start(step))
 
@@ -244,6 +254,12 @@ class KerasCallbacks(Hook):
         """Ends the epoch, or begins its evaluation."""
         if not self.controller.stopped and self.schedule.is_cut_short(step):
             warn_of_data_end("steps_per_epoch")
+        self._stop_if_requested()
+        if not (self.acts or self.controller.is_ending or self.schedule.validates(self._epoch)):
+            self._unread.append((self._epoch, logs))
+            self.phase = BETWEEN
+            return
+        self._read_epochs()
         with self.controller.synced():
             self._logs = self._fit_logs(logs, "train")
             last = self.schedule.steps_done_in_epoch(step) - 1
@@ -295,14 +311,28 @@ class KerasCallbacks(Hook):
         if evaluated < self._num_steps and not getattr(self.model, "stop_evaluating", False):
             warn_of_data_end("validation_steps")
 
+    def _read_epochs(self) -> bool:
+        """Adds the epochs that were not read yet to the history, up to one that failed; returns whether one did."""
+        loss = self.controller.trainer.watched_log
+        while self._unread:
+            epoch, logs = self._unread.pop(0)
+            self.list.on_epoch_end(epoch, self._fit_logs(logs, "train"))
+            if not math.isfinite(logs.get(loss, 0.0)) and self.controller.recovery.handles_divergence:
+                self._unread.clear()
+                return True
+        return False
+
     def on_divergence(self) -> None:
         """Adds the failed epoch to the history, with its logs so far; calls no callback."""
+        if self._read_epochs():
+            return
         unknown = {"val_loss": math.nan} if self.schedule.validates(self._epoch) else {}
         logs = self._fit_logs(self.controller.trainer.window_logs(), "train")
         self.history.on_epoch_end(self._epoch, {**logs, **unknown})
 
     def on_exit(self, error: BaseException | None) -> None:
-        """Only listeners have this event: Keras calls no callback after a failure."""
+        """Completes the history, and notifies the listeners; Keras calls no callback after a failure."""
+        self._read_epochs()
         for listener in self._listeners:
             listener.on_exit(error)
 

@@ -150,26 +150,36 @@ def _chunk(chunk: tuple[Any, Any, Any], kernel: Any, biases: tuple, gradients: b
 
     Logits stay in the type of the features. Only what is computed from them is in float32, and a compiler needs not
     store it: their maximum and the logit of the label are taken before they are cast, because a compiler would store
-    the cast logits for a maximum of them. The gradient by the logits is at most 1 in size, which float16 can represent;
-    it is scaled afterwards.
+    the cast logits for a maximum of them.
+
+    The gradient by the logits, `weight * (softmax - is_label)`, is not stored either. It is computed by the pass that
+    sums the exponentials, up to a factor per token: `exponential - is_label * total`. The factor, `weight / total`, is
+    applied to the features and to the products. So the logits are read twice, not three times.
     """
     features, labels, weights = chunk
     logits = ops.matmul(features, kernel)
     if biases:
         logits = logits + ops.cast(biases[0], logits.dtype)
     labels = ops.expand_dims(ops.cast(labels, "int32"), -1)
-    highest = ops.cast(ops.max(logits, axis=-1, keepdims=True), "float32")
-    log_sum = highest + ops.log(ops.sum(ops.exp(ops.cast(logits, "float32") - highest), axis=-1, keepdims=True))
-    of_label = ops.cast(ops.take_along_axis(logits, labels, axis=-1)[:, 0], "float32")
-    loss = ops.sum((log_sum[:, 0] - of_label) * weights)
+    shift = ops.cast(ops.max(logits, axis=-1, keepdims=True), "float32")
+    exponentials = ops.exp(ops.cast(logits, "float32") - shift)
+    total = ops.sum(exponentials, axis=-1, keepdims=True)
+    log_sum = shift + ops.log(total)
+    of_label = ops.cast(ops.take_along_axis(logits, labels, axis=-1), "float32")
+    loss = ops.sum((log_sum - of_label)[:, 0] * weights)
     if not gradients:
         return [loss]
-    is_label = ops.equal(ops.expand_dims(ops.arange(kernel.shape[1], dtype="int32"), 0), labels)
-    by_logits = (ops.exp(ops.cast(logits, "float32") - log_sum) - ops.cast(is_label, "float32")) * weights[:, None]
-    by_bias = [ops.sum(by_logits, axis=0)] if biases else []
-    by_logits = ops.cast(by_logits, features.dtype)
-    by_kernel = ops.matmul(ops.transpose(features), by_logits)
-    return [loss, ops.matmul(by_logits, ops.transpose(kernel)), by_kernel, *by_bias]
+    if keras.backend.standardize_dtype(features.dtype) == "float16":  # cannot represent the products with a total
+        exponentials, shift, total = ops.exp(ops.cast(logits, "float32") - log_sum), log_sum, ops.ones_like(total)
+    at_labels = ops.stack([ops.arange(features.shape[0], dtype="int32"), labels[:, 0]], axis=-1)
+    of_labels = ops.cast((ops.exp(of_label - shift) - total)[:, 0], features.dtype)
+    by_logits = ops.scatter_update(ops.cast(exponentials, features.dtype), at_labels, of_labels)
+    factor = weights[:, None] / total
+    by_features = ops.cast(ops.cast(ops.matmul(by_logits, ops.transpose(kernel)), "float32") * factor, features.dtype)
+    scaled = ops.cast(ops.cast(features, "float32") * factor, features.dtype)
+    by_kernel = ops.matmul(ops.transpose(scaled), by_logits)
+    by_bias = [ops.sum(ops.cast(by_logits, "float32") * factor, axis=0)] if biases else []
+    return [loss, by_features, by_kernel, *by_bias]
 
 
 def _padded(array: Any, missing: int) -> Any:
