@@ -56,7 +56,7 @@ def only_if_imported(module: str) -> Iterator[None]:
     Args:
       module: The name of a module whose `tf` is Keras's lazy TensorFlow.
     """
-    user = importlib.import_module(module)
+    user: Any = importlib.import_module(module)
     found = user.tf
     user.tf = _IfImported(found)
     try:
