@@ -1,13 +1,17 @@
-"""Read by Python at the start of every process that a test starts: Keras does not import optional packages.
+"""Read by Python at the start of every process that a test starts: Keras does not import what it does not need.
 
 Keras imports pandas, scikit-learn, Matplotlib and IPython where they are installed, and on JAX all of TensorFlow, to
-seed it. They are installed for other tests; an installation for JAX need not have them. Skipping them halves the start
-of a process. All other modules can import them, and a TensorFlow that is already imported is seeded.
+seed it. They are installed for other tests; an installation for JAX need not have them. On PyTorch it imports the
+compiler, to keep two functions out of compiled programs, and so does PyTorch to tell it of deterministic algorithms.
+Skipping them halves the start of a process. All other modules can import them, and a TensorFlow that is already
+imported is seeded.
 """
 
+import functools
+import importlib.machinery
 import sys
-from collections.abc import Sequence
-from types import FrameType
+from collections.abc import Callable, Sequence
+from types import FrameType, ModuleType
 
 SPARED = {"tensorflow": "keras.src.utils.rng_utils"}
 SPARED |= dict.fromkeys(["pandas", "sklearn", "matplotlib", "IPython"], "keras.")
@@ -15,14 +19,52 @@ SPARED |= dict.fromkeys(["pandas", "sklearn", "matplotlib", "IPython"], "keras."
 
 MACHINERY = ("importlib", "keras.src.utils.module_utils")
 
+COMPILER = "torch._dynamo"
+DECORATED = ("keras.src.backend.torch.image", "keras.src.backend.torch.random")
+"""Modules that import PyTorch's compiler for `@dynamo.disable()`, which does nothing where nothing is compiled."""
+
 
 class Sparing:
-    """The first finder; it only prevents imports."""
+    """The first finder; it only prevents imports, also those of two modules and a function that it lets pass."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
         """Raises ModuleNotFoundError where an import is to be skipped; otherwise leaves it to the next finder."""
         if name in SPARED and _importer(sys._getframe(1)).startswith(SPARED[name]):
             raise ModuleNotFoundError(f"No module named {name!r}: spared by {__file__}", name=name)
+        if name == "torch" or (name in DECORATED and COMPILER not in sys.modules):
+            spec = importlib.machinery.PathFinder.find_spec(name, path)
+            if spec is not None and spec.loader is not None:
+                spec.loader.exec_module = functools.partial(
+                    _torch if name == "torch" else _decorated, spec.loader.exec_module
+                )
+            return spec
+        return None
+
+
+def _torch(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Loads PyTorch; asked for deterministic algorithms, it tells a compiler that is there, and imports none."""
+    execute(module)
+    everywhere = module.use_deterministic_algorithms
+
+    def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+        if COMPILER in sys.modules:
+            everywhere(mode, warn_only=warn_only)
+        else:
+            module._C._set_deterministic_algorithms(mode, warn_only=warn_only)
+
+    module.use_deterministic_algorithms = use_deterministic_algorithms
+
+
+def _decorated(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Loads a module while the compiler is another module, that has the decorator alone."""
+    sys.modules[COMPILER] = ModuleType(COMPILER)
+    sys.modules[COMPILER].disable = lambda: lambda function: function
+    try:
+        execute(module)
+    finally:
+        del sys.modules[COMPILER]
 
 
 def _importer(frame: FrameType | None) -> str:

@@ -44,6 +44,18 @@ def places(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tupl
             yield from places(value, (*path, key))
 
 
+def levels(tree: Mapping[str, Any]) -> list[list[tuple[str, ...]]]:
+    """Returns the paths of all sections and values by their depth: none of a level is inside another one."""
+    paths = [path for path, _ in places(tree)]
+    return [[path for path in paths if len(path) == depth] for depth in range(1, 1 + max(map(len, paths)))]
+
+
+def value_at(tree: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
 # -- shipped experiments ---------------------------------------------------------------------------------------------
 
 load_entry_points()
@@ -62,6 +74,14 @@ class Case:
 def case(request: pytest.FixtureRequest) -> Case:
     config = get_exp_config(request.param)
     return Case({"experiment": request.param, **config.as_dict()}, validator(config, request.param))
+
+
+def found_at(case: Case, changes: Mapping[tuple[str, ...], Any]) -> set[tuple[Any, ...]]:
+    """Returns where the schema finds errors after these changes, all at once."""
+    tree = copy.deepcopy(case.tree)
+    for path, value in changes.items():
+        value_at(tree, path[:-1])[path[-1]] = value
+    return {tuple(error.absolute_path) for error in case.check.iter_errors(tree)}
 
 
 def test_the_configuration_itself_is_valid(case: Case):
@@ -94,18 +114,17 @@ def test_a_typo_is_found_at_each_level(case: Case):
 
 
 def test_a_wrong_type_is_found_everywhere(case: Case):
-    for path, value in places(case.tree):
-        wrong = [1] if isinstance(value, Mapping) else {"no": {"section": [1]}}
-        assert not case.check.is_valid(set_at(case.tree, path, wrong)), path
-    for path, value in places(case.tree):
-        if isinstance(value, (int, float)):
-            assert not case.check.is_valid(set_at(case.tree, path, "high")), path
+    for paths in levels(case.tree):
+        sections = {path: isinstance(value_at(case.tree, path), Mapping) for path in paths}
+        wrong = {path: [1] if is_section else {"no": {"section": [1]}} for path, is_section in sections.items()}
+        assert found_at(case, wrong) == set(wrong)
+        wrong = {path: "high" for path in paths if isinstance(value_at(case.tree, path), (int, float))}
+        assert found_at(case, wrong) == set(wrong)
 
 
 def test_every_value_may_be_an_interpolation(case: Case):
-    for path, _ in places(case.tree):
-        if path != ("experiment",):
-            case.check.validate(set_at(case.tree, path, "${runtime.seed}"))
+    for paths in levels(case.tree):
+        assert found_at(case, {path: "${runtime.seed}" for path in paths if path != ("experiment",)}) == set()
 
 
 @pytest.mark.parametrize("path", [OPTIMIZER, RATE, WARMUP])

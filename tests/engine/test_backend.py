@@ -69,6 +69,9 @@ from everstep.engine import backend
 backend.select(sys.argv[1])
 backend.prepare(7)
 backend.prepare(3)
+import keras, numpy
+from everstep.export.keras_file import export_keras
+export_keras(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), sys.argv[2], numpy.zeros((1, 2), "float32"))
 assert "tensorflow" not in sys.modules
 import tensorflow as tf
 drawn = tf.random.uniform([2]).numpy().tolist()
@@ -83,6 +86,7 @@ assert drawn == tf.random.uniform([2]).numpy().tolist()
 
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it is imported at once there")
-def test_tensorflow_is_imported_only_by_who_uses_it_and_is_seeded_then():
+def test_tensorflow_is_imported_only_by_who_uses_it_and_is_seeded_then(tmp_path):
     pytest.importorskip("tensorflow")
-    subprocess.run([sys.executable, "-c", SEEDED_LATER, keras.backend.backend()], check=True, timeout=300)
+    words = [keras.backend.backend(), str(tmp_path / "model.keras")]
+    subprocess.run([sys.executable, "-c", SEEDED_LATER, *words], check=True, timeout=300)

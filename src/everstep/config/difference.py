@@ -72,5 +72,11 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> Itera
         where = join(path, str(key))
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             yield from _changes(before, after, where)
-        elif before is ABSENT or after is ABSENT or in_line(before) != in_line(after):
+        elif before is ABSENT or after is ABSENT or not _spelled_the_same(before, after):
             yield Change(where, before, after)
+
+
+def _spelled_the_same(one: Any, other: Any) -> bool:
+    if type(one) is type(other) and isinstance(one, (str, int, type(None))):  # most values, and YAML takes its time
+        return one == other
+    return in_line(one) == in_line(other)

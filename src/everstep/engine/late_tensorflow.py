@@ -1,10 +1,12 @@
-"""TensorFlow beside another backend: it is not imported for its seed alone, and is seeded when a program imports it.
+"""TensorFlow beside another backend: Keras does not import it unasked, and it is seeded when a program imports it.
 
-`keras.utils.set_random_seed` imports TensorFlow on every backend, because a program may read its data with `tf.data`.
-That takes seconds, and most programs on JAX and PyTorch never use it.
+`keras.utils.set_random_seed` imports TensorFlow on every backend, because a program may read its data with `tf.data`;
+`model.save` does, to see whether a value of a configuration is TensorFlow's. That takes seconds, and most programs on
+JAX and PyTorch never use it.
 """
 
 import contextlib
+import importlib
 import importlib.util
 import sys
 import types
@@ -29,7 +31,7 @@ def seed_or_wait(seed: int, seed_all: Callable[[int], None]) -> None:
         seed_all(seed)
         hide_gpus(sys.modules[NAME])
         return
-    with _not_imported():
+    with only_if_imported("keras.src.utils.rng_utils"):
         seed_all(seed)
     _on_import.seed = seed
     if _on_import not in sys.meta_path:
@@ -48,16 +50,33 @@ def hide_gpus(tensorflow: Any) -> None:
 
 
 @contextlib.contextmanager
-def _not_imported() -> Iterator[None]:
-    """Inside the block Keras does not find TensorFlow where it seeds the generators."""
-    from keras.src.utils import rng_utils
+def only_if_imported(module: str) -> Iterator[None]:
+    """Inside the block this module of Keras finds TensorFlow only if something else has imported it.
 
-    found = rng_utils.tf
-    rng_utils.tf = types.SimpleNamespace(available=False)
+    Args:
+      module: The name of a module whose `tf` is Keras's lazy TensorFlow.
+    """
+    user: Any = importlib.import_module(module)
+    found = user.tf
+    user.tf = _IfImported(found)
     try:
         yield
     finally:
-        rng_utils.tf = found
+        user.tf = found
+
+
+class _IfImported:
+    """Keras's lazy TensorFlow, except that the question whether it is available does not import it."""
+
+    def __init__(self, found: Any) -> None:
+        self._found = found
+
+    @property
+    def available(self) -> bool:
+        return NAME in sys.modules and self._found.available
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._found, name)
 
 
 class _OnImport:

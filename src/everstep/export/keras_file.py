@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from everstep import storage
+from everstep.engine import late_tensorflow
 from everstep.engine.strategy import suspended
 from everstep.errors import TrainingError
 from everstep.export.comparison import check_same, flat_arrays, live_outputs
@@ -25,7 +26,8 @@ def export_keras(model: keras.Model, path: storage.PathLike, sample: Any) -> Non
     storage.prepare_directory(Path(path).parent)
     with suspended(), storage.atomic_path(path) as temporary:
         expected = live_outputs(model, sample)
-        model.save(temporary)
+        with late_tensorflow.only_if_imported("keras.src.saving.serialization_lib"):
+            model.save(temporary)
         loaded = _load_safely(temporary, model)
         check_same(model, expected, flat_arrays(loaded(sample, training=False)), str(path))
 
