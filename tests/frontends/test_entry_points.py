@@ -36,10 +36,11 @@ def test_the_same_weights_through_every_entry_point(whole):
     assert len(set(digests.values())) == 1, digests
 
 
-ON_ALL = ("experiment", "fit")
+# On JAX an experiment is killed daily by tests/reliability/test_killed_runs.py.
+DAILY = {name: ON_TORCH for name in ENTRY_POINTS} | {"experiment": pytest.mark.daily("torch", "tensorflow"), "fit": ()}
 
 
-@pytest.mark.parametrize("name", [*ON_ALL, *(pytest.param(n, marks=ON_TORCH) for n in ENTRY_POINTS if n not in ON_ALL)])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in DAILY.items()])
 def test_killed_and_resumed(whole, name, tmp_path):
     """The third epoch is trained when the process is killed: it is trained again, to the same bits."""
     environment = {**os.environ, "KERAS_BACKEND": keras.backend.backend(), KILL: str(tmp_path)}
