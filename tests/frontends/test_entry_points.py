@@ -37,7 +37,7 @@ def test_the_same_weights_through_every_entry_point(whole):
 
 
 # On JAX an experiment is killed daily by tests/reliability/test_killed_runs.py.
-DAILY = {name: ON_TORCH for name in ENTRY_POINTS} | {"experiment": pytest.mark.daily("torch", "tensorflow"), "fit": ()}
+DAILY = dict.fromkeys(ENTRY_POINTS, ON_TORCH) | {"experiment": pytest.mark.daily("torch", "tensorflow"), "fit": ()}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in DAILY.items()])
