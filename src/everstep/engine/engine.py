@@ -57,7 +57,7 @@ from everstep.engine.logs import (
     validation_logs,
     watched_log,
 )
-from everstep.engine.probe import no_new_variables, watch_variables
+from everstep.engine.probe import collection_paused, no_new_variables, watch_variables
 from everstep.engine.window import FINITE_STEPS, WindowSums, measure, size_of
 from everstep.errors import UsageError
 from everstep.task.grad import adapt_loss_scaling, forget_scaled
@@ -133,7 +133,7 @@ class Engine(abc.ABC):
         for given in (train_batch, validation_batch):
             check_leaves(given)
         shapes_explained = explain_shapes(self.model, (train_batch, validation_batch))
-        with shapes_explained, explain(self.task), watch_variables() as watched:
+        with shapes_explained, explain(self.task), collection_paused(), watch_variables() as watched:
             self._build_model(batch)
             self._build_optimizers()
             norms = {"train": measure(self.task, self.model, self.optimizer, self.measures_norms)}
@@ -363,7 +363,8 @@ class Engine(abc.ABC):
     def _run_and_time(self, piece: Piece) -> None:
         """Trains on a piece; waits for it and records its duration while `call_length` needs that."""
         begin, compiled, measuring = time.perf_counter(), self.compilations, self.call_length.measuring
-        self._train(piece)
+        with collection_paused() if self.call_length.is_first else contextlib.nullcontext():  # it traces the step
+            self._train(piece)
         overhead = time.perf_counter() - self._call_ended  # with the work of Python between the calls
         is_compiled = self.compilations != compiled
         is_warmup = is_compiled or self.call_length.is_first
