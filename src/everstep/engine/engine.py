@@ -239,10 +239,9 @@ class Engine(abc.ABC):
         return checked_logs(self.task.call_validation_step(batch, self.model, metrics), self.task, "validation_step")
 
     def _train_step(self, batch: Batch) -> None:
-        """Runs one training step and adds its logs to the window."""
+        """Runs one training step and adds its logs to the window; the backend calls it inside of `_guarded`."""
         window = self.windows["train"]
-        with explain(self.task), no_new_variables():
-            self._on_devices(lambda part: window.add(self._user_step(part, window.metrics), size_of(part)), batch)
+        self._on_devices(lambda part: window.add(self._user_step(part, window.metrics), size_of(part)), batch)
 
     def _validation_step(self, batch: Batch) -> dict[str, Any]:
         """Runs one validation step and adds its logs to the window; returns its outputs."""
@@ -253,8 +252,16 @@ class Engine(abc.ABC):
             window.add(outputs, size_of(part))
             return outputs
 
+        return self._on_devices(step, batch)
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Explains errors of the steps inside the block, and refuses variables that they create.
+
+        A backend enters it where it traces a step, or, if it runs steps eagerly, once for all steps of a call.
+        """
         with explain(self.task), no_new_variables():
-            return self._on_devices(step, batch)
+            yield
 
     def _on_devices(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
         """Runs a step on the devices of this process: on one, unless the backend overrides it."""
