@@ -54,7 +54,7 @@ def select(name: str | None, key: str = "runtime.backend") -> str:
     name = name or current or next(iter(installed()), "jax")
     if name not in _ENGINES:
         raise UsageError("unknown backend", key=key, received=name, remedy=nearest(name, _ENGINES))
-    if name not in installed():
+    if (loaded is None or name != current) and name not in installed():
         raise UsageError(
             f"the package {name!r} is not installed", key=key, received=name, remedy=f"pip install 'everstep[{name}]'"
         )

@@ -57,7 +57,7 @@ from everstep.engine.logs import (
     validation_logs,
     watched_log,
 )
-from everstep.engine.probe import no_new_variables, watch_variables
+from everstep.engine.probe import collection_paused, no_new_variables, watch_variables
 from everstep.engine.window import FINITE_STEPS, WindowSums, measure, size_of
 from everstep.errors import UsageError
 from everstep.task.grad import adapt_loss_scaling, forget_scaled
@@ -133,7 +133,7 @@ class Engine(abc.ABC):
         for given in (train_batch, validation_batch):
             check_leaves(given)
         shapes_explained = explain_shapes(self.model, (train_batch, validation_batch))
-        with shapes_explained, explain(self.task), watch_variables() as watched:
+        with shapes_explained, explain(self.task), collection_paused(), watch_variables() as watched:
             self._build_model(batch)
             self._build_optimizers()
             norms = {"train": measure(self.task, self.model, self.optimizer, self.measures_norms)}
@@ -239,10 +239,9 @@ class Engine(abc.ABC):
         return checked_logs(self.task.call_validation_step(batch, self.model, metrics), self.task, "validation_step")
 
     def _train_step(self, batch: Batch) -> None:
-        """Runs one training step and adds its logs to the window."""
+        """Runs one training step and adds its logs to the window; the backend calls it inside of `_guarded`."""
         window = self.windows["train"]
-        with explain(self.task), no_new_variables():
-            self._on_devices(lambda part: window.add(self._user_step(part, window.metrics), size_of(part)), batch)
+        self._on_devices(lambda part: window.add(self._user_step(part, window.metrics), size_of(part)), batch)
 
     def _validation_step(self, batch: Batch) -> dict[str, Any]:
         """Runs one validation step and adds its logs to the window; returns its outputs."""
@@ -253,8 +252,16 @@ class Engine(abc.ABC):
             window.add(outputs, size_of(part))
             return outputs
 
+        return self._on_devices(step, batch)
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Explains errors of the steps inside the block, and refuses variables that they create.
+
+        A backend enters it where it traces a step, or, if it runs steps eagerly, once for all steps of a call.
+        """
         with explain(self.task), no_new_variables():
-            return self._on_devices(step, batch)
+            yield
 
     def _on_devices(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
         """Runs a step on the devices of this process: on one, unless the backend overrides it."""
@@ -363,7 +370,8 @@ class Engine(abc.ABC):
     def _run_and_time(self, piece: Piece) -> None:
         """Trains on a piece; waits for it and records its duration while `call_length` needs that."""
         begin, compiled, measuring = time.perf_counter(), self.compilations, self.call_length.measuring
-        self._train(piece)
+        with collection_paused() if self.call_length.is_first else contextlib.nullcontext():  # it traces the step
+            self._train(piece)
         overhead = time.perf_counter() - self._call_ended  # with the work of Python between the calls
         is_compiled = self.compilations != compiled
         is_warmup = is_compiled or self.call_length.is_first

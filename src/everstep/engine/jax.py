@@ -12,6 +12,7 @@ How many steps n one call runs is decided by `call_length.py`.
 """
 
 import contextlib
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -159,7 +160,7 @@ class JaxEngine(Engine):
                 return outputs, [getattr(labelled.target, "primal", labelled.target) for labelled in seen]
 
             jaxpr, (outputs, _) = jax.make_jaxpr(traced, return_shape=True)(nest.map_leaves(_abstract, batch))
-        self._convolves |= "conv_general_dilated" in str(jaxpr)
+        self._convolves |= _uses(jaxpr.jaxpr, "conv_general_dilated")
         for labelled, variable in zip(seen, jaxpr.jaxpr.outvars[len(jaxpr.jaxpr.outvars) - len(seen) :], strict=True):
             if _source(jaxpr.jaxpr, variable) is _labels(jaxpr.jaxpr, batch):
                 self._label_classes.add(labelled.classes)
@@ -199,7 +200,7 @@ class JaxEngine(Engine):
         """Turns stateful Keras code into a function of the state."""
 
         def pure(values: list, *args: Any) -> tuple[list, Any]:
-            with ChainedScope(list(zip(self._state_variables, values, strict=True))) as scope:
+            with self._guarded(), ChainedScope(list(zip(self._state_variables, values, strict=True))) as scope:
                 result = fn(*args)
                 return [scope.get_current_value(variable) for variable in self._state_variables], result
 
@@ -419,6 +420,16 @@ def _copies(values: list[Any]) -> list[jax.Array]:
 
 def _same(batch: Any) -> Any:
     return batch
+
+
+def _uses(jaxpr: Any, primitive: str) -> bool:
+    """Returns whether a program has an operation, also in the programs that its operations call."""
+    for equation in jaxpr.eqns:
+        values = [value if isinstance(value, list | tuple) else [value] for value in equation.params.values()]
+        inner = [getattr(item, "jaxpr", item) for item in itertools.chain(*values)]
+        if equation.primitive.name == primitive or any(_uses(one, primitive) for one in inner if hasattr(one, "eqns")):
+            return True
+    return False
 
 
 def _labels(jaxpr: Any, batch: Batch) -> Any:

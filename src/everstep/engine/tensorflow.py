@@ -76,7 +76,7 @@ class TensorFlowEngine(Engine):
         if key not in self._loops:
             step = self._train_step if kind == "train" else self._validation_step
             loop = _function(lambda block: self._many(step, block), jit_compile=self._xla)
-            with self._random.drawing():
+            with self._guarded(), self._random.drawing():
                 self._loops[key] = loop.get_concrete_function(spec)
         return self._loops[key]
 
@@ -135,7 +135,7 @@ class TensorFlowEngine(Engine):
     def _single_validation(self, batch: Batch) -> dict[str, Any]:
         if "single" not in self._loops:
             self._loops["single"] = _function(self._validation_step)
-        with self._random.drawing():  # a batch of a new shape is traced now
+        with self._guarded(), self._random.drawing():  # a batch of a new shape is traced now
             return self._loops["single"](batch)
 
     def wait(self) -> None:

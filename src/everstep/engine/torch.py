@@ -142,7 +142,7 @@ class TorchEngine(Engine):
         steps: dict[str, Callable[[Any], Any]] = {"train": self._train_step, "validation": self._outputs}
         step = steps.get(kind, lambda _: self._read_vector(kind.removeprefix("read ")))
         try:
-            with self._placing, seeded_dropout(), torch.set_grad_enabled(kind == "train"):
+            with self._placing, self._guarded(), seeded_dropout(), torch.set_grad_enabled(kind == "train"):
                 recorded = recorder.record(step, batch)
         except CannotRecord as error:
             self._run_eagerly(kind, str(error))
@@ -196,24 +196,25 @@ class TorchEngine(Engine):
 
     def _train(self, piece: Piece) -> None:
         self._forget_moved()
-        step = self._recorded("train", _batch(piece, 0))
-        for index in range(piece.count):
-            if step is not None:
+        if (step := self._recorded("train", _batch(piece, 0))) is not None:
+            for index in range(piece.count):
                 step(_batch(piece, index))
-                continue
-            with seeded_dropout():
-                self._train_step(_aligned(_batch(piece, index)))
+        else:
+            with self._guarded(), seeded_dropout():
+                for index in range(piece.count):
+                    self._train_step(_aligned(_batch(piece, index)))
         self._limit_pending()
 
     def _validate(self, piece: Piece) -> dict[str, Any]:
         self._forget_moved()
-        step, outputs = self._recorded("validation", _batch(piece, 0)), {}
-        for index in range(piece.count):
-            if step is not None:
+        outputs: dict[str, Any] = {}
+        if (step := self._recorded("validation", _batch(piece, 0))) is not None:
+            for index in range(piece.count):
                 outputs = step(_batch(piece, index))
-                continue
-            with torch.no_grad(), seeded_dropout():
-                outputs = self._outputs(_aligned(_batch(piece, index)))
+        else:
+            with self._guarded(), torch.no_grad(), seeded_dropout():
+                for index in range(piece.count):
+                    outputs = self._outputs(_aligned(_batch(piece, index)))
         self._limit_pending()
         if not self.task.aggregates:
             return {}

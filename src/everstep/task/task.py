@@ -385,6 +385,12 @@ def has_loss(model: keras.Model) -> bool:
     return model.loss is not None or type(model).compute_loss is not keras.Model.compute_loss
 
 
+def _overrides_metrics(model: keras.Model) -> bool:
+    """Returns whether a model overrides what Keras does with its compiled metrics in a step."""
+    names = ("compute_metrics", "get_metrics_result")
+    return any(getattr(type(model), name) is not getattr(keras.Model, name) for name in names)
+
+
 def _update_metrics(
     task: Any, batch: tuple[Any, Any, Any], y_pred: Any, model: keras.Model, metrics: Sequence[Any]
 ) -> None:
@@ -394,7 +400,7 @@ def _update_metrics(
     own = [metric for metric in metrics if id(metric) not in compiled]
     if own:
         task.process_metrics(own, y, y_pred, **task._weighted(weight, "process_metrics"))
-    if not task._writes("process_compiled_metrics"):
+    if _overrides_metrics(model) and not task._writes("process_compiled_metrics"):
         model.compute_metrics(x, y, y_pred, sample_weight=weight)
     elif model._compile_metrics is not None:
         weighted: Mapping[str, Any] = task._weighted(weight, "process_compiled_metrics")
