@@ -36,6 +36,7 @@ def test_unknown_backend_is_refused_with_the_nearest_name():
 
 
 def test_backend_that_is_not_installed_names_the_extra(monkeypatch):
+    monkeypatch.delitem(sys.modules, "keras")  # one that Keras is loaded with is installed
     monkeypatch.setattr(backend, "installed", lambda: [])
     with pytest.raises(UsageError) as caught:
         backend.select(CURRENT)
