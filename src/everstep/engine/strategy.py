@@ -1,4 +1,4 @@
-"""Distribution strategies: which devices of this machine a run uses, by the names of TF Model Garden."""
+"""Distribution strategies: which devices a run uses, by the names of TF Model Garden, or as a mesh with named axes."""
 
 import contextlib
 import functools
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from everstep.errors import UsageError, nearest
+from everstep.gang import current_gang
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +68,62 @@ def suspended() -> Iterator[None]:
 
 def configured_strategy(config: Any) -> Any:
     """Returns the strategy that a RuntimeConfig selects; None for one device, which needs none."""
+    if config.mesh is not None or config.sharding != "replicated":
+        return _mesh(config)
     if config.distribution_strategy.lower() in ("off", "one_device"):
-        return None
+        return _one_device_each()
     return get_distribution_strategy(config.distribution_strategy, config.all_reduce_alg, config.num_gpus, config.tpu)
+
+
+def _one_device_each() -> Any:
+    """Returns the strategy of several processes with one device each; None for one process.
+
+    Raises:
+      UsageError: The backend cannot share batches between processes.
+    """
+    import keras
+
+    if current_gang().size == 1:
+        return None
+    if keras.backend.backend() != "jax":
+        raise UsageError(
+            f"{current_gang().size} processes train one run on JAX only",
+            key="runtime.backend",
+            received=keras.backend.backend(),
+            remedy="use jax, or one process",
+        )
+    jax, mesh = importlib.import_module("jax"), importlib.import_module("everstep.engine.mesh")
+    firsts = {device.process_index: device for device in reversed(jax.devices())}
+    return mesh.DeviceMesh([firsts[index] for index in sorted(firsts)], even_batches=True)
+
+
+def _mesh(config: Any) -> Any:
+    """Returns the mesh that a RuntimeConfig describes, over all devices or `num_gpus` of them.
+
+    Raises:
+      UsageError: The backend is not JAX, or the mesh has another number of devices.
+    """
+    import keras
+
+    key = "mesh" if config.mesh is not None else "sharding"
+    if keras.backend.backend() != "jax":
+        instead = {"tensorflow": "use distribution_strategy=mirrored, which shares batches, or "}
+        raise UsageError(
+            f"variables are divided over devices on JAX only, and the backend is {keras.backend.backend()}",
+            key=f"runtime.{key}",
+            received=getattr(config, key),
+            remedy=f"{instead.get(keras.backend.backend(), '')}set {{backend}} to jax",
+            mentions={"backend": "runtime.backend"},
+        )
+    if current_gang().size > 1 and config.sharding != "replicated":
+        raise UsageError(
+            f"divides variables over devices of one process, and {current_gang().size} processes train this run",
+            key="runtime.sharding",
+            received=config.sharding,
+            remedy="set it to replicated, or use one process with all devices of a machine",
+        )
+    jax, mesh = importlib.import_module("jax"), importlib.import_module("everstep.engine.mesh")
+    return mesh.DeviceMesh(_wanted(jax.devices(), config.num_gpus), config.mesh, config.sharding, even_batches=True)
 
 
 def get_distribution_strategy(
@@ -169,8 +223,10 @@ def _jax(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str 
         raise UsageError(
             "but JAX uses the TPU of this machine", key="runtime.tpu", received=tpu_address, remedy="remove it"
         )
-    devices = jax.local_devices()
-    return importlib.import_module("everstep.engine.jax").DeviceMesh(_wanted(devices, num_gpus))
+    mesh = importlib.import_module("everstep.engine.mesh")
+    if current_gang().size > 1:
+        return mesh.DeviceMesh(_wanted(jax.devices(), num_gpus), even_batches=True)
+    return mesh.DeviceMesh(_wanted(jax.local_devices(), num_gpus))
 
 
 def _torch(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str | None) -> Any:
