@@ -59,10 +59,8 @@ def config(
     """
     chosen = {"--schema": schema, "--sharding": sharding, "--diff": diff is not None}
     if len(asked := [name for name, is_set in chosen.items() if is_set]) > 1:
-        received = True if diff is None else diff
-        raise UsageError(
-            f"{asked[0]} prints something else", key=asked[-1], received=received, remedy="give one of them"
-        )
+        text = f"{asked[0]} prints something else"
+        raise UsageError(text, key=asked[-1], received=diff or True, remedy="give one of them")
     resolved = resolve(request)
     if schema:
         print(json_text(json_schema(resolved.params, resolved.experiment)))
