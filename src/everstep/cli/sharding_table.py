@@ -7,8 +7,7 @@ from typing import Any
 from everstep.cli.load_backend import load_backend
 from everstep.cli.output import aligned, quiet
 from everstep.config import get_task
-from everstep.engine.sharding import DATA, ShardingPlan, check_batch, kind_of
-from everstep.errors import UsageError
+from everstep.engine.sharding import DATA, ShardingPlan, check_backend, check_batch, kind_of
 from everstep.experiment_config import ExperimentConfig
 
 
@@ -21,12 +20,7 @@ def sharding_table(params: ExperimentConfig) -> str:
     Raises:
       UsageError: The backend is not JAX, the sharding does not fit, or the experiment cannot be built.
     """
-    if params.runtime.backend != "jax":
-        raise UsageError(
-            f"variables are divided over devices on JAX only, and the backend is {params.runtime.backend}",
-            key="--sharding",
-            remedy="add --backend jax",
-        )
+    check_backend(params.runtime.backend, "--sharding", True)
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # most of a GPU's memory, as soon as it is used
     with quiet():
         from everstep.engine.devices import devices

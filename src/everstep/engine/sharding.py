@@ -12,7 +12,7 @@ variables. A spec names for each dimension of a variable the axis that divides i
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from everstep.errors import Problem, UsageError, nearest
 
@@ -191,16 +191,34 @@ def wrong_sharding(sharding: Sharding, axes: Axes | None) -> Iterator[Problem]:
                 yield Problem("sharding", text, received=list(spec), remedy="write null for the other")
 
 
+def check_backend(backend: str | None, key: str, received: Any) -> None:
+    """Refuses a mesh or a sharding on other backends than JAX.
+
+    Raises:
+      UsageError: The backend is another one; the remedy says what it has instead.
+    """
+    if backend != "jax":
+        instead = "set {strategy} to mirrored, which shares batches, or " if backend == "tensorflow" else ""
+        raise UsageError(
+            f"variables are divided over devices on JAX only, and the backend is {backend}",
+            key=key,
+            received=received,
+            remedy=f"{instead}set {{backend}} to jax",
+            mentions={"backend": "runtime.backend", "strategy": "runtime.distribution_strategy"},
+        )
+
+
 def check_size(axes: Axes, devices: int) -> None:
     """Refuses a mesh that has not as many places as there are devices.
 
     Raises:
       UsageError: It has more or fewer.
     """
-    if math.prod(axes.values()) != devices:
+    size = math.prod(axes.values())
+    if size != devices:
         there = "1 device" if devices == 1 else f"{devices} devices"
         raise UsageError(
-            f"{' * '.join(map(str, axes.values()))} is {math.prod(axes.values())}, but the run has {there}",
+            f"has {size} places, but the run has {there}",
             key=_MESH,
             received=dict(axes),
             remedy=f"choose sizes whose product is {devices}",

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from everstep.engine.sharding import check_backend
 from everstep.errors import UsageError, nearest
 
 logger = logging.getLogger(__name__)
@@ -83,15 +84,7 @@ def _mesh(config: Any) -> Any:
     import keras
 
     key = "mesh" if config.mesh is not None else "sharding"
-    if keras.backend.backend() != "jax":
-        instead = {"tensorflow": "use distribution_strategy=mirrored, which shares batches, or "}
-        raise UsageError(
-            f"variables are divided over devices on JAX only, and the backend is {keras.backend.backend()}",
-            key=f"runtime.{key}",
-            received=getattr(config, key),
-            remedy=f"{instead.get(keras.backend.backend(), '')}set {{backend}} to jax",
-            mentions={"backend": "runtime.backend"},
-        )
+    check_backend(keras.backend.backend(), f"runtime.{key}", getattr(config, key))
     jax, mesh = importlib.import_module("jax"), importlib.import_module("everstep.engine.mesh")
     return mesh.DeviceMesh(_wanted(jax.devices(), config.num_gpus), config.mesh, config.sharding, even_batches=True)
 
