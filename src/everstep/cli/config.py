@@ -10,6 +10,7 @@ from everstep import redaction
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.resolve import Resolved, resolve
+from everstep.cli.sharding_table import sharding_table
 from everstep.config import Config, load_file
 from everstep.config.base import at_default
 from everstep.config.difference import ABSENT, Change, differences, in_line
@@ -29,6 +30,7 @@ Example: everstep config mnist/mlp trainer.train_steps=500 > my.yaml
          everstep config --config-file my.yaml --diff factory
          everstep config mnist/mlp --diff runs/mnist-mlp-5f2c7a90b1
          everstep config mnist/mlp --schema > mnist.schema.json
+         everstep config mnist/mlp --sharding runtime.sharding=fsdp --backend jax
 
 \b
 An editor then completes the keys of a file whose first line is
@@ -40,20 +42,30 @@ Diff = Annotated[
 ]
 AsSchema = Annotated[bool, typer.Option("--schema", help="Print a JSON schema of the experiment's config files.")]
 
+Sharding = Annotated[
+    bool, typer.Option("--sharding", help="Print which part of each variable a device will hold, and its bytes (JAX).")
+]
+
 
 @app.command(epilog=_EXAMPLES)
 @options.takes_request()
-def config(request: options.ExperimentRequest, diff: Diff = None, schema: AsSchema = False) -> None:
+def config(
+    request: options.ExperimentRequest, diff: Diff = None, schema: AsSchema = False, sharding: Sharding = False
+) -> None:
     """Print an experiment's resolved configuration.
 
     As YAML that --config-file reads. The comment after a value is its origin: a file and its line, a flag
     or an override, the experiment, or default, the value of its class.
     """
-    if schema and diff is not None:
-        raise UsageError("--schema prints something else", key="--diff", received=diff, remedy="give one of them")
+    chosen = {"--schema": schema, "--sharding": sharding, "--diff": diff is not None}
+    if len(asked := [name for name, is_set in chosen.items() if is_set]) > 1:
+        text = f"{asked[0]} prints something else"
+        raise UsageError(text, key=asked[-1], received=diff or True, remedy="give one of them")
     resolved = resolve(request)
     if schema:
         print(json_text(json_schema(resolved.params, resolved.experiment)))
+    elif sharding:
+        print(sharding_table(resolved.params))
     elif diff is not None:
         print(_diff(_changes(diff, resolved), resolved), end="")
     else:

@@ -125,6 +125,19 @@ class Engine(abc.ABC):
         """Builds what is created lazily, on the shapes of one batch, and captures the state.
 
         Raises:
+          UsageError: As `collect`.
+        """
+        self.collect(train_batch, validation_batch)
+        self._compile()
+        for kind, example in (("train", train_batch), ("validation", validation_batch)):
+            self._batch_bytes[kind] = sum(leaf.nbytes for leaf in nest.flatten(example))
+            self._call_lengths[kind].set_batch(self._batch_bytes[kind])
+        self.pull()
+
+    def collect(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
+        """Builds what is created lazily, on the shapes of one batch, and sets `variables`; reads no value of them.
+
+        Raises:
           UsageError: A step has no loss, creates variables, uses variables that no object holds, or draws unseeded
             random numbers.
         """
@@ -154,11 +167,6 @@ class Engine(abc.ABC):
         self._used = list(watched.all)
         self.variables = states.collect(self._owners(self._used), self._used)
         states.check_held(self.variables, watched.all)
-        self._compile()
-        for kind, example in (("train", train_batch), ("validation", validation_batch)):
-            self._batch_bytes[kind] = sum(leaf.nbytes for leaf in nest.flatten(example))
-            self._call_lengths[kind].set_batch(self._batch_bytes[kind])
-        self.pull()
 
     def release(self) -> None:
         """Drops the references to the task and its data, and copies of the state; compiled programs stay."""

@@ -63,12 +63,12 @@ class JaxEngine(Engine):
     def _single(self) -> bool:
         return self._convolves and jax.default_backend() == "cpu"
 
-    def build(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
-        """Builds what is created lazily, and captures the state; checks that the devices can share the batches."""
+    def collect(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
+        """Builds what is created lazily, and sets `variables`; checks that the devices can share the batches."""
         mesh = current_mesh()
         if mesh is not None and train_batch is not None:
             mesh.check_batch(nest.flatten(train_batch)[0].shape[0])
-        super().build(train_batch, validation_batch)
+        super().collect(train_batch, validation_batch)
 
     # -- compiling -------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from everstep.engine.sharded_init import created_in_parts
 from everstep.engine.sharding import DATA, Axes, Sharding, ShardingPlan, Spec, check_batch, check_size
-from everstep.engine.state import EVALUATED
 
 logger = logging.getLogger(__name__)
 
@@ -110,8 +109,7 @@ class DeviceMesh:
           UsageError: The layout does not fit the variables.
         """
         shapes = {key: tuple(variable.shape) for key, variable in variables.items()}
-        parameters = [key for key in shapes if key.startswith(EVALUATED)]
-        return {key: self._sharding(spec) for key, spec in self.plan.specs(shapes, parameters).items()}
+        return {key: self._sharding(spec) for key, spec in self.plan.specs(shapes).items()}
 
     def put(self, value: Any, sharding: NamedSharding) -> jax.Array:
         """Returns an array on the devices; every process has the whole value, and places the parts of its devices."""

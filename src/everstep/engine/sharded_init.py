@@ -1,4 +1,4 @@
-"""Keras variables that are created in parts: no device ever holds the whole of a large one.
+"""Keras variables that are created in parts, or without a value: no device ever holds the whole of a large one.
 
 Keras would create a variable on one device and distribute it from there. Here the initializer is compiled with the
 sharding of its result, so that each device computes its own part. The random numbers do not depend on the sharding.
@@ -8,6 +8,7 @@ Every variable gets its sharding as Keras's `layout`: values that are assigned t
 import contextlib
 import copy
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -45,6 +46,28 @@ def created_in_parts(sharding_of: Callable[[Sequence[int]], NamedSharding]) -> I
         initialize_with(self, value)
 
     with replaced("_initialize_with_initializer", initialize_by), replaced("_initialize", initialize_with):
+        yield
+
+
+@contextlib.contextmanager
+def without_values(smallest: int) -> Iterator[None]:
+    """Inside the block, variables of at least so many elements that an initializer creates get no value.
+
+    They can be used where only shapes are computed: to build a model or an optimizer, to trace a step.
+    """
+    initialize, initialize_later = keras.Variable._initialize_with_initializer, keras.Variable._deferred_initialize
+
+    def initialize_by(self: keras.Variable, initializer: Callable[..., Any]) -> None:
+        if math.prod(self.shape) < smallest:
+            initialize(self, initializer)
+        else:
+            self._value, self._initializer = None, initializer  # as Keras marks variables that wait for a value
+
+    def deferred(self: keras.Variable) -> None:
+        if math.prod(self.shape) < smallest:
+            initialize_later(self)
+
+    with replaced("_initialize_with_initializer", initialize_by), replaced("_deferred_initialize", deferred):
         yield
 
 

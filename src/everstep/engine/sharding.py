@@ -4,7 +4,7 @@ The devices form a mesh with named axes. The axis `data` shares each batch; othe
 variables. A spec names for each dimension of a variable the axis that divides it, or None:
 
     plan = ShardingPlan({"data": 2, "model": 4}, {"dense/kernel": [None, "model"]})
-    plan.specs({"model/dense/kernel": (64, 512), "optimizer/model/dense/kernel/momentum": (64, 512)}, parameters=…)
+    plan.specs({"model/dense/kernel": (64, 512), "optimizer/model/dense/kernel/momentum": (64, 512)})
 
 `mesh.py` applies a plan to the devices; `everstep config --sharding` prints it.
 """
@@ -12,6 +12,7 @@ variables. A spec names for each dimension of a variable the axis that divides i
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from everstep.errors import Problem, UsageError, nearest
 
@@ -69,28 +70,34 @@ class ShardingPlan:
             return self._divided(shape, [DATA])
         return self._divided(shape, sorted(self.axes, key=lambda axis: -self.axes[axis]))
 
-    def specs(self, shapes: Mapping[str, Sequence[int]], parameters: Collection[str]) -> dict[str, Spec]:
+    def specs(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Spec]:
         """Returns the spec of every variable.
 
         Args:
-          shapes: The shapes of all variables, by key.
-          parameters: The keys of the variables of the model and the task; others are slots, metrics, sums.
+          shapes: The shapes of all variables of a run, by key.
 
         Raises:
           UsageError: The layout does not fit; lists all problems.
         """
         if self.is_replicated:
             return dict.fromkeys(shapes, ())
+        parameters = {key: shapes[key] for key in shapes if kind_of(key, shapes) == "parameters"}
         if self.sharding == "fsdp":
-            chosen = {key: self.spec_for_new(shapes[key]) for key in parameters}
+            chosen = {key: self.spec_for_new(shape) for key, shape in parameters.items()}
         else:
-            chosen = self._matched({key: shapes[key] for key in shapes if key in parameters})
-        return {key: chosen.get(key, ()) or _of_slot(key, shape, shapes, chosen) for key, shape in shapes.items()}
+            chosen = self._matched(parameters)
+        specs = {}
+        for key, shape in shapes.items():
+            served = served_by(key, shapes)
+            follows = bool(served) and tuple(shapes[served]) == tuple(shape)
+            specs[key] = chosen.get(served if follows else key, ())
+        return specs
 
-    def bytes_per_device(self, shape: Sequence[int], spec: Spec, itemsize: int) -> int:
+    def bytes_per_device(self, shape: Sequence[int], spec: Spec, dtype: str) -> int:
         """Returns how many bytes of a variable each device holds."""
         parts = math.prod(self.axes[axis] for axis in spec if axis is not None)
-        return math.prod(shape) * itemsize // parts
+        bits = 8 if dtype == "bool" else int(re.findall(r"\d+", dtype)[0])  # float32, bfloat16, float8_e4m3fn, int4
+        return math.prod(shape) // parts * max(bits, 8) // 8
 
     def _divided(self, shape: Sequence[int], axes: Sequence[str]) -> Spec:
         """Divides the largest dimension that an axis divides, for one axis after the other."""
@@ -133,6 +140,20 @@ class ShardingPlan:
         return []
 
 
+def kind_of(key: str, keys: Collection[str]) -> Literal["parameters", "optimizer slots", "other"]:
+    """Returns what a variable is for; the state of an optimizer that the task holds belongs to its slots, too."""
+    if key.startswith("optimizer") or served_by(key, keys):
+        return "optimizer slots"
+    return "parameters" if key.startswith(("model/", "model.", "task.")) else "other"
+
+
+def served_by(key: str, keys: Collection[str]) -> str:
+    """Returns the parameter whose slot this is, as in `optimizer/model/dense/kernel/momentum`; empty for no slot."""
+    parts = key.split("/")
+    inside = ("/".join(parts[begin:-1]) for begin in range(1, len(parts) - 1))
+    return next((name for name in inside if name in keys), "")
+
+
 def wrong_mesh(axes: Axes | None) -> Iterator[Problem]:
     """Yields what is wrong with a mesh in itself; keys are relative to the runtime section."""
     if axes is None:
@@ -170,16 +191,34 @@ def wrong_sharding(sharding: Sharding, axes: Axes | None) -> Iterator[Problem]:
                 yield Problem("sharding", text, received=list(spec), remedy="write null for the other")
 
 
+def check_backend(backend: str | None, key: str, received: Any) -> None:
+    """Refuses a mesh or a sharding on other backends than JAX.
+
+    Raises:
+      UsageError: The backend is another one; the remedy says what it has instead.
+    """
+    if backend != "jax":
+        instead = "set {strategy} to mirrored, which shares batches, or " if backend == "tensorflow" else ""
+        raise UsageError(
+            f"variables are divided over devices on JAX only, and the backend is {backend}",
+            key=key,
+            received=received,
+            remedy=f"{instead}set {{backend}} to jax",
+            mentions={"backend": "runtime.backend", "strategy": "runtime.distribution_strategy"},
+        )
+
+
 def check_size(axes: Axes, devices: int) -> None:
     """Refuses a mesh that has not as many places as there are devices.
 
     Raises:
       UsageError: It has more or fewer.
     """
-    if math.prod(axes.values()) != devices:
+    size = math.prod(axes.values())
+    if size != devices:
         there = "1 device" if devices == 1 else f"{devices} devices"
         raise UsageError(
-            f"{' * '.join(map(str, axes.values()))} is {math.prod(axes.values())}, but the run has {there}",
+            f"has {size} places, but the run has {there}",
             key=_MESH,
             received=dict(axes),
             remedy=f"choose sizes whose product is {devices}",
@@ -200,13 +239,6 @@ def check_batch(size: int, axes: Axes) -> None:
             remedy=f"set it to {max(size // axes[DATA], 1) * axes[DATA]}, or change {{mesh}}",
             mentions={"mesh": _MESH},
         )
-
-
-def _of_slot(key: str, shape: Sequence[int], shapes: Mapping[str, Sequence[int]], chosen: Mapping[str, Spec]) -> Spec:
-    """Returns the spec of the parameter whose slot this is: `optimizer/model/dense/kernel/momentum`."""
-    parts = key.split("/")
-    served = ("/".join(parts[begin:-1]) for begin in range(1, len(parts) - 1))
-    return next((chosen[name] for name in served if name in chosen and tuple(shapes[name]) == tuple(shape)), ())
 
 
 def _trimmed(spec: Sequence[str | None]) -> Spec:

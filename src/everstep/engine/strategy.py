@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from everstep.engine.sharding import check_backend
 from everstep.errors import UsageError, nearest
 from everstep.gang import current_gang
 
@@ -106,15 +107,7 @@ def _mesh(config: Any) -> Any:
     import keras
 
     key = "mesh" if config.mesh is not None else "sharding"
-    if keras.backend.backend() != "jax":
-        instead = {"tensorflow": "use distribution_strategy=mirrored, which shares batches, or "}
-        raise UsageError(
-            f"variables are divided over devices on JAX only, and the backend is {keras.backend.backend()}",
-            key=f"runtime.{key}",
-            received=getattr(config, key),
-            remedy=f"{instead.get(keras.backend.backend(), '')}set {{backend}} to jax",
-            mentions={"backend": "runtime.backend"},
-        )
+    check_backend(keras.backend.backend(), f"runtime.{key}", getattr(config, key))
     if current_gang().size > 1 and config.sharding != "replicated":
         raise UsageError(
             f"divides variables over devices of one process, and {current_gang().size} processes train this run",

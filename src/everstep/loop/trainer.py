@@ -72,18 +72,8 @@ class Trainer:
 
     def _build(self, train_dataset: Any, validation_dataset: Any) -> None:
         """Creates the streams, reads the first batches, and builds the engine for their shapes."""
-        config = self.config
-        settings = prepare_model(self.model, config.runtime)
-        self.train_stream, self.validation_stream = self._streams(train_dataset, validation_dataset)
-        if self.validation_stream is not None:
-            _require_end(self.validation_stream, config.trainer.validation_steps)
-        if (average := find_average(self.optimizer)) is not None:
-            average.track(self.model)
-        name_variables(self.task, self.model, self.optimizer)
-        train_batch, validation_batch = _first(self.train_stream, True), _first(self.validation_stream, False)
-        self.train_example = train_batch
-        self.example = train_batch if validation_batch is None else validation_batch
-        self.engine = engine = self._built_engine(train_batch, validation_batch)
+        settings = self._prepare(train_dataset, validation_dataset)
+        self.engine = engine = self._built_engine(self.train_example, self._validation_example)
         engine.settings = settings
         steps, seconds = engine.warmup  # an engine may be reused
         self._warmups.append(lambda: (engine.warmup[0] - steps, engine.warmup[1] - seconds))
@@ -92,14 +82,33 @@ class Trainer:
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
         self._validation_feed: Feed | None = None  # of the current evaluation, or, closed, of the last one
 
+    def _prepare(self, train_dataset: Any, validation_dataset: Any) -> dict[str, Any]:
+        """Prepares model and optimizer, creates the streams, and reads the first batches; returns the settings."""
+        settings = prepare_model(self.model, self.config.runtime)
+        self.train_stream, self.validation_stream = self._streams(train_dataset, validation_dataset)
+        if self.validation_stream is not None:
+            _require_end(self.validation_stream, self.config.trainer.validation_steps)
+        if (average := find_average(self.optimizer)) is not None:
+            average.track(self.model)
+        name_variables(self.task, self.model, self.optimizer)
+        self.train_example = _first(self.train_stream, True)
+        self._validation_example = _first(self.validation_stream, False)
+        self.example = self.train_example if self._validation_example is None else self._validation_example
+        return settings
+
     def _built_engine(self, train_batch: Batch | None, validation_batch: Batch | None) -> Engine:
         """Returns an engine that is built for the shapes of these batches."""
+        engine = self._new_engine()
+        engine.build(train_batch, validation_batch)
+        return engine
+
+    def _new_engine(self) -> Engine:
+        """Returns an engine as configured, not built yet."""
         runtime = self.config.runtime
         options = {"enable_xla": runtime.enable_xla, "cuda_graph": runtime.cuda_graph}
         engine = create_engine(self.task, self.model, self.optimizer, **options)
         engine.compiler_options = compiler_options(runtime.xla_preset, runtime.deterministic)
         engine.measures_norms = self.config.trainer.tracking.norms
-        engine.build(train_batch, validation_batch)
         return engine
 
     def _place_data(self) -> dict[str, int]:
