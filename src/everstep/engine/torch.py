@@ -6,6 +6,7 @@ device, not from a timing; it is logged, and recorded with the run (`describe`).
 """
 
 import contextlib
+import functools
 import logging
 import sys
 import threading
@@ -29,9 +30,20 @@ from everstep.engine.engine import Engine
 from everstep.engine.explain import decided_in_python
 from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
+from everstep.engine.merging import joining_metrics, own_weights, refuse_states_of_samples, rules
 from everstep.engine.probe import replaced, watch_sparse_labels
 from everstep.engine.torch_graph import CannotRecord, CudaGraph, Graph, Recorded, Recorder
-from everstep.errors import UsageError
+from everstep.engine.torch_processes import (
+    Merger,
+    ProcessShare,
+    draws_of_this_process,
+    joined,
+    lengths,
+    sum_when_applied,
+    update_with_all,
+)
+from everstep.errors import TrainingError, UsageError
+from everstep.task.grad import on_replica
 from everstep.task.optim.optimizers import held_optimizers
 from everstep.task.task import unpack
 from everstep.types import Batch, Logs
@@ -53,6 +65,10 @@ class TorchEngine(Engine):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._processes = joined()
+        self._mergers: dict[str, Merger] = {}
+        self._sizes: list[list[int]] = []  # of the arrays of a batch, on each process
+        self._examples: dict[str, Batch] = {}  # batches for a process that has no samples of a short one
         self._on_cuda = _device().type == "cuda"
         self._recorder: Recorder | None = None
         self._steps: dict[Key, Recorded | None] = {}  # by kind, shapes and types; None for one that runs eagerly
@@ -73,7 +89,7 @@ class TorchEngine(Engine):
             "loop": "eager" if self.is_eager else "cuda graph",
             **why,
             "xla": False,
-            "replicas": 1,
+            "replicas": 1 if self._processes is None else self._processes.size,
         }
 
     @property
@@ -96,6 +112,9 @@ class TorchEngine(Engine):
     def build(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
         """Builds what is created lazily, captures the state, and records the step on a device that allows it."""
         super().build(train_batch, validation_batch)
+        if self._processes is not None:
+            self._share_steps(train_batch, validation_batch)
+            return
         if (make_graph := self._graph_type()) is None:
             return
         self._recorder = Recorder(list(self.variables.values()), self._step_objects, make_graph)
@@ -104,6 +123,54 @@ class TorchEngine(Engine):
         self.is_eager = self._recorded(kind, batch) is None
         if not self.is_eager:
             logger.info("steps are recorded as CUDA graphs and replayed; runtime.cuda_graph=false runs them eagerly")
+
+    def _share_steps(self, train_batch: Batch | None, validation_batch: Batch | None) -> None:
+        """Prepares the steps for several processes, which start from the state of the first one."""
+        if self._on_cuda and self.cuda_graph:
+            for kind in self.windows:
+                self._run_eagerly(kind, "several processes share them, and what they exchange is not recorded")
+        holders = [value for value in (self.model, *vars(self.task).values()) if isinstance(value, keras.Layer)]
+        layers = [layer for holder in holders for layer in holder._flatten_layers(include_self=True)]
+        refuse_states_of_samples(layers)
+        optimizers = held_optimizers(self.optimizer, self.task, self.model)
+        for optimizer in optimizers:
+            sum_when_applied(optimizer)
+        metrics = [metric for window in self.windows.values() for metric in window.metrics]
+        held = [value for value in vars(self.task).values() if isinstance(value, keras.Metric)]
+        joining = joining_metrics([*metrics, *held, *self.model.metrics])
+        for metric in joining:
+            update_with_all(metric)
+        alike = [*own_weights(layers), *(v for holder in (*optimizers, *joining) for v in holder.variables)]
+        for kind, batch in (("train", train_batch), ("validation", validation_batch)):
+            if kind in self.windows:
+                others = [window for other, window in self.windows.items() if other != kind]
+                merged = rules(self.variables, self.windows[kind], others, alike)
+                self._mergers[kind] = Merger(self._processes, merged)
+                self._examples[kind] = batch
+                if self.windows[kind].reduction == "last":
+                    self.windows[kind].results = self._results_in_logs(kind, batch)
+        with torch.no_grad():
+            held = [variable._value for variable in self.variables.values()]
+            for value, first in zip(held, self._processes.first(held), strict=True):
+                value.copy_(first)
+
+    def _results_in_logs(self, kind: str, batch: Batch) -> dict[str, tuple[keras.Metric, str | None]]:
+        """Returns which logs of a step are results of metrics: those of a part of a batch are read from its metrics."""
+        metrics, step = self.windows[kind].metrics, self._user_step if kind == "train" else self._user_validation
+        found: dict[int, tuple[Any, keras.Metric, str | None]] = {}
+
+        def recorded(metric: keras.Metric, result: Callable[[], Any]) -> Any:
+            value = result()
+            parts = value.items() if isinstance(value, Mapping) else [(None, value)]
+            found.update({id(part): (part, metric, name) for name, part in parts})
+            return value
+
+        with undone(), contextlib.ExitStack() as stack, torch.set_grad_enabled(kind == "train"):
+            for metric in metrics:
+                object.__setattr__(metric, "result", functools.partial(recorded, metric, metric.result))
+                stack.callback(object.__delattr__, metric, "result")
+            logs = step(self.place(batch), metrics)
+        return {name: found[id(value)][1:] for name, value in logs.items() if id(value) in found}
 
     def _step_objects(self) -> list[Any]:
         """Returns the objects of the user that steps call."""
@@ -196,6 +263,7 @@ class TorchEngine(Engine):
 
     def _train(self, piece: Piece) -> None:
         self._forget_moved()
+        self._exchange_sizes("train", piece)
         step = self._recorded("train", _batch(piece, 0))
         for index in range(piece.count):
             if step is not None:
@@ -207,6 +275,7 @@ class TorchEngine(Engine):
 
     def _validate(self, piece: Piece) -> dict[str, Any]:
         self._forget_moved()
+        self._exchange_sizes("validation", piece)
         step, outputs = self._recorded("validation", _batch(piece, 0)), {}
         for index in range(piece.count):
             if step is not None:
@@ -217,8 +286,40 @@ class TorchEngine(Engine):
         self._limit_pending()
         if not self.task.aggregates:
             return {}
+        if self._processes is not None:
+            return {name: self._of_each(value) for name, value in outputs.items()}
         # On a CPU the values are views, which the next step may overwrite.
         return {name: (_view(value if value.is_cuda else value.clone()),) for name, value in outputs.items()}
+
+    # -- several processes -----------------------------------------------------------------------------------------
+
+    def _exchange_sizes(self, kind: str, piece: Piece) -> None:
+        """Tells all processes how many samples each has in the batches of a call."""
+        if self._processes is None:
+            return
+        placed = piece.placed.rows if isinstance(piece.placed, PlacedRows) else piece.placed
+        calls = self._processes.numbers([piece.count, *lengths(placed)])
+        if len({call[0] for call in calls}) > 1:
+            counts = ", ".join(f"{call[0]} on rank {rank}" for rank, call in enumerate(calls))
+            raise TrainingError(f"the processes are about to run different numbers of steps: {counts}")
+        self._kind, self._sizes = kind, [call[1:] for call in calls]
+
+    def _on_devices(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
+        if self._processes is None:
+            return step(batch)
+        share = ProcessShare(self._processes, self._sizes)
+        if not share.counts:  # it runs on some batch, so that what all do together is done by all
+            batch = self.place(self._examples[self._kind])
+        with on_replica(share), self._mergers[self._kind].merged(share), draws_of_this_process():
+            return step(batch)
+
+    def _of_each(self, output: torch.Tensor) -> tuple[np.ndarray, ...]:
+        """Returns an output of one step on each process that has samples of its batch."""
+        share = ProcessShare(self._processes, self._sizes)
+        rows = output if output.ndim else output.reshape(1)
+        every = self._processes.each(rows if share.counts else rows[:0])
+        parts = [part for part, count in zip(every, share.rows, strict=True) if count]
+        return tuple(_view(part if output.ndim else part[0]) for part in parts)
 
     def _outputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         return {name: keras.ops.convert_to_tensor(value) for name, value in self._validation_step(batch).items()}
