@@ -28,7 +28,7 @@ LINES = (
     "redaction lazy_names",
     "errors",
     "types",
-    "storage",
+    "storage gang",
     "checkpoint",
     "checkpoint.remote",
     "config",
@@ -65,7 +65,8 @@ LINES = (
 LEVEL = {part: level for level, line in enumerate(LINES) for part in line.split()}
 
 BACKENDS = {"tensorflow", "jax", "torch"}
-MAY_NAME_BACKENDS = {"task.grad", "engine", "data", "export", "export.predict"}
+# The gang agrees through JAX's coordination service on every backend; JAX is a dependency of the checkpoints.
+MAY_NAME_BACKENDS = {"gang", "task.grad", "engine", "data", "export", "export.predict"}
 # These two only list packages whose versions they report; their behaviour does not depend on a name.
 MAY_LIST_BACKENDS = {"everstep.cli.doctor", "everstep.run.environment"}
 

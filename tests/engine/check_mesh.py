@@ -19,7 +19,7 @@ import keras
 import numpy as np
 
 import everstep
-from everstep.engine.jax import DeviceMesh
+from everstep.engine.mesh import DeviceMesh
 
 X = np.random.default_rng(0).normal(size=(329, 8)).astype("float32")
 Y = 2 * X[:, :1]
@@ -57,7 +57,7 @@ def warning():
     messages = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())
-    logging.getLogger("everstep.engine.jax").addHandler(handler)
+    logging.getLogger("everstep.engine.mesh").addHandler(handler)
     devices = DeviceMesh(jax.devices())
     for count, samples in [(3, 16), (1, 5), (2, 16), (1, 5), (1, 16)]:
         devices.share((np.zeros((count, samples, 8)), np.zeros((count, samples))))

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from everstep.config import Config
 from everstep.config.base import Declined
+from everstep.engine.sharding import wrong_mesh, wrong_sharding
 from everstep.engine.strategy import strategy_name
 from everstep.errors import Problem, UsageError
 
@@ -54,6 +55,10 @@ class RuntimeConfig(Config):
     """off or one_device; mirrored: several devices of this machine share each batch; tpu: its TPU."""
     num_gpus: int = 0
     """For mirrored: the number of devices; 0 for all."""
+    mesh: dict[str, int] | None = None
+    """Devices along named axes (JAX): {data: 2, model: 4}. `data` shares each batch. None: all devices along data."""
+    sharding: str | dict[str, list[str | None]] = "replicated"
+    """replicated; fsdp: divide variables over data (JAX); or axes by expressions for keys: {kernel: [null, model]}."""
     all_reduce_alg: Literal["nccl", "hierarchical_copy"] | None = None
     """For mirrored on TensorFlow: how gradients are summed. None: TensorFlow chooses."""
     tpu: str | None = None
@@ -129,3 +134,5 @@ class RuntimeConfig(Config):
                 remedy = f"set distribution_strategy to {reader}, or remove {key}"
                 text = f"but distribution_strategy is {name}"
                 yield Problem(key, text, received=getattr(self, key), remedy=remedy)
+        yield from wrong_mesh(self.mesh)
+        yield from wrong_sharding(self.sharding, self.mesh)

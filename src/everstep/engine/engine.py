@@ -505,10 +505,14 @@ class Engine(abc.ABC):
         state = states.checked(expected, state)
         self.push()
         for key, variable in expected.items():
-            variable.assign(state[key].astype(variable.dtype))
+            self._assign(key, state[key].astype(variable.dtype))
         if "train" in self.windows and self.windows["train"].finite_steps is not None:
             self.windows["train"].finite_steps.count.assign(0.0)
         self.pull()
+
+    def _assign(self, key: str, value: np.ndarray) -> None:
+        """Assigns a value of the host to a Keras object."""
+        self.variables[key].assign(value)
 
     @contextlib.contextmanager
     def model_view(self) -> Iterator[keras.Model]:

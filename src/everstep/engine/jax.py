@@ -4,9 +4,7 @@ The whole step runs inside a `StatelessScope` over all variables; n steps are a 
 CPU a step with a convolution runs in single calls instead: inside a scan it is several times slower and gives other
 bits. That choice follows from the model, not from a timing, and is recorded with the run (`describe`).
 
-Several devices of a machine (`DeviceMesh`) share the batch; everything else is replicated. The compiled step stays the
-same program over the whole batch: XLA partitions it and adds the communication. So nothing is scaled by the number of
-devices, and BatchNorm sees the whole batch.
+Several devices (`mesh.py`) share the batch, and may share the state: then each holds a part of the large variables.
 
 How many steps n one call runs is decided by `call_length.py`.
 """
@@ -21,7 +19,7 @@ import jax
 import keras
 import numpy as np
 from jax.experimental.sparse import BCOO
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from everstep.data import nest
 from everstep.data.sparse import SparseArray
@@ -31,6 +29,7 @@ from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
+from everstep.engine.mesh import DeviceMesh, current_mesh, is_divided
 from everstep.engine.probe import watch_sparse_labels
 from everstep.errors import UsageError
 from everstep.task.grad import ChainedScope
@@ -42,94 +41,6 @@ logger = logging.getLogger(__name__)
 IN_FLIGHT = 2  # calls that were dispatched to the device and not yet awaited
 
 
-class DeviceMesh:
-    """Devices that train as one; the counterpart of a `tf.distribute` strategy.
-
-        with DeviceMesh(jax.devices()).scope():
-            ...  # engines built here use all of them
-
-    Args:
-      devices: The devices that share each batch.
-    """
-
-    def __init__(self, devices: Sequence[Any]) -> None:
-        self.devices = list(devices)
-        self._mesh = Mesh(self.devices, ("batch",))
-        self.everywhere = NamedSharding(self._mesh, PartitionSpec())
-        self._in_parts = NamedSharding(self._mesh, PartitionSpec(None, "batch"))
-        self._uneven_in_a_row = 0  # batches; a single one is the rest of an epoch
-        self._has_warned = False
-
-    @property
-    def num_replicas_in_sync(self) -> int:
-        """The number of devices that share a batch."""
-        return len(self.devices)
-
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[None]:
-        """Makes engines that are built inside the block use the devices."""
-        _active.append(self)
-        try:
-            yield
-        finally:
-            _active.pop()
-
-    def share(self, block: Any) -> Any:
-        """Places stacked batches on the devices, an equal part of each batch on every device.
-
-        A batch that cannot be divided evenly, such as the last one of an evaluation, is replicated on all of them. If
-        several batches in a row cannot, more devices bring no speed-up, and a warning is logged once.
-        """
-        leaves = [leaf for leaf in jax.tree.leaves(block) if leaf.ndim > 1]
-        self._count_uneven([leaf for leaf in leaves if not self._is_even(leaf)])
-        return jax.tree.map(self._share_leaf, block)
-
-    def _is_even(self, leaf: Any) -> bool:
-        return bool(leaf.shape[1] % len(self.devices) == 0)
-
-    def _share_leaf(self, leaf: Any) -> jax.Array:
-        is_divided = leaf.ndim > 1 and self._is_even(leaf)
-        return jax.device_put(leaf, self._in_parts if is_divided else self.everywhere)
-
-    def share_traced(self, batch: Any) -> Any:
-        """Inside a compiled function: leaves an equal part of a batch on every device, if it can be divided."""
-        parts = NamedSharding(self._mesh, PartitionSpec("batch"))
-
-        def shared(leaf: Any) -> Any:
-            is_divided = leaf.shape[0] % len(self.devices) == 0
-            return jax.lax.with_sharding_constraint(leaf, parts) if is_divided else leaf
-
-        return jax.tree.map(shared, batch)
-
-    def _count_uneven(self, uneven: list[Any]) -> None:
-        self._uneven_in_a_row = self._uneven_in_a_row + uneven[0].shape[0] if uneven else 0
-        if self._uneven_in_a_row > 1 and not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "batches of %d samples cannot be shared evenly by %d devices, so each device computes the whole batch: "
-                "set task.train_data.global_batch_size, and that of task.validation_data, to a multiple of %d",
-                uneven[0].shape[1],
-                len(self.devices),
-                len(self.devices),
-            )
-
-    def copy_to_all(self, value: Any) -> jax.Array:
-        """Returns a copy of an array that is replicated on every device."""
-        return jax.device_put(value, self.everywhere)
-
-    def copy_to_first(self, value: Any) -> jax.Array:
-        """Returns a copy of an array on the first device, for code that is not aware of the mesh."""
-        return jax.device_put(value, self.devices[0])
-
-
-_active: list[DeviceMesh] = []
-
-
-def current_mesh() -> DeviceMesh | None:
-    """Returns the mesh whose scope is active; None for one device."""
-    return _active[-1] if _active else None
-
-
 class JaxEngine(Engine):
     """Runs steps on JAX."""
 
@@ -139,7 +50,9 @@ class JaxEngine(Engine):
     def describe(self) -> dict[str, Any]:
         """Returns how steps are run, for the run's record."""
         devices = self._mesh.num_replicas_in_sync if self._mesh else 1
-        return {"device": jax.default_backend(), "loop": "single" if self._single else "scan", "replicas": devices}
+        loop = "single" if self._single else "scan"
+        mesh = self._mesh.describe() if self._mesh else {}
+        return {"device": jax.default_backend(), "loop": loop, "replicas": devices, **mesh}
 
     def strategy(self) -> Any:
         """Returns the mesh of devices whose scope is active."""
@@ -148,6 +61,13 @@ class JaxEngine(Engine):
     @property
     def _single(self) -> bool:
         return self._convolves and jax.default_backend() == "cpu"
+
+    def build(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
+        """Builds what is created lazily, and captures the state; checks that the devices can share the batches."""
+        mesh = current_mesh()
+        if mesh is not None and train_batch is not None:
+            mesh.check_batch(nest.flatten(train_batch)[0].shape[0])
+        super().build(train_batch, validation_batch)
 
     # -- compiling -------------------------------------------------------------------------------------------------
 
@@ -181,12 +101,27 @@ class JaxEngine(Engine):
         self._zeros: dict[str, dict[int, np.ndarray]] = {}
         self._logs: dict[str, list[Any]] = {}  # of the last call, until something else changes the state
         self._mesh = current_mesh()
+        self._place_variables()
         options: dict[str, Any] = {"donate_argnums": 0, "compiler_options": self.compiler_options or None}
         if self._mesh is not None:
-            options["out_shardings"] = self._mesh.everywhere
+            options["out_shardings"] = self._shardings, self._mesh.everywhere, self._mesh.everywhere
         self._train_many = jax.jit(self._loop("train", self._train_step), **options)
         self._validate_many = jax.jit(self._loop("validation", self._validation_step), **options)
         self._read_all = jax.jit(self._pure(self._read_values), static_argnums=1)
+
+    def _place_variables(self) -> None:
+        """Decides where each variable is, and places the Keras objects there if variables are divided."""
+        self._shardings: list[NamedSharding] = []  # by position; empty for one device
+        self._is_divided = [False] * len(self._state_variables)
+        if self._mesh is None:
+            return
+        self._shardings = list(self._mesh.shardings(self.variables).values())
+        if not self._mesh.divides_variables:
+            return
+        for position, variable in enumerate(self._state_variables):
+            self._is_divided[position] = is_divided(self._shardings[position], variable.shape)
+            variable._layout = self._shardings[position]  # of whatever is assigned to it from now on
+            variable.assign(variable.value)
 
     def release(self) -> None:
         """Drops the references to the task and to copies of the state, which the Keras objects hold."""
@@ -212,7 +147,7 @@ class JaxEngine(Engine):
         for each shape of its batch, not again for each length of a call: JAX keeps what it has traced (`inline`: the
         programs are the same as without it).
         """
-        one = jax.jit(self._pure(step), inline=True)
+        one = jax.jit(self._kept_in_parts(self._pure(step)), inline=True)
         read = jax.jit(self._pure(self._read_values), static_argnums=1, inline=True)
 
         def many(values: list, block: Any) -> tuple[list, Any, Any]:
@@ -228,6 +163,20 @@ class JaxEngine(Engine):
             return values, read(values, kind)[1], outputs if self.task.aggregates else None
 
         return many
+
+    def _kept_in_parts(self, step: Callable[..., tuple[list, Any]]) -> Callable[..., tuple[list, Any]]:
+        """Returns a step after which each device has its parts of the divided variables, also between two steps."""
+        if not any(self._is_divided):
+            return step
+
+        def kept(values: list, batch: Any) -> tuple[list, Any]:
+            values, outputs = step(values, batch)
+            for position, is_one in enumerate(self._is_divided):
+                if is_one:
+                    values[position] = jax.lax.with_sharding_constraint(values[position], self._shardings[position])
+            return values, outputs
+
+        return kept
 
     def _gather(self, arrays: Any) -> Callable[[Any], Batch]:
         """Returns a function that gathers the batch with these rows, inside the compiled loop."""
@@ -340,8 +289,9 @@ class JaxEngine(Engine):
 
     # -- state -----------------------------------------------------------------------------------------------------
 
-    # The engine and the Keras objects never share an array: the next call donates the engine's arrays, while user code
-    # may keep those of the Keras objects.
+    # The engine and the Keras objects share no array: the next call donates the engine's arrays, while user code may
+    # keep those of the Keras objects. Divided variables are the exception, since two copies may not fit: the arrays of
+    # their Keras objects are those of the engine, and are gone after the next call, until `push`.
 
     def push(self) -> None:
         """Writes the state to the Keras objects, where it or they have changed."""
@@ -350,10 +300,13 @@ class JaxEngine(Engine):
             for position, variable in enumerate(self._state_variables)
             if self._values[position] is not self._pushed[position] or variable.value is not self._shown[position]
         ]
-        copies = _copies([self._values[position] for position in changed])
-        for position, value in zip(changed, copies, strict=True):
-            variable = self._state_variables[position]
-            variable.assign(value if self._mesh is None else self._mesh.copy_to_first(value))
+        copied = [position for position in changed if not self._is_divided[position]]
+        values = dict(zip(copied, _copies([self._values[position] for position in copied]), strict=True))
+        for position in changed:
+            variable, value = self._state_variables[position], values.get(position, self._values[position])
+            if self._mesh is not None and not self._mesh.divides_variables:
+                value = self._mesh.copy_to_first(value)
+            variable.assign(value)
             self._shown[position], self._pushed[position] = variable.value, self._values[position]
 
     def pull(self) -> None:
@@ -362,11 +315,27 @@ class JaxEngine(Engine):
         if not changed:
             return
         self._logs = {}
-        copies = _copies([self._state_variables[position].value for position in changed])
-        for position, value in zip(changed, copies, strict=True):
+        copied = [position for position in changed if not self._is_divided[position]]
+        copies = _copies([self._state_variables[position].value for position in copied])
+        for position, value in zip(copied, copies, strict=True):
             self._shown[position] = self._state_variables[position].value
             self._values[position] = value if self._mesh is None else self._mesh.copy_to_all(value)
             self._pushed[position] = self._values[position]
+        for position in set(changed) - set(copied):  # one by one: there is room for one more copy at a time
+            self._replace(position, _copies([self._state_variables[position].value])[0])
+
+    def _replace(self, position: int, value: jax.Array) -> None:
+        """Replaces a divided variable, in the state and in the Keras object."""
+        variable = self._state_variables[position]
+        variable.assign(value)
+        self._values[position] = self._pushed[position] = self._shown[position] = variable.value
+
+    def _assign(self, key: str, value: np.ndarray) -> None:
+        position = self._positions[key]
+        if self._is_divided[position]:  # each device gets its part from the host
+            self._replace(position, jax.device_put(value, self._shardings[position]))
+        else:
+            super()._assign(key, value)
 
     def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
         values = jax.device_get([self._values[self._positions[key]] for key in keys])
@@ -380,7 +349,10 @@ class JaxEngine(Engine):
 
     def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
         for key in keys:
-            self._values[self._positions[key]] = values[key]
+            position, value = self._positions[key], values[key]
+            if self._is_divided[position]:
+                value = jax.device_put(value, self._shardings[position])
+            self._values[position] = value
         self._logs = {}
 
 

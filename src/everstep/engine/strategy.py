@@ -1,4 +1,4 @@
-"""Distribution strategies: which devices of this machine a run uses, by the names of TF Model Garden."""
+"""Distribution strategies: which devices a run uses, by the names of TF Model Garden, or as a mesh with named axes."""
 
 import contextlib
 import functools
@@ -67,9 +67,33 @@ def suspended() -> Iterator[None]:
 
 def configured_strategy(config: Any) -> Any:
     """Returns the strategy that a RuntimeConfig selects; None for one device, which needs none."""
+    if config.mesh is not None or config.sharding != "replicated":
+        return _mesh(config)
     if config.distribution_strategy.lower() in ("off", "one_device"):
         return None
     return get_distribution_strategy(config.distribution_strategy, config.all_reduce_alg, config.num_gpus, config.tpu)
+
+
+def _mesh(config: Any) -> Any:
+    """Returns the mesh that a RuntimeConfig describes, over all devices or `num_gpus` of them.
+
+    Raises:
+      UsageError: The backend is not JAX, or the mesh has another number of devices.
+    """
+    import keras
+
+    key = "mesh" if config.mesh is not None else "sharding"
+    if keras.backend.backend() != "jax":
+        instead = {"tensorflow": "use distribution_strategy=mirrored, which shares batches, or "}
+        raise UsageError(
+            f"variables are divided over devices on JAX only, and the backend is {keras.backend.backend()}",
+            key=f"runtime.{key}",
+            received=getattr(config, key),
+            remedy=f"{instead.get(keras.backend.backend(), '')}set {{backend}} to jax",
+            mentions={"backend": "runtime.backend"},
+        )
+    jax, mesh = importlib.import_module("jax"), importlib.import_module("everstep.engine.mesh")
+    return mesh.DeviceMesh(_wanted(jax.devices(), config.num_gpus), config.mesh, config.sharding, even_batches=True)
 
 
 def get_distribution_strategy(
@@ -170,7 +194,7 @@ def _jax(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str 
             "but JAX uses the TPU of this machine", key="runtime.tpu", received=tpu_address, remedy="remove it"
         )
     devices = jax.local_devices()
-    return importlib.import_module("everstep.engine.jax").DeviceMesh(_wanted(devices, num_gpus))
+    return importlib.import_module("everstep.engine.mesh").DeviceMesh(_wanted(devices, num_gpus))
 
 
 def _torch(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str | None) -> Any:

@@ -1,0 +1,532 @@
+"""The gang: the processes that train one run together. They start, stop and restart as one.
+
+Every process runs the same program. What may differ between processes (a clock, a signal, a random number) is agreed
+through the gang, so that all of them do the same steps in the same order:
+
+    gang = current_gang()
+    length = gang.share("call", my_length)  # what the first process says
+    if gang.any("stop", my_flag):  # whether any process says so
+        …
+
+Without coordinates in the environment, `join` returns a gang of one process, which answers without any communication.
+With them, values go through the coordination service of JAX, which is installed with every backend: the first process
+runs it. Before that, `_roll_call` waits for all processes over plain sockets, so that a process that never comes, comes
+twice, or expects another number is named in one line; the service itself would abort all others.
+
+Each process writes a heartbeat. The first process watches those of all others, and they watch the first one: a process
+that died or froze is named within a minute, and the others end.
+"""
+
+import atexit
+import collections
+import contextlib
+import dataclasses
+import importlib
+import json
+import logging
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from everstep.errors import TrainingError, UsageError
+
+logger = logging.getLogger(__name__)
+
+COORDINATOR, PROCESS_ID, NUM_PROCESSES = "EVERSTEP_COORDINATOR", "EVERSTEP_PROCESS_ID", "EVERSTEP_NUM_PROCESSES"
+JOIN_SECONDS = "EVERSTEP_JOIN_SECONDS"
+"""The environment variable with the seconds to wait for all processes at the start."""
+
+_JOIN_SECONDS = 300.0
+_BEAT_SECONDS = 3.0
+_LOST_SECONDS = 40.0
+"""Without a heartbeat for so long, a process counts as lost; with the beats between, that is less than a minute."""
+_SLOW_SECONDS = 60.0
+_SERVICE_SECONDS = 3600
+"""The limits of the service itself, which aborts the process: our own are always reached first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Coordinates:
+    """Where the processes of a gang meet, and which of them this one is.
+
+    Attributes:
+      address: The host and port of the first process.
+      rank: The number of this process, from 0.
+      size: The number of processes.
+    """
+
+    address: str
+    rank: int
+    size: int
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        """The address in its two parts."""
+        host, _, port = self.address.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One process of the gang."""
+
+    rank: int
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (pid {self.pid} on {self.host})"
+
+
+class Gang:
+    """A gang of one process: it agrees with itself, at no cost. `ServiceGang` has the same methods for several.
+
+    All processes call the same methods in the same order. A `name` says in messages what they agree on.
+    """
+
+    rank = 0
+    size = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that writes and prints for all."""
+        return self.rank == 0
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """All processes, by rank."""
+        return [Member(0, socket.gethostname(), os.getpid())]
+
+    def rows(self, count: int) -> slice:
+        """Returns the part of a global batch of `count` samples that is this process's."""
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def barrier(self, name: str) -> None:
+        """Returns when all processes have called it."""
+        self.gather(name, None)
+
+    def share(self, name: str, value: Any) -> Any:
+        """Returns the value of the first process, which must be JSON; the first process does not wait."""
+        return value
+
+    def gather(self, name: str, value: Any) -> list[Any]:
+        """Returns the values of all processes by rank; they must be JSON."""
+        return [value]
+
+    def any(self, name: str, flag: bool) -> bool:
+        """Returns whether the flag is true on any process."""
+        return any(self.gather(name, flag))
+
+    def agree(self, name: str, value: Any, key: str = "", remedy: str = "") -> None:
+        """Requires that the JSON value is the same on all processes.
+
+        Args:
+          name: What must be equal, as in a sentence: `the configuration`.
+          value: The value of this process.
+          key: The configuration key or option to change.
+          remedy: What to do.
+
+        Raises:
+          UsageError: On every process, if any value differs; it names the processes and both values.
+        """
+        values = self.gather(f"agree/{name}", value)
+        different = [rank for rank, other in enumerate(values) if other != values[0]]
+        if different:
+            who = ", ".join(str(self.members[rank]) for rank in different)
+            reason = f"{name} differs between the processes: {values[0]!r} on rank 0, but "
+            raise UsageError(f"{reason}{values[different[0]]!r} on {who}", key=key, remedy=remedy)
+
+    def request(self, name: str, value: str) -> None:
+        """Requests something of all processes; the first request of a name counts. Any thread may call it."""
+
+    def requested(self, name: str) -> str | None:
+        """Returns what was requested of all processes; None if nothing was, or only by this one."""
+        return None
+
+    def fail(self, cause: str, exit_code: int = 1) -> None:
+        """Tells the others that this process fails alone: they end with the same cause and exit code."""
+
+    def leave(self) -> None:
+        """Ends the gang when its work is done; waits until all processes are done."""
+
+
+_ALONE = Gang()
+_joined: Gang = _ALONE
+
+
+def current_gang() -> Gang:
+    """Returns the gang that this process has joined, else a gang of one."""
+    return _joined
+
+
+def join(spans_devices: bool = False, environment: Mapping[str, str] = os.environ) -> Gang:
+    """Joins the gang that the environment names, once per process; later calls return the same gang.
+
+    Args:
+      spans_devices: Whether JAX's devices become those of all processes. Then no JAX computation may have run before.
+      environment: The environment variables.
+
+    Raises:
+      UsageError: The coordinates are wrong, the port is taken, or not all processes came.
+    """
+    global _joined
+    coordinates = find_coordinates(environment)
+    if _joined is not _ALONE or coordinates is None or coordinates.size == 1:
+        return _joined
+    seconds = float(environment.get(JOIN_SECONDS) or _JOIN_SECONDS)
+    members = _roll_call(coordinates, seconds)
+    _joined = gang = ServiceGang(coordinates, members, seconds, spans_devices)
+    atexit.register(gang.leave)
+    return gang
+
+
+def find_coordinates(environment: Mapping[str, str] = os.environ) -> Coordinates | None:
+    """Returns the coordinates in the environment: our own variables, or those of a step of Slurm; None without any.
+
+    In an Indexed Job of Kubernetes, `JOB_COMPLETION_INDEX` is the rank if `EVERSTEP_PROCESS_ID` is not set.
+
+    Raises:
+      UsageError: A variable is missing or wrong.
+    """
+    address, size = environment.get(COORDINATOR), environment.get(NUM_PROCESSES)
+    rank = environment.get(PROCESS_ID) or environment.get("JOB_COMPLETION_INDEX")
+    if address or size:
+        given = {COORDINATOR: address, PROCESS_ID: rank, NUM_PROCESSES: size}
+        if missing := [name for name, value in given.items() if not value]:
+            set_ones = ", ".join(name for name, value in given.items() if value)
+            raise UsageError(f"is not set, but {set_ones} is", key=missing[0], remedy="set all three, or none")
+        return _coordinates(str(address), _number(PROCESS_ID, rank), _number(NUM_PROCESSES, size))
+    if int(environment.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
+        nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")
+        port = 32768 + (int(environment["SLURM_JOB_ID"]) * 16 + int(environment.get("SLURM_STEP_ID") or 0)) % 28000
+        tasks = int(environment["SLURM_STEP_NUM_TASKS"])
+        return _coordinates(f"{first_node(nodes)}:{port}", int(environment["SLURM_PROCID"]), tasks)
+    return None
+
+
+def first_node(nodes: str) -> str:
+    """Returns the first name in a node list of Slurm, such as `gpu[07-09,12],big1`."""
+    found = re.match(r"([^\[,]*)(?:\[([^\],-]*)[^\]]*\]([^,]*))?", nodes)
+    return "".join(part or "" for part in found.groups()) if found else nodes
+
+
+def _coordinates(address: str, rank: int, size: int) -> Coordinates:
+    if not re.fullmatch(r".+:\d+", address):
+        raise UsageError("expected host:port", key=COORDINATOR, received=address)
+    if size < 1:
+        raise UsageError("must be at least 1", key=NUM_PROCESSES, received=size)
+    if not 0 <= rank < size:
+        raise UsageError(f"must be 0 to {size - 1}, as {NUM_PROCESSES} is {size}", key=PROCESS_ID, received=rank)
+    return Coordinates(address, rank, size)
+
+
+def _number(name: str, text: str | None) -> int:
+    try:
+        return int(text or "")
+    except ValueError:
+        raise UsageError("expected a number", key=name, received=text) from None
+
+
+# -- the roll call -----------------------------------------------------------------------------------------------------
+
+
+def _roll_call(coordinates: Coordinates, seconds: float) -> list[Member]:
+    """Waits until all processes have said who they are to the first one; returns them by rank.
+
+    Raises:
+      UsageError: On every process that came, with the same reason.
+    """
+    me = Member(coordinates.rank, socket.gethostname(), os.getpid())
+    if me.rank:
+        answer = _say_hello(coordinates, me, seconds)
+    else:
+        answer = _collect(coordinates, me, seconds)
+    if "error" in answer:
+        raise UsageError(answer["error"], key=COORDINATOR, received=coordinates.address, remedy=answer["remedy"])
+    return [Member(*fields) for fields in answer["members"]]
+
+
+def _collect(coordinates: Coordinates, me: Member, seconds: float) -> dict[str, Any]:
+    """The first process: collects the others, and sends each the same answer."""
+    end, size = time.monotonic() + seconds, coordinates.size
+    members, lines = {0: me}, []
+    with contextlib.closing(_listen(coordinates)) as listener:
+        answer: dict[str, Any] = {}
+        while len(members) < size and not answer:
+            listener.settimeout(max(end - time.monotonic(), 0.01))
+            try:
+                line, _ = listener.accept()
+                line.settimeout(10)
+                hello = json.loads(line.makefile("r").readline() or "null")
+                member, expected = Member(*hello["member"]), hello["size"]
+            except TimeoutError:
+                missing = ", ".join(str(rank) for rank in range(size) if rank not in members)
+                reason = f"rank {missing} of {size} processes did not come within {seconds:g} s"
+                answer = {"error": reason, "remedy": f"see its log, or raise {JOIN_SECONDS}"}
+                continue
+            except (OSError, ValueError, TypeError, KeyError):  # somebody else knocked at this port
+                continue
+            lines.append(line)
+            if expected != size:
+                reason = f"{member} expects {expected} processes, but rank 0 expects {size}"
+                answer = {"error": reason, "remedy": f"set {NUM_PROCESSES} to the same number everywhere"}
+            elif member.rank in members:
+                reason = f"{members[member.rank]} and {member} have the same rank"
+                answer = {"error": reason, "remedy": f"give each process its own {PROCESS_ID}"}
+            members[member.rank] = member
+    answer = answer or {"members": [dataclasses.astuple(members[rank]) for rank in range(size)]}
+    for line in lines:
+        with contextlib.suppress(OSError), contextlib.closing(line):
+            line.sendall((json.dumps(answer) + "\n").encode())
+    return answer
+
+
+def _listen(coordinates: Coordinates) -> socket.socket:
+    host, port = coordinates.host_and_port
+    try:
+        local = host in ("127.0.0.1", "localhost")
+        return socket.create_server(("127.0.0.1" if local else "", port), backlog=coordinates.size)
+    except OSError as error:
+        raise UsageError(
+            f"rank 0 cannot use this port on {socket.gethostname()}: {error.strerror or error}",
+            key=COORDINATOR,
+            received=coordinates.address,
+            remedy="choose a port that is free on that machine",
+        ) from None
+
+
+def _say_hello(coordinates: Coordinates, me: Member, seconds: float) -> dict[str, Any]:
+    """Another process: tells the first one who it is, and waits for its answer."""
+    end, hello = time.monotonic() + seconds, {"member": dataclasses.astuple(me), "size": coordinates.size}
+    while time.monotonic() < end:
+        try:
+            left = max(end - time.monotonic(), 1.0)
+            with socket.create_connection(coordinates.host_and_port, timeout=min(left, 10)) as line:
+                line.sendall((json.dumps(hello) + "\n").encode())
+                line.settimeout(left + 10)  # the first process, which may have started later, gives up before
+                return dict(json.loads(line.makefile("r").readline()))
+        except (OSError, ValueError):  # it does not listen yet, or has just died and may come again
+            time.sleep(0.2)
+    reason = f"rank 0 did not answer within {seconds:g} s"
+    return {"error": reason, "remedy": f"see its log, or raise {JOIN_SECONDS}"}
+
+
+# -- several processes -------------------------------------------------------------------------------------------------
+
+
+class ServiceGang(Gang):
+    """Several processes that agree through JAX's coordination service, which runs in the first one.
+
+    Args:
+      coordinates: Where they meet.
+      members: All processes, by rank.
+      seconds: How long to wait for the service at the start.
+      spans_devices: Whether JAX's devices become those of all processes.
+    """
+
+    def __init__(
+        self, coordinates: Coordinates, members: Sequence[Member], seconds: float, spans_devices: bool
+    ) -> None:
+        self.rank, self.size, self._members = coordinates.rank, coordinates.size, members
+        self._service, self._client = _connect(coordinates, seconds)
+        if spans_devices:
+            _span_devices(coordinates, self._service, self._client)
+        self._counts: collections.Counter[str] = collections.Counter()
+        self._used: list[str] = []  # keys of this process that all others have read when they meet next
+        self._left = threading.Event()
+        self._failure = threading.Lock()
+        threading.Thread(target=self._beat, name="everstep-gang-beat", daemon=True).start()
+        threading.Thread(target=self._watch, name="everstep-gang-watch", daemon=True).start()
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """All processes, by rank."""
+        return self._members
+
+    def share(self, name: str, value: Any) -> Any:
+        """See `Gang.share`."""
+        key = self._next_key(f"share/{name}")
+        if self.is_first:
+            self._set(key, value)
+            self._used.append(key)
+            return value
+        return self._get(key, name, 0)
+
+    def gather(self, name: str, value: Any) -> list[Any]:
+        """See `Gang.gather`: the first process collects the values and hands the list to all."""
+        key = self._next_key(f"gather/{name}")
+        if not self.is_first:
+            self._set(f"{key}/{self.rank}", value)
+            return list(self._get(f"{key}/all", name, 0))
+        values = [value, *(self._get(f"{key}/{rank}", name, rank) for rank in range(1, self.size))]
+        for used in self._used:
+            self._client.key_value_delete(used)
+        self._set(f"{key}/all", values)
+        self._used = [key]  # a prefix: with it go all keys of this gathering
+        return values
+
+    def request(self, name: str, value: str) -> None:
+        """See `Gang.request`."""
+        with contextlib.suppress(RuntimeError):  # requested already, or the gang is ending
+            self._client.key_value_set(f"everstep/request/{name}/0", value)
+
+    def requested(self, name: str) -> str | None:
+        """See `Gang.requested`."""
+        found = self._client.key_value_dir_get(f"everstep/request/{name}")
+        return str(found[0][1]) if found else None
+
+    def fail(self, cause: str, exit_code: int = 1) -> None:
+        """See `Gang.fail`."""
+        self._left.set()
+        line = {"rank": self.rank, "cause": cause, "exit_code": exit_code}
+        with contextlib.suppress(RuntimeError):
+            self._client.key_value_set("everstep/failed/0", json.dumps(line))
+        if self.is_first:  # the service ends with this process: the others need time to read
+            time.sleep(1.5 * _BEAT_SECONDS)
+
+    def leave(self) -> None:
+        """See `Gang.leave`."""
+        if not self._left.is_set():
+            self._left.set()
+            with contextlib.suppress(RuntimeError):
+                self._client.shutdown()
+            if self._service is not None:
+                self._service.shutdown()
+
+    def _next_key(self, name: str) -> str:
+        self._counts[name] += 1
+        return f"everstep/{name}/{self._counts[name]}"
+
+    def _set(self, key: str, value: Any) -> None:
+        try:
+            self._client.key_value_set(key, json.dumps(value))
+        except RuntimeError as error:
+            self._raise_lost(0, error)
+
+    def _get(self, key: str, name: str, rank: int) -> Any:
+        """Waits for a value of a process, however long it works, as long as it lives: `_watch` finds those lost."""
+        begin, told = time.monotonic(), False
+        while True:
+            try:
+                return json.loads(self._client.blocking_key_value_get(key, 5000))
+            except RuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error):
+                    self._raise_lost(0, error)
+            if not told and time.monotonic() - begin > _SLOW_SECONDS:
+                told = True
+                logger.warning("waiting for %s at %r for %d s", self._members[rank], name, _SLOW_SECONDS)
+
+    def _raise_lost(self, rank: int, error: Exception) -> NoReturn:
+        text = str(error).partition("\n")[0]
+        raise TrainingError(f"the connection to {self._members[rank]} is lost: {text}") from error
+
+    # -- heartbeats ----------------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """Writes a heartbeat, and looks at those of the processes to watch; runs in a thread."""
+        watched = range(1, self.size) if self.is_first else [0]
+        self._answered = time.monotonic()
+        self._heard = {rank: (0, time.monotonic()) for rank in watched}
+        count = 0
+        while not self._left.wait(_BEAT_SECONDS):
+            count += 1
+            try:
+                self._client.key_value_set(f"everstep/beat/{self.rank}", str(count), allow_overwrite=True)
+                beats = {int(key.rpartition("/")[2]): int(beat) for key, beat in self._beats()}
+                failed = self._client.key_value_dir_get("everstep/failed")
+            except RuntimeError:
+                continue
+            now = time.monotonic()
+            self._answered = now
+            for rank in watched:
+                if rank in beats and beats[rank] != self._heard[rank][0]:
+                    self._heard[rank] = beats[rank], now
+            if failed:
+                self._end(**json.loads(failed[0][1]))
+
+    def _beats(self) -> list[tuple[str, str]]:
+        return list(self._client.key_value_dir_get("everstep/beat"))
+
+    def _watch(self) -> None:
+        """Ends this process when another one is lost; a thread of its own, because a frozen service blocks `_beat`."""
+        last = time.monotonic()
+        while not self._left.wait(_BEAT_SECONDS):
+            now = time.monotonic()
+            slept, last = now - last, now
+            if slept > 3 * _BEAT_SECONDS:  # this process stood still itself, and has heard nobody
+                self._answered += slept
+                self._heard = {rank: (beat, heard + slept) for rank, (beat, heard) in self._heard.items()}
+                continue
+            silent = [rank for rank, (_, heard) in self._heard.items() if now - heard > _LOST_SECONDS]
+            if now - self._answered > _LOST_SECONDS:
+                silent = [0]
+            if silent:
+                cause = f"no heartbeat for {_LOST_SECONDS:g} s: it died, is frozen, or cannot be reached"
+                with contextlib.suppress(RuntimeError):
+                    line = {"rank": silent[0], "cause": cause, "exit_code": 1}
+                    if self.is_first:
+                        self._client.key_value_set("everstep/failed/0", json.dumps(line))
+                        time.sleep(1.5 * _BEAT_SECONDS)
+                self._end(silent[0], cause, 1)
+
+    def _end(self, rank: int, cause: str, exit_code: int) -> None:
+        """Ends this process because another one failed; what it has saved is safe at any instant."""
+        if rank == self.rank or not self._failure.acquire(blocking=False):
+            return
+        if self._left.wait(2.0):  # it may be failing for the same reason, and say so itself
+            return
+        print(f"everstep: {self._members[rank]} failed: {cause}", file=sys.stderr, flush=True)
+        with contextlib.suppress(Exception):
+            logging.shutdown()
+        os._exit(exit_code)
+
+
+def _connect(coordinates: Coordinates, seconds: float) -> tuple[Any, Any]:
+    """Starts the service in the first process, and connects to it; returns service and client."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # else it prints a line per barrier
+    runtime = importlib.import_module("jaxlib._jax")
+    host, port = coordinates.host_and_port
+    service = None
+    if coordinates.rank == 0:
+        local = host in ("127.0.0.1", "localhost")
+        service = runtime.get_distributed_runtime_service(
+            f"{'127.0.0.1' if local else '[::]'}:{port}",
+            coordinates.size,
+            heartbeat_timeout=_SERVICE_SECONDS,
+            cluster_register_timeout=int(seconds),
+            shutdown_timeout=30,
+        )
+    client = runtime.get_distributed_runtime_client(
+        coordinates.address,
+        coordinates.rank,
+        init_timeout=int(seconds),
+        heartbeat_timeout=_SERVICE_SECONDS,
+        shutdown_timeout=30,
+        shutdown_on_destruction=False,
+        use_compression=True,
+    )
+    client.connect()
+    return service, client
+
+
+def _span_devices(coordinates: Coordinates, service: Any, client: Any) -> None:
+    """Makes the devices of all processes one set for JAX, as `jax.distributed.initialize` does.
+
+    Raises:
+      UsageError: JAX has set up its devices already.
+    """
+    if importlib.import_module("jax._src.xla_bridge").backends_are_initialized():
+        raise UsageError(
+            "JAX has computed something before this process joined the others",
+            key=COORDINATOR,
+            received=coordinates.address,
+            remedy="start with `everstep train`, or create Keras objects inside the task only",
+        )
+    state = importlib.import_module("jax._src.distributed").global_state
+    state.process_id, state.num_processes = coordinates.rank, coordinates.size
+    state.service, state.client, state.coordinator_address = service, client, coordinates.address

@@ -1,0 +1,221 @@
+"""The gang: real processes on this machine that agree, fail and are missed."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from everstep import gang
+from everstep.errors import UsageError
+
+_BEGIN = """
+import json, os, sys, time
+from everstep import gang
+from everstep.errors import UsageError
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Processes:
+    """Starts the same code as several processes, each with its coordinates."""
+
+    def __init__(self, code: str, size: int, ranks: list[int] | None = None, port: int | None = None, **variables: str):
+        code, port = _BEGIN + textwrap.dedent(code), port or free_port()
+        self.all = {
+            rank: subprocess.Popen(
+                [sys.executable, "-c", code],
+                env={
+                    **os.environ,
+                    gang.COORDINATOR: f"127.0.0.1:{port}",
+                    gang.PROCESS_ID: str(rank),
+                    gang.NUM_PROCESSES: str(size),
+                    gang.JOIN_SECONDS: "60",
+                    **variables,
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in (range(size) if ranks is None else ranks)
+        }
+
+    def results(self, timeout: float = 120) -> dict[int, tuple[int, str, str]]:
+        """Returns exit code, output and errors of each."""
+        try:
+            out = {rank: one.communicate(timeout=timeout) for rank, one in self.all.items()}
+        finally:
+            self.kill()
+        return {rank: (one.returncode, *out[rank]) for rank, one in self.all.items()}
+
+    def kill(self) -> None:
+        for one in self.all.values():
+            if one.poll() is None:
+                one.kill()
+
+
+def test_one_process_agrees_with_itself():
+    alone = gang.join(environment={})
+    assert alone is gang.current_gang()
+    assert (alone.rank, alone.size, alone.is_first) == (0, 1, True)
+    assert alone.share("x", 3) == 3
+    assert alone.gather("x", 3) == [3]
+    assert alone.any("x", True)
+    alone.agree("x", 3)
+    alone.barrier("x")
+    assert alone.requested("stop") is None
+    assert alone.rows(10) == slice(0, 10)
+
+
+def test_three_processes_agree():
+    done = Processes(
+        """
+        one = gang.join()
+        assert one is gang.join() is gang.current_gang()
+        got = []
+        for i in range(30):
+            got.append(one.share("length", 10 * i + one.rank))
+            got.append(one.gather("all", [one.rank, i]))
+        got.append([one.any("flag", one.rank == 2), one.any("flag", False)])
+        if one.rank == 1:
+            one.request("stop", "SIGTERM")
+        one.barrier("after")
+        got.append(one.requested("stop"))
+        one.agree("the number", 7)
+        try:
+            one.agree("the colour", "red" if one.rank < 2 else "blue", key="colour")
+        except UsageError as error:
+            got.append([error.key, error.reason.partition(" on rank 2")[0]])
+        got.append([one.rows(8).start, one.rows(8).stop])
+        print(json.dumps(got))
+        """,
+        3,
+    ).results()
+    assert [code for code, _, _ in done.values()] == [0, 0, 0], done
+    results = {rank: json.loads(out) for rank, (_, out, _) in done.items()}
+    for rank, got in results.items():
+        assert got[:60] == [x for i in range(30) for x in (10 * i, [[r, i] for r in range(3)])]
+        assert got[60:63] == [[True, False], "SIGTERM", ["colour", results[0][62][1]]]
+        assert got[63] == [[0, 2], [2, 5], [5, 8]][rank]
+    assert "the colour differs between the processes: 'red' on rank 0, but 'blue'" in results[0][62][1]
+
+
+def test_a_failing_process_ends_the_others():
+    done = Processes(
+        """
+        one = gang.join()
+        if one.rank == 1:
+            one.fail("no such file", exit_code=2)
+            sys.exit(2)
+        one.barrier("never")
+        """,
+        3,
+    ).results()
+    assert [code for code, _, _ in done.values()] == [2, 2, 2], done
+    assert "rank 1 (pid" in done[0][2]
+    assert "failed: no such file" in done[0][2]
+
+
+@pytest.mark.parametrize("frozen", [0, pytest.param(1, marks=pytest.mark.full)])
+def test_a_frozen_process_is_named(frozen):
+    begin = time.monotonic()
+    processes = Processes(
+        f"""
+        one = gang.join()
+        if one.rank == {frozen}:
+            os.kill(os.getpid(), {int(signal.SIGSTOP)})
+        one.barrier("never")
+        """,
+        3,
+    )
+    others = {rank: one for rank, one in processes.all.items() if rank != frozen}
+    errors = {rank: one.communicate(timeout=120)[1] for rank, one in others.items()}
+    seconds = time.monotonic() - begin
+    processes.kill()
+    assert [one.returncode for one in others.values()] == [1, 1]
+    assert all(f"rank {frozen} (pid {processes.all[frozen].pid} on" in text for text in errors.values()), errors
+    assert seconds < 90  # of which up to 60 to name it, the rest to start
+
+
+def test_a_rank_that_never_comes_is_named():
+    done = Processes("gang.join()", 3, ranks=[0, 2], **{gang.JOIN_SECONDS: "8"}).results()
+    for _, _, errors in done.values():
+        assert "UsageError" in errors
+        assert "rank 1 of 3 processes did not come within 8 s" in errors
+
+
+def test_the_first_rank_never_comes():
+    ((_, _, errors),) = Processes("gang.join()", 2, ranks=[1], **{gang.JOIN_SECONDS: "2"}).results().values()
+    assert "rank 0 did not answer within 2 s" in errors
+
+
+def test_a_taken_port_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = gang.Coordinates(f"127.0.0.1:{port}", 0, 2)
+        with pytest.raises(UsageError, match="cannot use this port") as raised:
+            gang._roll_call(found, 5)
+    assert (raised.value.key, raised.value.received) == (gang.COORDINATOR, f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, None),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}, None),  # the batch script itself
+        (
+            {gang.COORDINATOR: "a:1", gang.PROCESS_ID: "1", gang.NUM_PROCESSES: "2"},
+            gang.Coordinates("a:1", 1, 2),
+        ),
+        (
+            {gang.COORDINATOR: "job-0.svc:8476", "JOB_COMPLETION_INDEX": "3", gang.NUM_PROCESSES: "4"},
+            gang.Coordinates("job-0.svc:8476", 3, 4),
+        ),
+        ({"JOB_COMPLETION_INDEX": "3"}, None),
+        (
+            {
+                "SLURM_JOB_ID": "7",
+                "SLURM_STEP_ID": "1",
+                "SLURM_PROCID": "2",
+                "SLURM_STEP_NUM_TASKS": "4",
+                "SLURM_STEP_NODELIST": "gpu[07-09,12],big1",
+            },
+            gang.Coordinates(f"gpu07:{32768 + 7 * 16 + 1}", 2, 4),
+        ),
+    ],
+)
+def test_coordinates(variables, expected):
+    assert gang.find_coordinates(variables) == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "key"),
+    [
+        ({gang.NUM_PROCESSES: "2"}, gang.COORDINATOR),
+        ({gang.COORDINATOR: "a:1", gang.NUM_PROCESSES: "2"}, gang.PROCESS_ID),
+        ({gang.COORDINATOR: "a:1", gang.PROCESS_ID: "2", gang.NUM_PROCESSES: "2"}, gang.PROCESS_ID),
+        ({gang.COORDINATOR: "a", gang.PROCESS_ID: "0", gang.NUM_PROCESSES: "2"}, gang.COORDINATOR),
+        ({gang.COORDINATOR: "a:1", gang.PROCESS_ID: "0", gang.NUM_PROCESSES: "two"}, gang.NUM_PROCESSES),
+    ],
+)
+def test_wrong_coordinates(variables, key):
+    with pytest.raises(UsageError) as raised:
+        gang.find_coordinates(variables)
+    assert raised.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"), [("a1", "a1"), ("a1,a2", "a1"), ("a[1-3]", "a1"), ("a[04,7]x,b", "a04x"), ("a[2],b", "a2")]
+)
+def test_first_node(nodes, first):
+    assert gang.first_node(nodes) == first
