@@ -124,7 +124,12 @@ def curve(steps="200"):
 class Classes(Everything):
     def build_metrics(self, training=True):
         accuracy = keras.metrics.BinaryAccuracy(name="accuracy")
-        return [*super().build_metrics(training)[:-1], accuracy, keras.metrics.AUC(name="auc"), Smallest("largest", True)]
+        return [
+            *super().build_metrics(training)[:-1],
+            accuracy,
+            keras.metrics.AUC(name="auc"),
+            Smallest("largest", True),
+        ]
 
     def process_metrics(self, metrics, labels, model_outputs, **kwargs):
         for metric in metrics:
@@ -257,7 +262,9 @@ def saved(folder, steps="10"):
     engine, stream, _ = built(Everything(), models.plain_mlp, keras.optimizers.Adam(1e-2), None, 8)
     with opened(engine, stream) as feed:
         engine.run(feed, int(steps))
-        np.savez(f"{folder}/{gangs.current_gang().rank}.npz", **{k.replace("/", "|"): v for k, v in engine.state().items()})
+        np.savez(
+            f"{folder}/{gangs.current_gang().rank}.npz", **{k.replace("/", "|"): v for k, v in engine.state().items()}
+        )
         engine.run(feed, 10)
     return {"digest": digest(engine.state()), "logs": engine.read("train")}
 

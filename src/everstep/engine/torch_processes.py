@@ -296,7 +296,7 @@ class Merger:
             return
         after = self._read() if share.counts else before.clone()
         add, smallest = self._places[Rule.ADD], self._places[Rule.SMALLEST]
-        after[add] -= before[add]
+        after[add] -= torch.where(torch.isfinite(before[add]), before[add], 0.0)
         if not share.counts:
             after[self._places[Rule.LAST]] = 0.0
             after[smallest] = np.inf
