@@ -17,7 +17,6 @@ import everstep
 from everstep import gang as gangs
 from everstep.data import nest
 from everstep.data.arrays import ArrayStream
-from everstep.data.stream import Stream
 from everstep.engine.backend import create_engine
 from everstep.run.digest import digest
 from everstep.testing import models
@@ -29,18 +28,6 @@ CASES = {}
 def case(run):
     CASES[run.__name__] = run
     return run
-
-
-class Slices(Stream):
-    """The rows of this process of every batch of arrays."""
-
-    def __init__(self, arrays, batch_size, repeat=False):
-        self._all = ArrayStream(arrays, batch_size)
-        super().__init__(repeat=repeat, batches_per_epoch=self._all.batches_per_epoch)
-
-    def open(self, epoch, batch):
-        for whole in self._all.open(epoch, batch):
-            yield nest.map_leaves(lambda leaf: leaf[gangs.current_gang().rows(len(leaf))], whole)
 
 
 class Smallest(keras.Metric):
@@ -93,7 +80,7 @@ def built(task, build, optimizer, data, batch_size):
     model = seeded(build)
     data = models.samples(model, 64) if data is None else data
     engine = create_engine(task, model, model.optimizer if model.compiled else optimizer)
-    stream = Slices(data, batch_size, repeat=True)
+    stream = ArrayStream(data, batch_size, repeat=True)
     engine.build(stream.peek(), stream.peek())
     return engine, stream, data
 
@@ -109,7 +96,9 @@ def trained(task, build, optimizer=None, steps=6, batch_size=8, data=None, evalu
             losses.append(engine.read("train")["loss"])
         assert engine.run(feed, 3) == 3
     logs = engine.read("train")
-    with opened(engine, Slices(nest.map_leaves(lambda leaf: leaf[:evaluated], data), batch_size), "validation") as feed:
+    with opened(
+        engine, ArrayStream(nest.map_leaves(lambda leaf: leaf[:evaluated], data), batch_size), "validation"
+    ) as feed:
         validation = engine.evaluate(feed)[0]
     ended = {"losses": losses, "logs": logs, "validation": validation, "bad_step": engine.read_bad_step_later()()}
     return {**ended, "digest": digest(engine.state()), "engine": engine.describe()}
@@ -117,7 +106,7 @@ def trained(task, build, optimizer=None, steps=6, batch_size=8, data=None, evalu
 
 @case
 def curve(steps="200"):
-    """A loss curve and metrics of all kinds; evaluates 25 samples in batches of 8: some process has none at the end."""
+    """A loss curve and metrics of all kinds; evaluates 25 samples in batches of 8, at the end a single one."""
     return trained(Aggregating(), models.plain_mlp, keras.optimizers.Adam(1e-2), int(steps))
 
 

@@ -289,8 +289,9 @@ class Engine(abc.ABC):
         call_length = CallLength("single") if single else self._call_lengths[kind]
         data = self._resident.get(kind)
         if data is None or data.stream is not stream:
-            return Feed(stream, self.place, call_length, check, may_wait)
-        return Feed(data.rows, lambda rows: PlacedRows(data.arrays, self.place(rows)), call_length, check, may_wait)
+            return Feed(stream, self.place_block, call_length, check, may_wait)
+        place = lambda rows: PlacedRows(data.arrays, self.place_block(rows))  # noqa: E731
+        return Feed(data.rows, place, call_length, check, may_wait)
 
     def place_on_device(self, kind: str, stream: ArrayStream) -> None:
         """Places the arrays of a stream on the device, where the steps gather its batches from now on.
@@ -589,7 +590,11 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def place(self, data: Any) -> Any:
-        """Places the data of a block on the device; called by the thread of the feed."""
+        """Places data on the device: a batch, or the batches of a block."""
+
+    def place_block(self, data: Any) -> Any:
+        """Places what this process needs of a block on the device; called by the thread of the feed."""
+        return self.place(data)
 
     @abc.abstractmethod
     def _train(self, piece: Piece) -> None:

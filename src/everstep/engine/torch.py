@@ -39,10 +39,11 @@ from everstep.engine.torch_processes import (
     draws_of_this_process,
     joined,
     lengths,
+    map_arrays,
     sum_when_applied,
     update_with_all,
 )
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import UsageError
 from everstep.task.grad import on_replica
 from everstep.task.optim.optimizers import held_optimizers
 from everstep.task.task import unpack
@@ -67,8 +68,6 @@ class TorchEngine(Engine):
         super().__init__(*args, **kwargs)
         self._processes = joined()
         self._mergers: dict[str, Merger] = {}
-        self._sizes: list[list[int]] = []  # of the arrays of a batch, on each process
-        self._examples: dict[str, Batch] = {}  # batches for a process that has no samples of a short one
         self._on_cuda = _device().type == "cuda"
         self._recorder: Recorder | None = None
         self._steps: dict[Key, Recorded | None] = {}  # by kind, shapes and types; None for one that runs eagerly
@@ -146,7 +145,6 @@ class TorchEngine(Engine):
                 others = [window for other, window in self.windows.items() if other != kind]
                 merged = rules(self.variables, self.windows[kind], others, alike)
                 self._mergers[kind] = Merger(self._processes, merged)
-                self._examples[kind] = batch
                 if self.windows[kind].reduction == "last":
                     self.windows[kind].results = self._results_in_logs(kind, batch)
         with torch.no_grad():
@@ -263,7 +261,7 @@ class TorchEngine(Engine):
 
     def _train(self, piece: Piece) -> None:
         self._forget_moved()
-        self._exchange_sizes("train", piece)
+        self._begin_call("train", piece)
         step = self._recorded("train", _batch(piece, 0))
         for index in range(piece.count):
             if step is not None:
@@ -275,7 +273,7 @@ class TorchEngine(Engine):
 
     def _validate(self, piece: Piece) -> dict[str, Any]:
         self._forget_moved()
-        self._exchange_sizes("validation", piece)
+        self._begin_call("validation", piece)
         step, outputs = self._recorded("validation", _batch(piece, 0)), {}
         for index in range(piece.count):
             if step is not None:
@@ -293,29 +291,37 @@ class TorchEngine(Engine):
 
     # -- several processes -----------------------------------------------------------------------------------------
 
-    def _exchange_sizes(self, kind: str, piece: Piece) -> None:
-        """Tells all processes how many samples each has in the batches of a call."""
+    def place_block(self, data: Any) -> Any:
+        """Places the rows of this process of all batches of a block; sparse arrays are divided later."""
         if self._processes is None:
-            return
-        placed = piece.placed.rows if isinstance(piece.placed, PlacedRows) else piece.placed
-        calls = self._processes.numbers([piece.count, *lengths(placed)])
-        if len({call[0] for call in calls}) > 1:
-            counts = ", ".join(f"{call[0]} on rank {rank}" for rank, call in enumerate(calls))
-            raise TrainingError(f"the processes are about to run different numbers of steps: {counts}")
-        self._kind, self._sizes = kind, [call[1:] for call in calls]
+            return self.place(data)
+        share = ProcessShare(self._processes, lengths(data))
+
+        def own(leaf: Any) -> Any:
+            return leaf if isinstance(leaf, SparseArray) else leaf[:, share.slice(leaf.shape[1])]
+
+        return self.place(map_arrays(own, data))
+
+    def _begin_call(self, kind: str, piece: Piece) -> None:
+        """Notes which steps a call has, for what the processes of a run do together in each of them."""
+        if self._processes is not None:
+            self._kind, self._share = kind, functools.partial(ProcessShare, self._processes, lengths(piece.block.data))
 
     def _on_devices(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
         if self._processes is None:
             return step(batch)
-        share = ProcessShare(self._processes, self._sizes)
-        if not share.counts:  # it runs on some batch, so that what all do together is done by all
-            batch = self.place(self._examples[self._kind])
+        share = self._share()
+
+        def own(leaf: Any) -> Any:
+            return self._sparse(leaf)[share.slice(len(leaf.rows))] if isinstance(leaf, SparseArray) else leaf
+
+        batch = map_arrays(own, batch)
         with on_replica(share), self._mergers[self._kind].merged(share), draws_of_this_process():
             return step(batch)
 
     def _of_each(self, output: torch.Tensor) -> tuple[np.ndarray, ...]:
         """Returns an output of one step on each process that has samples of its batch."""
-        share = ProcessShare(self._processes, self._sizes)
+        share = self._share()
         rows = output if output.ndim else output.reshape(1)
         every = self._processes.each(rows if share.counts else rows[:0])
         parts = [part for part, count in zip(every, share.rows, strict=True) if count]

@@ -82,10 +82,6 @@ class Processes:
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
 
-    def numbers(self, own: Sequence[int]) -> list[list[int]]:
-        """Returns the numbers of each process; all pass equally many."""
-        return [part.tolist() for part in self._gather(torch.tensor(list(own), dtype=torch.int64))]
-
     def sum(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Returns the sums over all processes, which can be differentiated if the tensors can."""
         if any(tensor.requires_grad for tensor in tensors):
@@ -98,12 +94,13 @@ class Processes:
 
     def each(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Returns the tensor of each process; their lengths may differ, further dimensions must not."""
-        lengths = [length for (length,) in self.numbers([len(tensor)])]
+        lengths = [int(part) for part in self.gather(torch.tensor([len(tensor)]))]
         padded = tensor.new_zeros((max(lengths), *tensor.shape[1:]))
         padded[: len(tensor)] = tensor
-        return [part[:length] for part, length in zip(self._gather(padded), lengths, strict=True)]
+        return [part[:length] for part, length in zip(self.gather(padded), lengths, strict=True)]
 
-    def _gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Returns the tensor of each process; they have the same shape."""
         own = _sent(tensor.detach())
         parts = [torch.empty_like(own) for _ in range(self.size)]
         _together(lambda: dist.all_gather(parts, own))
@@ -170,19 +167,30 @@ def _together(operation: Callable[[], Any]) -> None:
 
 
 class ProcessShare(Share):
-    """The share of this process in one step.
+    """The share of this process in one step: its slice of the batch.
+
+    If there are fewer samples than processes, all compute the whole batch, and what the first one computes counts.
 
     Args:
       processes: The processes that share the step.
-      sizes: For each process the lengths of the arrays of its slice.
+      lengths: How many samples the arrays of the batch have; those of several tasks may differ.
     """
 
-    def __init__(self, processes: Processes, sizes: Sequence[Sequence[int]]) -> None:
-        whole = [sum(lengths) for lengths in zip(*sizes, strict=True)]
-        own = sizes[processes.rank]
-        super().__init__(set(zip(own, whole, strict=True)), counts=min(own) > 0)
+    def __init__(self, processes: Processes, lengths: Sequence[int]) -> None:
         self.processes = processes
-        self.rows = [min(lengths) for lengths in sizes]
+        self._is_divided = min(lengths) >= processes.size
+        self.rows = [len(range(lengths[0])[self.slice(lengths[0], rank)]) for rank in range(processes.size)]
+        if not self._is_divided:
+            self.rows = [lengths[0], *[0] * (processes.size - 1)]
+        own = {(len(range(length)[self.slice(length)]), length) for length in lengths}
+        counts = self.rows[processes.rank] > 0
+        super().__init__(own if counts else {(0, length) for length in lengths}, counts)
+
+    def slice(self, length: int, rank: int | None = None) -> slice:
+        """Returns which of so many samples a process computes, by default this one."""
+        rank = self.processes.rank if rank is None else rank
+        size = self.processes.size
+        return slice(length * rank // size, length * (rank + 1) // size) if self._is_divided else slice(length)
 
     @property
     def weights(self) -> list[float]:
@@ -201,7 +209,6 @@ class ProcessShare(Share):
         return keras.ops.cast(whole, tensor.dtype)
 
     def _sum(self, gradients: list[Any]) -> list[Any]:
-        # Without samples the step ran on a row that does not count, which may give anything.
         return self.processes.sum(gradients if self.counts else [torch.zeros_like(part) for part in gradients])
 
     def _sum_own(self, gradients: list[Any]) -> list[Any]:
@@ -300,7 +307,7 @@ class Merger:
         if not share.counts:
             after[self._places[Rule.LAST]] = 0.0
             after[smallest] = np.inf
-        parts = self._processes._gather(after)
+        parts = self._processes.gather(after)
         result = parts[first := share.rows.index(max(share.rows))].clone()
         for rank, part in enumerate(parts):
             for rule in (Rule.ADD, Rule.LAST):
@@ -334,3 +341,15 @@ def lengths(block: Any) -> list[int]:
         parts = block.values() if isinstance(block, dict) else block
         return [length for part in parts for length in lengths(part)]
     return [] if block is None else [int(block.shape[1])]
+
+
+def map_arrays(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """Returns the same nesting with `fn` of every array, and of every sparse array as a whole."""
+    if isinstance(tree, SparseArray):
+        return fn(tree)
+    if isinstance(tree, dict):
+        return {key: map_arrays(fn, part) for key, part in tree.items()}
+    if isinstance(tree, list | tuple):
+        parts = [map_arrays(fn, part) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return None if tree is None else fn(tree)
