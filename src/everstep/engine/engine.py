@@ -201,8 +201,13 @@ class Engine(abc.ABC):
     def _build_optimizers(self) -> None:
         if self.optimizer is not None and not self.optimizer.built and self.model.built:
             self.optimizer.build(self.model.trainable_variables)
-        for held in held_optimizers(self.optimizer, self.task, self.model):
+        for held in self.optimizers:
             adapt_loss_scaling(held)
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """The optimizer of the run, and those that the task and the model hold."""
+        return held_optimizers(self.optimizer, self.task, self.model)
 
     def _probe_steps(
         self, train_batch: Batch | None, validation_batch: Batch | None, own: Mapping[str, list]

@@ -6,7 +6,6 @@ device, not from a timing; it is logged, and recorded with the run (`describe`).
 """
 
 import contextlib
-import functools
 import logging
 import sys
 import threading
@@ -30,22 +29,11 @@ from everstep.engine.engine import Engine
 from everstep.engine.explain import decided_in_python
 from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
-from everstep.engine.merging import joining_metrics, own_weights, refuse_states_of_samples, rules
 from everstep.engine.probe import replaced, watch_sparse_labels
+from everstep.engine.processes import SharedSteps, results_in_logs
 from everstep.engine.torch_graph import CannotRecord, CudaGraph, Graph, Recorded, Recorder
-from everstep.engine.torch_processes import (
-    Merger,
-    ProcessShare,
-    draws_of_this_process,
-    joined,
-    lengths,
-    map_arrays,
-    sum_when_applied,
-    update_with_all,
-)
+from everstep.engine.torch_processes import draws_of_this_process, joined
 from everstep.errors import UsageError
-from everstep.task.grad import on_replica
-from everstep.task.optim.optimizers import held_optimizers
 from everstep.task.task import unpack
 from everstep.types import Batch, Logs
 
@@ -66,8 +54,8 @@ class TorchEngine(Engine):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._processes = joined()
-        self._mergers: dict[str, Merger] = {}
+        processes = joined()
+        self._shared = None if processes is None else SharedSteps(processes)
         self._on_cuda = _device().type == "cuda"
         self._recorder: Recorder | None = None
         self._steps: dict[Key, Recorded | None] = {}  # by kind, shapes and types; None for one that runs eagerly
@@ -88,7 +76,7 @@ class TorchEngine(Engine):
             "loop": "eager" if self.is_eager else "cuda graph",
             **why,
             "xla": False,
-            "replicas": 1 if self._processes is None else self._processes.size,
+            "replicas": 1 if self._shared is None else self._shared.size,
         }
 
     @property
@@ -101,7 +89,7 @@ class TorchEngine(Engine):
         _refuse_buffers(self.model)
         # PyTorch has no tracing on shapes: the step runs on values, and its changes are undone.
         with no_global_draws(self.task), undone(), watch_sparse_labels(clip=True) as seen:
-            placed = self.place(batch)
+            placed = self.place(batch if self._shared is None else self._shared.own_batch(batch))
             with _NoDecisions(self.task):
                 outputs = step(placed)
             labels = unpack(placed)[1]
@@ -111,8 +99,8 @@ class TorchEngine(Engine):
     def build(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
         """Builds what is created lazily, captures the state, and records the step on a device that allows it."""
         super().build(train_batch, validation_batch)
-        if self._processes is not None:
-            self._share_steps(train_batch, validation_batch)
+        if self._shared is not None:
+            self._share_steps(self._shared, {"train": train_batch, "validation": validation_batch})
             return
         if (make_graph := self._graph_type()) is None:
             return
@@ -123,58 +111,22 @@ class TorchEngine(Engine):
         if not self.is_eager:
             logger.info("steps are recorded as CUDA graphs and replayed; runtime.cuda_graph=false runs them eagerly")
 
-    def _share_steps(self, train_batch: Batch | None, validation_batch: Batch | None) -> None:
-        """Prepares the steps for several processes, which start from the state of the first one."""
-        if self._on_cuda and self.cuda_graph:
-            for kind in self.windows:
+    def _share_steps(self, shared: SharedSteps, batches: Mapping[str, Batch]) -> None:
+        """Prepares the steps for several processes."""
+        for kind, window in self.windows.items():
+            if self._on_cuda and self.cuda_graph:
                 self._run_eagerly(kind, "several processes share them, and what they exchange is not recorded")
-        holders = [value for value in (self.model, *vars(self.task).values()) if isinstance(value, keras.Layer)]
-        layers = [layer for holder in holders for layer in holder._flatten_layers(include_self=True)]
-        refuse_states_of_samples(layers)
-        optimizers = held_optimizers(self.optimizer, self.task, self.model)
-        for optimizer in optimizers:
-            sum_when_applied(optimizer)
-        metrics = [metric for window in self.windows.values() for metric in window.metrics]
-        held = [value for value in vars(self.task).values() if isinstance(value, keras.Metric)]
-        joining = joining_metrics([*metrics, *held, *self.model.metrics])
-        for metric in joining:
-            update_with_all(metric)
-        alike = [*own_weights(layers), *(v for holder in (*optimizers, *joining) for v in holder.variables)]
-        for kind, batch in (("train", train_batch), ("validation", validation_batch)):
-            if kind in self.windows:
-                others = [window for other, window in self.windows.items() if other != kind]
-                merged = rules(self.variables, self.windows[kind], others, alike)
-                self._mergers[kind] = Merger(self._processes, merged)
-                if self.windows[kind].reduction == "last":
-                    self.windows[kind].results = self._results_in_logs(kind, batch)
+            if window.reduction == "last":
+                step, batch = self._user_step if kind == "train" else self._user_validation, batches[kind]
+                with undone(), torch.set_grad_enabled(kind == "train"):
+                    results_in_logs(window, lambda: step(self.place(shared.own_batch(batch)), window.metrics))  # noqa: B023
         with torch.no_grad():
-            held = [variable._value for variable in self.variables.values()]
-            for value, first in zip(held, self._processes.first(held), strict=True):
-                value.copy_(first)
-
-    def _results_in_logs(self, kind: str, batch: Batch) -> dict[str, tuple[keras.Metric, str | None]]:
-        """Returns which logs of a step are results of metrics: those of a part of a batch are read from its metrics."""
-        metrics, step = self.windows[kind].metrics, self._user_step if kind == "train" else self._user_validation
-        found: dict[int, tuple[Any, keras.Metric, str | None]] = {}
-
-        def recorded(metric: keras.Metric, result: Callable[[], Any]) -> Any:
-            value = result()
-            parts = value.items() if isinstance(value, Mapping) else [(None, value)]
-            found.update({id(part): (part, metric, name) for name, part in parts})
-            return value
-
-        with undone(), contextlib.ExitStack() as stack, torch.set_grad_enabled(kind == "train"):
-            for metric in metrics:
-                object.__setattr__(metric, "result", functools.partial(recorded, metric, metric.result))
-                stack.callback(object.__delattr__, metric, "result")
-            logs = step(self.place(batch), metrics)
-        return {name: found[id(value)][1:] for name, value in logs.items() if id(value) in found}
+            shared.prepare(self)
 
     def _step_objects(self) -> list[Any]:
         """Returns the objects of the user that steps call."""
         metrics = [metric for window in self.windows.values() for metric in window.metrics]
-        optimizers = held_optimizers(self.optimizer, self.task, self.model)
-        return [self.task, *self.model._flatten_layers(include_self=True), *metrics, *optimizers]
+        return [self.task, *self.model._flatten_layers(include_self=True), *metrics, *self.optimizers]
 
     def _graph_type(self) -> Callable[[], Graph] | None:
         """Returns what records steps on the device; None where they run eagerly."""
@@ -284,51 +236,35 @@ class TorchEngine(Engine):
         self._limit_pending()
         if not self.task.aggregates:
             return {}
-        if self._processes is not None:
-            return {name: self._of_each(value) for name, value in outputs.items()}
+        if self._shared is not None:
+            return {name: tuple(map(_view, parts)) for name, parts in outputs.items()}
         # On a CPU the values are views, which the next step may overwrite.
         return {name: (_view(value if value.is_cuda else value.clone()),) for name, value in outputs.items()}
 
     # -- several processes -----------------------------------------------------------------------------------------
 
     def place_block(self, data: Any) -> Any:
-        """Places the rows of this process of all batches of a block; sparse arrays are divided later."""
-        if self._processes is None:
-            return self.place(data)
-        share = ProcessShare(self._processes, lengths(data))
-
-        def own(leaf: Any) -> Any:
-            return leaf if isinstance(leaf, SparseArray) else leaf[:, share.slice(leaf.shape[1])]
-
-        return self.place(map_arrays(own, data))
+        """Places the rows of this process of all batches of a block."""
+        return self.place(data if self._shared is None else self._shared.own_block(data))
 
     def _begin_call(self, kind: str, piece: Piece) -> None:
-        """Notes which steps a call has, for what the processes of a run do together in each of them."""
-        if self._processes is not None:
-            self._kind, self._share = kind, functools.partial(ProcessShare, self._processes, lengths(piece.block.data))
+        """Notes which steps follow, for what several processes do together in each of them."""
+        self._kind = kind
+        if self._shared is not None:
+            self._shared.begin_call(piece.block.data)
 
     def _on_devices(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
-        if self._processes is None:
+        if self._shared is None:
             return step(batch)
-        share = self._share()
-
-        def own(leaf: Any) -> Any:
-            return self._sparse(leaf)[share.slice(len(leaf.rows))] if isinstance(leaf, SparseArray) else leaf
-
-        batch = map_arrays(own, batch)
-        with on_replica(share), self._mergers[self._kind].merged(share), draws_of_this_process():
-            return step(batch)
-
-    def _of_each(self, output: torch.Tensor) -> tuple[np.ndarray, ...]:
-        """Returns an output of one step on each process that has samples of its batch."""
-        share = self._share()
-        rows = output if output.ndim else output.reshape(1)
-        every = self._processes.each(rows if share.counts else rows[:0])
-        parts = [part for part, count in zip(every, share.rows, strict=True) if count]
-        return tuple(_view(part if output.ndim else part[0]) for part in parts)
+        with draws_of_this_process():
+            outputs = self._kind == "validation" and self.task.aggregates
+            return self._shared.run(self._kind, step, batch, self._sparse, outputs)
 
     def _outputs(self, batch: Batch) -> dict[str, torch.Tensor]:
-        return {name: keras.ops.convert_to_tensor(value) for name, value in self._validation_step(batch).items()}
+        outputs = self._validation_step(batch)
+        if self._shared is not None:
+            return outputs or {}
+        return {name: keras.ops.convert_to_tensor(value) for name, value in outputs.items()}
 
     def _limit_pending(self) -> None:
         """Waits until few calls are left to the device, so that a signal is handled in time."""
@@ -396,7 +332,9 @@ class TorchEngine(Engine):
 
     def train_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of a training step; runs one, and undoes it."""
-        return _counted(lambda: self._user_step(self.place(batch), self.windows["train"].metrics))
+        own, parts = (batch, 1) if self._shared is None else (self._shared.own_batch(batch), self._shared.size)
+        counted = _counted(lambda: self._user_step(self.place(own), self.windows["train"].metrics))
+        return counted * parts if counted else counted
 
     def inference_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of the inference step; runs it."""
