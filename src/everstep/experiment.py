@@ -18,10 +18,11 @@ from typing import Any
 import keras
 
 from everstep import redaction
-from everstep.checkpoint.checkpointer import SaveError
+from everstep.checkpoint.checkpointer import Checkpointer, SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.remote.run_copies import working_copy
 from everstep.checkpoint.retention import Retention
+from everstep.checkpoint.shared import SharedCheckpointer
 from everstep.config import dialect
 from everstep.config.difference import Change
 from everstep.config.key_paths import find_key
@@ -34,6 +35,7 @@ from everstep.engine.strategy import configured_strategy, entered
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, Mode
 from everstep.export.model_export import evaluated_weights, export_all, sample_inputs
+from everstep.gang import Gang, failing_together
 from everstep.loop import random_state
 from everstep.loop.actions.from_config import ConfiguredActions
 from everstep.loop.config import TrainerConfig, in_steps
@@ -44,7 +46,7 @@ from everstep.loop.orbit import accepts_model_garden_order
 from everstep.loop.recovery import Recovery
 from everstep.loop.schedule import EpochSchedule
 from everstep.loop.trainer import Trainer
-from everstep.run import cost
+from everstep.run import cost, processes
 from everstep.run.attempt import Attempt, Guard, NoGuard, Progress
 from everstep.run.cost import Throughput
 from everstep.run.digest import weights_digest
@@ -62,7 +64,7 @@ from everstep.tracking import system_metrics
 from everstep.tracking.console import ConsoleTracker, NoOutput
 from everstep.tracking.system_metrics import watched
 from everstep.tracking.terminal import wrapped
-from everstep.tracking.tracker import Tracker
+from everstep.tracking.tracker import NoopTracker, Tracker
 from everstep.types import Logs
 
 logger = logging.getLogger(__name__)
@@ -152,6 +154,7 @@ def run_experiment(
     redaction.learn(params.as_dict())
     mode = Mode(mode)
     _check(params, model_dir, distribution_strategy)
+    gang = backend.join_gang()
     session = _Session(
         task,
         params,
@@ -160,12 +163,13 @@ def run_experiment(
         evaluates=mode.evaluates or run_post_eval,
         post_eval=run_post_eval or mode is Mode.TRAIN_AND_POST_EVAL,
         checkpoint=checkpoint,
-        verbose=verbose,
+        verbose=verbose and gang.is_first,
         allow_change=[allow_change] if isinstance(allow_change, str) else list(allow_change),
         keep=keep,
         entry_point=entry_point or EntryPoint(),
+        gang=gang,
     )
-    with contextlib.ExitStack() as stack:
+    with failing_together(), contextlib.ExitStack() as stack:
         session.open(stack, model_dir, distribution_strategy)
         session.build(stack, trainer, hooks, train_actions, eval_actions, save_summary)
         session.restore(init_fn or task.initialize)
@@ -191,11 +195,13 @@ class _Session:
     allow_change: list[str]
     keep: bool
     entry_point: EntryPoint
+    gang: Gang
+    """The processes that train this run; each of them runs a session, and the first one writes and prints."""
 
     # Created by `open`:
     run: Run = dataclasses.field(init=False)
     guard: Any = dataclasses.field(init=False)
-    checkpointer: OrbaxCheckpointer = dataclasses.field(init=False)
+    checkpointer: Checkpointer = dataclasses.field(init=False)
     # Created by `build`:
     changes: list[Change] = dataclasses.field(init=False)
     """Of the configuration, since the newest checkpoint was trained."""
@@ -229,13 +235,18 @@ class _Session:
         params, name = self.params, self.experiment or self.task.name
         stack.push(functools.partial(_announce_interruption, self.say if self.verbose else None, self.keep))
         following = self.mode is Mode.CONTINUOUS_EVAL
-        directory = stack.enter_context(working_copy(model_dir, self.trains, follow=following))
-        code_root = self.entry_point.code_root
-        self.run = Run.open(directory, name, keras.backend.backend(), code_root=code_root, is_kept=self.keep)
-        self.guard = stack.enter_context(_guarded(self.run, params)) if self.trains else NoGuard()
+        shared = Path(stack.enter_context(working_copy(model_dir, self.trains, follow=following)))
+        directory = stack.enter_context(processes.own_directory(self.gang, shared))
+        code_root, writes = self.entry_point.code_root, self.keep and self.gang.is_first
+        self.run = Run.open(directory, name, keras.backend.backend(), code_root=code_root, is_kept=writes)
+        compiled = shared / ".compiled" if self.keep else None
+        self.guard = stack.enter_context(_guarded(self.run, params, compiled)) if self.trains else NoGuard()
+        processes.meet(self.gang, self.run, shared, self.mode, self.trains and self.keep)
         stack.enter_context(entered(strategy or configured_strategy(params.runtime)))
         stack.enter_context(precision(params.runtime.mixed_precision_dtype))
-        self.checkpointer = stack.enter_context(_checkpoints(self.run, params.trainer, self.trains, self.checkpoint))
+        self.checkpointer = stack.enter_context(
+            _checkpoints(self.run, shared, self.gang, params.trainer, self.trains, self.checkpoint)
+        )
 
     def build(
         self,
@@ -252,6 +263,7 @@ class _Session:
             new = _with_learning_rate_length(params, self.task, self.checkpointer, self.say)
             params = params.replace(trainer=new)
         self.stored = params.replace(runtime={"backend": keras.backend.backend()})
+        processes.agree_on_program(self.gang, _config_text(self.stored, self.header), self.run)
         self.changes = self._accepted_changes() if self.trains else []
         if callable(trainer):
             self.trainer = trainer(params)
@@ -269,8 +281,11 @@ class _Session:
         )
         text = _config_text(self.stored, self.header) if self.keep else ""
         self.attempt = Attempt(self.run, self.trainer, text, self.allow_change) if self.trains else None
-        created = create_tracker(self.run, self.stored, console, self.attempt, save_summary, self.trainer)
-        self.tracker = Throughput(created, self.trainer)
+        processes.agree_on_data(self.gang, self.trainer)
+        self.tracker = NoopTracker()
+        if self.gang.is_first:
+            created = create_tracker(self.run, self.stored, console, self.attempt, save_summary, self.trainer)
+            self.tracker = Throughput(created, self.trainer)
         if self.checkpoint is None:
             configured = ConfiguredActions(params, self.trainer, self.run.directory, self.mode)
             train_actions = [*configured.train_actions, *train_actions]
@@ -289,6 +304,7 @@ class _Session:
             hooks=[*self._with_own_hooks(hooks, console), facts],
             schedule=self.entry_point.schedule,
             stop_requested=self.guard.stop_requested,
+            stop_agreed=self.guard.stop_agreed,
         )
 
     def _accepted_changes(self) -> list[Change]:
@@ -349,17 +365,20 @@ class _Session:
             self.say(f"cost {figures}")
         if self.trains and export:
             _raise_if_stop_requested(self.guard)
-            _export(self.trainer, self.run.directory)
+            if self.gang.is_first:
+                _export(self.trainer, self.run.directory)
         if self.attempt and self.entry_point.at_end is not None:
             _raise_if_stop_requested(self.guard)
             self.attempt.require_digests()
-            self.entry_point.at_end(self.run)
+            if self.gang.is_first:
+                self.entry_point.at_end(self.run)
 
     def leave(self) -> None:
-        """Reports how much of the work was kept, when the attempt is recorded."""
+        """Reports how much of the work was kept, when the attempt is recorded; waits for the other processes."""
         _raise_if_stop_requested(self.guard)  # everything is done, but a requested stop still sets the exit code
         if self.trains and len(self.run.record["attempts"]) > 1:
             self.say(f"goodput {goodput(self.run.record)}")
+        self.gang.barrier("the end")
 
 
 def _announce_interruption(say: Callable[[str], None] | None, keeps: bool, kind: Any, error: Any, frames: Any) -> None:
@@ -372,11 +391,11 @@ def _announce_interruption(say: Callable[[str], None] | None, keeps: bool, kind:
 
 
 @contextlib.contextmanager
-def _guarded(run: Run, params: ExperimentConfig) -> Iterator[Guard]:
+def _guarded(run: Run, params: ExperimentConfig, compiled: Path | None) -> Iterator[Guard]:
     """Locks the directory; removes it again if this attempt created it and failed before its first step."""
     try:
-        compiled = backend.keep_compiled(str(run.directory / ".compiled")) if run.is_kept else contextlib.nullcontext()
-        with Guard(run.directory, params.runtime, run.is_kept) as guard, compiled:
+        kept = contextlib.nullcontext() if compiled is None else backend.keep_compiled(str(compiled))
+        with Guard(run.directory, params.runtime, run.is_kept) as guard, kept:
             run.reload()
             yield guard
     except Interrupted:  # the next attempt uses what is there: compiled programs, the run's id
@@ -388,9 +407,9 @@ def _guarded(run: Run, params: ExperimentConfig) -> Iterator[Guard]:
 
 @contextlib.contextmanager
 def _checkpoints(
-    run: Run, config: TrainerConfig, training: bool, checkpoint: str | Path | None
-) -> Iterator[OrbaxCheckpointer]:
-    """Opens the run's checkpoints, or those beside `checkpoint`; closes them at the end.
+    run: Run, directory: Path, gang: Gang, config: TrainerConfig, training: bool, checkpoint: str | Path | None
+) -> Iterator[Checkpointer]:
+    """Opens the checkpoints in the run's directory, or those beside `checkpoint`; closes them at the end.
 
     A failed save does not hide an error that is being raised.
     """
@@ -403,10 +422,14 @@ def _checkpoints(
         mode=config.best_checkpoint_metric_comp,
     )
     run_id = run.id if training else run.recorded_id  # an evaluation may start before the trainer
+    folder = directory / "checkpoints" if checkpoint is None else Path(checkpoint).parent
+    checkpointer: Checkpointer
     if checkpoint is not None:
-        checkpointer = OrbaxCheckpointer(Path(checkpoint).parent, repair=False)
+        checkpointer = OrbaxCheckpointer(folder, repair=False)
     else:
-        checkpointer = OrbaxCheckpointer(run.directory / "checkpoints", retention, run_id, training, run.saved)
+        checkpointer = OrbaxCheckpointer(folder, retention, run_id, training and gang.is_first, run.saved)
+    if gang.size > 1:
+        checkpointer = SharedCheckpointer(checkpointer, gang, folder)
     try:
         yield checkpointer
     except BaseException as error:
@@ -433,7 +456,7 @@ def _check(params: ExperimentConfig, model_dir: Any, strategy: Any) -> None:
 
 
 def _changes(
-    checkpointer: OrbaxCheckpointer, run: Run, params: ExperimentConfig, allow: list[str], header: Mapping[str, Any]
+    checkpointer: Checkpointer, run: Run, params: ExperimentConfig, allow: list[str], header: Mapping[str, Any]
 ) -> list[Change]:
     """Returns the changes since the newest checkpoint was trained; refuses those that alter what the run computes."""
     if checkpointer.latest() is None:
@@ -443,13 +466,13 @@ def _changes(
     return accepted_changes(run.directory, params, allow, str(header.get("gin", "")), used)
 
 
-def _used_config(checkpointer: OrbaxCheckpointer) -> str:
+def _used_config(checkpointer: Checkpointer) -> str:
     """Returns the configuration that the newest checkpoint was trained with; empty if it is unknown."""
     return str(checkpointer.newest_meta().get("extra", {}).get(Attempt.name, {}).get("config", ""))
 
 
 def _with_learning_rate_length(
-    params: ExperimentConfig, task: Task, checkpointer: OrbaxCheckpointer, say: Callable[[str], None]
+    params: ExperimentConfig, task: Task, checkpointer: Checkpointer, say: Callable[[str], None]
 ) -> TrainerConfig:
     """Returns the trainer's section with a learning-rate schedule as long as training, whose length is not set.
 
@@ -661,7 +684,7 @@ def _run_mode(controller: Controller, mode: Mode, config: Any, post_eval: bool) 
 
 
 def _raise_if_stop_requested(guard: Any) -> None:
-    if interrupted := guard.stop_requested():
+    if interrupted := guard.stop_agreed():
         raise interrupted
 
 

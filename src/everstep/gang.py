@@ -18,19 +18,19 @@ that died or froze is named within a minute, and the others end.
 """
 
 import atexit
-import collections
 import contextlib
 import dataclasses
 import importlib
 import json
 import logging
+import math
 import os
 import re
 import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from everstep.errors import TrainingError, UsageError
@@ -42,10 +42,11 @@ JOIN_SECONDS = "EVERSTEP_JOIN_SECONDS"
 """The environment variable with the seconds to wait for all processes at the start."""
 
 _JOIN_SECONDS = 300.0
-_BEAT_SECONDS = 3.0
+_BEAT_SECONDS = 2.0
 _LOST_SECONDS = 40.0
 """Without a heartbeat for so long, a process counts as lost; with the beats between, that is less than a minute."""
 _SLOW_SECONDS = 60.0
+_OWN_END_SECONDS = 2.0
 _SERVICE_SECONDS = 3600
 """The limits of the service itself, which aborts the process: our own are always reached first."""
 
@@ -145,14 +146,42 @@ class Gang:
         """Requests something of all processes; the first request of a name counts. Any thread may call it."""
 
     def requested(self, name: str) -> str | None:
-        """Returns what was requested of all processes; None if nothing was, or only by this one."""
+        """Returns what any process has requested of all, a few seconds ago or before; None if nothing was."""
         return None
+
+    def publish(self, key: str, value: Any) -> None:
+        """The first process: sets a value for the same thread of the others, who `hear` it. Each key is used once."""
+
+    def hear(self, key: str, gives_up: Callable[[], bool]) -> Any:
+        """The others: returns what the first process has published; None once `gives_up` returns True."""
+        return None
+
+    def forget(self, key: str) -> None:
+        """The first process: removes a published value when all processes meet next, who have heard it by then."""
 
     def fail(self, cause: str, exit_code: int = 1) -> None:
         """Tells the others that this process fails alone: they end with the same cause and exit code."""
 
     def leave(self) -> None:
         """Ends the gang when its work is done; waits until all processes are done."""
+
+
+@contextlib.contextmanager
+def failing_together() -> Iterator[None]:
+    """If the block fails on this process, all processes of the gang end, with the same exit code.
+
+    A requested stop is no failure: the processes have agreed on it, and wait until the first one has saved.
+    """
+    try:
+        yield
+    except SystemExit:
+        current_gang().barrier("the end")
+        raise
+    except Exception as error:
+        text = str(error).partition("\n")[0]
+        usage = isinstance(error, UsageError)
+        current_gang().fail(text if usage else f"{type(error).__name__}: {text}", exit_code=2 if usage else 1)
+        raise
 
 
 _ALONE = Gang()
@@ -319,6 +348,10 @@ def _say_hello(coordinates: Coordinates, me: Member, seconds: float) -> dict[str
 # -- several processes -------------------------------------------------------------------------------------------------
 
 
+class _NotYet(Exception):
+    """There is no value under a key yet."""
+
+
 class ServiceGang(Gang):
     """Several processes that agree through JAX's coordination service, which runs in the first one.
 
@@ -336,7 +369,8 @@ class ServiceGang(Gang):
         self._service, self._client = _connect(coordinates, seconds)
         if spans_devices:
             _span_devices(coordinates, self._service, self._client)
-        self._counts: collections.Counter[str] = collections.Counter()
+        self._count = 0  # of the times that this process has met the others
+        self._requests: dict[str, str] = {}
         self._used: list[str] = []  # keys of this process that all others have read when they meet next
         self._left = threading.Event()
         self._failure = threading.Lock()
@@ -350,44 +384,57 @@ class ServiceGang(Gang):
 
     def share(self, name: str, value: Any) -> Any:
         """See `Gang.share`."""
-        key = self._next_key(f"share/{name}")
-        if self.is_first:
-            self._set(key, value)
-            self._used.append(key)
-            return value
-        return self._get(key, name, 0)
+        key = self._next_key()
+        if not self.is_first:
+            return self._get(f"{key}/all", name, 0)
+        self._set(f"{key}/all", name, value)
+        self._used.append(key)
+        return value
 
     def gather(self, name: str, value: Any) -> list[Any]:
         """See `Gang.gather`: the first process collects the values and hands the list to all."""
-        key = self._next_key(f"gather/{name}")
+        key = self._next_key()
         if not self.is_first:
-            self._set(f"{key}/{self.rank}", value)
+            self._set(f"{key}/{self.rank}", name, value)
             return list(self._get(f"{key}/all", name, 0))
         values = [value, *(self._get(f"{key}/{rank}", name, rank) for rank in range(1, self.size))]
-        for used in self._used:
+        for used in self._used:  # everybody is here, and has read what came before
             self._client.key_value_delete(used)
-        self._set(f"{key}/all", values)
+        self._set(f"{key}/all", name, values)
         self._used = [key]  # a prefix: with it go all keys of this gathering
         return values
 
     def request(self, name: str, value: str) -> None:
         """See `Gang.request`."""
         with contextlib.suppress(RuntimeError):  # requested already, or the gang is ending
-            self._client.key_value_set(f"everstep/request/{name}/0", value)
+            self._client.key_value_set(f"everstep/request/{name}", value)
 
     def requested(self, name: str) -> str | None:
-        """See `Gang.requested`."""
-        found = self._client.key_value_dir_get(f"everstep/request/{name}")
-        return str(found[0][1]) if found else None
+        """See `Gang.requested`; it communicates only in the thread of the heartbeats."""
+        return self._requests.get(name)
+
+    def publish(self, key: str, value: Any) -> None:
+        """See `Gang.publish`."""
+        self._set(f"everstep/published/{key}", key, value)
+
+    def hear(self, key: str, gives_up: Callable[[], bool]) -> Any:
+        """See `Gang.hear`."""
+        while not gives_up():
+            with contextlib.suppress(_NotYet):
+                return self._wait_for(f"everstep/published/{key}", 0.1)["value"]
+        return None
+
+    def forget(self, key: str) -> None:
+        """See `Gang.forget`."""
+        self._used.append(f"everstep/published/{key}")
 
     def fail(self, cause: str, exit_code: int = 1) -> None:
         """See `Gang.fail`."""
+        if self._left.is_set():
+            return
         self._left.set()
-        line = {"rank": self.rank, "cause": cause, "exit_code": exit_code}
-        with contextlib.suppress(RuntimeError):
-            self._client.key_value_set("everstep/failed/0", json.dumps(line))
-        if self.is_first:  # the service ends with this process: the others need time to read
-            time.sleep(1.5 * _BEAT_SECONDS)
+        self._publish_failure(self.rank, cause, exit_code)
+        self._let_others_read()
 
     def leave(self) -> None:
         """See `Gang.leave`."""
@@ -398,32 +445,66 @@ class ServiceGang(Gang):
             if self._service is not None:
                 self._service.shutdown()
 
-    def _next_key(self, name: str) -> str:
-        self._counts[name] += 1
-        return f"everstep/{name}/{self._counts[name]}"
+    def _next_key(self) -> str:
+        self._count += 1
+        return f"everstep/meet/{self._count}"
 
-    def _set(self, key: str, value: Any) -> None:
+    def _set(self, key: str, name: str, value: Any) -> None:
         try:
-            self._client.key_value_set(key, json.dumps(value))
+            self._client.key_value_set(key, json.dumps({"name": name, "value": value}))
         except RuntimeError as error:
-            self._raise_lost(0, error)
+            self._raise_lost(error)
 
     def _get(self, key: str, name: str, rank: int) -> Any:
         """Waits for a value of a process, however long it works, as long as it lives: `_watch` finds those lost."""
-        begin, told = time.monotonic(), False
+        begin = time.monotonic()
+        limit = _SLOW_SECONDS
         while True:
-            try:
-                return json.loads(self._client.blocking_key_value_get(key, 5000))
-            except RuntimeError as error:
-                if "DEADLINE_EXCEEDED" not in str(error):
-                    self._raise_lost(0, error)
-            if not told and time.monotonic() - begin > _SLOW_SECONDS:
-                told = True
-                logger.warning("waiting for %s at %r for %d s", self._members[rank], name, _SLOW_SECONDS)
+            with contextlib.suppress(_NotYet):
+                found = self._wait_for(key, 5.0)
+                self._check_place(rank, name, found["name"])
+                return found["value"]
+            if time.monotonic() - begin > limit:
+                limit = math.inf
+                self._say_where(name, rank)
 
-    def _raise_lost(self, rank: int, error: Exception) -> NoReturn:
+    def _wait_for(self, key: str, seconds: float) -> dict[str, Any]:
+        """Returns the value under a key.
+
+        Raises:
+          _NotYet: There was none within these seconds.
+          TrainingError: The service is gone.
+        """
+        try:
+            return dict(json.loads(self._client.blocking_key_value_get(key, int(1000 * seconds))))
+        except RuntimeError as error:
+            if "DEADLINE_EXCEEDED" in str(error):
+                raise _NotYet from None
+            self._raise_lost(error)
+
+    def _say_where(self, name: str, rank: int) -> None:
+        """After a long wait: tells the others where this process waits, and looks where the awaited one does."""
+        place = f"everstep/at/{self.rank}"
+        self._client.key_value_set(place, json.dumps([self._count, name]), allow_overwrite=True)
+        logger.warning(
+            "%s waits for %s at %r for %d s", self._members[self.rank], self._members[rank], name, _SLOW_SECONDS
+        )
+        for key, there in self._client.key_value_dir_get("everstep/at"):
+            count, other = json.loads(there)
+            if key.endswith(f"/{rank}") and count == self._count:
+                self._check_place(rank, name, other)
+
+    def _check_place(self, rank: int, name: str, other: str) -> None:
+        if name != other:
+            here, there = self._members[self.rank], self._members[rank]
+            raise TrainingError(
+                f"the processes do not do the same: rank {here.rank} is at {name!r}, {there} is at {other!r}",
+                remedy="hooks, actions and callbacks must decide the same on every process",
+            )
+
+    def _raise_lost(self, error: Exception) -> NoReturn:
         text = str(error).partition("\n")[0]
-        raise TrainingError(f"the connection to {self._members[rank]} is lost: {text}") from error
+        raise TrainingError(f"the connection to {self._members[0]} is lost: {text}") from error
 
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
@@ -437,20 +518,22 @@ class ServiceGang(Gang):
             count += 1
             try:
                 self._client.key_value_set(f"everstep/beat/{self.rank}", str(count), allow_overwrite=True)
-                beats = {int(key.rpartition("/")[2]): int(beat) for key, beat in self._beats()}
-                failed = self._client.key_value_dir_get("everstep/failed")
+                beats = self._all_under("everstep/beat")
+                self._requests = self._all_under("everstep/request")
+                failed = self._all_under("everstep/failed")
             except RuntimeError:
                 continue
             now = time.monotonic()
             self._answered = now
             for rank in watched:
-                if rank in beats and beats[rank] != self._heard[rank][0]:
-                    self._heard[rank] = beats[rank], now
-            if failed:
-                self._end(**json.loads(failed[0][1]))
+                beat = int(beats.get(str(rank), 0))
+                if beat != self._heard[rank][0]:
+                    self._heard[rank] = beat, now
+            for line in failed.values():
+                self._end(**json.loads(line))
 
-    def _beats(self) -> list[tuple[str, str]]:
-        return list(self._client.key_value_dir_get("everstep/beat"))
+    def _all_under(self, folder: str) -> dict[str, str]:
+        return {key.rpartition("/")[2]: value for key, value in self._client.key_value_dir_get(folder)}
 
     def _watch(self) -> None:
         """Ends this process when another one is lost; a thread of its own, because a frozen service blocks `_beat`."""
@@ -467,22 +550,30 @@ class ServiceGang(Gang):
                 silent = [0]
             if silent:
                 cause = f"no heartbeat for {_LOST_SECONDS:g} s: it died, is frozen, or cannot be reached"
-                with contextlib.suppress(RuntimeError):
-                    line = {"rank": silent[0], "cause": cause, "exit_code": 1}
-                    if self.is_first:
-                        self._client.key_value_set("everstep/failed/0", json.dumps(line))
-                        time.sleep(1.5 * _BEAT_SECONDS)
+                if self.is_first:
+                    self._publish_failure(silent[0], cause, 1)
                 self._end(silent[0], cause, 1)
+
+    def _publish_failure(self, rank: int, cause: str, exit_code: int) -> None:
+        line = {"rank": rank, "cause": cause, "exit_code": exit_code}
+        with contextlib.suppress(RuntimeError):  # another failure is known already, or the service is gone
+            self._client.key_value_set("everstep/failed/first", json.dumps(line))
+
+    def _let_others_read(self) -> None:
+        """The service ends with the first process: the others, whom JAX would abort, need time to read the cause."""
+        if self.is_first:
+            time.sleep(_BEAT_SECONDS + _OWN_END_SECONDS + 1.0)
 
     def _end(self, rank: int, cause: str, exit_code: int) -> None:
         """Ends this process because another one failed; what it has saved is safe at any instant."""
         if rank == self.rank or not self._failure.acquire(blocking=False):
             return
-        if self._left.wait(2.0):  # it may be failing for the same reason, and say so itself
+        if self._left.wait(_OWN_END_SECONDS):  # it may be failing for the same reason, and say so itself
             return
         print(f"everstep: {self._members[rank]} failed: {cause}", file=sys.stderr, flush=True)
         with contextlib.suppress(Exception):
             logging.shutdown()
+        self._let_others_read()
         os._exit(exit_code)
 
 

@@ -83,7 +83,7 @@ def write(path: Path, state: State, meta: dict[str, Any]) -> None:
     document = {"meta": meta, "empty": empty}
     json.dumps(document)  # raises before anything is written
     arguments = ocp.args.Composite(state=ocp.args.PyTreeSave(tree), meta=ocp.args.JsonSave(document))
-    with _one_at_a_time, quiet(), ocp.Checkpointer(_handler()) as orbax:
+    with _one_at_a_time, quiet(), _checkpointer() as orbax:
         orbax.save(path, args=arguments)
 
 
@@ -93,7 +93,7 @@ def read(path: Path) -> tuple[State, dict[str, Any]]:
     The arrays never pass through JAX, which would convert int64 to int32.
     """
     arguments = ocp.args.Composite(state=ocp.args.PyTreeRestore(), meta=ocp.args.JsonRestore())
-    with quiet(), ocp.Checkpointer(_handler()) as orbax:
+    with quiet(), _checkpointer() as orbax:
         saved = orbax.restore(path, args=arguments)
     stored = {key: np.asarray(array) for key, array in saved.state["arrays"].items()}
     empty = {key: _create(**spec) for key, spec in saved.meta["empty"].items()}
@@ -111,17 +111,28 @@ def read_empty(path: Path) -> State:
 
 
 def _read_document(path: Path) -> dict[str, Any]:
-    with quiet(), ocp.Checkpointer(_handler()) as orbax:
+    with quiet(), _checkpointer() as orbax:
         return orbax.restore(path, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta
 
 
-def _handler() -> "ocp.CompositeCheckpointHandler":
+def _checkpointer() -> "ocp.Checkpointer":
+    """Returns a checkpointer of this process alone: of several that train together, one writes."""
+    own = ocp.multihost.process_index()
+    alone = ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own})
+    return ocp.Checkpointer(_handler(alone), multiprocessing_options=alone)
+
+
+def _handler(alone: "ocp.options.MultiprocessingOptions") -> "ocp.CompositeCheckpointHandler":
     # The arrays do not change before they are written, so Orbax need not copy them: that would take longer than
     # writing. Weights hardly compress; without compression a save takes about half the time.
     numpy = ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)
     registry = ocp.type_handlers.create_type_handler_registry((np.ndarray, numpy))
-    arrays = ocp.PyTreeCheckpointHandler(use_compression=False, type_handler_registry=registry)
-    return ocp.CompositeCheckpointHandler(state=arrays, meta=ocp.JsonCheckpointHandler())
+    arrays = ocp.PyTreeCheckpointHandler(
+        use_compression=False, type_handler_registry=registry, multiprocessing_options=alone
+    )
+    meta = ocp.JsonCheckpointHandler(multiprocessing_options=alone)
+    options = ocp.CompositeOptions(multiprocessing_options=alone)
+    return ocp.CompositeCheckpointHandler(composite_options=options, state=arrays, meta=meta)
 
 
 def _create(shape: list[int], dtype: str) -> np.ndarray:

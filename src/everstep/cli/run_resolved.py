@@ -12,7 +12,9 @@ from everstep.cli.output import quiet
 from everstep.cli.resolve import Resolved
 from everstep.config import get_task
 from everstep.config.gin.bindings import operative_config
+from everstep.engine.backend import join_gang
 from everstep.experiment_config import Mode
+from everstep.gang import current_gang, failing_together
 from everstep.run.checkpoint_selection import Chosen
 from everstep.run.resume_checks import check_keys
 from everstep.types import Logs
@@ -41,7 +43,8 @@ def run_resolved(
       TrainingError: The run started and failed.
     """
     Mode(mode)
-    with working_copy(directory, "train" in mode, follow=mode == "continuous_eval") as local:
+    join_gang()
+    with failing_together(), working_copy(directory, "train" in mode, follow=mode == "continuous_eval") as local:
         return _run(resolved, mode, Path(local), export, allow_change, checkpoint)
 
 
@@ -74,7 +77,7 @@ def _run(
                 **settings,
             )
     finally:
-        if "train" in mode and directory.is_dir():
+        if "train" in mode and directory.is_dir() and current_gang().is_first:
             _save_gin(directory)
     return {redaction.text(name): value for name, value in logs.items()}
 

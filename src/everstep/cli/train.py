@@ -19,6 +19,7 @@ from everstep.cli.run_resolved import run_resolved
 from everstep.config import dialect, get_task
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment_config import Mode
+from everstep.gang import current_gang
 from everstep.launch.supervisor import supervise
 from everstep.types import Logs
 
@@ -74,7 +75,8 @@ def train(
     resolved = resolve(request)
     directory = run_directory(model_dir, resolved)
     logs = run_resolved(resolved, mode, directory, export=not no_export, allow_change=allow_change or ())
-    print_last(_summary(directory, logs, exported=mode.startswith("train") and not no_export))
+    if current_gang().is_first:
+        print_last(_summary(directory, logs, exported=mode.startswith("train") and not no_export))
 
 
 def _check_combination(request: options.ExperimentRequest, mode: str, fast_dev_run: bool, max_restarts: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from everstep.data import nest, randomness
 from everstep.data.sparse import Rows, is_sparse_or_ragged
-from everstep.data.stream import Block, Position, Stream
+from everstep.data.stream import BLOCK_SECONDS, Block, Position, Stream
 from everstep.errors import UsageError
 from everstep.types import Batch, StreamState
 
@@ -88,7 +88,7 @@ class ArrayStream(Stream):
         for index in range(batch, self._length):
             yield nest.map_leaves(lambda leaf: leaf[0], self._gather([self._rows(epoch, index, 1)], 1))
 
-    def block(self, n: int) -> Block | None:
+    def block(self, n: int, seconds: float = BLOCK_SECONDS) -> Block | None:
         """Returns up to `n` batches gathered at once, across epochs; see `Stream.block`."""
         rows: list[np.ndarray] = []
         states: list[StreamState] = []

@@ -176,13 +176,13 @@ class Stream(abc.ABC):
         """
         return self._read_ahead().batch
 
-    def block(self, n: int) -> Block | None:
+    def block(self, n: int, seconds: float = BLOCK_SECONDS) -> Block | None:
         """Returns the next batches stacked: up to `n` of the same shapes, epoch after epoch, None at the end.
 
         A batch of another shape, such as the short last one of an epoch, is a block by itself. If reading is slow, a
-        block has fewer batches: none is added after a second of reading.
+        block has fewer batches: none is added after so many seconds of reading.
         """
-        until = time.monotonic() + BLOCK_SECONDS
+        until = time.monotonic() + seconds
         try:
             batches, states = [next(self)], [self.state()]
         except StopIteration:

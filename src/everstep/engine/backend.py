@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from everstep.engine import late_tensorflow
 from everstep.errors import UsageError, nearest
+from everstep.gang import Gang, join
 
 if TYPE_CHECKING:
     from everstep.engine.engine import Engine
@@ -82,6 +83,14 @@ def _set_environment(name: str) -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if _DETERMINISTIC not in flags:  # else the gradient of an embedding is not deterministic on a GPU
         os.environ["XLA_FLAGS"] = f"{flags} --{_DETERMINISTIC}=true".strip()
+
+
+def join_gang() -> Gang:
+    """Joins the processes that train this run together, if the environment names any; see `everstep.gang.join`.
+
+    Call it when the backend is selected, before anything computes. On JAX the devices are then those of all processes.
+    """
+    return join(spans_devices=os.environ.get("KERAS_BACKEND") == "jax")
 
 
 def prepare(seed: int, deterministic: bool = True) -> None:

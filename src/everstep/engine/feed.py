@@ -9,6 +9,8 @@ Two threads: the caller takes, the feed's thread reads. What they share:
 - `_counters_lock` guards the numbers of batches: of the window, still to be read for it, and read but not taken.
 - `_reading` is held by the thread while it reads the stream. `_gate` is acquired before it, by the thread for a moment,
   by `paused` for the whole block: so the thread finishes the block that it reads, and does not begin another one.
+- `_agreement`: where several processes train, the lengths of pieces are those of the first one; see
+  `call_agreement.py`.
 - `_abandoned`: after a stop request the source did not return within `GRACE_SECONDS`. Nothing is taken any more, and
   nothing waits for the thread, which ends with the process.
 """
@@ -16,6 +18,7 @@ Two threads: the caller takes, the feed's thread reads. What they share:
 import contextlib
 import dataclasses
 import logging
+import math
 import queue
 import threading
 import time
@@ -26,6 +29,7 @@ import numpy as np
 
 from everstep.data import nest, randomness
 from everstep.data.stream import Block, Stream
+from everstep.engine.call_agreement import CallAgreement
 from everstep.engine.call_length import CallLength
 from everstep.errors import TrainingError, UsageError
 from everstep.types import StreamState
@@ -81,6 +85,7 @@ class Feed:
         self._state = stream.state()
         self.samples = 0  # in the pieces taken so far
         self.waited = 0.0  # seconds spent waiting for the source
+        self._agreement = CallAgreement(lambda: self._closed.is_set())
         self._open()
 
     def _open(self) -> None:
@@ -97,6 +102,7 @@ class Feed:
         self._abandoned = False
         self._queue: queue.Queue[Piece | BaseException | None] = queue.Queue(maxsize=AHEAD)
         self._closed = threading.Event()
+        self._agreement.begin()
 
     def state(self) -> StreamState:
         """Returns the position after the last batch that was taken."""
@@ -153,7 +159,9 @@ class Feed:
             raise FeedInterrupted("the data source did not respond and was abandoned")
         self._stopping = False
         self._start()
-        piece = self._next() if self._leftover is None else self._first_call(self._leftover, n)
+        piece = self._awaited()
+        if self._leftover is not None:
+            piece = self._first_call(self._leftover, n)
         if piece is None:
             return None
         piece = piece if piece.count <= n else self._first_call(piece.block, n)
@@ -163,14 +171,33 @@ class Feed:
         self.samples += piece.samples
         return piece
 
+    def _awaited(self) -> Piece | None:
+        """Returns the next piece, None at the end or if there is a leftover, when all processes have theirs.
+
+        Raises:
+          FeedInterrupted: A stop was requested, of any of the processes; the piece can be taken later.
+        """
+        try:
+            piece = self._next() if self._leftover is None else None
+        except FeedInterrupted:
+            self._agreement.stops(lambda: True)
+            raise
+        if self._agreement.stops(lambda: not self._may_wait()):
+            self._leftover = self._leftover if piece is None else piece.block
+            raise FeedInterrupted("a stop was requested of one of the processes")
+        return piece
+
     def at_end(self) -> bool:
         """Whether there are no more batches; waits for the source, without moving the position."""
-        if self._leftover is None and not self._closed.is_set() and not self._abandoned:
+        while self._leftover is None and not self._ended and not self._closed.is_set() and not self._abandoned:
             self._stopping = False
             self._start()
-            with contextlib.suppress(FeedInterrupted):
+            try:
                 piece = self._next()
                 self._leftover = None if piece is None else piece.block
+            except FeedInterrupted:
+                if self._agreement.gang.size == 1:  # several processes go on until they have agreed to stop
+                    break
         return self._ended and self._leftover is None
 
     @contextlib.contextmanager
@@ -250,6 +277,8 @@ class Feed:
             self.restore(self._state)
             raise piece
         self._ended = piece is None
+        if piece is not None:
+            self._agreement.on_taken()
         return piece
 
     def _get(self) -> Piece | BaseException | None:
@@ -270,7 +299,7 @@ class Feed:
 
     def _first_call(self, block: Block, n: int) -> Piece:
         """Cuts a call of at most `n` batches off a block; what is left over is kept for the next call."""
-        length = self._call_length.length(self._same_shape, min(n, block.count))
+        length = self._agreement.cut(self._call_length.length(self._same_shape, min(n, block.count)))
         head, self._leftover = block.split(length) if length < block.count else (block, None)
         return self._piece(head)
 
@@ -289,19 +318,29 @@ class Feed:
             self._put(error)
 
     def _read_pieces(self) -> Iterator[Piece]:
-        while self._may_read():
-            try:
-                block = self._stream.block(self._wanted())
-            finally:
-                self._reading.release()
-            if block is None:
-                return
+        while (block := self._read_block()) is not None:
             with self._counters_lock:
                 self._untaken += block.count
                 self._unread -= block.count
             if self._check is not None:
                 self._check(block.data)
             yield from self._pieces(block)
+
+    def _read_block(self) -> Block | None:
+        """Returns the next batches: as many as planned, or as the first process has read; None at the end."""
+        agreement, told = self._agreement, None
+        if agreement.follows and (told := agreement.told()) is None:  # outside the lock: the first process may pause
+            return None
+        if not self._may_read():
+            return None
+        try:
+            block = self._stream.block(self._wanted()) if told is None else self._stream.block(max(told, 1), math.inf)
+        finally:
+            self._reading.release()
+        agreement.require(told or 0, 0 if block is None else block.count)
+        if block is None:
+            agreement.on_read(0)
+        return block
 
     def _may_read(self) -> bool:
         while not self._closed.is_set():
@@ -322,7 +361,9 @@ class Feed:
         """Cuts a block into calls; it may hold fewer batches than requested, at the end of an epoch."""
         rest: Block | None = block
         while rest is not None:
-            length = self._call_length.length(self._same_shape, rest.count)
+            planned = self._call_length.length(self._same_shape, rest.count)
+            length = rest.count if self._agreement.follows else planned
+            self._agreement.on_read(length)
             head, rest = rest.split(length) if length < rest.count else (rest, None)
             yield self._piece(head)
 

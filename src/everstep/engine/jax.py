@@ -107,7 +107,8 @@ class JaxEngine(Engine):
             options["out_shardings"] = self._shardings, self._mesh.everywhere, self._mesh.everywhere
         self._train_many = jax.jit(self._loop("train", self._train_step), **options)
         self._validate_many = jax.jit(self._loop("validation", self._validation_step), **options)
-        self._read_all = jax.jit(self._pure(self._read_values), static_argnums=1)
+        reading = {} if self._mesh is None else {"out_shardings": (self._shardings, self._mesh.everywhere)}
+        self._read_all = jax.jit(self._pure(self._read_values), static_argnums=1, **reading)
 
     def _place_variables(self) -> None:
         """Decides where each variable is, and places the Keras objects there if variables are divided."""
@@ -269,8 +270,17 @@ class JaxEngine(Engine):
                 }
             self._zeros[kind] = {i: np.array(value) for i, value in new.items()}
         for position, value in self._zeros[kind].items():
-            self._values[position] = value
+            self._values[position] = self._on_devices_of_all(value)
         self._logs = {}
+
+    def _of_this_process(self, value: Any) -> Any:
+        """Returns the copy of a replicated array that this process holds."""
+        return value if self._mesh is None else self._mesh.own_copy(value)
+
+    def _on_devices_of_all(self, value: Any) -> Any:
+        """Returns a value of the host as an array of the mesh, where JAX would not do that by itself."""
+        spans = self._mesh is not None and self._mesh.spans_processes
+        return self._mesh.copy_to_all(value) if spans else value  # type: ignore[union-attr]
 
     def train_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of a training step, from the program that was traced for single steps."""
@@ -301,7 +311,8 @@ class JaxEngine(Engine):
             if self._values[position] is not self._pushed[position] or variable.value is not self._shown[position]
         ]
         copied = [position for position in changed if not self._is_divided[position]]
-        values = dict(zip(copied, _copies([self._values[position] for position in copied]), strict=True))
+        copies = _copies([self._of_this_process(self._values[position]) for position in copied])
+        values = dict(zip(copied, copies, strict=True))
         for position in changed:
             variable, value = self._state_variables[position], values.get(position, self._values[position])
             if self._mesh is not None and not self._mesh.divides_variables:
@@ -333,12 +344,13 @@ class JaxEngine(Engine):
     def _assign(self, key: str, value: np.ndarray) -> None:
         position = self._positions[key]
         if self._is_divided[position]:  # each device gets its part from the host
-            self._replace(position, jax.device_put(value, self._shardings[position]))
+            self._replace(position, self._mesh.put(value, self._shardings[position]))  # type: ignore[union-attr]
         else:
             super()._assign(key, value)
 
     def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
-        values = jax.device_get([self._values[self._positions[key]] for key in keys])
+        there = [self._values[self._positions[key]] for key in keys]
+        values = jax.device_get(there) if self._mesh is None else self._mesh.fetch(there)
         return {key: np.asarray(value) for key, value in zip(keys, values, strict=True)}
 
     def _exchange(self, pairs: Sequence[tuple[str, str]]) -> None:
@@ -351,8 +363,9 @@ class JaxEngine(Engine):
         for key in keys:
             position, value = self._positions[key], values[key]
             if self._is_divided[position]:
-                value = jax.device_put(value, self._shardings[position])
-            self._values[position] = value
+                self._values[position] = self._mesh.put(value, self._shardings[position])  # type: ignore[union-attr]
+            else:
+                self._values[position] = self._on_devices_of_all(value)
         self._logs = {}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import keras
 import numpy as np
-from jax.experimental import mesh_utils
+from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from everstep.engine.sharded_init import created_in_parts
@@ -58,6 +58,8 @@ class DeviceMesh:
         self._mesh = Mesh(self._arranged(), tuple(self.axes))
         self.everywhere = self._sharding(())
         self._in_parts = self._sharding((None, DATA))
+        own = [device for device in self.devices if device.process_index == jax.process_index()]
+        self._first = own[0]  # of this process
         self._even_batches = even_batches
         self._uneven_in_a_row = 0  # batches; a single one is the rest of an epoch
         self._has_warned = False
@@ -111,13 +113,39 @@ class DeviceMesh:
         parameters = [key for key in shapes if key.startswith(EVALUATED)]
         return {key: self._sharding(spec) for key, spec in self.plan.specs(shapes, parameters).items()}
 
+    def put(self, value: Any, sharding: NamedSharding) -> jax.Array:
+        """Returns an array on the devices; every process has the whole value, and places the parts of its devices."""
+        if sharding.is_fully_addressable:
+            return jax.device_put(value, sharding)
+        whole = np.asarray(value)
+        return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
+
     def copy_to_all(self, value: Any) -> jax.Array:
         """Returns a copy of an array that is replicated on every device."""
-        return jax.device_put(value, self.everywhere)
+        return self.put(value, self.everywhere)
 
     def copy_to_first(self, value: Any) -> jax.Array:
-        """Returns a copy of an array on the first device, for code that is not aware of the mesh."""
-        return jax.device_put(value, self.devices[0])
+        """Returns a copy of an array on the first device of this process, for code that is not aware of the mesh."""
+        return jax.device_put(self.own_copy(value), self._first)
+
+    def own_copy(self, value: Any) -> Any:
+        """Returns a replicated array as this process holds it; one that it holds alone is returned as it is."""
+        return value if not isinstance(value, jax.Array) or value.is_fully_addressable else value.addressable_data(0)
+
+    @property
+    def spans_processes(self) -> bool:
+        """Whether some of the devices belong to other processes."""
+        return not self.everywhere.is_fully_addressable
+
+    def fetch(self, values: Sequence[Any]) -> list[Any]:
+        """Returns arrays on the host. Where parts are on other processes, all processes must call it."""
+        whole = [
+            value
+            if not isinstance(value, jax.Array) or value.is_fully_addressable or value.is_fully_replicated
+            else multihost_utils.process_allgather(value, tiled=True)
+            for value in values
+        ]
+        return list(jax.device_get(whole))
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
@@ -145,7 +173,7 @@ class DeviceMesh:
 
     def _share_leaf(self, leaf: Any) -> jax.Array:
         is_divided = leaf.ndim > 1 and self._is_even(leaf)
-        return jax.device_put(leaf, self._in_parts if is_divided else self.everywhere)
+        return self.put(leaf, self._in_parts if is_divided else self.everywhere)
 
     def share_traced(self, batch: Any) -> Any:
         """Inside a compiled function: leaves an equal part of a batch along `data`, if it can be divided."""

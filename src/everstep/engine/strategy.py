@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from everstep.errors import UsageError, nearest
+from everstep.gang import current_gang
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +71,19 @@ def configured_strategy(config: Any) -> Any:
     if config.mesh is not None or config.sharding != "replicated":
         return _mesh(config)
     if config.distribution_strategy.lower() in ("off", "one_device"):
-        return None
+        return _one_device_each()
     return get_distribution_strategy(config.distribution_strategy, config.all_reduce_alg, config.num_gpus, config.tpu)
+
+
+def _one_device_each() -> Any:
+    """Returns the strategy of several processes with one device each; None for one process."""
+    import keras
+
+    if current_gang().size == 1 or keras.backend.backend() != "jax":
+        return None
+    jax, mesh = importlib.import_module("jax"), importlib.import_module("everstep.engine.mesh")
+    firsts = {device.process_index: device for device in reversed(jax.devices())}
+    return mesh.DeviceMesh([firsts[index] for index in sorted(firsts)], even_batches=True)
 
 
 def _mesh(config: Any) -> Any:
@@ -193,8 +205,10 @@ def _jax(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str 
         raise UsageError(
             "but JAX uses the TPU of this machine", key="runtime.tpu", received=tpu_address, remedy="remove it"
         )
-    devices = jax.local_devices()
-    return importlib.import_module("everstep.engine.mesh").DeviceMesh(_wanted(devices, num_gpus))
+    mesh = importlib.import_module("everstep.engine.mesh")
+    if current_gang().size > 1:
+        return mesh.DeviceMesh(_wanted(jax.devices(), num_gpus), even_batches=True)
+    return mesh.DeviceMesh(_wanted(jax.local_devices(), num_gpus))
 
 
 def _torch(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str | None) -> Any:

@@ -9,8 +9,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from everstep.errors import UsageError
 
@@ -26,18 +26,25 @@ class Child:
     Args:
       command: Program and arguments.
       environment: The environment of the command.
+      write: Where its standard error goes, and then its standard output as well; None for ours.
 
     Raises:
       UsageError: The program cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._stderr = StderrRelay()
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        write: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self._stderr = StderrRelay(write)
         try:
             self._process = subprocess.Popen(
                 list(command),
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
+                stdout=None if write is None else self._stderr.child_end,
                 stderr=self._stderr.child_end,
                 process_group=0,
             )
@@ -51,9 +58,19 @@ class Child:
         finally:
             self._stderr.start()
 
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
     def send(self, number: int) -> None:
         """Sends a signal to the command itself, not to the processes it has started."""
         self._process.send_signal(number)
+
+    def ended(self) -> "ExitStatus | None":
+        """Returns how the command ended; None while it runs."""
+        code = self._process.poll()
+        return None if code is None else ExitStatus(code)
 
     def wait(self) -> "ExitStatus":
         """Waits for the end of the command."""
@@ -116,9 +133,11 @@ class ExitStatus:
 
     Attributes:
       returncode: The exit code; the negative number of the signal that ended the process.
+      who: The process, as the subject of a sentence.
     """
 
     returncode: int
+    who: str = "the command"
 
     @property
     def exit_code(self) -> int:
@@ -157,12 +176,17 @@ class StderrRelay:
 
     On a terminal the child gets a terminal too, so that it shows the progress it would show without us.
 
+    Args:
+      write: Where it is copied instead; then the child gets no terminal.
+
     Attributes:
       child_end: The descriptor to start the child with; `start` closes it here.
     """
 
-    def __init__(self) -> None:
-        self._our_end, self.child_end = _new_terminal() if os.isatty(_STDERR) else os.pipe()
+    def __init__(self, write: Callable[[bytes], None] | None = None) -> None:
+        self._write = write or _write_to_stderr
+        on_terminal = write is None and os.isatty(_STDERR)
+        self._our_end, self.child_end = _new_terminal() if on_terminal else os.pipe()
         self._kept = b""
         self._thread = threading.Thread(target=self._copy, name="stderr", daemon=True)
 
@@ -185,8 +209,7 @@ class StderrRelay:
         while data := self._read():
             self._kept = (self._kept + data)[-_BYTES_KEPT:]
             with contextlib.suppress(OSError):  # a closed standard error must not block the child
-                while data:
-                    data = data[os.write(_STDERR, data) :]
+                self._write(data)
         os.close(self._our_end)
 
     def _read(self) -> bytes:
@@ -194,6 +217,11 @@ class StderrRelay:
             return os.read(self._our_end, 65536)
         except OSError:  # what Linux raises when the other end of a terminal is closed
             return b""
+
+
+def _write_to_stderr(data: bytes) -> None:
+    while data:
+        data = data[os.write(_STDERR, data) :]
 
 
 def _new_terminal() -> tuple[int, int]:
@@ -214,6 +242,13 @@ _STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 _OUTLIVED_SECONDS = 60.0
 
 
+class Receiver(Protocol):
+    """What signals are passed on to."""
+
+    def send(self, number: int) -> None:
+        """Sends a signal."""
+
+
 class SignalForwarding:
     """Within the block, signals to this process are passed on to the current child, or to the next one, once.
 
@@ -224,11 +259,11 @@ class SignalForwarding:
     def __init__(self) -> None:
         self._received: list[tuple[int, float]] = []  # with the times; handlers only ever append
         self._counts_from = -math.inf
-        self._child: Child | None = None
+        self._child: Receiver | None = None
         self._waiting: list[int] = []
         self._former: dict[int, Any] = {}
 
-    def attach(self, child: Child) -> None:
+    def attach(self, child: "Receiver") -> None:
         """Makes `child` the receiver of signals, beginning with those that came while it was starting."""
         self._child = child
         while self._waiting:

@@ -6,12 +6,13 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from everstep import redaction
 from everstep.errors import UsageError
 from everstep.launch.child import Child, ExitStatus, SignalForwarding
+from everstep.launch.child_gang import ChildGang, ProcessCount
 from everstep.launch.progress import RunProgress, newest_checkpoint, read_progress, record_exit_reason
 from everstep.run.parent_process import SUPERVISOR, announced
 
@@ -21,7 +22,9 @@ _LONGEST_PAUSE = 60.0
 _LONG_LIFE = 300.0
 
 
-def supervise(command: Sequence[str], max_restarts: int, backoff: float = 1.0) -> int:
+def supervise(
+    command: Sequence[str], max_restarts: int, backoff: float = 1.0, processes: ProcessCount | None = None
+) -> int:
     """Runs a command, restarts it when it dies, and returns the exit code to end with.
 
     It is not restarted
@@ -41,6 +44,8 @@ def supervise(command: Sequence[str], max_restarts: int, backoff: float = 1.0) -
       command: Program and arguments.
       max_restarts: The maximum number of restarts.
       backoff: The first pause, in seconds.
+      processes: Start the command as several processes that train together, and restart them together; see
+        `child_gang.py`. None for one process.
 
     Returns:
       The command's last exit code; 128 + the number of the signal that ended it.
@@ -57,7 +62,13 @@ def supervise(command: Sequence[str], max_restarts: int, backoff: float = 1.0) -
     if not (math.isfinite(backoff) and backoff >= 0):
         raise UsageError("must be 0 or more seconds", key="--backoff", received=backoff)
     with tempfile.TemporaryDirectory(prefix="everstep-") as folder, SignalForwarding() as signals:
-        return _Supervisor(command, max_restarts, backoff, Path(folder) / "run.json", signals).run()
+        link = Path(folder) / "run.json"
+
+        def start() -> Child | ChildGang:
+            environment = os.environ | {SUPERVISOR: str(link)}
+            return Child(command, environment) if processes is None else ChildGang(command, environment, processes)
+
+        return _Supervisor(start, max_restarts, backoff, link, signals).run()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +96,7 @@ class _Supervisor:
     """Runs attempts until one is final or restarts make no progress.
 
     Args:
-      command: Program and arguments.
+      start: Starts the command.
       max_restarts: The maximum number of restarts.
       backoff: The first pause, in seconds.
       link: The file to which the command announces its run.
@@ -93,9 +104,14 @@ class _Supervisor:
     """
 
     def __init__(
-        self, command: Sequence[str], max_restarts: int, backoff: float, link: Path, signals: SignalForwarding
+        self,
+        start: Callable[[], Child | ChildGang],
+        max_restarts: int,
+        backoff: float,
+        link: Path,
+        signals: SignalForwarding,
     ) -> None:
-        self._command, self._max_restarts, self._backoff = command, max_restarts, backoff
+        self._start, self._max_restarts, self._backoff = start, max_restarts, backoff
         self._link, self._signals = link, signals
         self._ends: list[ExitStatus] = []
         self._stalls = 0  # restarts in a row without progress
@@ -119,7 +135,7 @@ class _Supervisor:
                 return attempt.status.exit_code
             seconds = pause(self._backoff, self._stalls)
             _print(
-                f"the command {attempt.status}{_position(attempt.progress)}; "
+                f"{attempt.status.who} {attempt.status}{_position(attempt.progress)}; "
                 f"restart {len(self._ends)} of {self._max_restarts} in {seconds:g} s"
             )
             self._signals.sleep(seconds)
@@ -130,7 +146,7 @@ class _Supervisor:
     def _attempt(self) -> _ChildAttempt:
         """Runs the command once."""
         since, begin = time.time(), time.monotonic()
-        child = Child(self._command, os.environ | {SUPERVISOR: str(self._link)})
+        child = self._start()
         self._signals.attach(child)
         status = child.wait()
         self._signals.detach()
@@ -152,7 +168,7 @@ class _Supervisor:
         if (number := self._signals.stop_requested(code)) is None:
             return False
         ended = f"{attempt.status}{_position(attempt.progress)}"
-        _print(f"the command {ended}; not restarted: this process received {number.name}")
+        _print(f"{attempt.status.who} {ended}; not restarted: this process received {number.name}")
         return True
 
     def _has_new_checkpoint(self, model_dir: Path | None) -> bool:
@@ -178,9 +194,10 @@ def _position(progress: RunProgress) -> str:
 
 
 def _diagnosis(reason: str, attempt: _ChildAttempt, ends: Sequence[ExitStatus]) -> str:
+    who = attempt.status.who.replace("the command", "it")
     lines = [
         f"giving up: {reason}",
-        f"  it {attempt.status}{_position(attempt.progress)}",
+        f"  {who} {attempt.status}{_position(attempt.progress)}",
         f"  all attempts: {', '.join(status.reason for status in ends[-10:])}",
     ]
     if (attempt.progress.reached or 0) > (attempt.progress.saved or 0):

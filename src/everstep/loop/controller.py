@@ -28,6 +28,7 @@ from typing import Any
 from everstep.checkpoint.checkpointer import Checkpointer, SaveError
 from everstep.engine.feed import FeedInterrupted
 from everstep.errors import TrainingError, UsageError
+from everstep.gang import current_gang
 from everstep.loop import random_state
 from everstep.loop.callback_state import CallbackState, owners
 from everstep.loop.hooks import Hook, StatePart
@@ -129,6 +130,8 @@ class Controller:
       recovery: What to do when training diverges; by default, continue without saving.
       stop_requested: Returns a `SystemExit`, such as `run.signals.Interrupted`, once a stop is requested, else None. It
         is raised, and the loop saves as it leaves. No other exception makes the loop save.
+      stop_agreed: Where several processes train together: the same, but all of them call it at the same points, and
+        it returns on each of them what was requested of any. By default `stop_requested`.
       global_step: For objects without one: the variable that counts their steps, such as `optimizer.iterations`.
       strategy: For objects that only have `train` and `evaluate`: the strategy in whose scope these are called.
       summary_dir: Instead of a tracker: the directory for TensorBoard events of training.
@@ -158,6 +161,7 @@ class Controller:
         schedule: Schedule | None = None,
         recovery: Recovery | None = None,
         stop_requested: Callable[[], SystemExit | None] = lambda: None,
+        stop_agreed: Callable[[], SystemExit | None] | None = None,
         global_step: Any = None,
         strategy: Any = None,
         summary_dir: str | os.PathLike[str] | None = None,
@@ -179,7 +183,7 @@ class Controller:
         self.recovery = recovery or Recovery(watched=getattr(trainer, "watched_log", "training_loss"))
         self.progress = LoopProgress()
         self._saved_phase = Phase.FINISHED  # in which `saver.step` was saved
-        self._stop_requested = stop_requested
+        self._stop_requested, self._stop_agreed = stop_requested, stop_agreed or stop_requested
         self._hooks_act = any(type(hook).on_window_end is not Hook.on_window_end for hook in self.hooks)
         self._skipper: BadBatchSkipper | None = None  # while steps that diverged before are trained again
         self._pending = PendingLogs(self._watch)
@@ -373,6 +377,8 @@ class Controller:
     def _after_call(self, step: int) -> bool:
         """Called by the trainer after each compiled call; returns whether to continue."""
         self._notify("on_call_end", step)
+        if current_gang().size > 1:  # they agree before the next call; see `engine/call_agreement.py`
+            return not self.stopped
         return not self.stopped and self._stop_requested() is None
 
     def _finish_window(self, options: _LoopOptions, logs: Mapping[str, float]) -> None:
@@ -672,7 +678,7 @@ class Controller:
         return self._stop_requested() is None
 
     def _raise_if_stop_requested(self) -> None:
-        if (interrupted := self._stop_requested()) is not None:
+        if (interrupted := self._stop_agreed()) is not None:
             raise interrupted
 
     def _require(self, attribute: str, method: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from everstep.checkpoint.checkpointer import Checkpointer, NoopCheckpointer, SaveError
 from everstep.errors import UsageError
+from everstep.gang import current_gang
 from everstep.loop.hooks import StatePart
 from everstep.types import State
 
@@ -77,8 +78,10 @@ class Saver:
         self.step = step
 
     def time_is_up(self, step: int) -> bool:
-        """Whether a save is due by time."""
-        return bool(self.seconds) and step > self.step and time.monotonic() - self._time >= (self.seconds or 0)
+        """Whether a save is due by time; of several processes, by the clock of the first one."""
+        if not self.seconds or step <= self.step:
+            return False
+        return bool(current_gang().share("a save by time", time.monotonic() - self._time >= self.seconds))
 
     def collect_parts(self, trainer: Any) -> PartStates:
         """Returns the state of the parts; meanwhile prefetching draws no random numbers."""

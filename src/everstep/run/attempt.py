@@ -7,6 +7,7 @@ from typing import Any
 
 from everstep import redaction, storage
 from everstep.config.difference import Change
+from everstep.gang import current_gang
 from everstep.loop.hooks import Hook
 from everstep.run import preemption, resume_checks
 from everstep.run.digest import digest, weights_digest
@@ -17,6 +18,8 @@ from everstep.run.signals import Interrupted, Signals
 from everstep.tracking.console import ConsoleTracker
 from everstep.tracking.tracker import LogKind, Tracker
 from everstep.types import State
+
+_STOP = "a stop"
 
 
 class Guard:
@@ -41,6 +44,7 @@ class Guard:
         self._signals = Signals(runtime.stop_signals, runtime.requeue_exit_code)
         self._lock = RunLock(directory) if is_kept else NoLock()
         self._stack = contextlib.ExitStack()
+        self._told = False  # whether the other processes know of the request
         self.last_beat: tuple[int, float] | None = None
 
     def __enter__(self) -> "Guard":
@@ -66,7 +70,25 @@ class Guard:
 
     def stop_requested(self) -> Interrupted | None:
         """Returns the exception to raise if a stop is requested; the loop saves the state while it leaves."""
-        return self._signals.interrupted() if self._signals.reason is not None else None
+        if self._signals.reason is None and (elsewhere := current_gang().requested(_STOP)) is not None:
+            self._signals.adopt(elsewhere)
+        if self._signals.reason is None:
+            return None
+        if not self._told:
+            self._told = True
+            current_gang().request(_STOP, self._signals.as_text())
+        return self._signals.interrupted()
+
+    def stop_agreed(self) -> Interrupted | None:
+        """Returns the same on every process of a gang, if a stop is requested of any; all call it at the same points.
+
+        The others then end with the same reason and exit code.
+        """
+        own = None if self.stop_requested() is None else self._signals.as_text()
+        found = next(filter(None, current_gang().gather(_STOP, own)), None)
+        if found is not None and own is None:
+            self._signals.adopt(found)
+        return self.stop_requested()
 
 
 class NoGuard:
@@ -76,6 +98,8 @@ class NoGuard:
 
     def stop_requested(self) -> None:
         """Returns None: signals are not caught, so nothing requests a stop."""
+
+    stop_agreed = stop_requested
 
 
 class Progress(Hook):
@@ -120,10 +144,11 @@ class Attempt(Tracker, Hook):
     def __init__(self, run: Run, trainer: Any, config_text: str = "", allow_change: Sequence[str] = ()) -> None:
         self._run, self._trainer = run, trainer
         self._allowed = allow_change
+        is_compared = run.is_kept or current_gang().size > 1
         self._inputs: dict[str, Any] = {
             "config": config_text,
-            "data": resume_checks.data_fingerprints(trainer) if run.is_kept else {},
-            "packages": resume_checks.packages() if run.is_kept else {},
+            "data": resume_checks.data_fingerprints(trainer) if is_compared else {},
+            "packages": resume_checks.packages() if is_compared else {},
         }
         self._metrics: dict[str, Mapping[str, float]] = {}
         self._digests: tuple[str, str] | None = None

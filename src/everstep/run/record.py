@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from everstep import redaction, storage
 from everstep.errors import UsageError
+from everstep.gang import current_gang
 from everstep.run.digest import weights_digest
 from everstep.run.environment import (
     CODE_DIFF,
@@ -327,7 +328,8 @@ class Run:
 
     def _attempt(self, step: int) -> Record:
         times = {"started": self._opened, "first_step": None, "ended": None}
-        return {**times, "from_step": step, "to_step": step, "steps_again": 0, "reason": None}
+        processes = {"processes": current_gang().size, "hosts": sorted({one.host for one in current_gang().members})}
+        return {**times, "from_step": step, "to_step": step, "steps_again": 0, "reason": None, **processes}
 
     def _time(self) -> str:
         return _spelled(self._clock())

@@ -104,6 +104,16 @@ class Signals:
         if self.reason is None:
             self.reason = reason
 
+    def as_text(self) -> str:
+        """Returns the request for other processes, which `adopt` it."""
+        return f"{'' if self.received is None else int(self.received)}:{self.reason}"
+
+    def adopt(self, request: str) -> None:
+        """Takes over the request of another process, with its reason and exit code."""
+        number, _, reason = request.partition(":")
+        if self.reason is None:
+            self.received, self.reason = int(number) if number else None, reason
+
     def interrupted(self) -> Interrupted:
         """Returns the exception that ends the loop, which saves the state while it leaves."""
         return Interrupted(self.reason or "no stop was requested", self._exit_code())

@@ -26,6 +26,7 @@ from everstep.checkpoint.remote.mirror import Mirror, Uploader
 from everstep.checkpoint.remote.store import Store, StoreError, brief
 from everstep.checkpoint.remote.urls import checked, is_url, join, refuse_lost_slash
 from everstep.errors import TrainingError, UsageError
+from everstep.gang import current_gang
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,13 @@ def working_copy(model_dir: Any, training: bool = True, follow: bool = False) ->
     refuse_lost_slash(model_dir)
     if not is_url(model_dir):
         yield model_dir
+    elif current_gang().size > 1:
+        raise UsageError(
+            f"is in a store, which {current_gang().size} processes cannot share yet",
+            key="model_dir",
+            received=str(model_dir),
+            remedy="use a directory on a file system that all machines share",
+        )
     elif training:
         with _training_copy(checked(model_dir)) as directory:
             yield directory
