@@ -3,6 +3,8 @@
 `check_processes.py CASE[,ARGUMENT …] …` prints one JSON object per case: what this process ended with.
 """
 
+import contextlib
+import importlib
 import json
 import os
 import sys
@@ -17,7 +19,8 @@ import everstep
 from everstep import gang as gangs
 from everstep.data import nest
 from everstep.data.arrays import ArrayStream
-from everstep.engine.backend import create_engine
+from everstep.engine.backend import create_engine, join_gang
+from everstep.engine.strategy import configured_strategy
 from everstep.run.digest import digest
 from everstep.testing import models
 from everstep.testing.tasks import Regression, Scripted, opened, seeded
@@ -176,14 +179,18 @@ def gradients_of_gradients():
 @case
 def gradients_of_the_backend():
     """A step that takes its gradients without `everstep.value_and_grad`."""
-    import torch
+    is_torch = keras.backend.backend() == "torch"
+    library = importlib.import_module(keras.backend.backend())
 
     def step(task, inputs, model, optimizer, metrics):
         x, y = inputs
-        loss = task.build_losses(y, model(x))
         variables = model.trainable_variables
-        optimizer.apply(list(torch.autograd.grad(loss, [v.value for v in variables])), variables)
-        return {"loss": loss.detach()}
+        with contextlib.nullcontext() if is_torch else library.GradientTape() as tape:
+            loss = task.build_losses(y, model(x))
+        sources = [v.value for v in variables]
+        grads = library.autograd.grad(loss, sources) if is_torch else tape.gradient(loss, sources)
+        optimizer.apply(list(grads), variables)
+        return {"loss": ops.stop_gradient(loss)}
 
     return trained(Scripted(step), models.plain_mlp, steep(global_clipnorm=1.0))
 
@@ -271,7 +278,8 @@ def resumed(folder, steps="10"):
 
 def main(*cases):
     """Runs cases, each with its arguments after commas; prints one JSON object per line."""
-    gangs.join()
+    join_gang()
+    configured_strategy(everstep.RuntimeConfig())
     for name, *arguments in (given.split(",") for given in cases):
         print(json.dumps({"case": name, **CASES[name](*arguments)}), flush=True)
 

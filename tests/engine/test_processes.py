@@ -70,13 +70,16 @@ def installed(backend):
     return pytest.mark.skipif(importlib.util.find_spec(backend) is None, reason=f"{backend} is not installed")
 
 
-@pytest.mark.parametrize("backend", [pytest.param("torch", marks=installed("torch"))])
+BACKENDS = [pytest.param(name, marks=installed(name)) for name in ("tensorflow", "torch")]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_two_processes_train_as_one_does(backend):
     check(backend, DAILY)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("backend", [pytest.param("torch", marks=installed("torch"))])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_two_and_four_processes_train_as_one_does(backend):
     ended_with = check(backend, ["curve,200", *HEAVIER], sizes=(2, 4))
     again, *_ = ended(4, backend, "curve,200", *HEAVIER)
@@ -84,7 +87,7 @@ def test_two_and_four_processes_train_as_one_does(backend):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("backend", [pytest.param("torch", marks=installed("torch"))])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_state_is_resumed_on_any_number_of_processes(backend, tmp_path):
     (saved, *_) = ended(2, backend, f"saved,{tmp_path}")
     for size in (1, 2, 4):

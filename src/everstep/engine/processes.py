@@ -15,13 +15,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from everstep.data.sparse import SparseArray
+from everstep.data.sparse import RaggedArray, SparseArray
 from everstep.engine.merging import Rule, joining_metrics, own_weights, refuse_states_of_samples, rules
 from everstep.engine.shares import Share
 from everstep.engine.window import WindowSums
 from everstep.task.grad import current_share, on_replica
 from everstep.types import Batch
 
+_IN_PARTS = (SparseArray, RaggedArray)  # tensors that consist of several arrays, and are divided in the step
 _GOLDEN = 0x9E3779B9  # between the seeds of two processes; seeds of one process are consecutive
 
 
@@ -291,12 +292,12 @@ class SharedSteps:
     def own_batch(self, batch: Batch) -> Batch:
         """Returns the rows of this process of one batch."""
         share = ProcessShare(self._processes, _lengths(batch, 0))
-        return _map_arrays(lambda leaf: _rows(leaf, share.slice(leaf.shape[0])), batch)
+        return _map_arrays(lambda leaf: _rows(leaf, share, 0), batch)
 
     def own_block(self, data: Any) -> Any:
-        """Returns the rows of this process of all batches of a block; sparse arrays are divided in the step."""
+        """Returns the rows of this process of all batches of a block; sparse and ragged ones are divided later."""
         share = ProcessShare(self._processes, _lengths(data, 1))
-        return _map_arrays(lambda leaf: _rows(leaf, (slice(None), share.slice(leaf.shape[1]))), data)
+        return _map_arrays(lambda leaf: _rows(leaf, share, 1), data)
 
     def begin_call(self, data: Any) -> None:
         """Notes what the batches of a block on the host look like, whose steps follow."""
@@ -307,7 +308,7 @@ class SharedSteps:
         kind: str,
         step: Callable[[Batch], Any],
         batch: Batch,
-        sparse: Callable[[SparseArray], Any],
+        assembled: Callable[[Any, slice], Any],
         returns_outputs: bool,
     ) -> Any:
         """Runs a step on the rows of this process, and merges what all have changed.
@@ -316,15 +317,13 @@ class SharedSteps:
           kind: What the step is for: `train` or `validation`.
           step: The step.
           batch: The rows of this process.
-          sparse: Assembles a sparse tensor.
+          assembled: Returns some rows of a sparse or ragged tensor.
           returns_outputs: Whether to return the outputs of the step, for the whole batch.
         """
         share = ProcessShare(self._processes, self.lengths)
 
         def own(leaf: Any) -> Any:
-            if not isinstance(leaf, SparseArray):
-                return leaf
-            return sparse(leaf)[share.slice(int(leaf.rows.shape[0]))]
+            return assembled(leaf, share.slice(*_lengths(leaf, 0))) if isinstance(leaf, _IN_PARTS) else leaf
 
         batch = _map_arrays(own, batch)
         with on_replica(share), self._mergers[kind].merged(share):
@@ -358,14 +357,20 @@ def results_in_logs(window: WindowSums, step: Callable[[], Mapping[str, Any]]) -
     window.results = {name: found[id(value)][1:] for name, value in logs.items() if id(value) in found}
 
 
-def _rows(leaf: Any, part: Any) -> Any:
-    return leaf if isinstance(leaf, SparseArray) else leaf[part]
+def _rows(leaf: Any, share: ProcessShare, axis: int) -> Any:
+    """Returns the rows of this process of an array of a batch, or, along axis 1, of a block."""
+    if isinstance(leaf, _IN_PARTS):
+        return leaf
+    part = share.slice(leaf.shape[axis])
+    return leaf[:, part] if axis else leaf[part]
 
 
 def _lengths(data: Any, axis: int) -> list[int]:
     """Returns how many samples the arrays of a batch have, or, along axis 1, those of each batch of a block."""
     if isinstance(data, SparseArray):
         return [int(data.rows.shape[axis])]
+    if isinstance(data, RaggedArray):
+        return [int(data.lengths[0].shape[axis])]
     if isinstance(data, dict | list | tuple):
         parts = data.values() if isinstance(data, dict) else data
         return [length for part in parts for length in _lengths(part, axis)]
@@ -373,8 +378,8 @@ def _lengths(data: Any, axis: int) -> list[int]:
 
 
 def _map_arrays(fn: Callable[[Any], Any], tree: Any) -> Any:
-    """Returns the same nesting with `fn` of every array, and of every sparse array as a whole."""
-    if isinstance(tree, SparseArray):
+    """Returns the same nesting with `fn` of every array, and of every sparse or ragged one as a whole."""
+    if isinstance(tree, _IN_PARTS):
         return fn(tree)
     if isinstance(tree, dict):
         return {key: _map_arrays(fn, part) for key, part in tree.items()}

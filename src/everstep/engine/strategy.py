@@ -76,10 +76,17 @@ def configured_strategy(config: Any) -> Any:
 
 
 def _one_device_each() -> Any:
-    """Returns the strategy of several processes with one device each; None for one process."""
+    """Returns the strategy of several processes with one device each; None where none is needed.
+
+    On TensorFlow and PyTorch the processes connect to each other, and each selects its device.
+    """
     import keras
 
-    if current_gang().size == 1 or keras.backend.backend() != "jax":
+    backend = keras.backend.backend()
+    if current_gang().size == 1:
+        return None
+    if backend != "jax":
+        importlib.import_module(f"everstep.engine.{backend}_processes").joined()
         return None
     jax, mesh = importlib.import_module("jax"), importlib.import_module("everstep.engine.mesh")
     firsts = {device.process_index: device for device in reversed(jax.devices())}

@@ -258,7 +258,8 @@ class TorchEngine(Engine):
             return step(batch)
         with draws_of_this_process():
             outputs = self._kind == "validation" and self.task.aggregates
-            return self._shared.run(self._kind, step, batch, self._sparse, outputs)
+            rows = lambda leaf, part: self.composed(leaf)[part]  # noqa: E731
+            return self._shared.run(self._kind, step, batch, rows, outputs)
 
     def _outputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         outputs = self._validation_step(batch)
