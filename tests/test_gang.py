@@ -114,6 +114,21 @@ def test_three_processes_agree():
     assert "the colour differs between the processes: 'red' on rank 0, but 'blue'" in results[0][62][1]
 
 
+def test_the_first_process_waits_for_the_others():
+    done = Processes(
+        """
+        one = gang.join(spans_devices=True)
+        one.barrier("the end")
+        if one.rank == 1:
+            time.sleep(3)
+            one.request("more", "to say")
+            assert one._client.key_value_dir_get("everstep/request")
+        """,
+        2,
+    ).results()
+    assert [code for code, _, _ in done.values()] == [0, 0], done
+
+
 def test_processes_at_different_places_are_named():
     done = Processes(
         """

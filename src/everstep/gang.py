@@ -47,6 +47,7 @@ _LOST_SECONDS = 40.0
 """Without a heartbeat for so long, a process counts as lost; with the beats between, that is less than a minute."""
 _SLOW_SECONDS = 60.0
 _OWN_END_SECONDS = 2.0
+_LEAVE_SECONDS = 60.0
 _SERVICE_SECONDS = 3600
 """The limits of the service itself, which aborts the process: our own are always reached first."""
 
@@ -367,6 +368,7 @@ class ServiceGang(Gang):
     ) -> None:
         self.rank, self.size, self._members = coordinates.rank, coordinates.size, members
         self._service, self._client = _connect(coordinates, seconds)
+        self._spans_devices = spans_devices
         if spans_devices:
             _span_devices(coordinates, self._service, self._client)
         self._count = 0  # of the times that this process has met the others
@@ -438,12 +440,22 @@ class ServiceGang(Gang):
 
     def leave(self) -> None:
         """See `Gang.leave`."""
-        if not self._left.is_set():
-            self._left.set()
-            with contextlib.suppress(RuntimeError):
-                self._client.shutdown()
-            if self._service is not None:
-                self._service.shutdown()
+        if self._left.is_set():
+            return
+        self._left.set()
+        with contextlib.suppress(RuntimeError):  # the service may be gone
+            if self.is_first:  # the service ends with this process: the others may still be reading
+                end = time.monotonic() + _LEAVE_SECONDS
+                while len(self._all_under("everstep/left")) < self.size - 1 and time.monotonic() < end:
+                    time.sleep(0.05)
+            else:
+                self._client.key_value_set(f"everstep/left/{self.rank}", "")
+            self._client.shutdown()
+        if self._service is not None:
+            self._service.shutdown()
+        if self._spans_devices:  # JAX would do it once more
+            state = importlib.import_module("jax._src.distributed").global_state
+            state.client = state.service = None
 
     def _next_key(self) -> str:
         self._count += 1

@@ -67,7 +67,7 @@ OWN_FILES = ("config.yaml", REQUIREMENTS, CODE_DIFF, "history.csv")
 """The files that a run writes in its directory, after `run.json`."""
 
 
-_BEFORE_A_RUN = ("submissions", "checkpoints", "spool", "train", "validation")
+_BEFORE_A_RUN = ("submissions", "checkpoints", "spool", "train", "validation", "processes")
 """Files and folders that a run directory may contain before its record, beside those of entry points."""
 
 

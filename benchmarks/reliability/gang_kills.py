@@ -1,0 +1,142 @@
+"""Several processes that train one run, killed and frozen: do they end in the same bits as when nothing happens?
+
+`python -m benchmarks.reliability.gang_kills` takes about 25 minutes on two cores. `everstep launch --processes` trains
+a dense network with dropout. At a random step one of its processes gets SIGKILL, or SIGKILL while a checkpoint is being
+written, or SIGSTOP. The launcher must name it, end the others and restart all of them; the digest of the state must be
+that of the same number of processes without an interruption, every time.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.reliability.killed_runs import differences
+from benchmarks.reliability.process import ROOT, Job
+
+STEPS = 400
+KILLS = 20
+KINDS = ("rank 0", "another rank", "during a save", "frozen")
+SHORT_RUN = (f"trainer.train_steps={STEPS}", "task.train_data.global_batch_size=32", "--no-export")
+
+
+@dataclasses.dataclass(frozen=True)
+class GangJob(Job):
+    """One run of several processes.
+
+    Attributes:
+      processes: How many.
+    """
+
+    processes: int = 2
+
+    def command(self) -> list[str]:
+        """Returns the command line."""
+        train = super().command()[4:]
+        launch = ["launch", f"--processes={self.processes}", "--max-restarts=10", "--backoff=0.1"]
+        return [sys.executable, "-m", "everstep", *launch, *train]
+
+    def pids(self) -> list[int]:
+        """Returns the processes of the current attempt, by rank."""
+        members = json.loads((self.directory / "processes" / "members.json").read_text())["members"]
+        return [member["pid"] for member in members]
+
+    def is_saving(self) -> bool:
+        """Whether a checkpoint is half written."""
+        folder = self.directory / "checkpoints"
+        return folder.is_dir() and any(name.startswith(".everstep-") for name in os.listdir(folder))
+
+
+@dataclasses.dataclass
+class Figures:
+    """The figures of the experiment.
+
+    Attributes:
+      kills: By kind.
+      wrong: Violations, one line each.
+      slowest: The longest time, in seconds, until the next attempt had begun.
+    """
+
+    kills: dict[str, int] = dataclasses.field(default_factory=dict)
+    wrong: list[str] = dataclasses.field(default_factory=list)
+    slowest: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def passed(self) -> bool:
+        """Returns whether nothing was wrong."""
+        return not self.wrong
+
+    def line(self) -> str:
+        """Returns the figures on one line."""
+        kills = ", ".join(f"{count} {kind}" for kind, count in self.kills.items())
+        slowest = ", ".join(f"{kind} {seconds:.0f} s" for kind, seconds in self.slowest.items())
+        verdict = "passed" if self.passed() else "NOT PASSED"
+        return f"hits: {kills} | mismatches: {len(self.wrong)} | restarted after at most: {slowest} | {verdict}"
+
+
+def measure(folder: Path, processes: int, kills: int, seed: int, backend: str = "jax") -> Figures:
+    """Hits one process of a run, for every kind in turn, and compares each run with one that was not hit."""
+    choice, figures = random.Random(f"{processes} {backend} {seed}"), Figures()
+    whole = GangJob("reliability/augmented", backend, folder / f"whole{processes}", SHORT_RUN, processes)
+    whole.finish()
+    expected = whole.record()
+    for number in range(kills):
+        kind = KINDS[number % len(KINDS)]
+        job = GangJob(
+            "reliability/augmented", backend, folder / f"hit{processes}-{number}", SHORT_RUN, processes=processes
+        )
+        problem = _hit(job, kind, choice, figures)
+        figures.wrong += [f"{processes} processes, {kind}: {line}" for line in [problem] if line]
+        figures.wrong += [f"{processes} processes, {kind}: {line}" for line in differences(job, expected)]
+    return figures
+
+
+def _hit(job: GangJob, kind: str, choice: random.Random, figures: Figures) -> str:
+    """Hits a process of a run once, and waits for its end; returns what was wrong with that, else nothing."""
+    step = choice.randrange(20, STEPS * 3 // 4)
+    rank = 0 if kind == "rank 0" else choice.randrange(1 if kind == "another rank" else 0, job.processes)
+    process = job.start()
+    reached = process.until(lambda: (job.heartbeat() or 0) >= step)
+    if kind == "during a save":
+        reached = reached and process.until(job.is_saving)
+    if not reached:
+        return f"it ended before step {step}: {process.said()}"
+    pid, begin = job.pids()[rank], time.monotonic()
+    os.kill(pid, signal.SIGSTOP if kind == "frozen" else signal.SIGKILL)
+    figures.kills[kind] = figures.kills.get(kind, 0) + 1
+    if not process.until(lambda: job.pids()[rank] != pid):
+        return f"it was not restarted: {process.said()}"
+    figures.slowest[kind] = max(figures.slowest.get(kind, 0.0), time.monotonic() - begin)
+    if process.wait() != 0:
+        return f"exit {process.code}: {process.said()}"
+    named = f"rank {rank} (pid {pid} on" in job.directory.with_suffix(".log").read_text(errors="replace")
+    return "" if named else f"rank {rank} (pid {pid}) was not named: {process.said()}"
+
+
+def main() -> int:
+    """Prints the figures; returns 0 if the bar was met."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, nargs="*", default=[2, 4], help="how many train together")
+    parser.add_argument("--kills", type=int, default=KILLS, help="for each number of processes")
+    parser.add_argument("--seed", type=int, default=0, help="decides the steps and the processes")
+    parser.add_argument("--backend", default="jax", help="the Keras backend")
+    given = parser.parse_args()
+    os.chdir(ROOT)
+    passed = True
+    for processes in given.processes:
+        with tempfile.TemporaryDirectory(prefix="everstep-gang-") as folder:
+            figures = measure(Path(folder), processes, given.kills, given.seed, given.backend)
+        print(f"{processes} processes on {given.backend}: {figures.line()}", flush=True)
+        for line in figures.wrong:
+            print(f"  {line}")
+        passed = passed and figures.passed()
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
