@@ -209,8 +209,13 @@ class Engine(abc.ABC):
     def _build_optimizers(self) -> None:
         if self.optimizer is not None and not self.optimizer.built and self.model.built:
             self.optimizer.build(self.model.trainable_variables)
-        for held in held_optimizers(self.optimizer, self.task, self.model):
+        for held in self.optimizers:
             adapt_loss_scaling(held)
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """The optimizer of the run, and those that the task and the model hold."""
+        return held_optimizers(self.optimizer, self.task, self.model)
 
     def _probe_steps(
         self, train_batch: Batch | None, validation_batch: Batch | None, own: Mapping[str, list]
@@ -304,8 +309,9 @@ class Engine(abc.ABC):
         call_length = CallLength("single") if single else self._call_lengths[kind]
         data = self._resident.get(kind)
         if data is None or data.stream is not stream:
-            return Feed(stream, self.place, call_length, check, may_wait)
-        return Feed(data.rows, lambda rows: PlacedRows(data.arrays, self.place(rows)), call_length, check, may_wait)
+            return Feed(stream, self.place_block, call_length, check, may_wait)
+        place = lambda rows: PlacedRows(data.arrays, self.place_block(rows))  # noqa: E731
+        return Feed(data.rows, place, call_length, check, may_wait)
 
     def place_on_device(self, kind: str, stream: ArrayStream) -> None:
         """Places the arrays of a stream on the device, where the steps gather its batches from now on.
@@ -605,7 +611,11 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def place(self, data: Any) -> Any:
-        """Places the data of a block on the device; called by the thread of the feed."""
+        """Places data on the device: a batch, or the batches of a block."""
+
+    def place_block(self, data: Any) -> Any:
+        """Places what this process needs of a block on the device; called by the thread of the feed."""
+        return self.place(data)
 
     @abc.abstractmethod
     def _train(self, piece: Piece) -> None:

@@ -8,7 +8,6 @@ mean, and returns that sum. Keras's own handling of replicas is disabled meanwhi
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
 from typing import Any
 
 import keras
@@ -18,7 +17,7 @@ from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from everstep.data import nest
-from everstep.errors import UsageError
+from everstep.engine.shares import Share
 from everstep.task.grad import current_share, on_replica
 from everstep.types import Batch
 
@@ -59,10 +58,10 @@ class Replicas:
         context = tf.distribute.get_replica_context()
         replica = int(tf.get_static_value(context.replica_id_in_sync_group))
         if not self._can_share(batch):
-            with on_replica(Share({(1, self.count)}, counts=replica == 0)):
+            with on_replica(ReplicaShare({(1, self.count)}, counts=replica == 0)):
                 return step(batch)
         own = nest.map_leaves(lambda leaf: leaf[self._slice(leaf.shape[0], replica)], batch)
-        with on_replica(Share(set(zip(_sizes(own), _sizes(batch), strict=True)))):
+        with on_replica(ReplicaShare(set(zip(_sizes(own), _sizes(batch), strict=True)))):
             return step(own)
 
     def _can_share(self, batch: Batch) -> bool:
@@ -88,70 +87,18 @@ def _sizes(batch: Batch) -> list[int]:
     return [leaf.shape[0] for leaf in nest.flatten(batch)]
 
 
-class Share:
-    """The share of one replica in one step.
+class ReplicaShare(Share):
+    """The share of one replica in one step."""
 
-    Gradients are summed over the replicas once: those of `everstep.value_and_grad` when they are computed, those of
-    another tape when they are applied. A gradient that was summed already is recognized by its tensor or, if the step
-    has clipped it, by its variable.
+    def _sum(self, gradients: list[Any]) -> list[Any]:
+        return _reduced(tf.distribute.ReduceOp.SUM, gradients)
 
-    Args:
-      parts: Pairs of the samples of this replica and those of the whole batch; one pair for each task of the batch.
-      counts: Whether its metrics and sums count; False if another replica has the same samples.
-    """
-
-    def __init__(self, parts: set[tuple[int, int]], counts: bool = True) -> None:
-        self._parts = parts
-        self.counts = counts
-        self.divides_losses = False
-        self._summed: dict[int, Any] = {}
-        self._waiting: set[int] = set()  # variables whose summed gradients were not applied yet
-
-    @property
-    def weight(self) -> float:
-        """The part of the global batch that this replica works on.
-
-        Raises:
-          UsageError: The part differs between the tasks of the batch.
-        """
-        weights = {Fraction(own, whole) for own, whole in self._parts}
-        if len(weights) > 1:
-            sizes = " and ".join(str(whole) for whole in sorted({whole for _, whole in self._parts}))
-            raise UsageError(
-                f"replicas cannot take the same part of batches of {sizes} samples",
-                key="task_routines",
-                remedy="set each task_config.train_data.global_batch_size to a multiple of the number of replicas",
-            )
-        return float(weights.pop())
-
-    def sum(self, gradients: list[Any], variables: list[keras.Variable]) -> list[Any]:
-        """Returns the gradients summed over all replicas, and remembers them as summed."""
-        summed = _reduced(tf.distribute.ReduceOp.SUM, gradients)
-        self._summed.update({id(gradient): gradient for gradient in summed})
-        self._waiting.update(map(_key, variables))
-        return summed
-
-    def ready(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Returns gradients for an optimizer: of the whole batch, and the same on every replica."""
-        new: dict[int, Any] = {}
-        changed: dict[int, Any] = {}
-        for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
-            if gradient is not None and id(gradient) not in self._summed:
-                (changed if _key(variable) in self._waiting else new)[index] = gradient
-        self._waiting.difference_update(map(_key, variables))
-        result = dict(enumerate(gradients))
-        # What a step computes from a sum is a sum, but may differ between replicas if it draws random numbers.
-        for how, chosen in ((tf.distribute.ReduceOp.SUM, new), (tf.distribute.ReduceOp.MEAN, changed)):
-            result |= dict(zip(chosen, _reduced(how, list(chosen.values())), strict=True))
-        return list(result.values())
+    def _make_alike(self, gradients: list[Any]) -> list[Any]:
+        return _reduced(tf.distribute.ReduceOp.MEAN, gradients)
 
 
 def _reduced(how: Any, gradients: list[Any]) -> list[Any]:
-    return list(tf.distribute.get_replica_context().all_reduce(how, gradients)) if gradients else []
-
-
-def _key(variable: Any) -> int:
-    return id(variable._value if isinstance(variable, keras.Variable) else variable)
+    return list(tf.distribute.get_replica_context().all_reduce(how, gradients))
 
 
 # -- Keras on several replicas ----------------------------------------------------------------------------------------
@@ -249,9 +196,9 @@ def _counting(original: Any) -> Callable[..., None]:
     return assign
 
 
-def _share() -> Share | None:
+def _share() -> ReplicaShare | None:
     share = current_share()
-    return share if isinstance(share, Share) else None
+    return share if isinstance(share, ReplicaShare) else None
 
 
 _CHANGES: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (

@@ -77,22 +77,18 @@ def configured_strategy(config: Any) -> Any:
 
 
 def _one_device_each() -> Any:
-    """Returns the strategy of several processes with one device each; None for one process.
+    """Returns the strategy of several processes with one device each; None where none is needed.
 
-    Raises:
-      UsageError: The backend cannot share batches between processes.
+    On TensorFlow and PyTorch the processes connect to each other, and each selects its device.
     """
     import keras
 
+    backend = keras.backend.backend()
     if current_gang().size == 1:
         return None
-    if keras.backend.backend() != "jax":
-        raise UsageError(
-            f"{current_gang().size} processes train one run on JAX only",
-            key="runtime.backend",
-            received=keras.backend.backend(),
-            remedy="use jax, or one process",
-        )
+    if backend != "jax":
+        importlib.import_module(f"everstep.engine.{backend}_processes").joined()
+        return None
     jax, mesh = importlib.import_module("jax"), importlib.import_module("everstep.engine.mesh")
     firsts = {device.process_index: device for device in reversed(jax.devices())}
     return mesh.DeviceMesh([firsts[index] for index in sorted(firsts)], even_batches=True)

@@ -21,7 +21,9 @@ from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
 from everstep.engine.probe import watch_sparse_labels
+from everstep.engine.processes import SharedSteps, results_in_logs, seed_offset
 from everstep.engine.replicas import Replicas
+from everstep.engine.tensorflow_processes import draws_of_this_process, joined
 from everstep.errors import UsageError
 from everstep.task.grad import current_share
 from everstep.task.task import unpack
@@ -35,13 +37,20 @@ class TensorFlowEngine(Engine):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        processes = joined()
+        self._shared = None if processes is None else SharedSteps(processes)
+        self._is_built = False
         self._replicas = Replicas()
         self._random = StepRandom()
 
     def describe(self) -> dict[str, Any]:
         """Returns how steps are run, for the run's record."""
         device = "gpu" if _has_gpu() else "cpu"
-        return {"device": device, "loop": "while", "xla": bool(self._xla), "replicas": self._replicas.count}
+        return {"device": device, "loop": "while", "xla": bool(self._xla), "replicas": self._replica_count}
+
+    @property
+    def _replica_count(self) -> int:
+        return self._replicas.count if self._shared is None else self._shared.size
 
     def strategy(self) -> Any:
         """Returns the `tf.distribute` strategy whose scope is active."""
@@ -49,19 +58,37 @@ class TensorFlowEngine(Engine):
 
     @property
     def _xla(self) -> bool | None:
-        return True if self.enable_xla and _has_gpu() else None  # on a CPU XLA is several times slower
+        # On a CPU XLA is several times slower; what processes exchange it cannot compile.
+        return True if self.enable_xla and _has_gpu() and self._shared is None else None
 
     # -- compiling -------------------------------------------------------------------------------------------------
 
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
         # A bare graph: a tf.function would trace twice, and reject variables that only the second pass creates.
         graph = tf.__internal__.FuncGraph("trace")
+        own = batch if self._shared is None else self._shared.own_batch(batch)
         with summaries_refused(), graph.as_default(), watch_sparse_labels() as seen, self._random.drawing():
-            placed = nest.map_leaves(_placeholder, batch)
+            placed = nest.map_leaves(_placeholder, own)
             outputs = self._on_devices(step, placed)
         labels = unpack(placed)[1]
         self._label_classes |= {labelled.classes for labelled in seen if _source(labelled.target) is labels}
         return {name: _shape(self._replicas.parts(value)[0]) for name, value in outputs.items()}
+
+    def build(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
+        """Builds what is created lazily, captures the state, and prepares the steps for several processes."""
+        super().build(train_batch, validation_batch)
+        if self._shared is not None:
+            for kind, batch in (("train", train_batch), ("validation", validation_batch)):
+                if kind in self.windows and self.windows[kind].reduction == "last":
+                    self._find_results(self._shared, kind, batch)
+            self._shared.prepare(self)
+        self._is_built = True
+
+    def _find_results(self, shared: SharedSteps, kind: str, batch: Batch) -> None:
+        window, step = self.windows[kind], self._user_step if kind == "train" else self._user_validation
+        with tf.__internal__.FuncGraph("results").as_default(), self._random.drawing():
+            placed = nest.map_leaves(_placeholder, shared.own_batch(batch))
+            results_in_logs(window, lambda: step(placed, window.metrics))
 
     def _compile(self) -> None:
         self._loops: dict[Any, Any] = {}
@@ -72,8 +99,10 @@ class TensorFlowEngine(Engine):
         spec = _spec(data)
         rows = tuple(data.rows.shape[1:]) if isinstance(data, PlacedRows) else None
         leaves = nest.flatten(spec if rows is None else spec.arrays)
-        key = (kind, rows is None, *(((*(rows or ()), *s.shape[1:]), s.dtype) for s in leaves))
+        shared = () if self._shared is None else self._shared.lengths
+        key = (kind, (rows is None, shared), *(((*(rows or ()), *s.shape[1:]), s.dtype) for s in leaves))
         if key not in self._loops:
+            self._kind = kind
             step = self._train_step if kind == "train" else self._validation_step
             loop = _function(lambda block: self._many(step, block), jit_compile=self._xla)
             with self._guarded(), self._random.drawing():
@@ -95,7 +124,14 @@ class TensorFlowEngine(Engine):
         return self._replicas.count == 1
 
     def _on_devices(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
-        return self._replicas.run(step, batch)
+        if self._shared is None:
+            return self._replicas.run(step, batch)
+        if not self._is_built:  # traced by this process alone
+            return step(batch)
+        with draws_of_this_process():
+            outputs = self._kind == "validation" and self.task.aggregates
+            rows = lambda leaf, part: _some_rows(self.composed(leaf), part)  # noqa: E731
+            return self._shared.run(self._kind, step, batch, rows, outputs)
 
     def _owners(self, used: Sequence[keras.Variable]) -> dict[str, Any]:
         random = self._random.generator
@@ -106,6 +142,10 @@ class TensorFlowEngine(Engine):
     def place(self, data: Any) -> Any:
         """Places the data of a block on the device."""
         return nest.map_leaves(lambda leaf: tf.convert_to_tensor(on_host(leaf)), data)
+
+    def place_block(self, data: Any) -> Any:
+        """Places the rows of this process of all batches of a block."""
+        return self.place(data if self._shared is None else self._shared.own_block(data))
 
     def why_not_on_device(self, stream: ArrayStream) -> str:
         """Returns why the arrays of a stream cannot live on the device."""
@@ -118,9 +158,15 @@ class TensorFlowEngine(Engine):
         return tf.RaggedTensor.from_nested_row_lengths(parts.values, parts.lengths, validate=False)
 
     def _train(self, piece: Piece) -> None:
+        self._begin_call(piece)
         self._call("train", piece)
 
+    def _begin_call(self, piece: Piece) -> None:
+        if self._shared is not None:
+            self._shared.begin_call(piece.block.data)
+
     def _validate(self, piece: Piece) -> dict[str, Any]:
+        self._begin_call(piece)
         if not self.task.aggregates:
             self._call("validation", piece)
             return {}
@@ -133,10 +179,12 @@ class TensorFlowEngine(Engine):
         self._loop(kind, piece.placed)(*leaves)
 
     def _single_validation(self, batch: Batch) -> dict[str, Any]:
-        if "single" not in self._loops:
-            self._loops["single"] = _function(self._validation_step)
+        key = ("single", () if self._shared is None else self._shared.lengths)
+        if key not in self._loops:
+            self._loops[key] = _function(self._validation_step)
+        self._kind = "validation"
         with self._guarded(), self._random.drawing():  # a batch of a new shape is traced now
-            return self._loops["single"](batch)
+            return self._loops[key](batch)
 
     def wait(self) -> None:
         """Waits until the device has finished all steps."""
@@ -153,9 +201,11 @@ class TensorFlowEngine(Engine):
 
     def train_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of a training step, from the compiled loop for batches of this shape."""
-        shapes = tuple(tuple(leaf.shape) for leaf in nest.flatten(batch))
+        own, parts = (batch, 1) if self._shared is None else (self._shared.own_batch(batch), self._shared.size)
+        shapes = tuple(tuple(leaf.shape) for leaf in nest.flatten(own))
         ran = {tuple(shape for shape, _ in key[2:]): loop for key, loop in self._loops.items() if key[0] == "train"}
-        return flops.of_tensorflow_loop(ran[shapes]) if shapes in ran else None
+        counted = flops.of_tensorflow_loop(ran[shapes]) if shapes in ran else None
+        return counted * parts if counted else counted
 
     def inference_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of the inference step; traces it."""
@@ -189,6 +239,13 @@ def _batch(block: Any, index: Any) -> Batch:
     if isinstance(block, PlacedRows):
         return nest.map_leaves(lambda leaf: tf.gather(leaf, block.rows[index]), block.arrays)
     return nest.map_leaves(lambda leaf: leaf[index], block)
+
+
+def _some_rows(tensor: Any, part: slice) -> Any:
+    if not isinstance(tensor, tf.SparseTensor):
+        return tensor[part]
+    rest = [0] * (len(tensor.shape) - 1)
+    return tf.sparse.slice(tensor, [part.start, *rest], [part.stop - part.start, *tensor.shape[1:]])
 
 
 def _has_gpu() -> bool:
@@ -276,7 +333,8 @@ class StepRandom:
         if self.generator is None:
             with tf.init_scope():
                 self.generator = keras.random.SeedGenerator(0)
-        return tf.cast(self.generator.next(), "int32")
+        drawn, offset = self.generator.next(), seed_offset()
+        return tf.cast(drawn + tf.constant([offset, 0], drawn.dtype) if offset else drawn, "int32")
 
 
 _DRAWS: dict[str, Callable[..., Any]] = {

@@ -30,9 +30,10 @@ from everstep.engine.explain import decided_in_python
 from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
 from everstep.engine.probe import replaced, watch_sparse_labels
+from everstep.engine.processes import SharedSteps, results_in_logs
 from everstep.engine.torch_graph import CannotRecord, CudaGraph, Graph, Recorded, Recorder
+from everstep.engine.torch_processes import draws_of_this_process, joined
 from everstep.errors import UsageError
-from everstep.task.optim.optimizers import held_optimizers
 from everstep.task.task import unpack
 from everstep.types import Batch, Logs
 
@@ -53,6 +54,8 @@ class TorchEngine(Engine):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        processes = joined()
+        self._shared = None if processes is None else SharedSteps(processes)
         self._on_cuda = _device().type == "cuda"
         self._recorder: Recorder | None = None
         self._steps: dict[Key, Recorded | None] = {}  # by kind, shapes and types; None for one that runs eagerly
@@ -73,7 +76,7 @@ class TorchEngine(Engine):
             "loop": "eager" if self.is_eager else "cuda graph",
             **why,
             "xla": False,
-            "replicas": 1,
+            "replicas": 1 if self._shared is None else self._shared.size,
         }
 
     @property
@@ -86,7 +89,7 @@ class TorchEngine(Engine):
         _refuse_buffers(self.model)
         # PyTorch has no tracing on shapes: the step runs on values, and its changes are undone.
         with no_global_draws(self.task), undone(), watch_sparse_labels(clip=True) as seen:
-            placed = self.place(batch)
+            placed = self.place(batch if self._shared is None else self._shared.own_batch(batch))
             with _NoDecisions(self.task):
                 outputs = step(placed)
             labels = unpack(placed)[1]
@@ -96,6 +99,9 @@ class TorchEngine(Engine):
     def build(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
         """Builds what is created lazily, captures the state, and records the step on a device that allows it."""
         super().build(train_batch, validation_batch)
+        if self._shared is not None:
+            self._share_steps(self._shared, {"train": train_batch, "validation": validation_batch})
+            return
         if (make_graph := self._graph_type()) is None:
             return
         self._recorder = Recorder(list(self.variables.values()), self._step_objects, make_graph)
@@ -105,11 +111,22 @@ class TorchEngine(Engine):
         if not self.is_eager:
             logger.info("steps are recorded as CUDA graphs and replayed; runtime.cuda_graph=false runs them eagerly")
 
+    def _share_steps(self, shared: SharedSteps, batches: Mapping[str, Batch]) -> None:
+        """Prepares the steps for several processes."""
+        for kind, window in self.windows.items():
+            if self._on_cuda and self.cuda_graph:
+                self._run_eagerly(kind, "several processes share them, and what they exchange is not recorded")
+            if window.reduction == "last":
+                step, batch = self._user_step if kind == "train" else self._user_validation, batches[kind]
+                with undone(), torch.set_grad_enabled(kind == "train"):
+                    results_in_logs(window, lambda: step(self.place(shared.own_batch(batch)), window.metrics))  # noqa: B023
+        with torch.no_grad():
+            shared.prepare(self)
+
     def _step_objects(self) -> list[Any]:
         """Returns the objects of the user that steps call."""
         metrics = [metric for window in self.windows.values() for metric in window.metrics]
-        optimizers = held_optimizers(self.optimizer, self.task, self.model)
-        return [self.task, *self.model._flatten_layers(include_self=True), *metrics, *optimizers]
+        return [self.task, *self.model._flatten_layers(include_self=True), *metrics, *self.optimizers]
 
     def _graph_type(self) -> Callable[[], Graph] | None:
         """Returns what records steps on the device; None where they run eagerly."""
@@ -196,6 +213,7 @@ class TorchEngine(Engine):
 
     def _train(self, piece: Piece) -> None:
         self._forget_moved()
+        self._begin_call("train", piece)
         if (step := self._recorded("train", _batch(piece, 0))) is not None:
             for index in range(piece.count):
                 step(_batch(piece, index))
@@ -207,6 +225,7 @@ class TorchEngine(Engine):
 
     def _validate(self, piece: Piece) -> dict[str, Any]:
         self._forget_moved()
+        self._begin_call("validation", piece)
         outputs: dict[str, Any] = {}
         if (step := self._recorded("validation", _batch(piece, 0))) is not None:
             for index in range(piece.count):
@@ -218,11 +237,36 @@ class TorchEngine(Engine):
         self._limit_pending()
         if not self.task.aggregates:
             return {}
+        if self._shared is not None:
+            return {name: tuple(map(_view, parts)) for name, parts in outputs.items()}
         # On a CPU the values are views, which the next step may overwrite.
         return {name: (_view(value if value.is_cuda else value.clone()),) for name, value in outputs.items()}
 
+    # -- several processes -----------------------------------------------------------------------------------------
+
+    def place_block(self, data: Any) -> Any:
+        """Places the rows of this process of all batches of a block."""
+        return self.place(data if self._shared is None else self._shared.own_block(data))
+
+    def _begin_call(self, kind: str, piece: Piece) -> None:
+        """Notes which steps follow, for what several processes do together in each of them."""
+        self._kind = kind
+        if self._shared is not None:
+            self._shared.begin_call(piece.block.data)
+
+    def _on_devices(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
+        if self._shared is None:
+            return step(batch)
+        with draws_of_this_process():
+            outputs = self._kind == "validation" and self.task.aggregates
+            rows = lambda leaf, part: self.composed(leaf)[part]  # noqa: E731
+            return self._shared.run(self._kind, step, batch, rows, outputs)
+
     def _outputs(self, batch: Batch) -> dict[str, torch.Tensor]:
-        return {name: keras.ops.convert_to_tensor(value) for name, value in self._validation_step(batch).items()}
+        outputs = self._validation_step(batch)
+        if self._shared is not None:
+            return outputs or {}
+        return {name: keras.ops.convert_to_tensor(value) for name, value in outputs.items()}
 
     def _limit_pending(self) -> None:
         """Waits until few calls are left to the device, so that a signal is handled in time."""
@@ -290,7 +334,9 @@ class TorchEngine(Engine):
 
     def train_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of a training step; runs one, and undoes it."""
-        return _counted(lambda: self._user_step(self.place(batch), self.windows["train"].metrics))
+        own, parts = (batch, 1) if self._shared is None else (self._shared.own_batch(batch), self._shared.size)
+        counted = _counted(lambda: self._user_step(self.place(own), self.windows["train"].metrics))
+        return counted * parts if counted else counted
 
     def inference_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of the inference step; runs it."""

@@ -48,6 +48,8 @@ class WindowSums:
         named = [metric.name for metric in metrics] if reduction == "mean" else []
         self.totals = {name: zero("total", shape) for name, shape in logged.items() if name not in named}
         self.samples = zero("samples")
+        self.results: dict[str, tuple[keras.Metric, str | None]] = {}
+        """Logs that are results of a metric, or of a part of one, and are read from it; set for several processes."""
         self.finite_steps: FiniteSteps | None = None
 
     def watch(self, name: str) -> None:
@@ -87,6 +89,8 @@ class WindowSums:
         for metric in self.metrics if self.reduction == "mean" else ():
             result = metric.result()
             logs.update(result if isinstance(result, Mapping) else {metric.name: result})
+        for name, (metric, part) in self.results.items():
+            logs[name] = metric.result() if part is None else metric.result()[part]
         return logs if self.norms is None else {**logs, **self.norms.read()}
 
     def reset(self) -> None:

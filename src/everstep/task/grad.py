@@ -327,6 +327,7 @@ def _jax_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: 
 def _torch_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: Any) -> tuple[Any, list]:
     import torch
 
+    share = current_share()
     inside = getattr(_recording, "inside", False)  # the loss of another call, which differentiates this result
     sources = [v.value for v in variables]
     with torch.enable_grad(), _differentiable(sources):
@@ -339,7 +340,9 @@ def _torch_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer
         if not sources or not isinstance(scaled, torch.Tensor) or not scaled.requires_grad:
             return value, [torch.zeros_like(source) for source in sources]
         options = {"create_graph": inside, "allow_unused": True, "materialize_grads": True}
+        scaled = scaled * share.weight if share else scaled
         gradients = list(torch.autograd.grad(scaled, sources, **options))
+        gradients = share.sum(gradients, variables) if share else gradients
     # Results are detached: recording what is done with them would keep the memory of the step.
     return (value, gradients) if inside else (_detached(value), gradients)
 

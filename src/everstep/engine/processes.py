@@ -1,0 +1,389 @@
+"""One step on several processes, each with a slice of the global batch and one device, on TensorFlow and PyTorch.
+
+`Processes` has the few operations that the processes compute together; all call them in the same order. A step needs
+two: the gradients are summed (`ProcessShare`), and what the step has changed beside the weights is merged in one buffer
+(`Merger`). Both add in a fixed order, so the bits are the same on every process and in every run of as many processes.
+On JAX nothing of this is needed: there the compiler divides one program.
+"""
+
+import abc
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from everstep.data.sparse import RaggedArray, SparseArray
+from everstep.engine.merging import Rule, joining_metrics, own_weights, refuse_states_of_samples, rules
+from everstep.engine.shares import Share
+from everstep.engine.window import WindowSums
+from everstep.task.grad import current_share, on_replica
+from everstep.types import Batch
+
+_IN_PARTS = (SparseArray, RaggedArray)  # tensors that consist of several arrays, and are divided in the step
+_GOLDEN = 0x9E3779B9  # between the seeds of two processes; seeds of one process are consecutive
+
+
+class Processes(abc.ABC):
+    """What the processes of a run compute together; one implementation per backend.
+
+    Args:
+      rank: The number of this process.
+      size: The number of processes.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    @abc.abstractmethod
+    def sum(self, tensors: list[Any]) -> list[Any]:
+        """Returns the sums over all processes, which can be differentiated if the tensors can."""
+
+    @abc.abstractmethod
+    def first(self, tensors: list[Any]) -> list[Any]:
+        """Returns the tensors of the first process."""
+
+    @abc.abstractmethod
+    def gather(self, tensor: Any) -> list[Any]:
+        """Returns the tensor of each process; they have the same shape."""
+
+    @abc.abstractmethod
+    def join(self, tensor: Any) -> Any:
+        """Returns the tensors of all processes, one after the other; they may differ in length."""
+
+    def dense(self, gradient: Any) -> Any:
+        """Returns a gradient as one tensor."""
+        return gradient
+
+
+class ProcessShare(Share):
+    """The share of this process in one step: its slice of the batch.
+
+    If there are fewer samples than processes, all compute the whole batch, and what the first one computes counts.
+
+    Args:
+      processes: The processes that share the step.
+      lengths: How many samples the arrays of the batch have; those of several tasks may differ.
+    """
+
+    def __init__(self, processes: Processes, lengths: Sequence[int]) -> None:
+        self.processes = processes
+        self.is_divided = min(lengths) >= processes.size
+        self.rows = [lengths[0], *[0] * (processes.size - 1)]
+        if self.is_divided:
+            self.rows = [_size(self.slice(lengths[0], rank)) for rank in range(processes.size)]
+        counts = self.rows[processes.rank] > 0
+        super().__init__({(_size(self.slice(length)) if counts else 0, length) for length in lengths}, counts)
+
+    def slice(self, length: int, rank: int | None = None) -> slice:
+        """Returns which of so many samples a process computes, by default this one."""
+        rank, size = self.processes.rank if rank is None else rank, self.processes.size
+        return slice(length * rank // size, length * (rank + 1) // size) if self.is_divided else slice(0, length)
+
+    @property
+    def weights(self) -> list[float]:
+        """The part of the samples of each process."""
+        return [rows / sum(self.rows) for rows in self.rows]
+
+    def join(self, value: Any) -> Any:
+        """Returns the value for the whole batch of one that has a part for each sample; of a scalar, the mean."""
+        if not keras.ops.is_tensor(value) and not isinstance(value, np.ndarray):
+            return value
+        tensor = ops.convert_to_tensor(value)
+        if not self.is_divided:
+            return self.processes.first([tensor])[0]
+        if len(tensor.shape):
+            return self.processes.join(tensor)
+        scalars = self.processes.gather(ops.cast(ops.reshape(tensor, (1,)), "float64"))
+        whole = sum(weight * scalar[0] for weight, scalar in zip(self.weights, scalars, strict=True))
+        return ops.cast(whole, tensor.dtype)
+
+    def output(self, value: Any) -> tuple[Any, ...]:
+        """Returns an output of a step for the whole batch: an array joined, a scalar once per slice."""
+        tensor = ops.convert_to_tensor(value)
+        if not self.is_divided or len(tensor.shape):
+            return (self.join(tensor),)
+        return tuple(scalar[0] for scalar in self.processes.gather(ops.reshape(tensor, (1,))))
+
+    def _sum(self, gradients: list[Any]) -> list[Any]:
+        return self.processes.sum(gradients if self.counts else [ops.zeros_like(part) for part in gradients])
+
+    def _sum_own(self, gradients: list[Any]) -> list[Any]:
+        return self._sum([self.processes.dense(gradient) * self.weight for gradient in gradients])
+
+    def _make_alike(self, gradients: list[Any]) -> list[Any]:
+        return self.processes.first([self.processes.dense(gradient) for gradient in gradients])
+
+
+def _size(part: slice) -> int:
+    return int(part.stop - part.start)
+
+
+def process_share() -> ProcessShare | None:
+    """Returns the share of this process in the step that runs; None if it computes the batch alone."""
+    share = current_share()
+    return share if isinstance(share, ProcessShare) else None
+
+
+def seed_offset() -> int:
+    """Returns what to add to a seed, so that random layers draw other numbers in each process for its samples.
+
+    The states of their seed generators stay the same on all processes.
+    """
+    share = process_share()
+    return 0 if share is None else share.processes.rank * _GOLDEN % 2**31
+
+
+def sum_when_applied(optimizer: Any) -> None:
+    """Makes an optimizer sum those gradients that the step did not get from `everstep.value_and_grad`."""
+    apply = getattr(optimizer.apply, "unsummed", optimizer.apply)
+
+    def of_sums(grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
+        share = process_share()
+        if share is not None and len(grads):
+            known = optimizer._trainable_variables if trainable_variables is None else list(trainable_variables)
+            grads = share.ready(list(grads), known)
+        with on_replica(None):  # random numbers of an optimizer are the same on every process
+            return apply(grads, trainable_variables)
+
+    of_sums.unsummed = apply  # type: ignore[attr-defined]
+    object.__setattr__(optimizer, "apply", of_sums)
+
+
+def update_with_all(metric: keras.Metric) -> None:
+    """Makes a metric's `update_state` get the arguments of all processes, joined."""
+    update = getattr(metric.update_state, "of_own_part", metric.update_state)
+
+    def update_state(*args: Any, **kwargs: Any) -> Any:
+        share = process_share()
+        if share is not None:
+            args, kwargs = keras.tree.map_structure(share.join, (args, kwargs))
+        return update(*args, **kwargs)
+
+    update_state.of_own_part = update  # type: ignore[attr-defined]
+    object.__setattr__(metric, "update_state", update_state)
+
+
+# -- what a step changes beside the weights ---------------------------------------------------------------------------
+
+
+class Merger:
+    """Merges variables after a step: all values travel in one buffer of float64, and are merged in order of rank.
+
+    Args:
+      processes: The processes that share the steps.
+      merged: The variables, and how each is merged.
+    """
+
+    def __init__(self, processes: Processes, merged: Sequence[tuple[keras.Variable, Rule]]) -> None:
+        self._processes = processes
+        self._variables = {rule: [v for v, wanted in merged if wanted is rule] for rule in Rule}
+        self._variables = {rule: variables for rule, variables in self._variables.items() if variables}
+
+    @contextlib.contextmanager
+    def merged(self, share: ProcessShare) -> Iterator[None]:
+        """Merges what the block changes."""
+        before = {rule: _flat(variables) for rule, variables in self._variables.items()}
+        yield
+        if not before:
+            return
+        own = {rule: self._own(rule, old, share) for rule, old in before.items()}
+        parts = self._processes.gather(ops.concatenate(list(own.values())))
+        begin = 0
+        for rule, old in before.items():
+            end = begin + int(old.shape[0])
+            self._assign(rule, _MERGE[rule]([part[begin:end] for part in parts], old, share))
+            begin = end
+
+    def _own(self, rule: Rule, old: Any, share: ProcessShare) -> Any:
+        """Returns what this process contributes."""
+        new = _flat(self._variables[rule])
+        if not share.counts:
+            nothing = {Rule.ADD: 0.0, Rule.LAST: 0.0, Rule.SMALLEST: np.inf}
+            return ops.full_like(new, nothing[rule]) if rule in nothing else old
+        return new - ops.where(ops.isfinite(old), old, ops.zeros_like(old)) if rule is Rule.ADD else new
+
+    def _assign(self, rule: Rule, values: Any) -> None:
+        begin = 0
+        for variable in self._variables[rule]:
+            end = begin + int(np.prod(variable.shape))
+            variable.assign(ops.cast(ops.reshape(values[begin:end], variable.shape), variable.dtype))
+            begin = end
+
+
+def _flat(variables: Sequence[keras.Variable]) -> Any:
+    return ops.concatenate([ops.reshape(ops.cast(ops.stop_gradient(v), "float64"), (-1,)) for v in variables])
+
+
+def _mean(parts: list[Any], old: Any, share: ProcessShare) -> Any:
+    first = share.rows.index(max(share.rows))
+    mean = parts[first]
+    for rank, part in enumerate(parts):
+        if share.rows[rank] and rank != first:  # the differences, so that what is the same everywhere stays so
+            mean = mean + share.weights[rank] * (part - parts[first])
+    return mean
+
+
+def _smallest(parts: list[Any], old: Any, share: ProcessShare) -> Any:
+    smallest = parts[0]
+    for part in parts[1:]:
+        smallest = ops.minimum(smallest, part)
+    return smallest
+
+
+_MERGE: dict[Rule, Callable[[list[Any], Any, ProcessShare], Any]] = {
+    Rule.ADD: lambda parts, old, share: old + sum(parts[1:], parts[0]),
+    Rule.LAST: lambda parts, old, share: sum(parts[1:], parts[0]),
+    Rule.SMALLEST: _smallest,
+    Rule.MEAN: _mean,
+    Rule.FIRST: lambda parts, old, share: parts[0],
+}
+
+
+# -- the steps of an engine -------------------------------------------------------------------------------------------
+
+
+class SharedSteps:
+    """The steps of an engine, which several processes share.
+
+    Args:
+      processes: The processes that share the steps.
+    """
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._mergers: dict[str, Merger] = {}
+        self.lengths: tuple[int, ...] = ()
+        """How many samples the arrays of a whole batch of the current call have."""
+
+    @property
+    def size(self) -> int:
+        """The number of processes."""
+        return self._processes.size
+
+    def prepare(self, engine: Any) -> None:
+        """Prepares an engine that is built; all processes start from the state of the first one.
+
+        Raises:
+          UsageError: The model has a layer that keeps a state for each sample.
+        """
+        task, model, windows = engine.task, engine.model, engine.windows
+        holders = [value for value in (model, *vars(task).values()) if isinstance(value, keras.Layer)]
+        layers = [layer for holder in holders for layer in holder._flatten_layers(include_self=True)]
+        refuse_states_of_samples(layers)
+        for optimizer in engine.optimizers:
+            sum_when_applied(optimizer)
+        metrics = [metric for window in windows.values() for metric in window.metrics]
+        held = [value for value in vars(task).values() if isinstance(value, keras.Metric)]
+        joining = joining_metrics([*metrics, *held, *model.metrics])
+        for metric in joining:
+            update_with_all(metric)
+        alike = [*own_weights(layers), *(v for holder in (*engine.optimizers, *joining) for v in holder.variables)]
+        for kind, window in windows.items():
+            others = [other for other in windows.values() if other is not window]
+            self._mergers[kind] = Merger(self._processes, rules(engine.variables, window, others, alike))
+        variables = list(engine.variables.values())
+        values = [ops.stop_gradient(variable.value) for variable in variables]
+        for variable, value in zip(variables, self._processes.first(values), strict=True):
+            variable.assign(value)
+
+    def own_batch(self, batch: Batch) -> Batch:
+        """Returns the rows of this process of one batch."""
+        share = ProcessShare(self._processes, _lengths(batch, 0))
+        return _map_arrays(lambda leaf: _rows(leaf, share, 0), batch)
+
+    def own_block(self, data: Any) -> Any:
+        """Returns the rows of this process of all batches of a block; sparse and ragged ones are divided later."""
+        share = ProcessShare(self._processes, _lengths(data, 1))
+        return _map_arrays(lambda leaf: _rows(leaf, share, 1), data)
+
+    def begin_call(self, data: Any) -> None:
+        """Notes what the batches of a block on the host look like, whose steps follow."""
+        self.lengths = tuple(_lengths(data, 1))
+
+    def run(
+        self,
+        kind: str,
+        step: Callable[[Batch], Any],
+        batch: Batch,
+        assembled: Callable[[Any, slice], Any],
+        returns_outputs: bool,
+    ) -> Any:
+        """Runs a step on the rows of this process, and merges what all have changed.
+
+        Args:
+          kind: What the step is for: `train` or `validation`.
+          step: The step.
+          batch: The rows of this process.
+          assembled: Returns some rows of a sparse or ragged tensor.
+          returns_outputs: Whether to return the outputs of the step, for the whole batch.
+        """
+        share = ProcessShare(self._processes, self.lengths)
+
+        def own(leaf: Any) -> Any:
+            return assembled(leaf, share.slice(*_lengths(leaf, 0))) if isinstance(leaf, _IN_PARTS) else leaf
+
+        batch = _map_arrays(own, batch)
+        with on_replica(share), self._mergers[kind].merged(share):
+            outputs = step(batch)
+        if not returns_outputs:
+            return None
+        return {name: share.output(value) for name, value in outputs.items()}
+
+
+def results_in_logs(window: WindowSums, step: Callable[[], Mapping[str, Any]]) -> None:
+    """Finds which logs of a step are results of metrics, and makes the window read them from the metrics.
+
+    The step of one process returns the results for its samples only.
+    """
+    found: dict[int, tuple[Any, keras.Metric, str | None]] = {}
+
+    def recording(metric: keras.Metric, result: Callable[[], Any]) -> Callable[[], Any]:
+        def recorded() -> Any:
+            value = result()
+            parts = value.items() if isinstance(value, Mapping) else [(None, value)]
+            found.update({id(part): (part, metric, name) for name, part in parts})
+            return value
+
+        return recorded
+
+    with contextlib.ExitStack() as stack:
+        for metric in window.metrics:
+            object.__setattr__(metric, "result", recording(metric, metric.result))
+            stack.callback(object.__delattr__, metric, "result")
+        logs = step()
+    window.results = {name: found[id(value)][1:] for name, value in logs.items() if id(value) in found}
+
+
+def _rows(leaf: Any, share: ProcessShare, axis: int) -> Any:
+    """Returns the rows of this process of an array of a batch, or, along axis 1, of a block."""
+    if isinstance(leaf, _IN_PARTS):
+        return leaf
+    part = share.slice(leaf.shape[axis])
+    return leaf[:, part] if axis else leaf[part]
+
+
+def _lengths(data: Any, axis: int) -> list[int]:
+    """Returns how many samples the arrays of a batch have, or, along axis 1, those of each batch of a block."""
+    if isinstance(data, SparseArray):
+        return [int(data.rows.shape[axis])]
+    if isinstance(data, RaggedArray):
+        return [int(data.lengths[0].shape[axis])]
+    if isinstance(data, dict | list | tuple):
+        parts = data.values() if isinstance(data, dict) else data
+        return [length for part in parts for length in _lengths(part, axis)]
+    return [] if data is None else [int(data.shape[axis])]
+
+
+def _map_arrays(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """Returns the same nesting with `fn` of every array, and of every sparse or ragged one as a whole."""
+    if isinstance(tree, _IN_PARTS):
+        return fn(tree)
+    if isinstance(tree, dict):
+        return {key: _map_arrays(fn, part) for key, part in tree.items()}
+    if isinstance(tree, list | tuple):
+        parts = [_map_arrays(fn, part) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return None if tree is None else fn(tree)
