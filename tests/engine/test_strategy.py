@@ -5,8 +5,8 @@ import types
 import keras
 import pytest
 
-import everstep
 from everstep.engine import strategy as strategies
+from everstep.engine.config import RuntimeConfig
 from everstep.engine.strategy import OneDevice, get_distribution_strategy
 from everstep.errors import NOTHING, UsageError
 
@@ -82,9 +82,10 @@ def test_runs_of_a_process_share_a_mirrored_strategy():
     assert get_distribution_strategy("mirrored") is get_distribution_strategy("Mirrored", num_gpus=0)
 
 
-def test_several_processes_need_jax(monkeypatch):
+def test_variables_are_not_divided_over_several_processes(monkeypatch):
+    if keras.backend.backend() != "jax":
+        pytest.skip("sharding is for JAX")
     monkeypatch.setattr(strategies, "current_gang", lambda: types.SimpleNamespace(size=2))
-    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
-    with pytest.raises(UsageError, match="2 processes train one run on JAX only") as raised:
-        strategies.configured_strategy(everstep.RuntimeConfig())
-    assert raised.value.key == "runtime.backend"
+    with pytest.raises(UsageError, match="this run has 2") as error:
+        strategies.configured_strategy(RuntimeConfig(sharding="fsdp"))
+    assert error.value.key == "runtime.sharding"

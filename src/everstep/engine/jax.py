@@ -311,12 +311,14 @@ class JaxEngine(Engine):
             for position, variable in enumerate(self._state_variables)
             if self._values[position] is not self._pushed[position] or variable.value is not self._shown[position]
         ]
+        divides = self._mesh is not None and self._mesh.divides_variables
         copied = [position for position in changed if not self._is_divided[position]]
-        copies = _copies([self._of_this_process(self._values[position]) for position in copied])
+        state = [self._values[position] for position in copied]
+        copies = _copies(state if divides else [self._of_this_process(value) for value in state])
         values = dict(zip(copied, copies, strict=True))
         for position in changed:
             variable, value = self._state_variables[position], values.get(position, self._values[position])
-            if self._mesh is not None and not self._mesh.divides_variables:
+            if self._mesh is not None and not divides:
                 value = self._mesh.copy_to_first(value)
             variable.assign(value)
             self._shown[position], self._pushed[position] = variable.value, self._values[position]
@@ -398,8 +400,18 @@ def _copies(values: list[Any]) -> list[jax.Array]:
 
     One call for all of them: a call takes much longer than a copy of a small array.
     """
+    if any(isinstance(value, jax.Array) and not value.is_fully_addressable for value in values):
+        return [_copy_own_parts(value) for value in values]
     copied: list[jax.Array] = jax.device_put(values, may_alias=False) if values else []
     return copied
+
+
+def _copy_own_parts(value: Any) -> jax.Array:
+    """Returns a copy of an array of several processes, each of which copies the parts on its devices."""
+    if not isinstance(value, jax.Array) or value.is_fully_addressable:
+        return _copies([value])[0]
+    parts = _copies([shard.data for shard in value.addressable_shards])
+    return jax.make_array_from_single_device_arrays(value.shape, value.sharding, parts)
 
 
 def _same(batch: Any) -> Any:
