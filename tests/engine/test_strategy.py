@@ -1,5 +1,7 @@
 """Distribution strategies by name, and the errors for those that this machine does not support."""
 
+from types import SimpleNamespace
+
 import keras
 import pytest
 
@@ -49,8 +51,18 @@ def test_multi_worker_with_a_single_worker_is_mirrored(monkeypatch, caplog):
     assert type(get_distribution_strategy("multi_worker_mirrored")) is type(get_distribution_strategy("mirrored"))
     assert "multi_worker_mirrored has one worker, this machine" in caplog.text
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1", "c:1"]}}')
-    with pytest.raises(UsageError, match="several machines are not supported, but TF_CONFIG names 3 workers"):
+    with pytest.raises(UsageError, match="TF_CONFIG names 3 workers"):
         get_distribution_strategy("multi_worker_mirrored")
+
+
+def test_several_processes_have_one_device_each(monkeypatch):
+    if keras.backend.backend() == "jax":
+        pytest.skip("one mesh over the devices of all processes")
+    monkeypatch.setattr("everstep.engine.strategy.current_gang", lambda: SimpleNamespace(size=2))
+    with pytest.raises(UsageError, match="2 processes train this run") as caught:
+        get_distribution_strategy("mirrored")
+    assert "multi_worker_mirrored" in caught.value.remedy
+    assert get_distribution_strategy("multi_worker_mirrored").num_replicas_in_sync == 1
 
 
 def test_a_tpu_that_cannot_be_reached():
@@ -67,7 +79,7 @@ def test_torch_requires_an_explicit_choice_of_one_device(monkeypatch):
     monkeypatch.setattr("everstep.engine.devices.devices", lambda: ["gpu:0", "gpu:1"])
     with pytest.raises(UsageError, match="this machine has 2") as caught:
         get_distribution_strategy("mirrored")
-    assert caught.value.remedy == "set it to 'one_device', or use JAX"
+    assert "everstep launch --processes 2" in caught.value.remedy
     assert isinstance(get_distribution_strategy("mirrored", num_gpus=1), OneDevice)
     assert isinstance(get_distribution_strategy("one_device"), OneDevice)
 
