@@ -20,7 +20,6 @@ from everstep import gang as gangs
 from everstep.data import nest
 from everstep.data.arrays import ArrayStream
 from everstep.engine.backend import create_engine, join_gang
-from everstep.engine.strategy import configured_strategy
 from everstep.run.digest import digest
 from everstep.testing import models
 from everstep.testing.tasks import Regression, Scripted, opened, seeded
@@ -279,7 +278,6 @@ def resumed(folder, steps="10"):
 def main(*cases):
     """Runs cases, each with its arguments after commas; prints one JSON object per line."""
     join_gang()
-    configured_strategy(everstep.RuntimeConfig())
     for name, *arguments in (given.split(",") for given in cases):
         print(json.dumps({"case": name, **CASES[name](*arguments)}), flush=True)
 

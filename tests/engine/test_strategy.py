@@ -1,6 +1,6 @@
 """Distribution strategies by name, and the errors for those that this machine does not support."""
 
-import types
+from types import SimpleNamespace
 
 import keras
 import pytest
@@ -53,8 +53,18 @@ def test_multi_worker_with_a_single_worker_is_mirrored(monkeypatch, caplog):
     assert type(get_distribution_strategy("multi_worker_mirrored")) is type(get_distribution_strategy("mirrored"))
     assert "multi_worker_mirrored has one worker, this machine" in caplog.text
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1", "c:1"]}}')
-    with pytest.raises(UsageError, match="several machines are not supported, but TF_CONFIG names 3 workers"):
+    with pytest.raises(UsageError, match="TF_CONFIG names 3 workers"):
         get_distribution_strategy("multi_worker_mirrored")
+
+
+def test_several_processes_have_one_device_each(monkeypatch):
+    if keras.backend.backend() == "jax":
+        pytest.skip("one mesh over the devices of all processes")
+    monkeypatch.setattr("everstep.engine.strategy.current_gang", lambda: SimpleNamespace(size=2))
+    with pytest.raises(UsageError, match="2 processes train this run") as caught:
+        get_distribution_strategy("mirrored")
+    assert "multi_worker_mirrored" in caught.value.remedy
+    assert get_distribution_strategy("multi_worker_mirrored").num_replicas_in_sync == 1
 
 
 def test_a_tpu_that_cannot_be_reached():
@@ -71,7 +81,7 @@ def test_torch_requires_an_explicit_choice_of_one_device(monkeypatch):
     monkeypatch.setattr("everstep.engine.devices.devices", lambda: ["gpu:0", "gpu:1"])
     with pytest.raises(UsageError, match="this machine has 2") as caught:
         get_distribution_strategy("mirrored")
-    assert caught.value.remedy == "set it to 'one_device', or use JAX"
+    assert "everstep launch --processes 2" in caught.value.remedy
     assert isinstance(get_distribution_strategy("mirrored", num_gpus=1), OneDevice)
     assert isinstance(get_distribution_strategy("one_device"), OneDevice)
 
@@ -85,7 +95,7 @@ def test_runs_of_a_process_share_a_mirrored_strategy():
 def test_variables_are_not_divided_over_several_processes(monkeypatch):
     if keras.backend.backend() != "jax":
         pytest.skip("sharding is for JAX")
-    monkeypatch.setattr(strategies, "current_gang", lambda: types.SimpleNamespace(size=2))
+    monkeypatch.setattr(strategies, "current_gang", lambda: SimpleNamespace(size=2))
     with pytest.raises(UsageError, match="this run has 2") as error:
         strategies.configured_strategy(RuntimeConfig(sharding="fsdp"))
     assert error.value.key == "runtime.sharding"

@@ -88,9 +88,14 @@ def _set_environment(name: str) -> None:
 def join_gang() -> Gang:
     """Joins the processes that train this run together, if the environment names any; see `everstep.gang.join`.
 
-    Call it when the backend is selected, before anything computes. On JAX the devices are then those of all processes.
+    Call it when the backend is selected, before anything computes. On JAX the devices are then those of all processes;
+    on TensorFlow and PyTorch the processes connect to each other, and each selects its device.
     """
-    return join(spans_devices=os.environ.get("KERAS_BACKEND") == "jax")
+    name = os.environ.get("KERAS_BACKEND")
+    gang = join(spans_devices=name == "jax")
+    if gang.size > 1 and name in ("tensorflow", "torch"):
+        importlib.import_module(f"everstep.engine.{name}_processes").joined()
+    return gang
 
 
 def prepare(seed: int, deterministic: bool = True) -> None:

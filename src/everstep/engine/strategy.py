@@ -77,17 +77,10 @@ def configured_strategy(config: Any) -> Any:
 
 
 def _one_device_each() -> Any:
-    """Returns the strategy of several processes with one device each; None where none is needed.
-
-    On TensorFlow and PyTorch the processes connect to each other, and each selects its device.
-    """
+    """Returns the strategy of several processes with one device each; None for one process, and where it needs none."""
     import keras
 
-    backend = keras.backend.backend()
-    if current_gang().size == 1:
-        return None
-    if backend != "jax":
-        importlib.import_module(f"everstep.engine.{backend}_processes").joined()
+    if current_gang().size == 1 or keras.backend.backend() != "jax":
         return None
     jax, mesh = importlib.import_module("jax"), importlib.import_module("everstep.engine.mesh")
     firsts = {device.process_index: device for device in reversed(jax.devices())}
@@ -130,7 +123,8 @@ def get_distribution_strategy(
 
     Args:
       distribution_strategy: `off` and `one_device` use one device; `mirrored` shares each batch among several; `tpu`
-        uses the TPU of this machine. `multi_worker_mirrored` with a single worker is `mirrored`. None is `off`.
+        uses the TPU of this machine. `multi_worker_mirrored` is for several processes with one device each, which
+        share each batch with `one_device`, too; with a single worker it is `mirrored`. None is `off`.
       all_reduce_alg: How gradients are summed on TensorFlow: `nccl` or `hierarchical_copy`; None lets it choose.
       num_gpus: The number of GPUs; 0 for all of them, or the CPU if there is none.
       tpu_address: For TensorFlow: the name or address of the TPU; None, `""` and `local` mean that of this machine.
@@ -145,7 +139,8 @@ def get_distribution_strategy(
         name = strategy_name(distribution_strategy)
     except UsageError as error:
         raise UsageError([problem.under("runtime") for problem in error.problems]) from None
-    if str(distribution_strategy).lower() == _MULTI_WORKER:
+    processes, is_multi_worker = current_gang().size, str(distribution_strategy).lower() == _MULTI_WORKER
+    if is_multi_worker and processes == 1:
         logger.warning("%s: %s has one worker, this machine, and is the same as 'mirrored'", _KEY, _MULTI_WORKER)
     if num_gpus < 0:
         raise UsageError("must be at least 0 (0: all devices)", key="runtime.num_gpus", received=num_gpus)
@@ -154,6 +149,15 @@ def get_distribution_strategy(
         raise UsageError(text, key=_KEY, received=name, remedy="choose 'mirrored'")
     import keras
 
+    if processes > 1 and keras.backend.backend() != "jax":
+        if not is_multi_worker and name not in ("off", "one_device"):
+            raise UsageError(
+                f"but {processes} processes train this run, and on {keras.backend.backend()} each has one device",
+                key=_KEY,
+                received=name,
+                remedy=f"set it to 'one_device' or {_MULTI_WORKER!r}, and start one process per device",
+            )
+        return OneDevice()
     make = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[keras.backend.backend()]
     return make(name, all_reduce_alg, num_gpus, tpu_address)
 
@@ -179,7 +183,7 @@ def strategy_name(name: Any) -> str:
 
 
 def _require_one_worker(name: str) -> None:
-    """Refuses a cluster of several machines; a single worker, which `TF_CONFIG` need not name, is fine."""
+    """Refuses a cluster of several workers in `TF_CONFIG`; a single one, which it need not name, is fine."""
     try:
         workers = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
         count = sum(len(workers.get(job, [])) for job in ("chief", "worker"))
@@ -188,10 +192,11 @@ def _require_one_worker(name: str) -> None:
         raise UsageError(text, key=_NAME, received=name, remedy="unset TF_CONFIG") from None
     if count > 1:
         raise UsageError(
-            f"several machines are not supported, but TF_CONFIG names {count} workers",
+            f"TF_CONFIG names {count} workers, but processes do not find each other by TF_CONFIG",
             key=_NAME,
             received=name,
-            remedy="unset TF_CONFIG to train on this machine only",
+            remedy="unset TF_CONFIG, and start with `everstep launch --processes N`, or set EVERSTEP_COORDINATOR, "
+            "EVERSTEP_PROCESS_ID and EVERSTEP_NUM_PROCESSES",
         )
 
 
@@ -222,7 +227,7 @@ def _jax(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str 
 def _torch(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str | None) -> Any:
     if all_reduce_alg is not None:
         raise UsageError(
-            "but on PyTorch a run uses one device",
+            "but on PyTorch a process uses one device",
             key="runtime.all_reduce_alg",
             received=all_reduce_alg,
             remedy="remove it",
@@ -232,9 +237,10 @@ def _torch(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: st
     there = importlib.import_module("everstep.engine.devices").devices()
     if name == "mirrored" and len(_wanted(there, num_gpus)) > 1:
         raise UsageError(
-            f"on PyTorch a run uses one device, and this machine has {len(there)}",
+            f"on PyTorch a process uses one device, and this machine has {len(there)}",
             key=_KEY,
-            remedy="set it to 'one_device', or use JAX",
+            remedy="set it to 'one_device', and start `everstep launch --processes "
+            f"{num_gpus or len(there)}` for one process per device",
         )
     return OneDevice()
 
