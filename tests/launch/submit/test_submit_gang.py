@@ -1,4 +1,4 @@
-"""Two processes on a real Slurm of one node: out of time, requeued, killed; the bits are those of an undisturbed gang."""
+"""Two processes on a real Slurm of one node: requeued, and one killed; the bits are those of an undisturbed gang."""
 
 import os
 import signal
