@@ -11,7 +11,7 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.launch import child_gang
-from everstep.launch.child_gang import ChildGang, ProcessCount
+from everstep.launch.child_gang import ChildGang, LocalGang, ProcessCount
 from everstep.run.parent_process import SUPERVISOR
 
 BEGIN = """
@@ -25,7 +25,7 @@ here = pathlib.Path(sys.argv[1])
 
 def start(folder: Path, code: str, size: int = 3) -> ChildGang:
     command = [sys.executable, "-c", BEGIN + textwrap.dedent(code), str(folder)]
-    return ChildGang(command, {**os.environ, SUPERVISOR: str(folder / "link.json")}, ProcessCount(size, size))
+    return LocalGang(command, {**os.environ, SUPERVISOR: str(folder / "link.json")}, ProcessCount(size, size))
 
 
 def pid(folder: Path, rank: int) -> int:

@@ -1,16 +1,22 @@
 """`everstep launch`."""
 
+import functools
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from everstep.cli.commands import new_app
-from everstep.errors import UsageError
-from everstep.launch.child_gang import ProcessCount
+from everstep.errors import UsageError, nearest
+from everstep.launch.child_gang import LocalGang, ProcessCount
+from everstep.launch.ray_gang import RayCluster
+from everstep.launch.slurm_gang import SlurmGang
 from everstep.launch.supervisor import supervise
 
 app = new_app()
+
+PLACES = ("here", "slurm", "ray")
 
 Command = Annotated[
     list[str],
@@ -23,7 +29,20 @@ MaxRestarts = Annotated[int, typer.Option(metavar="N", help="How often it may be
 Backoff = Annotated[float, typer.Option(metavar="SECONDS", help="The first pause; it doubles, up to a minute.")]
 Processes = Annotated[
     str | None,
-    typer.Option(metavar="N", help="Train with N processes on this machine; 2..8: as many as it has devices for."),
+    typer.Option(metavar="N", help="Train with N processes; 2..8: as many as there are devices or places for."),
+]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on", metavar="NAME", help="Where the processes run: here, slurm (in this allocation), or ray (a cluster)."
+    ),
+]
+Address = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Ray: the cluster; by default $RAY_ADDRESS, or this machine's.")
+]
+NumCpu = Annotated[int, typer.Option("--n-cpu", metavar="N", help="Ray: processors of each process.")]
+Gpus = Annotated[
+    int | None, typer.Option(metavar="N", help="Ray: GPUs of each process; by default 1, if the cluster has any.")
 ]
 
 
@@ -37,6 +56,10 @@ def launch(
     max_restarts: MaxRestarts = 10,
     backoff: Backoff = 1.0,
     processes: Processes = None,
+    place: On = "here",
+    address: Address = None,
+    n_cpu: NumCpu = 1,
+    gpus: Gpus = None,
 ) -> None:
     """Run a command; restart it when it dies.
 
@@ -45,14 +68,22 @@ def launch(
     a diagnosis. It exits with the command's last exit code.
 
     With --processes several processes train one run together. When one dies or freezes, all are restarted. The output
-    of the first one is shown, that of the others is in MODEL_DIR/processes.
+    of the first one is shown, that of the others is in MODEL_DIR/processes; on Slurm, that of all is shown.
     """
+    if place not in PLACES:
+        raise UsageError("there is no such place", key="--on", received=place, remedy=nearest(place, PLACES))
     is_program = "--" in context.obj
     if processes is None:
         _refuse_options(context, [] if is_program else command)
+        if place != "here":
+            raise UsageError(f"is required for --on {place}", key="--processes", remedy="name how many processes train")
         raise typer.Exit(supervise(command, max_restarts, backoff))
     program = command if is_program else [sys.executable, "-m", "everstep", "train", *command]
-    raise typer.Exit(supervise(program, max_restarts, backoff, ProcessCount.parse(processes)))
+    count = ProcessCount.parse(processes)
+    start: Callable[..., Any] = SlurmGang if place == "slurm" else LocalGang
+    if place == "ray":  # connects before signals are handled: Ray sets a handler of its own
+        start = RayCluster(address, n_cpu, gpus).start
+    raise typer.Exit(supervise(program, max_restarts, backoff, functools.partial(start, count=count)))
 
 
 def _refuse_options(context: Any, command: list[str]) -> None:

@@ -14,13 +14,14 @@ from everstep.cli.load_backend import choose_backend
 from everstep.cli.output import aligned
 from everstep.cli.run import EvalOnly
 from everstep.errors import UsageError, nearest
-from everstep.launch.submit import background, ray, slurm, snapshot, submissions
+from everstep.launch.child_gang import ProcessCount
+from everstep.launch.submit import background, kubernetes, ray, slurm, snapshot, submissions
 from everstep.launch.submit.request import SubmitRequest, any_command, project_run
 from everstep.run.lock import RunLock
 
 app = new_app()
 
-EXECUTORS = ("background", "slurm", "ray")
+EXECUTORS = ("background", "slurm", "ray", "kubernetes")
 
 Words = Annotated[
     list[str] | None,
@@ -29,15 +30,22 @@ Words = Annotated[
 ProjectRoot = Annotated[str, typer.Option(metavar="DIR", help="The project of the run.")]
 DataDir = Annotated[str | None, typer.Option(metavar="DIR", help="The data, in place of the config file's.")]
 ModelDir = Annotated[str | None, typer.Option(metavar="DIR", help="The run directory of a command after --.")]
-On = Annotated[str, typer.Option("--on", metavar="NAME", help="Where it runs: background, slurm or ray.")]
+On = Annotated[str, typer.Option("--on", metavar="NAME", help="Where it runs: background, slurm, ray or kubernetes.")]
 MaxRestarts = Annotated[int, typer.Option(metavar="N", help="How often it may be restarted when it dies.")]
-GpuType = Annotated[str, typer.Option(metavar="NAME", help="Slurm: p100, v100, t4, …; any, or none.")]
+Processes = Annotated[
+    str, typer.Option(metavar="N", help="How many processes train the run together; each gets the resources below.")
+]
+GpuType = Annotated[str, typer.Option(metavar="NAME", help="Slurm, Kubernetes: p100, v100, t4, …; any, or none.")]
 Hours = Annotated[float, typer.Option(metavar="H", help="Slurm: hours at a time; the next job resumes.")]
-Mem = Annotated[int, typer.Option(metavar="MIB", help="Slurm: memory.")]
-NumCpu = Annotated[int, typer.Option("--n-cpu", metavar="N", help="Slurm: processors.")]
+Mem = Annotated[int, typer.Option(metavar="MIB", help="Slurm, Kubernetes: memory.")]
+NumCpu = Annotated[int, typer.Option("--n-cpu", metavar="N", help="Slurm, Kubernetes: processors.")]
 Email = Annotated[str, typer.Option(metavar="ADDRESS", help="Slurm: who gets mail when it begins, ends or fails.")]
 Address = Annotated[
     str | None, typer.Option(metavar="URL", help="Ray: the dashboard; by default $RAY_ADDRESS, or this machine's.")
+]
+Image = Annotated[str | None, typer.Option(metavar="NAME", help="Kubernetes: the container image, with the code.")]
+Volume = Annotated[
+    str | None, typer.Option(metavar="CLAIM:PATH", help="Kubernetes: a volume for all pods, and where it is mounted.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and do nothing.")]
 
@@ -54,26 +62,37 @@ def submit(
     backend: options.ProjectBackend = None,
     allow_change: options.AllowChange = None,
     max_restarts: MaxRestarts = 10,
+    processes: Processes = "1",
     gpu_type: GpuType = "any",
     hours: Hours = 2.0,
     mem: Mem = 12288,
     n_cpu: NumCpu = 1,
     email: Email = "",
     address: Address = None,
+    image: Image = None,
+    volume: Volume = None,
     dry_run: DryRun = False,
 ) -> None:
     """Run in the background, on Slurm or on Ray.
 
     Its config file and code are copied: edits while the job waits or trains do not change it. It is restarted when it
-    dies, and saves when a stop is requested.
+    dies, and saves when a stop is requested. For Kubernetes a manifest is printed, with --dry-run; nothing is copied.
     """
     if executor not in EXECUTORS:
         remedy = nearest(executor, EXECUTORS)
         raise UsageError("there is no such executor", key="--on", received=executor, remedy=remedy)
     if max_restarts < 0:
         raise UsageError("must be 0 or more", key="--max-restarts", received=max_restarts)
-    resources = slurm.Resources(gpu_type, hours, mem, n_cpu, email)
+    count = ProcessCount.parse(processes)
+    if count.least != count.most and executor in ("slurm", "kubernetes"):
+        raise UsageError("expected one number", key="--processes", received=processes)
+    resources = slurm.Resources(gpu_type, hours, mem, n_cpu, email, count.most)
     resources.check()
+    if executor == "kubernetes":
+        _require_dry_run(dry_run)
+        command = _command_for_image(context.obj, words or [])
+        print(kubernetes.manifest(command, model_dir, image, volume, resources, max_restarts), end="")
+        return
     run_options = ["--eval-only"] if eval_only else []
     run_options += ["--backend", backend] if backend else []
     run_options += [word for key in allow_change or () for word in ("--allow-change", key)]
@@ -81,13 +100,14 @@ def submit(
     if backend:
         choose_backend(backend)  # a wrong name fails now, not in the job
     folder = snapshot.place(request)
+    of_gang = _options_of_gang(executor, count)
     if dry_run:
-        command = shlex.join(request.job_command(folder, max_restarts)) + "\n"
+        text = shlex.join(request.job_command(folder, max_restarts, *of_gang)) + "\n"
         is_slurm = executor == "slurm"
-        print(slurm.job_text(request, folder, resources, max_restarts) if is_slurm else command, end="")
+        print(slurm.job_text(request, folder, resources, max_restarts) if is_slurm else text, end="")
         return
     dashboard = ray.dashboard_address(address) if executor == "ray" else None
-    submit_job = _executor(executor, request, folder, resources, max_restarts, dashboard)
+    submit_job = _executor(executor, request, folder, resources, max_restarts, of_gang, dashboard)
     storage.prepare_directory(request.directory)
     submissions.require_not_submitted(request.directory)
     with RunLock(request.directory):  # fails if the run is being trained
@@ -134,6 +154,7 @@ def _executor(
     folder: Path,
     resources: slurm.Resources,
     max_restarts: int,
+    of_gang: list[str],
     dashboard: str | None,
 ) -> Callable[[], str]:
     """Returns the function that submits the job; fails if the executor cannot run it."""
@@ -142,8 +163,38 @@ def _executor(
         return lambda: slurm.submit(request, folder, resources, max_restarts)
     if dashboard is not None:
         client = ray.connect(dashboard)
-        return lambda: ray.submit(client, request, folder, max_restarts)
-    return lambda: background.start(request, folder, max_restarts)
+        return lambda: ray.submit(client, request, folder, max_restarts, of_gang)
+    return lambda: background.start(request, folder, max_restarts, of_gang)
+
+
+def _options_of_gang(executor: str, count: ProcessCount) -> list[str]:
+    """Returns the options of `everstep launch` in the job, if several processes train together."""
+    if count.most == 1:
+        return []
+    return [*(["--on", executor] if executor != "background" else []), "--processes", str(count)]
+
+
+def _require_dry_run(dry_run: bool) -> None:
+    if not dry_run:
+        raise UsageError(
+            "only prints a manifest",
+            key="--on",
+            received="kubernetes",
+            remedy="add --dry-run, and pass what it prints to: kubectl apply -f -",
+        )
+
+
+def _command_for_image(typed: list[str], words: list[str]) -> list[str]:
+    """Returns the command after a lone `--`, as it is: its program and files are those of the image."""
+    command = typed[typed.index("--") + 1 :] if "--" in typed else []
+    if not command or len(command) != len(words):
+        raise UsageError(
+            "on Kubernetes the image has the files: expected a command after --",
+            key="RUN_NAME",
+            received=shlex.join(words),
+            remedy="write it as in: -- everstep train mnist/mlp --model-dir /runs/mlp",
+        )
+    return command
 
 
 def _summary(request: SubmitRequest, folder: Path, executor: str, job: str) -> str:

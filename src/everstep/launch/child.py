@@ -6,15 +6,33 @@ import math
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from everstep.errors import UsageError
 
 _GRACE_SECONDS = 30.0
+
+
+class Supervised(Protocol):
+    """What a supervisor starts, waits for, and starts again: one process, or several that live and die together."""
+
+    def send(self, number: int) -> None:
+        """Sends a signal; called in a signal handler."""
+
+    def wait(self) -> "ExitStatus":
+        """Waits for the end, and returns how it ended."""
+
+    def last_lines(self) -> list[str]:
+        """Returns the last lines written to standard error."""
+
+    def end_process_group(self) -> bool:
+        """Ends what was left running; returns whether there was anything."""
 
 
 class Child:
@@ -27,6 +45,7 @@ class Child:
       command: Program and arguments.
       environment: The environment of the command.
       write: Where its standard error goes, and then its standard output as well; None for ours.
+      write_out: Where its standard output goes, if that is another place.
 
     Raises:
       UsageError: The program cannot be started.
@@ -37,14 +56,16 @@ class Child:
         command: Sequence[str],
         environment: Mapping[str, str],
         write: Callable[[bytes], None] | None = None,
+        write_out: Callable[[bytes], None] | None = None,
     ) -> None:
-        self._stderr = StderrRelay(write)
+        self._stderr = OutputRelay(write)
+        self._stdout = None if write_out is None else OutputRelay(write_out)
         try:
             self._process = subprocess.Popen(
                 list(command),
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
-                stdout=None if write is None else self._stderr.child_end,
+                stdout=None if write is None else (self._stdout or self._stderr).child_end,
                 stderr=self._stderr.child_end,
                 process_group=0,
             )
@@ -56,12 +77,18 @@ class Child:
                 remedy="check the command after --",
             ) from error
         finally:
-            self._stderr.start()
+            for relay in self._relays():
+                relay.start()
 
     @property
     def pid(self) -> int:
         """The number of the process."""
         return self._process.pid
+
+    @property
+    def host(self) -> str:
+        """The machine that the process runs on."""
+        return socket.gethostname()
 
     def send(self, number: int) -> None:
         """Sends a signal to the command itself, not to the processes it has started."""
@@ -75,12 +102,19 @@ class Child:
     def wait(self) -> "ExitStatus":
         """Waits for the end of the command."""
         status = ExitStatus(self._process.wait())
-        self._stderr.join()
+        for relay in self._relays():
+            relay.join()
         return status
 
-    def last_lines(self) -> list[str]:
+    def is_stopped(self) -> bool:
+        """Whether the process is stopped by a signal, as by SIGSTOP."""
+        with contextlib.suppress(OSError, IndexError):
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+        return False
+
+    def last_lines(self, count: int = 15) -> list[str]:
         """Returns the last lines that the command wrote to standard error."""
-        return self._stderr.last_lines()
+        return self._stderr.last_lines(count)
 
     def end_process_group(self) -> bool:
         """Ends what a dead command left running: with SIGTERM, and after a grace period with SIGKILL.
@@ -102,6 +136,9 @@ class Child:
                     return True
                 time.sleep(0.05)
         return True
+
+    def _relays(self) -> "list[OutputRelay]":
+        return [self._stderr] if self._stdout is None else [self._stderr, self._stdout]
 
     def _group_lives(self) -> bool:
         with contextlib.suppress(OSError):
@@ -171,13 +208,13 @@ _BYTES_KEPT = 16384
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-class StderrRelay:
-    """Copies a child's standard error to ours in a thread, and keeps the last lines.
+class OutputRelay:
+    """Copies a child's standard error, or its standard output, in a thread, and keeps the last lines.
 
     On a terminal the child gets a terminal too, so that it shows the progress it would show without us.
 
     Args:
-      write: Where it is copied instead; then the child gets no terminal.
+      write: Where it is copied; then the child gets no terminal. None for our standard error.
 
     Attributes:
       child_end: The descriptor to start the child with; `start` closes it here.

@@ -1,4 +1,4 @@
-"""The supervised command as several processes on this machine that train one run together.
+"""The supervised command as several processes that train one run together: `ChildGang`, on this machine `LocalGang`.
 
 Each gets its coordinates in the environment (`everstep.gang`). They live and die together: when one has died or is
 frozen, it is named, the others end, and the supervisor restarts all of them.
@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from everstep import gang
 from everstep.errors import UsageError
@@ -57,45 +58,26 @@ class ProcessCount:
         """Returns the number to start now: an elastic gang takes what is there, others do not ask."""
         if self.least == self.most:
             return self.most
-        there = len(_gpus()) or len(os.sched_getaffinity(0))
+        return self.limited_to(len(_gpus()) or len(os.sched_getaffinity(0)))
+
+    def limited_to(self, there: int) -> int:
+        """Returns the number to start where there is room for so many."""
         return min(max(there, self.least), self.most)
+
+    def __str__(self) -> str:
+        return str(self.least) if self.least == self.most else f"{self.least}..{self.most}"
 
 
 class ChildGang:
     """Several processes of one command; to a supervisor, it is one child.
 
-    The output of the first process is shown. That of the others goes to `processes/<rank>.log` in the run directory.
-
     Args:
-      command: Program and arguments.
-      environment: The environment of the first process; the others do not announce the run.
-      count: How many processes to start.
-
-    Raises:
-      UsageError: The program cannot be started.
+      children: The processes, by rank: those of this machine are of `Child`, those of a Ray cluster have its methods.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], count: ProcessCount) -> None:
-        size, link = count.now(), Path(environment[SUPERVISOR])
-        gpus, address = _gpus(), f"127.0.0.1:{_free_port()}"
-        self._children: list[Child] = []
+    def __init__(self, children: Sequence[Any]) -> None:
+        self._children = list(children)
         self._stopped_since: dict[int, float] = {}
-        for rank in range(size):
-            coordinates = {
-                gang.COORDINATOR: address,
-                gang.PROCESS_ID: str(rank),
-                gang.NUM_PROCESSES: str(size),
-            }
-            own = {key: value for key, value in environment.items() if key != SUPERVISOR or rank == 0}
-            if len(gpus) >= size:
-                part = gpus[len(gpus) * rank // size : len(gpus) * (rank + 1) // size]
-                own["CUDA_VISIBLE_DEVICES"] = ",".join(part)
-            write = _RankLog(rank, link).write if rank else None
-            try:
-                self._children.append(Child(command, own | coordinates, write))
-            except UsageError:
-                self._kill()
-                raise
 
     def send(self, number: int) -> None:
         """Sends a signal to every process."""
@@ -108,13 +90,17 @@ class ChildGang:
         deadline = float("inf")
         while True:
             ends = [child.ended() for child in self._children]
-            if culprit is None and (culprit := self._first_failure(ends)) is not None:
-                deadline = time.monotonic() + _END_SECONDS
+            found = self._first_failure(ends)
+            if culprit is None and found is not None:
+                culprit, deadline = found, time.monotonic() + _END_SECONDS
+            elif culprit and found and _is_consequence(culprit) and not _is_consequence(found):
+                culprit = found  # the end of a process on another machine may be known later than its consequences
             if all(ends):
                 break
             if time.monotonic() > deadline:
-                self._kill()
+                break
             time.sleep(_POLL_SECONDS)
+        self._kill()
         statuses = [child.wait() for child in self._children]
         # Without a failure all have ended alike: done, or after a requested stop.
         return culprit or max(statuses, key=lambda status: status.returncode)
@@ -146,19 +132,55 @@ class ChildGang:
 
     def _is_frozen(self, rank: int) -> bool:
         """Whether a process has been stopped, as by SIGSTOP, for so long that it must be killed."""
-        if not _is_stopped(self._children[rank].pid):
+        if not self._children[rank].is_stopped():
             self._stopped_since.pop(rank, None)
             return False
         since = self._stopped_since.setdefault(rank, time.monotonic())
         return time.monotonic() - since > _FROZEN_SECONDS
 
     def _name(self, rank: int) -> str:
-        return f"rank {rank} (pid {self._children[rank].pid} on {socket.gethostname()})"
+        return f"rank {rank} (pid {self._children[rank].pid} on {self._children[rank].host})"
 
     def _kill(self) -> None:
         for child in self._children:
             if child.ended() is None:
                 child.send(signal.SIGKILL)
+
+
+class LocalGang(ChildGang):
+    """Several processes of one command on this machine.
+
+    The output of the first process is shown. That of the others goes to `processes/<rank>.log` in the run directory.
+
+    Args:
+      command: Program and arguments.
+      environment: The environment of the first process; the others do not announce the run.
+      count: How many processes to start.
+
+    Raises:
+      UsageError: The program cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], count: ProcessCount) -> None:
+        super().__init__([])
+        size, link = count.now(), Path(environment[SUPERVISOR])
+        gpus, address = _gpus(), f"127.0.0.1:{_free_port()}"
+        for rank in range(size):
+            coordinates = {
+                gang.COORDINATOR: address,
+                gang.PROCESS_ID: str(rank),
+                gang.NUM_PROCESSES: str(size),
+            }
+            own = {key: value for key, value in environment.items() if key != SUPERVISOR or rank == 0}
+            if len(gpus) >= size:
+                part = gpus[len(gpus) * rank // size : len(gpus) * (rank + 1) // size]
+                own["CUDA_VISIBLE_DEVICES"] = ",".join(part)
+            write = RankLog(rank, link).write if rank else None
+            try:
+                self._children.append(Child(command, own | coordinates, write))
+            except UsageError:
+                self._kill()
+                raise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +196,7 @@ class Frozen(ExitStatus):
         return "was frozen (stopped by a signal), and is killed"
 
 
-class _RankLog:
+class RankLog:
     """Writes the output of a process to its file in the run directory, as soon as the first process announces that."""
 
     def __init__(self, rank: int, link: Path) -> None:
@@ -204,12 +226,6 @@ def _is_failure(end: ExitStatus) -> bool:
 def _is_consequence(end: ExitStatus) -> bool:
     """Whether a process may have ended because another one did: it says so and exits, or JAX aborts it."""
     return end.returncode in (-signal.SIGABRT, 1)
-
-
-def _is_stopped(pid: int) -> bool:
-    with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-    return False
 
 
 def _free_port() -> int:

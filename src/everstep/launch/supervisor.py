@@ -6,13 +6,12 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from everstep import redaction
 from everstep.errors import UsageError
-from everstep.launch.child import Child, ExitStatus, SignalForwarding
-from everstep.launch.child_gang import ChildGang, ProcessCount
+from everstep.launch.child import Child, ExitStatus, SignalForwarding, Supervised
 from everstep.launch.progress import RunProgress, newest_checkpoint, read_progress, record_exit_reason
 from everstep.run.parent_process import SUPERVISOR, announced
 
@@ -23,7 +22,10 @@ _LONG_LIFE = 300.0
 
 
 def supervise(
-    command: Sequence[str], max_restarts: int, backoff: float = 1.0, processes: ProcessCount | None = None
+    command: Sequence[str],
+    max_restarts: int,
+    backoff: float = 1.0,
+    start: Callable[[Sequence[str], Mapping[str, str]], Supervised] = Child,
 ) -> int:
     """Runs a command, restarts it when it dies, and returns the exit code to end with.
 
@@ -44,8 +46,8 @@ def supervise(
       command: Program and arguments.
       max_restarts: The maximum number of restarts.
       backoff: The first pause, in seconds.
-      processes: Start the command as several processes that train together, and restart them together; see
-        `child_gang.py`. None for one process.
+      start: Starts the command in an environment: as one process of this machine, or as several that train together
+        and are restarted together (`child_gang.py`, `slurm_gang.py`, `ray_gang.py`).
 
     Returns:
       The command's last exit code; 128 + the number of the signal that ended it.
@@ -63,12 +65,8 @@ def supervise(
         raise UsageError("must be 0 or more seconds", key="--backoff", received=backoff)
     with tempfile.TemporaryDirectory(prefix="everstep-") as folder, SignalForwarding() as signals:
         link = Path(folder) / "run.json"
-
-        def start() -> Child | ChildGang:
-            environment = os.environ | {SUPERVISOR: str(link)}
-            return Child(command, environment) if processes is None else ChildGang(command, environment, processes)
-
-        return _Supervisor(start, max_restarts, backoff, link, signals).run()
+        environment = os.environ | {SUPERVISOR: str(link)}
+        return _Supervisor(lambda: start(command, environment), max_restarts, backoff, link, signals).run()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +103,7 @@ class _Supervisor:
 
     def __init__(
         self,
-        start: Callable[[], Child | ChildGang],
+        start: Callable[[], Supervised],
         max_restarts: int,
         backoff: float,
         link: Path,

@@ -52,7 +52,8 @@ class Guard:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._lock)
             self.last_beat = last_beat(self._directory)
-            announce(self._directory, self._runtime.requeue_exit_code)
+            if current_gang().is_first:  # the others train in directories of their own
+                announce(self._directory, self._runtime.requeue_exit_code)
             stack.enter_context(self._signals)
             if self._runtime.preemption_notice:
                 notices = preemption.watcher(self._runtime.preemption_notice)

@@ -34,7 +34,7 @@ ReturnToService=2
 SchedulerParameters=sched_interval=1,sched_min_interval=0
 KillWait=15
 MailProg=/bin/true
-NodeName={host} NodeAddr=127.0.0.1 CPUs=1 RealMemory=200 State=UNKNOWN
+NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -48,13 +48,13 @@ def why_not() -> str:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[Path]:
-    """Runs it; yields its configuration file, for `SLURM_CONF`."""
+def cluster(folder: Path, cpus: int = 1, memory: int = 200) -> Iterator[Path]:
+    """Runs it, on loopback; yields its configuration file, for `SLURM_CONF`."""
     for name in ("state", "spool"):
         (folder / name).mkdir(parents=True)
     host = socket.gethostname().partition(".")[0]
     conf = folder / "slurm.conf"
-    conf.write_text(CONF.format(host=host, folder=folder, ports=_free_ports()))
+    conf.write_text(CONF.format(host=host, folder=folder, ports=_free_ports(), cpus=cpus, memory=memory))
     daemons = [_start(name, conf) for name in ("slurmctld", "slurmd")]
     try:
         _wait(conf, folder)

@@ -165,3 +165,17 @@ def test_the_job_warns_of_changed_data(cluster: Place) -> None:
     assert done.returncode == 0, done.stderr
     assert "has changed: 0 files of 0 bytes when it was submitted, 1 files of 5 bytes now" in done.stderr
     assert cluster.record()["status"] == "finished"
+
+
+def test_the_job_file_of_several_processes(place: Place) -> None:
+    words = ("--on", "slurm", "--dry-run", "--processes", "4", "--n-cpu", "3", "--mem", "1000")
+    text = place.submit(1, *words)
+    for option in ("ntasks=4", "gpus-per-task=1", "mem-per-cpu=334", "cpus-per-task=3", "requeue", "signal=B:USR1@120"):
+        assert f"#SBATCH --{option}\n" in text
+    assert "gres" not in text
+    assert " --max-restarts 10 --on slurm --processes 4 -- " in command(text)
+    assert "gpus-per-task=v100:1\n" in place.submit(1, *words, "--gpu-type", "v100")
+    assert " --processes 2..4 -- " in place.submit(1, "--dry-run", "--processes", "2..4")
+    assert "--processes: received '2..4', expected one number" in place.submit(
+        1, "--on=slurm", "--processes=2..4", code=2
+    )

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from everstep.errors import TrainingError
@@ -13,13 +14,19 @@ from everstep.run.parent_process import STARTED
 _SECONDS_TO_START = 60.0
 
 
-def start(request: SubmitRequest, snapshot: Path, max_restarts: int) -> str:
+def start(request: SubmitRequest, snapshot: Path, max_restarts: int, of_gang: Sequence[str] = ()) -> str:
     """Starts the job in a session of its own; returns its process id once it has begun.
+
+    Args:
+      request: The run.
+      snapshot: The folder of the snapshot.
+      max_restarts: The maximum number of restarts.
+      of_gang: Options of `everstep launch`, if several processes train together.
 
     Raises:
       TrainingError: It ended before that.
     """
-    command = request.job_command(snapshot, max_restarts, "--log", str(request.directory))
+    command = request.job_command(snapshot, max_restarts, "--log", str(request.directory), *of_gang)
     no_input = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
     ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     pid = os.posix_spawn(command[0], command, os.environ, file_actions=[no_input], setsid=True, setsigdef=ours)

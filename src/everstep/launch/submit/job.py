@@ -1,5 +1,7 @@
 """The program that an executor runs: `python -m everstep.launch.submit.job SNAPSHOT --max-restarts N -- COMMAND`.
 
+Its other options but --log are those of `everstep launch`, as which it runs the command.
+
 It checks that what runs is what was submitted, runs the command under `everstep launch`, passes signals on, and records
 in the snapshot when it began and how it ended.
 """
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--log", default="", help="Write to log-<pid>.out and .err in this folder.")
     end = list(arguments).index("--")
-    options = parser.parse_args(arguments[:end])
+    options, of_launch = parser.parse_known_args(arguments[:end])
     if options.log:
         for descriptor, suffix in ((1, "out"), (2, "err")):
             path = Path(options.log) / f"log-{os.getpid()}.{suffix}"
@@ -46,7 +48,8 @@ def main(arguments: Sequence[str]) -> int:
             os.close(file)
     logging.basicConfig(format="%(message)s")
     try:
-        return Job(Path(options.snapshot), arguments[end + 1 :], options.max_restarts).run()
+        launch = ["--max-restarts", str(options.max_restarts), *of_launch]
+        return Job(Path(options.snapshot), arguments[end + 1 :], launch).run()
     except UsageError as error:
         return exit_code(error)
 
@@ -57,12 +60,12 @@ class Job:
     Args:
       snapshot: The folder of the snapshot, inside the run's folder.
       command: Program and arguments.
-      max_restarts: The maximum number of restarts.
+      options: The options of `everstep launch`.
     """
 
-    def __init__(self, snapshot: Path, command: Sequence[str], max_restarts: int) -> None:
+    def __init__(self, snapshot: Path, command: Sequence[str], options: Sequence[str]) -> None:
         self._snapshot, self._run_dir = snapshot, snapshot.parent.parent
-        supervisor = [sys.executable, "-m", "everstep", "launch", "--max-restarts", str(max_restarts), "--"]
+        supervisor = [sys.executable, "-m", "everstep", "launch", *options, "--"]
         self._command = [*supervisor, *command]
         self._record: dict[str, Any] = storage.read_json(snapshot / RECORD)
         self._child: subprocess.Popen[bytes] | None = None

@@ -83,13 +83,20 @@ def _without_other_addresses() -> Iterator[None]:
         os.environ.update(hidden)
 
 
-def submit(client: Any, request: SubmitRequest, snapshot: Path, max_restarts: int) -> str:
+def submit(client: Any, request: SubmitRequest, snapshot: Path, max_restarts: int, of_gang: Sequence[str] = ()) -> str:
     """Submits a job to Ray; returns its id.
+
+    Args:
+      client: What `connect` returns.
+      request: The run.
+      snapshot: The folder of the snapshot.
+      max_restarts: The maximum number of restarts.
+      of_gang: Options of `everstep launch`, if several processes train together.
 
     Raises:
       UsageError: Ray refuses it.
     """
-    command = request.job_command(snapshot, max_restarts)
+    command = request.job_command(snapshot, max_restarts, *of_gang)
     return submit_command(client, command, f"{request.title}-{snapshot.name}", request.directory, snapshot)
 
 

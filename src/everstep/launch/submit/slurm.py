@@ -32,9 +32,10 @@ class Resources:
     Attributes:
       gpu_type: The cluster's name for the GPU, such as `v100`; `any` or `none`.
       hours: The time limit of one job; an unfinished run is requeued and resumes.
-      mem: Memory, in MiB.
-      n_cpu: Processors.
+      mem: Memory of each process, in MiB.
+      n_cpu: Processors of each process.
       email: Who gets mail when the job begins, ends or fails; empty for nobody.
+      processes: How many processes train the run together.
     """
 
     gpu_type: str = "any"
@@ -42,6 +43,7 @@ class Resources:
     mem: int = 12288
     n_cpu: int = 1
     email: str = ""
+    processes: int = 1
 
     def check(self) -> None:
         """Checks the values before Slurm sees them.
@@ -63,18 +65,24 @@ class Resources:
 def job_text(request: SubmitRequest, snapshot: Path, resources: Resources, max_restarts: int) -> str:
     """Returns the content of the job file."""
     lines = [f"#SBATCH --{option}" for option in _options(request, resources)]
-    command = shlex.join(request.job_command(snapshot, max_restarts))
+    of_gang = ["--on", "slurm", "--processes", str(resources.processes)] if resources.processes > 1 else []
+    command = shlex.join(request.job_command(snapshot, max_restarts, *of_gang))
     return "\n".join(["#!/bin/bash", *lines, "", f"exec {command}", ""])
 
 
 def resource_options(title: str, resources: Resources) -> Iterator[str]:
     """Yields the options of a job file that name the job and request resources."""
     yield f"job-name={title}"
+    several = resources.processes > 1
+    if several:
+        yield f"ntasks={resources.processes}"
     if resources.gpu_type != "none":
-        yield "gres=gpu:1" if resources.gpu_type == "any" else f"gres=gpu:{resources.gpu_type}:1"
+        kind = "" if resources.gpu_type == "any" else f"{resources.gpu_type}:"
+        yield f"gpus-per-task={kind}1" if several else f"gres=gpu:{kind}1"
     minutes = max(1, round(resources.hours * 60))
     yield f"time={minutes // 60:02d}:{minutes % 60:02d}:00"
-    yield f"mem={resources.mem}"
+    # Slurm knows the memory of a node and of a processor, not of a task.
+    yield f"mem-per-cpu={math.ceil(resources.mem / resources.n_cpu)}" if several else f"mem={resources.mem}"
     yield f"cpus-per-task={resources.n_cpu}"
     if resources.email:
         yield f"mail-user={resources.email}"
