@@ -161,8 +161,8 @@ class Design:
     """Which changes are made; all False is the program as it is.
 
     Attributes:
-      stop_by_request: Processes learn of a stop from their heartbeats, and a call is agreed on by one value of the
-        first process; today every call gathers a value of each process.
+      stop_by_request: The first process names the step to stop at a few seconds ahead, and the others read it with
+        the heartbeats; today every call gathers a value of each process.
       one_beat: The others read the first process's heartbeat alone; today everybody reads all heartbeats.
       short_answers: The roll call encodes its answer once, and processes hand in digests; today the answer is encoded
         for each process, and the first process hands all values to all.
@@ -205,14 +205,16 @@ class Model:
         return 0.0 if n == 1 else n * self.measured.meet + n * n * size * self.measured.value
 
     def agreement(self, devices: int) -> float:
-        """Before each call; with `stop_by_request` every process reads one value, and the first waits for nobody.
+        """Before each call the processes meet, and nobody computes; with `stop_by_request` they do not."""
+        return 0.0 if self.design.stop_by_request else self.meeting(devices)
 
-        N · request
+    def lengths(self, devices: int) -> float:
+        """Every process hears the length of each call from the service, while the call before it computes.
+
+        N · request, as if they were served one after the other
         """
         n = self.cluster.processes(devices)
-        if self.design.stop_by_request:
-            return 0.0 if n == 1 else n * self.measured.request
-        return self.meeting(devices)
+        return 0.0 if n == 1 else n * self.measured.request
 
     def beats(self, devices: int) -> float:
         """The work of the service for one heartbeat of all: a value is set, three folders are read, one with N entries.
@@ -355,9 +357,9 @@ class Model:
         return kept * self.pace(devices)
 
     def pace(self, devices: int) -> float:
-        """The share of the time of a call that is training: the rest is agreeing, and waiting for data."""
+        """The share of the time of a call that is training: the rest is agreeing, and waiting for data and lengths."""
         call = self.workload.call
-        return call / (max(call, call * self.reading(devices)) + self.agreement(devices))
+        return call / (max(call, call * self.reading(devices), self.lengths(devices)) + self.agreement(devices))
 
     def kept(self, devices: int) -> float:
         """The share of computed steps that are kept, which `everstep runs show` calls goodput."""
@@ -450,31 +452,37 @@ LIMITS = (
         "agreeing before each call",
         lambda model, devices: model.agreement(devices) / (0.1 * model.workload.call),
         "a tenth of a call",
-        "stop requests travel with the heartbeats; one value of rank 0 per call",
+        "`stop_by_request`",
+    ),
+    Limit(
+        "hearing the length of each call",
+        lambda model, devices: model.lengths(devices) / model.workload.call,
+        "a call",
+        "a process per machine, or longer calls",
     ),
     Limit(
         "heartbeats",
         lambda model, devices: model.beats(devices) / BEAT,
         f"{BEAT:g} s of work in {BEAT:g} s",
-        "ranks read the heartbeat of rank 0 only; beyond that, one watcher per machine",
+        "`one_beat`; beyond that, a watcher per machine",
     ),
     Limit(
         "roll call",
         lambda model, devices: model.roll_call(devices) / JOIN_LIMIT,
         f"the {JOIN_LIMIT:g} s that processes wait",
-        "encode the answer once",
+        "`short_answers`; beyond that, a longer `EVERSTEP_JOIN_SECONDS`",
     ),
     Limit(
         "agreeing at the start",
         lambda model, devices: model.introductions(devices) / 60,
         "a minute",
-        "hand in digests; fetch the values only if they differ",
+        "`short_answers`",
     ),
     Limit(
         "the state in the memory of a machine",
         lambda model, devices: model.memory(devices) / model.cluster.memory,
         "2 TB",
-        "every process writes and reads its part of a divided state",
+        "`own_parts`",
     ),
     Limit(
         "writing a checkpoint",
@@ -483,31 +491,31 @@ LIMITS = (
             / optimal_interval(model.blocking(devices), model.cluster.between_failures(devices))
         ),
         "the best interval",
-        "the same, and every process hashes its files; rank 0 collects the digests",
+        "`own_parts`, `own_hashes`",
     ),
     Limit(
         "a restart",
         lambda model, devices: model.restart_seconds(devices) / (0.1 * model.cluster.between_failures(devices)),
         "a tenth of the time between failures",
-        "the same, and every process checks the files that it reads",
+        "`own_parts`, `own_hashes`",
     ),
     Limit(
         "picking rows, language model",
         lambda model, devices: dataclasses.replace(model, workload=LANGUAGE).reading(devices),
         "a second per second",
-        "sources with random access read the rows of their rank",
+        "`own_rows`",
     ),
     Limit(
         "picking rows, images",
         lambda model, devices: dataclasses.replace(model, workload=IMAGES).reading(devices),
         "a second per second",
-        "the same",
+        "`own_rows`",
     ),
     Limit(
         "reading records in order, images",
         lambda model, devices: dataclasses.replace(model, workload=IMAGES).reading_in_order(devices),
         "a second per second",
-        "readers skip the records of other ranks: from length to length, without reading the data",
+        "`own_rows`: readers skip from length to length, without reading the data",
     ),
 )
 
@@ -520,6 +528,8 @@ Row = list[str]
 def tables(measured: Measured) -> Iterator[tuple[str, Row, list[Row]]]:
     """Yields the title, header and rows of each table."""
     today, changed = Model(measured), Model(measured, design=CHANGED)
+    images = dataclasses.replace(today, workload=IMAGES)
+    images_changed = dataclasses.replace(changed, workload=IMAGES)
     yield "What would break first", *_limits(today, changed)
     yield (
         "Goodput",
@@ -530,6 +540,8 @@ def tables(measured: Measured) -> Iterator[tuple[str, Row, list[Row]]]:
                 "goodput today, a process per device": lambda n: share(_each(today).goodput(n)),
                 "goodput changed, a process per machine": lambda n: share(changed.goodput(n)),
                 "goodput changed, a process per device": lambda n: share(_each(changed).goodput(n)),
+                "images today, a process per machine": lambda n: share(images.goodput(n)),
+                "images changed, a process per machine": lambda n: share(images_changed.goodput(n)),
                 "steps kept of those computed, changed": lambda n: share(changed.kept(n)),
             }
         ),
@@ -582,7 +594,7 @@ def tables(measured: Measured) -> Iterator[tuple[str, Row, list[Row]]]:
         *_by_size(
             {
                 "a meeting of all": lambda n: seconds(each.meeting(n)),
-                "agreeing before a call, changed": lambda n: seconds(each_changed.agreement(n)),
+                "hearing the length of a call": lambda n: seconds(each.lengths(n)),
                 f"heartbeats of {BEAT:g} s today": lambda n: seconds(each.beats(n)),
                 f"heartbeats of {BEAT:g} s changed": lambda n: seconds(each_changed.beats(n)),
                 "roll call today": lambda n: seconds(each.roll_call(n)),
@@ -592,8 +604,6 @@ def tables(measured: Measured) -> Iterator[tuple[str, Row, list[Row]]]:
             }
         ),
     )
-    images = dataclasses.replace(today, workload=IMAGES)
-    images_changed = dataclasses.replace(changed, workload=IMAGES)
     yield (
         "Reading for one second of training, a process per machine",
         *_by_size(
@@ -667,9 +677,9 @@ def seconds(value: float) -> str:
 
 def generated(results: Results) -> str:
     """Returns the figures of `docs/scale.md` as Markdown."""
-    machine = results.machine
-    lines = []
-    for title, header, rows in tables(Measured.of(results)):
+    machine, measured = results.machine, Measured.of(results)
+    lines = [*summary(measured), ""]
+    for title, header, rows in tables(measured):
         lines += [f"### {title}", "", *markdown(header, rows), ""]
     lines += ["### Measured here", ""]
     lines += [
@@ -677,13 +687,28 @@ def generated(results: Results) -> str:
         f"{machine['python']}, {', '.join(f'{name} {version}' for name, version in results.versions.items())}.",
         "",
     ]
-    measured = [[case.name, amount(case.median(OURS), case.unit)] for case in results.cases if not case.series]
-    lines += markdown(["what", "figure"], measured)
+    figures = [[case.name, amount(case.median(OURS), case.unit)] for case in results.cases if not case.series]
+    lines += markdown(["what", "figure"], figures)
     for series in dict.fromkeys(case.series for case in results.cases if case.series):
         points = [case for case in results.cases if case.series == series]
         header = [series, *(f"{case.x:,.0f}" for case in points)]
         lines += ["", *markdown(header, [["", *(amount(case.median(OURS), case.unit) for case in points)]])]
     return "\n".join(lines)
+
+
+def summary(measured: Measured) -> Iterator[str]:
+    """Yields the answers in a few lines."""
+    today, changed, most = Model(measured), Model(measured, design=CHANGED), SIZES[-1]
+    for name, model in (("process per machine", today), ("process per device", _each(today))):
+        count = next((size for size in (2**power for power in range(3, 21)) if model.goodput(size) < 0.9), None)
+        yield f"- Today, with a {name}, goodput of a language model falls below 90 % at {devices(count)} devices."
+    yield (
+        f"- With all changes it would be {share(changed.goodput(most))} on {most:,} devices with a process per "
+        f"machine, and {share(_each(changed).goodput(most))} with one per device."
+    )
+    found = [(limit.breaks_at(_each(today)), limit.name) for limit in LIMITS]
+    at, name = min((at, name) for at, name in found if at is not None)
+    yield f"- With a process per device, the first thing to break is {name}, at {at:,} devices."
 
 
 def amount(value: float, unit: str) -> str:
@@ -738,7 +763,7 @@ def draw(measured: Measured, path: Path) -> None:
         },
         "seconds of the control plane, a process per device": {
             "agreeing before a call today": (_each(today).agreement, grey, "-"),
-            "agreeing before a call changed": (_each(changed).agreement, orange, "-"),
+            "hearing the length of a call": (_each(today).lengths, blue, "-"),
             "heartbeats today": (_each(today).beats, grey, "--"),
             "heartbeats changed": (_each(changed).beats, orange, "--"),
         },
