@@ -1,18 +1,19 @@
-"""Writes the figures of `docs/performance.md` from `benchmarks/results/*.json`: `python -m benchmarks.report`.
+"""Writes the figures of `docs/performance.md` and `docs/scale.md` from `benchmarks/results/*.json`.
 
-Everything between two markers of the page is generated; a test checks that page and results agree. With `--check`
-nothing is written, and the exit code is 1 where they differ.
+`python -m benchmarks.report`: everything between two markers of a page is generated; tests check that pages and results
+agree. With `--check` nothing is written, and the exit code is 1 where they differ.
 """
 
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import scale_model
 from benchmarks.bars import BARS
 from benchmarks.results import OURS, Case, Results
 
 ROOT = Path(__file__).parents[1]
-PAGE, RESULTS = ROOT / "docs" / "performance.md", ROOT / "benchmarks" / "results"
+PAGE, SCALE, RESULTS = ROOT / "docs" / "performance.md", ROOT / "docs" / "scale.md", ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
@@ -107,20 +108,24 @@ def page_with(figures: str, page: str) -> str:
 
 
 def read_all(folder: Path = RESULTS) -> list[Results]:
-    """Returns the results that are kept, in the order of their file names."""
-    return [Results.read(path) for path in sorted(folder.glob("*.json"))]
+    """Returns the results that are kept, in the order of their file names; those of the model have their own page."""
+    return [Results.read(path) for path in sorted(folder.glob("*.json")) if path.name != scale_model.RESULTS.name]
 
 
 def main() -> int:
-    """Writes the page, or checks it."""
+    """Writes the pages, or checks them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the page is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a page is out of date")
     arguments = parser.parse_args()
-    page = PAGE.read_text("utf-8")
-    wanted = page_with(generated(read_all()), page)
-    if not arguments.check:
-        PAGE.write_text(wanted, "utf-8")
-    return 1 if arguments.check and wanted != page else 0
+    figures = {PAGE: generated(read_all()), SCALE: scale_model.generated(Results.read(scale_model.RESULTS))}
+    differs = False
+    for path, found in figures.items():
+        page = path.read_text("utf-8")
+        wanted = page_with(found, page)
+        differs |= wanted != page
+        if not arguments.check:
+            path.write_text(wanted, "utf-8")
+    return 1 if arguments.check and differs else 0
 
 
 if __name__ == "__main__":
