@@ -163,7 +163,7 @@ def run_experiment(
         evaluates=mode.evaluates or run_post_eval,
         post_eval=run_post_eval or mode is Mode.TRAIN_AND_POST_EVAL,
         checkpoint=checkpoint,
-        verbose=verbose and gang.is_first,
+        verbose=verbose if gang.is_first else False,
         allow_change=[allow_change] if isinstance(allow_change, str) else list(allow_change),
         keep=keep,
         entry_point=entry_point or EntryPoint(),

@@ -136,6 +136,8 @@ REFUSED = {
     "runtime.backend": "jax",
     "runtime.distribution_strategy": "mirrored",
     "runtime.num_gpus": 2,
+    "runtime.mesh": {"data": 2},
+    "runtime.sharding": "fsdp",
     "runtime.all_reduce_alg": "nccl",
     "runtime.tpu": "local",
     "runtime.seed": 1,

@@ -200,7 +200,7 @@ class Cutting(Hook):
 
     def setup(self, controller):
         super().setup(controller)
-        controller._stop_requested = lambda: Cut() if self.reached else None
+        controller._stop_requested = controller._stop_agreed = lambda: Cut() if self.reached else None
 
     @property
     def watches_evaluation_batches(self):
