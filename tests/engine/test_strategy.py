@@ -1,8 +1,12 @@
 """Distribution strategies by name, and the errors for those that this machine does not support."""
 
+import types
+
 import keras
 import pytest
 
+import everstep
+from everstep.engine import strategy as strategies
 from everstep.engine.strategy import OneDevice, get_distribution_strategy
 from everstep.errors import NOTHING, UsageError
 
@@ -76,3 +80,11 @@ def test_runs_of_a_process_share_a_mirrored_strategy():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("only TensorFlow numbers its collective operations")
     assert get_distribution_strategy("mirrored") is get_distribution_strategy("Mirrored", num_gpus=0)
+
+
+def test_several_processes_need_jax(monkeypatch):
+    monkeypatch.setattr(strategies, "current_gang", lambda: types.SimpleNamespace(size=2))
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(UsageError, match="2 processes train one run on JAX only") as raised:
+        strategies.configured_strategy(everstep.RuntimeConfig())
+    assert raised.value.key == "runtime.backend"

@@ -76,11 +76,22 @@ def configured_strategy(config: Any) -> Any:
 
 
 def _one_device_each() -> Any:
-    """Returns the strategy of several processes with one device each; None for one process."""
+    """Returns the strategy of several processes with one device each; None for one process.
+
+    Raises:
+      UsageError: The backend cannot share batches between processes.
+    """
     import keras
 
-    if current_gang().size == 1 or keras.backend.backend() != "jax":
+    if current_gang().size == 1:
         return None
+    if keras.backend.backend() != "jax":
+        raise UsageError(
+            f"{current_gang().size} processes train one run on JAX only",
+            key="runtime.backend",
+            received=keras.backend.backend(),
+            remedy="use jax, or one process",
+        )
     jax, mesh = importlib.import_module("jax"), importlib.import_module("everstep.engine.mesh")
     firsts = {device.process_index: device for device in reversed(jax.devices())}
     return mesh.DeviceMesh([firsts[index] for index in sorted(firsts)], even_batches=True)
@@ -103,6 +114,13 @@ def _mesh(config: Any) -> Any:
             received=getattr(config, key),
             remedy=f"{instead.get(keras.backend.backend(), '')}set {{backend}} to jax",
             mentions={"backend": "runtime.backend"},
+        )
+    if current_gang().size > 1 and config.sharding != "replicated":
+        raise UsageError(
+            f"divides variables over devices of one process, and {current_gang().size} processes train this run",
+            key="runtime.sharding",
+            received=config.sharding,
+            remedy="set it to replicated, or use one process with all devices of a machine",
         )
     jax, mesh = importlib.import_module("jax"), importlib.import_module("everstep.engine.mesh")
     return mesh.DeviceMesh(_wanted(jax.devices(), config.num_gpus), config.mesh, config.sharding, even_batches=True)
