@@ -79,6 +79,7 @@ def test_two_processes_train_as_one_does(backend):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_two_and_four_processes_train_as_one_does(backend):
     ended_with = check(backend, ["curve,200", *HEAVIER], sizes=(2, 4))
@@ -87,6 +88,7 @@ def test_two_and_four_processes_train_as_one_does(backend):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_state_is_resumed_on_any_number_of_processes(backend, tmp_path):
     (saved, *_) = ended(2, backend, f"saved,{tmp_path}")

@@ -9,6 +9,7 @@ from tests.several.test_several_processes import check_repaired
 
 pytestmark = [
     pytest.mark.full,
+    pytest.mark.timeout(1200),
     pytest.mark.parametrize(
         "backend",
         [
