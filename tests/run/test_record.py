@@ -1,5 +1,6 @@
 import datetime
 import json
+import socket
 
 import numpy as np
 import pytest
@@ -67,6 +68,8 @@ def test_a_run_from_begin_to_finish(directory):
             "to_step": 100,
             "steps_again": 0,
             "reason": "train_steps reached",
+            "processes": 1,
+            "hosts": [socket.gethostname()],
             "changes": [],
             "code": record["code"],
         }

@@ -32,7 +32,7 @@ class GangTask(everstep.Task):
         return keras.Sequential([keras.Input((16,)), *layers, keras.layers.Dense(4)])
 
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
-        count = self.task_config.samples if params.is_training else 100
+        count = self.task_config.samples if params.is_training else 101
         random = np.random.default_rng(int(params.is_training) + int(os.environ.get("GANG_OTHER_DATA", "0")))
         x = random.normal(size=(count, 16)).astype("float32")
         time.sleep(float(os.environ.get("GANG_SLOW_START", "0")))

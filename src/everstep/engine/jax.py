@@ -349,8 +349,7 @@ class JaxEngine(Engine):
             super()._assign(key, value)
 
     def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
-        there = [self._values[self._positions[key]] for key in keys]
-        values = jax.device_get(there) if self._mesh is None else self._mesh.fetch(there)
+        values = jax.device_get([self._values[self._positions[key]] for key in keys])
         return {key: np.asarray(value) for key, value in zip(keys, values, strict=True)}
 
     def _exchange(self, pairs: Sequence[tuple[str, str]]) -> None:

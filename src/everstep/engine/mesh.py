@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import keras
 import numpy as np
-from jax.experimental import mesh_utils, multihost_utils
+from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from everstep.engine.sharded_init import created_in_parts
@@ -136,16 +136,6 @@ class DeviceMesh:
     def spans_processes(self) -> bool:
         """Whether some of the devices belong to other processes."""
         return not self.everywhere.is_fully_addressable
-
-    def fetch(self, values: Sequence[Any]) -> list[Any]:
-        """Returns arrays on the host. Where parts are on other processes, all processes must call it."""
-        whole = [
-            value
-            if not isinstance(value, jax.Array) or value.is_fully_addressable or value.is_fully_replicated
-            else multihost_utils.process_allgather(value, tiled=True)
-            for value in values
-        ]
-        return list(jax.device_get(whole))
 
     # -- batches -----------------------------------------------------------------------------------------------------
 

@@ -104,6 +104,13 @@ def _mesh(config: Any) -> Any:
             remedy=f"{instead.get(keras.backend.backend(), '')}set {{backend}} to jax",
             mentions={"backend": "runtime.backend"},
         )
+    if current_gang().size > 1 and config.sharding != "replicated":
+        raise UsageError(
+            f"divides variables over devices of one process, and {current_gang().size} processes train this run",
+            key="runtime.sharding",
+            received=config.sharding,
+            remedy="set it to replicated, or use one process with all devices of a machine",
+        )
     jax, mesh = importlib.import_module("jax"), importlib.import_module("everstep.engine.mesh")
     return mesh.DeviceMesh(_wanted(jax.devices(), config.num_gpus), config.mesh, config.sharding, even_batches=True)
 
