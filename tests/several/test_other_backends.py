@@ -1,4 +1,4 @@
-"""`everstep launch` on TensorFlow and PyTorch: killed, frozen and stopped processes do not change the bits."""
+"""`everstep launch` on TensorFlow and PyTorch: kills do not change the bits, other numbers continue a run."""
 
 import importlib.util
 import signal

@@ -14,7 +14,7 @@ from everstep.errors import Problem, UsageError
 
 _UNUSED = "it has no effect, in Model Garden neither"
 _THREADS = f"the backend manages its threads, and {_UNUSED}"
-_MACHINES = "a run uses one machine"
+_MACHINES = "the processes of a run find each other by their environment (see `everstep launch --processes`)"
 _CORES = "each replica is one core, and the batch is split between them"
 
 _DECLINED = {
