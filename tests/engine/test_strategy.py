@@ -5,11 +5,8 @@ from types import SimpleNamespace
 import keras
 import pytest
 
-<<<<<<< HEAD
 from everstep.engine import strategy as strategies
 from everstep.engine.config import RuntimeConfig
-=======
->>>>>>> torchdp
 from everstep.engine.strategy import OneDevice, get_distribution_strategy
 from everstep.errors import NOTHING, UsageError
 
@@ -93,7 +90,6 @@ def test_runs_of_a_process_share_a_mirrored_strategy():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("only TensorFlow numbers its collective operations")
     assert get_distribution_strategy("mirrored") is get_distribution_strategy("Mirrored", num_gpus=0)
-<<<<<<< HEAD
 
 
 def test_variables_are_not_divided_over_several_processes(monkeypatch):
@@ -103,5 +99,3 @@ def test_variables_are_not_divided_over_several_processes(monkeypatch):
     with pytest.raises(UsageError, match="this run has 2") as error:
         strategies.configured_strategy(RuntimeConfig(sharding="fsdp"))
     assert error.value.key == "runtime.sharding"
-=======
->>>>>>> torchdp
