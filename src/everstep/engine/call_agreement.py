@@ -3,7 +3,7 @@
 How many steps a call holds depends on clocks (`call_length.py`), and so does when a stop is requested. A call that some
 processes make with other batches, or not at all, would never end. So the thread of the first process publishes the
 length of every piece that it reads, and the others read pieces of these lengths; and before each call all processes
-agree that none was asked to stop.
+agree that no stop is requested.
 """
 
 import itertools
@@ -39,7 +39,7 @@ class CallAgreement:
         """Whether another process decides."""
         return not self.gang.is_first
 
-    def told(self) -> int | None:
+    def next_length(self) -> int | None:
         """Returns how many batches the next piece has, as the first process says; 0 for the end, None on giving up."""
         found = self.gang.hear(f"{self._number}/read/{self._read}", self._gives_up)
         return None if found is None else int(found)
@@ -60,7 +60,7 @@ class CallAgreement:
         return int(self.gang.share("the length of a call", length))
 
     def stops(self, requested: Callable[[], bool]) -> bool:
-        """Whether any process was asked to stop; for a single process its loop knows."""
+        """Whether a stop is requested of any process; for a single process its loop knows."""
         return self.gang.size > 1 and self.gang.any("a call", requested())
 
     def require(self, expected: int, count: int) -> None:

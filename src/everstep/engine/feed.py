@@ -328,16 +328,19 @@ class Feed:
 
     def _read_block(self) -> Block | None:
         """Returns the next batches: as many as planned, or as the first process has read; None at the end."""
-        agreement, told = self._agreement, None
-        if agreement.follows and (told := agreement.told()) is None:  # outside the lock: the first process may pause
+        agreement, length = self._agreement, None
+        # Outside of the lock: the first process may pause.
+        if agreement.follows and (length := agreement.next_length()) is None:
             return None
         if not self._may_read():
             return None
         try:
-            block = self._stream.block(self._wanted()) if told is None else self._stream.block(max(told, 1), math.inf)
+            block = (
+                self._stream.block(self._wanted()) if length is None else self._stream.block(max(length, 1), math.inf)
+            )
         finally:
             self._reading.release()
-        agreement.require(told or 0, 0 if block is None else block.count)
+        agreement.require(length or 0, 0 if block is None else block.count)
         if block is None:
             agreement.on_read(0)
         return block

@@ -8,6 +8,7 @@ resumed run would round differently.
 
 import contextlib
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -21,6 +22,9 @@ from everstep.errors import UsageError
 from everstep.gang import Gang, current_gang, find_coordinates
 
 _strategies: list[Any] = []  # of this process: TensorFlow can be configured once
+
+
+logger = logging.getLogger(__name__)
 
 
 def joined() -> "TensorFlowProcesses | None":
@@ -49,6 +53,11 @@ def _connected(gang: Gang) -> Any:
     with socket.create_server(("127.0.0.1" if is_local else "", 0)) as free:
         port = free.getsockname()[1]
     workers = gang.gather("the address of each process for TensorFlow", f"{host}:{port}")
+    if gang.is_first:
+        logger.warning(
+            "TensorFlow's servers, one in each process, listen on all network interfaces and authenticate nobody: "
+            "train on a private network or behind a firewall"
+        )
     cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": gang.rank}}
     before = os.environ.get("TF_CONFIG")
     os.environ["TF_CONFIG"] = json.dumps(cluster)

@@ -44,7 +44,7 @@ class Guard:
         self._signals = Signals(runtime.stop_signals, runtime.requeue_exit_code)
         self._lock = RunLock(directory) if is_kept else NoLock()
         self._stack = contextlib.ExitStack()
-        self._told = False  # whether the other processes know of the request
+        self._notified = False  # whether the other processes know of the request
         self.last_beat: tuple[int, float] | None = None
 
     def __enter__(self) -> "Guard":
@@ -75,8 +75,8 @@ class Guard:
             self._signals.adopt(elsewhere)
         if self._signals.reason is None:
             return None
-        if not self._told:
-            self._told = True
+        if not self._notified:
+            self._notified = True
             current_gang().request(_STOP, self._signals.as_text())
         return self._signals.interrupted()
 
