@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-input install
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-full lint format bench docs release clean
+.PHONY: help demo check test test-others test-full lint format bench docs release clean
 
 help:
 	@echo "make demo       train, evaluate and export mnist/mlp in runs/demo"
@@ -34,21 +34,32 @@ demo: $(VENV)/.everstep
 
 # All files of tests that neither train on the backend nor start a process.
 check: lint
-	$(PYTEST) --backend jax -m "not full" --quick $(PYTEST_ARGS)
+	$(PYTEST) -n 3 --backend jax -m "not full" --quick $(PYTEST_ARGS)
 
-# mypy uses one core: it runs beside the first tests.
+# Two things at once keep two cores busy: all tests on one backend, and beside them lint, types and the other backends.
 test: $(VENV)/.dev $(VENV)/.torch
-	@$(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
-	( $(call run_tests,not full,$(FIRST),$(ON_JAX),tensorflow $(ON_TENSORFLOW)) ); tests=$$?; \
-	wait $$lint; linted=$$?; cat $(VENV)/lint.log; exit $$((tests | linted))
+	@$(MAKE) --no-print-directory --keep-going lint test-others >$(VENV)/others.log 2>&1 & others=$$!; \
+	$(PYTEST) -n 2 --backend $(FIRST) -m "not full" $(PYTEST_ARGS); first=$$?; \
+	echo "== lint, types, and the tests that depend on the backend, on the other backends"; \
+	wait $$others; others=$$?; cat $(VENV)/others.log; exit $$((first | others))
+
+test-others:
+	@status=0; \
+	$(PYTEST) -n 1 --backend jax -m "backend and not full" $(ON_JAX) $(PYTEST_ARGS) || status=1; \
+	$(PYTEST) -n 1 --backend tensorflow -m "backend and not full" $(ON_TENSORFLOW) $(PYTEST_ARGS) || status=1; \
+	exit $$status
 
 test-full: lint $(VENV)/.torch
-	@$(call run_tests,full or not full,tensorflow,,torch)
+	@status=0; \
+	$(PYTEST) -n 3 --backend tensorflow -m "full or not full" $(PYTEST_ARGS) || status=1; \
+	$(PYTEST) -n 3 --backend jax -m "backend and (full or not full)" $(PYTEST_ARGS) || status=1; \
+	$(PYTEST) -n 3 --backend torch -m "backend and (full or not full)" $(PYTEST_ARGS) || status=1; \
+	exit $$status
 	$(BIN)/python -m tools.keras_tests
 
-# ---- the one place where tests are started: all of them on one backend, then on the others what depends on it -------
+# ---- how tests are started: all of them on one backend, and on the others what depends on it ----------------------
 # Bytecode is kept, whatever the environment says: tests start many processes, and each would compile everything anew.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder
 
 # Every day PyTorch runs everything: it compiles nothing, so that short trainings are fastest there. Where it is not
 # installed, JAX does. Full runs begin with TensorFlow, so that what does not depend on the backend has seen two.
@@ -56,20 +67,13 @@ FIRST = $(if $(wildcard $(VENV)/.torch),torch,jax)
 
 # On JAX and TensorFlow, every day: engine, gradients, export, kills and resumes, own steps of models; on JAX also the
 # examples, pages with a SavedModel, and the streams. `make test-full` runs all that depends on the backend on each.
-ON_BOTH := tests/engine tests/export tests/task/test_grad.py tests/task/test_compiled_task.py tests/test_resume_changed.py \
-           tests/frontends/test_entry_points.py
+ON_BOTH := tests/engine tests/export tests/task/test_grad.py tests/task/test_compiled_task.py \
+           tests/test_resume_changed.py::test_run_resumes_on_another_backend tests/frontends/test_entry_points.py
 ON_JAX := tests/examples/test_examples.py tests/test_docs.py tests/reliability tests/data tests/checkpoint \
           tests/frontends/components/test_components_data_edge_cases.py::test_masks_with_weights_pass_the_checks $(ON_BOTH)
-ON_TENSORFLOW := tests/test_docs.py tests/reliability tests/task/test_tape.py tests/frontends/fit/test_fit_models.py $(ON_BOTH)
-
-# Which tests; the first backend; files for JAX; the last backend and its files.
-define run_tests
-	status=0; \
-	$(PYTEST) --backend $(2) -m "$(1)" $(PYTEST_ARGS) || status=1; \
-	$(PYTEST) --backend jax -m "backend and ($(1))" $(3) $(PYTEST_ARGS) || status=1; \
-	$(PYTEST) -m "backend and ($(1))" --backend $(4) $(PYTEST_ARGS) || status=1; \
-	exit $$status
-endef
+STATEFUL := $(addprefix tests/frontends/fit/test_fit_models.py::test_,a_gan_resumes_with_its_optimizers_and_what_it_draws \
+                        stateful_layers_remember_from_batch_to_batch)
+ON_TENSORFLOW := tests/test_docs.py tests/reliability tests/task/test_tape.py $(STATEFUL) $(ON_BOTH)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

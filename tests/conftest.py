@@ -33,7 +33,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Lets the garbage collector run less often: with all that is imported, each of its runs takes long."""
+    """Lets the garbage collector run less often, and leave alone all that is imported: each of its runs takes long."""
+    import hypothesis  # looks at referrers when it is imported, which a frozen object has none of
+
+    del hypothesis
+    gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
 

@@ -86,6 +86,7 @@ assert drawn == tf.random.uniform([2]).numpy().tolist()
 """
 
 
+@pytest.mark.daily("jax")
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it is imported at once there")
 def test_tensorflow_is_imported_only_by_who_uses_it_and_is_seeded_then(tmp_path):
     pytest.importorskip("tensorflow")

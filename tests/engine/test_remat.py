@@ -87,6 +87,7 @@ def trained(directory, steps, remat=("block",)):
     return [ops.convert_to_numpy(variable) for variable in model.variables], logs["validation_loss"]
 
 
+@pytest.mark.daily("torch", "tensorflow")
 def test_in_a_run_and_after_a_resume(tmp_path):
     whole, loss = trained(tmp_path / "whole", 4)
     trained(tmp_path / "parts", 2)

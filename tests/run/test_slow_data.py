@@ -20,8 +20,9 @@ STEPS = 60
 SECONDS = 0.2  # to read one of the first slow batches; later ones take five times as long
 LAST = 40  # the last batch that comes from a source that stops
 
-# Every day on one backend: neither has a part in reading, and the other takes longer to start.
-pytestmark = [pytest.mark.backend, pytest.mark.daily("torch")]
+# Every day an engine is stopped while its data is late (`check_does_not_wait_for_data_after_a_stop`), and runs are
+# stopped by signals (tests/reliability/test_signals_answered.py).
+pytestmark = [pytest.mark.backend, pytest.mark.full]
 
 
 # -- the program -------------------------------------------------------------------------------------------------------
@@ -132,7 +133,6 @@ def test_slow_training_data(tmp_path, uninterrupted):
     assert finished(tmp_path / "run") == uninterrupted
 
 
-@pytest.mark.full
 def test_training_data_that_stops(tmp_path, uninterrupted):
     code, _, errors = stopped(tmp_path / "run", "training stops", "stopped")
     assert code == 143, errors
@@ -144,7 +144,6 @@ def test_training_data_that_stops(tmp_path, uninterrupted):
     assert finished(tmp_path / "run") == uninterrupted
 
 
-@pytest.mark.full
 def test_training_data_that_stops_before_an_action(tmp_path):
     """The window is done, and its action waits for a reader that holds the random generators."""
     wanted = finished(tmp_path / "whole", LAST)
@@ -153,7 +152,6 @@ def test_training_data_that_stops_before_an_action(tmp_path):
     assert finished(tmp_path / "run", LAST) == wanted
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("behaviour", "when"), [("validation slow", "validation 8"), ("validation stops", "stopped")])
 def test_validation_data(tmp_path, uninterrupted, behaviour, when):
     code, printed, errors = stopped(tmp_path / "run", behaviour, when)

@@ -76,6 +76,7 @@ def test_same_numbers_as_fit(weighted):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.daily("torch")
 def test_same_numbers_as_fit_with_two_outputs():
     options = {"loss": {"a": "mse", "b": "mae"}, "metrics": {"a": ["mae"]}, "loss_weights": {"a": 1.0, "b": 0.5}}
     fitted, ours = (compiled(two_outputs, **options) for _ in range(2))
@@ -96,6 +97,7 @@ def test_same_numbers_as_fit_with_two_outputs():
         assert rig.digest() == before
 
 
+@pytest.mark.daily("torch")
 def test_class_weights_are_those_of_fit():
     def build():
         return keras.Sequential([keras.Input((4,)), layers.Dense(3, "softmax")])
@@ -312,6 +314,7 @@ def test_a_model_with_its_own_step_needs_no_call(late):
         assert rig.evaluate(x)["loss"] < before / 2
 
 
+@pytest.mark.daily("torch")
 def test_a_model_whose_call_takes_no_training_argument():
     class Plain(keras.Model):
         def __init__(self):
@@ -325,6 +328,7 @@ def test_a_model_whose_call_takes_no_training_argument():
         rig.run(2)
 
 
+@pytest.mark.daily("torch")
 def test_the_default_task_uses_the_compiled_loss():
     class Bare(everstep.Task):
         def build_inputs(self, params, input_context=None):

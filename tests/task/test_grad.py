@@ -50,6 +50,7 @@ def test_assignments_are_kept(weight):
     assert (number(loss), number(gradient), number(count)) == (6, 2, 2)
 
 
+@pytest.mark.daily("torch", "tensorflow")  # JAX compiles every operation of the cell
 def test_a_model_trains_in_a_notebook_cell():
     keras.utils.set_random_seed(0)
     model, optimizer = models.cnn(), keras.optimizers.Adam(1e-2)

@@ -8,7 +8,8 @@ from tests.export.predict.predict_models import CLASSES, samples, train, write_t
 import everstep
 from everstep.errors import UsageError
 
-pytestmark = pytest.mark.backend
+# On the others, daily, test_predict.py: what predicts is the same.
+pytestmark = [pytest.mark.backend, pytest.mark.daily("torch")]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from everstep.cli.main import main
 from everstep.recipes.mnist_data import load_mnist
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.daily("torch")]
 
 SHORT = ("task.num_samples=512", "trainer.train_steps=4", "trainer.validation_interval=4", "task.model.units=32")
 

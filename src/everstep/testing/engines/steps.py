@@ -119,7 +119,6 @@ def check_metrics_know_masks(make: Make) -> None:
             [
                 keras.Input((6,), dtype="int32"),
                 layers.Embedding(5, 4, mask_zero=True),
-                layers.GRU(4, return_sequences=True),
                 layers.Dense(5, "softmax"),
             ]
         )
