@@ -113,14 +113,16 @@ class ArrayStream(Stream):
             count = max(1, count)
             found = self._samples(epoch, batch, count)
             size = len(found) // count
-            samples.append(found if self._rows is None else found.reshape(count, size)[:, self._rows(size)].ravel())
+            samples.append(
+                found if self._own_rows is None else found.reshape(count, size)[:, self._own_rows(size)].ravel()
+            )
             states += [Position(epoch, batch + i + 1).state() for i in range(count)]
             self._move(Position(epoch, batch + count))
             if batch + count > self._full:
                 break
         if not states:
             return None
-        return Block(self._gather(samples, len(states)), len(states), states, None if self._rows is None else size)
+        return Block(self._gather(samples, len(states)), len(states), states, None if self._own_rows is None else size)
 
     def _next_start(self) -> Position | None:
         """Returns the position of the next batch; None at the end."""

@@ -137,7 +137,7 @@ class Stream(abc.ABC):
         self._bookmark: Any = None
         self._batches: Iterator[Part] | None = None
         self._ahead: _Ahead | None = None
-        self._rows: OwnRows | None = None
+        self._own_rows: OwnRows | None = None
 
     @abc.abstractmethod
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
@@ -175,7 +175,7 @@ class Stream(abc.ABC):
 
         Where several processes train, the engine calls it. Without random access, whole batches are read.
         """
-        self._rows = rows
+        self._own_rows = rows
         if self.reads_rows:
             self._move(self._position, self._bookmark)
         elif self._ahead is not None:  # what is open stays open: some sources cannot be opened again
@@ -327,7 +327,7 @@ class Stream(abc.ABC):
         """Yields at most one batch from the open epoch; opens the epoch if none is open."""
         try:
             if self._batches is None:
-                self._batches = iter(self._parts(epoch, batch))
+                self._batches = iter(self._open_parts(epoch, batch))
             value = next(self._batches)
         except StopIteration:
             return
@@ -336,14 +336,14 @@ class Stream(abc.ABC):
             raise
         yield value
 
-    def _parts(self, epoch: int, batch: int) -> Iterator[Part]:
+    def _open_parts(self, epoch: int, batch: int) -> Iterator[Part]:
         """Opens an epoch: all rows of its batches, or those that this process needs."""
-        if self._rows is not None and self.reads_rows:
-            return self.open_rows(epoch, batch, self._rows)
-        return map(self._kept, self._opened(epoch, batch))
+        if self._own_rows is not None and self.reads_rows:
+            return self.open_rows(epoch, batch, self._own_rows)
+        return map(self._as_part, self._opened(epoch, batch))
 
-    def _kept(self, batch: Batch) -> Part:
-        return Part(batch, None) if self._rows is None else part_of(batch, self._rows)
+    def _as_part(self, batch: Batch) -> Part:
+        return Part(batch, None) if self._own_rows is None else part_of(batch, self._own_rows)
 
     def _opened(self, epoch: int, batch: int) -> Iterator[Batch]:
         if self._bookmark is None or (epoch, batch) != self._position:
