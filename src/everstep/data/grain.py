@@ -173,10 +173,10 @@ class _Indexed:
         if self._has_samples:
             return _Samples(self._dataset, batch_size, nest.stack)
         step = self._dataset
-        stack, parents = getattr(step, "_batch_fn", None), getattr(step, "parents", ())
-        if type(step).__name__ != "BatchMapDataset" or getattr(stack, "__name__", "") != "make_batch" or not parents:
+        stack: Any = getattr(step, "_batch_fn", None)
+        if type(step).__name__ != "BatchMapDataset" or getattr(stack, "__name__", "") != "make_batch":
             return None  # a function of the user may need the whole batch
-        return _Samples(parents[0], step._batch_size, stack)
+        return _Samples(*step.parents, step._batch_size, stack)
 
     def _finds_samples(self) -> bool:
         elements = (self._dataset[index] for index in range(self._size))

@@ -310,13 +310,14 @@ class Engine(abc.ABC):
         """
         call_length = CallLength("single") if single else self._call_lengths[kind]
         data = self._resident.get(kind)
-        is_resident = data is not None and data.stream is stream
+        if data is not None and data.stream is stream:
+            arrays, stream = data.arrays, data.rows
+            place = lambda block: PlacedRows(arrays, self.place_block(block))  # noqa: E731
+        else:
+            place = self.place_block
         if self.own_rows is not None:
-            (data.rows if is_resident else stream).keep_rows(self.own_rows)
-        if not is_resident:
-            return Feed(stream, self.place_block, call_length, check, may_wait)
-        place = lambda block: PlacedRows(data.arrays, self.place_block(block))  # noqa: E731
-        return Feed(data.rows, place, call_length, check, may_wait)
+            stream.keep_rows(self.own_rows)
+        return Feed(stream, place, call_length, check, may_wait)
 
     @property
     def own_rows(self) -> OwnRows | None:
