@@ -176,7 +176,8 @@ class _Indexed:
         stack: Any = getattr(step, "_batch_fn", None)
         if type(step).__name__ != "BatchMapDataset" or getattr(stack, "__name__", "") != "make_batch":
             return None  # a function of the user may need the whole batch
-        return _Samples(*step.parents, step._batch_size, stack)
+        (parent,) = step.parents
+        return _Samples(parent, step._batch_size, stack)
 
     def _finds_samples(self) -> bool:
         elements = (self._dataset[index] for index in range(self._size))
