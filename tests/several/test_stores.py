@@ -1,5 +1,6 @@
 """Two processes train a run whose directory is in an object store: killed, they resume to the same bits."""
 
+import fsspec
 import pytest
 from tests.checkpoint.remote.servers import environment, fresh_url, running
 from tests.several.launched import ended, hit, launch, record, start
@@ -10,18 +11,20 @@ from everstep.checkpoint.remote.cache import key
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    fsspec.get_filesystem_class("s3").clear_instance_cache()  # clients of other modules use other servers
+    with running("s3", tmp_path_factory.mktemp("s3")) as found:
+        yield found
+
+
 @pytest.fixture
-def s3(tmp_path, monkeypatch):
-    """The environment of a store that runs on this machine, and a new URL in it."""
-    with running("s3", tmp_path) as server:
-        settings = {
-            **environment("s3", server.uri),
-            "EVERSTEP_CACHE_DIR": str(tmp_path / "cache"),
-            "EVERSTEP_UPLOAD_SECONDS": "1",
-        }
-        for name, value in settings.items():
-            monkeypatch.setenv(name, value)
-        yield fresh_url("s3", tmp_path, "run")
+def s3(server, tmp_path, monkeypatch):
+    """A new URL in a store that runs on this machine."""
+    caches = {"EVERSTEP_CACHE_DIR": str(tmp_path / "cache"), "EVERSTEP_UPLOAD_SECONDS": "1"}
+    for name, value in {**environment("s3", server.uri), **caches}.items():
+        monkeypatch.setenv(name, value)
+    return fresh_url("s3", tmp_path, "run")
 
 
 def test_a_run_in_a_store_is_killed_and_resumed(s3, tmp_path, monkeypatch):
