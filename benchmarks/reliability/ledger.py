@@ -69,9 +69,10 @@ def measure(
     steps = samples // BATCH
     jobs = [_job(folder / "run", backend, samples, sizes[number % len(sizes)]) for number in range(kills + 1)]
     choice, lost = random.Random(seed), 0
-    for step, job in zip(sorted(choice.sample(range(steps // 10, steps - steps // 5), kills)), jobs, strict=False):
+    for number, step in enumerate(sorted(choice.sample(range(steps // 10, steps - steps // 5), kills))):
+        job = jobs[number]
         process = job.start()
-        if not process.until(lambda step=step: (job.newest_checkpoint() or 0) >= step):  # type: ignore[misc]  # noqa: B023
+        if not process.until(lambda job=job, number=number, step=step: _reached(job, number, step)):  # type: ignore[misc]
             raise RuntimeError(f"the run ended before step {step}:\n{process.said()}")
         process.ends_within(choice.uniform(0, 0.2))
         _kill(job, process, choice)
@@ -81,6 +82,14 @@ def measure(
     processes = tuple(attempt["processes"] for attempt in record["attempts"])
     repeated, missing = int((counts > 1).sum()), int((counts < 1).sum())
     return Figures(len(counts), kills, repeated, missing, record["step"], lost, processes)
+
+
+def _reached(job: Job, number: int, step: int) -> bool:
+    """Whether there is a checkpoint of this step or a later one, and the attempt of this number has trained."""
+    if (job.newest_checkpoint() or 0) < step:
+        return False
+    attempts = job.record()["attempts"]
+    return len(attempts) > number and attempts[number]["first_step"] is not None
 
 
 def _job(directory: Path, backend: str, samples: int, processes: int) -> Job:
