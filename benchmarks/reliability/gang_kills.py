@@ -32,14 +32,16 @@ class GangJob(Job):
 
     Attributes:
       processes: How many.
+      restarts: How often they are restarted when one of them dies.
     """
 
     processes: int = 2
+    restarts: int = 10
 
     def command(self) -> list[str]:
         """Returns the command line."""
         train = super().command()[4:]
-        launch = ["launch", f"--processes={self.processes}", "--max-restarts=10", "--backoff=0.1"]
+        launch = ["launch", f"--processes={self.processes}", f"--max-restarts={self.restarts}", "--backoff=0.1"]
         return [sys.executable, "-m", "everstep", *launch, *train]
 
     def pids(self) -> list[int]:

@@ -3,18 +3,25 @@
 `python -m benchmarks.reliability.ledger` takes about two minutes. The task counts how often each sample was part of a
 step; the counts are a variable, so a checkpoint holds exactly the samples of the steps that it stands for. The process
 is killed several times at random steps of the epoch. In the end every count must be 1.
+
+With `--processes 2 4 3` the first attempt is trained by two processes, the second by four, the third by three, and so
+on. One of them is killed, so that all end; each process reads only its rows of a batch.
 """
 
 import argparse
 import dataclasses
+import os
 import random
+import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.reliability.process import BACKENDS, Job
+from benchmarks.reliability.gang_kills import GangJob
+from benchmarks.reliability.process import BACKENDS, Job, Process
 
 SAMPLES, BATCH, KILLS = 60_000, 60, 4
 
@@ -30,6 +37,7 @@ class Figures:
       missing: Samples never learned from.
       steps: Steps done.
       lost: Steps that were computed before a kill and were not saved.
+      processes: How many have trained each attempt.
     """
 
     samples: int
@@ -38,6 +46,7 @@ class Figures:
     missing: int
     steps: int
     lost: int
+    processes: tuple[int, ...] = (1,)
 
     def passed(self) -> bool:
         """Returns whether every sample is there once."""
@@ -45,28 +54,58 @@ class Figures:
 
     def line(self) -> str:
         """Returns the figures on one line."""
+        processes = ", ".join(map(str, self.processes))
         return (
-            f"samples {self.samples}, steps {self.steps}, kills {self.kills} (at least {self.lost} steps were computed "
-            f"and not saved) | repeated {self.repeated}, missing {self.missing} | "
+            f"samples {self.samples}, steps {self.steps}, processes {processes}, kills {self.kills} (at least "
+            f"{self.lost} steps were computed and not saved) | repeated {self.repeated}, missing {self.missing} | "
             f"{'passed' if self.passed() else 'NOT PASSED'}"
         )
 
 
-def measure(folder: Path, backend: str, samples: int = SAMPLES, kills: int = KILLS, seed: int = 0) -> Figures:
-    """Trains one epoch with that many kills; returns the figures of the ledger."""
+def measure(
+    folder: Path, backend: str, samples: int = SAMPLES, kills: int = KILLS, seed: int = 0, sizes: Sequence[int] = (1,)
+) -> Figures:
+    """Trains one epoch with that many kills, in attempts of these numbers of processes; returns the figures."""
     steps = samples // BATCH
-    job = Job("reliability/ledger", backend, folder / "run", (f"task.samples={samples}", "--no-export"))
+    jobs = [_job(folder / "run", backend, samples, sizes[number % len(sizes)]) for number in range(kills + 1)]
     choice, lost = random.Random(seed), 0
-    for step in sorted(choice.sample(range(steps // 10, steps - steps // 5), kills)):
+    for number, step in enumerate(sorted(choice.sample(range(steps // 10, steps - steps // 5), kills))):
+        job = jobs[number]
         process = job.start()
-        if not process.until(lambda step=step: (job.newest_checkpoint() or 0) >= step):  # type: ignore[misc]
+        if not process.until(lambda job=job, number=number, step=step: _reached(job, number, step)):  # type: ignore[misc]
             raise RuntimeError(f"the run ended before step {step}:\n{process.said()}")
         process.ends_within(choice.uniform(0, 0.2))
-        process.kill()
+        _kill(job, process, choice)
         lost += max(0, (job.heartbeat() or 0) - (job.newest_checkpoint() or 0))
-    job.finish()
-    counts = ledger_of(job)
-    return Figures(len(counts), kills, int((counts > 1).sum()), int((counts < 1).sum()), job.record()["step"], lost)
+    jobs[-1].finish()
+    counts, record = ledger_of(jobs[-1]), jobs[-1].record()
+    processes = tuple(attempt["processes"] for attempt in record["attempts"])
+    repeated, missing = int((counts > 1).sum()), int((counts < 1).sum())
+    return Figures(len(counts), kills, repeated, missing, record["step"], lost, processes)
+
+
+def _reached(job: Job, number: int, step: int) -> bool:
+    """Whether there is a checkpoint of this step or a later one, and the attempt of this number has trained."""
+    if (job.newest_checkpoint() or 0) < step:
+        return False
+    attempts = job.record()["attempts"]
+    return len(attempts) > number and attempts[number]["first_step"] is not None
+
+
+def _job(directory: Path, backend: str, samples: int, processes: int) -> Job:
+    words = (f"task.samples={samples}", "--no-export")
+    if processes == 1:
+        return Job("reliability/ledger", backend, directory, words)
+    return GangJob("reliability/ledger", backend, directory, words, processes, restarts=0)
+
+
+def _kill(job: Job, process: Process, choice: random.Random) -> None:
+    """Kills the process, or one of several, whose launcher then ends the others."""
+    if isinstance(job, GangJob):
+        os.kill(choice.choice(job.pids()), signal.SIGKILL)
+        process.wait()
+    else:
+        process.kill()
 
 
 def ledger_of(job: Job) -> np.ndarray:
@@ -82,13 +121,15 @@ def ledger_of(job: Job) -> np.ndarray:
 def main() -> int:
     """Prints the figures; returns 0 if the bar was met."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="6,000 samples, 1 kill")
-    parser.add_argument("--backend", choices=BACKENDS, help="only this one")
+    parser.add_argument("--small", action="store_true", help="6,000 samples, fewer kills")
+    parser.add_argument("--backend", choices=(*BACKENDS, "torch"), help="only this one")
+    parser.add_argument("--processes", type=int, nargs="*", default=[1], help="how many train each attempt, in turn")
     given = parser.parse_args()
+    samples, kills = (6000, len(given.processes)) if given.small else (SAMPLES, KILLS)
     passed = True
     for backend in BACKENDS if given.backend is None else (given.backend,):
         with tempfile.TemporaryDirectory() as folder:
-            figures = measure(Path(folder), backend, *((6000, 1) if given.small else (SAMPLES, KILLS)))
+            figures = measure(Path(folder), backend, samples, kills, sizes=given.processes)
         print(f"{backend:11s} {figures.line()}", flush=True)
         passed = passed and figures.passed()
     return 0 if passed else 1

@@ -181,7 +181,8 @@ class LedgerTask(everstep.Task):
 
     def __init__(self, config: LedgerConfig, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
-        self.counts = keras.Variable(np.zeros(config.samples, "int32"), trainable=False, name="counts")
+        counts = np.zeros(config.samples, "int32")  # of several processes, each counts the samples of its part
+        self.counts = keras.Variable(counts, trainable=False, name="counts", aggregation="sum")
 
     def build_model(self) -> keras.Model:
         return keras.Sequential([keras.Input((1,)), layers.Dense(8, activation="relu"), layers.Dense(1)])

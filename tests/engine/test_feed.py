@@ -51,7 +51,7 @@ def opened():
     feeds = []
 
     def open_feed(stream, length=lambda window, left: left, check=None, may_wait=lambda: True):
-        feeds.append(Feed(stream, lambda data: data, Calls(length), check, may_wait))
+        feeds.append(Feed(stream, lambda block: block.data, Calls(length), check, may_wait))
         return feeds[-1]
 
     yield open_feed
@@ -157,7 +157,7 @@ def test_closing_ends_the_thread():
         return [thread for thread in threading.enumerate() if thread.name == "everstep-feed"]
 
     before = len(mine())
-    feed = Feed(numbers(repeat=True), lambda data: data, CallLength("single"))
+    feed = Feed(numbers(repeat=True), lambda block: block.data, CallLength("single"))
     feed.take(1)
     assert len(mine()) == before + 1
     feed.close()
@@ -296,7 +296,7 @@ def test_inside_a_pause_nothing_is_read(opened):
 
 
 def test_closing_abandons_a_source_that_does_not_return(source, caplog):
-    feed = Feed(IterableStream(source), lambda data: data, CallLength("single"))
+    feed = Feed(IterableStream(source), lambda block: block.data, CallLength("single"))
     taken(feed, 1)
     source.blocked.wait()
     begin = time.monotonic()

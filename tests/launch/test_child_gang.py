@@ -94,13 +94,18 @@ def test_a_signal_reaches_all(tmp_path):
     assert gang.wait().exit_code == 143
 
 
-def test_count(monkeypatch):
+def test_count(monkeypatch, caplog):
     assert ProcessCount.parse("4") == ProcessCount(4, 4)
     assert ProcessCount.parse("2..8") == ProcessCount(2, 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     assert ProcessCount.parse("2..8").now() == 3
     assert ProcessCount.parse("4..8").now() == 4
     assert ProcessCount.parse("1..2").now() == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5")
+    assert ProcessCount(2, 8, batch_size=32).now() == 4
+    assert ProcessCount(2, 8, batch_size=31).now() == 6
+    assert ProcessCount(2, 8).now() == 6
+    assert "4 of 6 possible processes are started: a training batch of 32 samples" in caplog.text
     for wrong in ("0", "two", "3..2", "2..", "-1"):
         with pytest.raises(UsageError) as raised:
             ProcessCount.parse(wrong)

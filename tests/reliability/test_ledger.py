@@ -17,6 +17,17 @@ def test_each_sample_is_learned_from_once(tmp_path: Path) -> None:
     assert (figures.samples, figures.steps, figures.kills) == (12_000, 200, 1)
 
 
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("backend", ["jax", "tensorflow", "torch"])
+def test_each_sample_is_learned_from_once_by_changing_numbers_of_processes(backend: str, tmp_path: Path) -> None:
+    pytest.importorskip(backend)
+    figures = ledger.measure(tmp_path, backend, samples=12_000, kills=2, sizes=(2, 4, 3))
+    print(figures.line())
+    assert figures.passed(), figures.line()
+    assert figures.processes == (2, 4, 3)
+
+
 def test_a_repeated_or_missing_sample_does_not_pass() -> None:
     good = ledger.Figures(samples=120, kills=1, repeated=0, missing=0, steps=2, lost=0)
     assert good.passed()

@@ -35,10 +35,12 @@ def start(
     return process
 
 
-def launch(directory: Path, size: int | str, *words: str, restarts: int = 0) -> subprocess.Popen[str]:
+def launch(
+    directory: Path, size: int | str, *words: str, restarts: int = 0, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     """Starts `everstep launch --processes`."""
     command = ("launch", f"--processes={size}", f"--max-restarts={restarts}", "--backoff=0.1")
-    return start(directory, *words, command=command)
+    return start(directory, *words, command=command, environment=environment)
 
 
 def by_hand(directory: Path, port: int, size: int, *words: str, **each: Callable[[int], str]) -> list[Any]:

@@ -109,6 +109,32 @@ def test_a_batch_that_cannot_be_shared(tmp_path):
 
 
 @pytest.mark.full
+def test_waiting_for_checkpoints_is_for_one_process(tmp_path):
+    code, text = ended(launch(tmp_path / "followed", 2, "--mode=continuous_eval"))
+    assert code == 2
+    assert text.count("--mode: received 'continuous_eval'") == 1
+    assert "start it as one process" in text
+
+
+@pytest.mark.full
+def test_an_elastic_gang_divides_the_batch(tmp_path):
+    """With room for 4 processes and batches of 27 samples, 3 are started; the record has the mesh of each attempt."""
+    words = ("task.train_data.global_batch_size=27", "trainer.train_steps=40")
+    first = launch(tmp_path / "elastic", "2..4", *words, environment={"CUDA_VISIBLE_DEVICES": "a,b,c,d"})
+    code, text = ended(first)
+    assert code == 0, text
+    assert "3 of 4 possible processes are started: a training batch of 27 samples is no multiple of 4" in text
+    more = ("task.train_data.global_batch_size=27", "--allow-change=trainer.train_steps")
+    code, text = ended(start(tmp_path / "elastic", *more, "trainer.train_steps=60"))
+    assert code == 0, text
+    assert "from step 40 on, numbers are rounded otherwise: processes: 3 -> 1; mesh: {data: 3} -> {data: 1}" in text
+    one, two = record(tmp_path / "elastic")["attempts"]
+    assert (one["processes"], one["mesh"], one["sharding"]) == (3, {"data": 3}, "replicated")
+    assert (two["from_step"], two["processes"], two["mesh"]) == (40, 1, {"data": 1})
+    assert {"key": "processes", "old": 3, "new": 1} in two["changes"]
+
+
+@pytest.mark.full
 def test_variables_are_not_divided_over_processes(tmp_path):
     code, text = ended(launch(tmp_path / "divided", 2, "runtime.sharding=fsdp"))
     assert code == 2

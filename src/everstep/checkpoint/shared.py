@@ -93,6 +93,7 @@ def require_visible(path: Path, gang: Gang, is_new: Callable[[], bool] = lambda:
             raise UsageError(
                 f"{first} has written {str(path)!r}, but {me} does not see it",
                 key="model_dir",
-                remedy="use a directory on a file system that all machines share",
+                remedy="use a directory on a file system that all machines share; for a run in a store, that is "
+                "EVERSTEP_CACHE_DIR",
             )
         time.sleep(0.1)

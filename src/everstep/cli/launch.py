@@ -1,13 +1,19 @@
 """`everstep launch`."""
 
+import dataclasses
 import functools
+import math
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
+from everstep.cli import train
 from everstep.cli.commands import new_app
+from everstep.cli.options import ExperimentRequest
+from everstep.cli.resolve import resolve
+from everstep.config.layers import walk
 from everstep.errors import UsageError, nearest
 from everstep.launch.child_gang import LocalGang, ProcessCount
 from everstep.launch.ray_gang import RayCluster
@@ -80,10 +86,30 @@ def launch(
         raise typer.Exit(supervise(command, max_restarts, backoff))
     program = command if is_program else [sys.executable, "-m", "everstep", "train", *command]
     count = ProcessCount.parse(processes)
+    if count.least < count.most and not is_program:
+        count = dataclasses.replace(count, batch_size=_batch_size(command))
     start: Callable[..., Any] = SlurmGang if place == "slurm" else LocalGang
     if place == "ray":  # connects before signals are handled: Ray sets a handler of its own
         start = RayCluster(address, n_cpu, gpus).start
     raise typer.Exit(supervise(program, max_restarts, backoff, functools.partial(start, count=count)))
+
+
+def _batch_size(words: list[str]) -> int:
+    """Returns the training batch of the experiment that `everstep train` would run with these words.
+
+    Of several tasks, it is what all their batches can be divided by.
+    """
+    context = typer.main.get_command(train.app).make_context("train", list(words))
+    request = ExperimentRequest(
+        **{field.name: context.params[field.name] for field in dataclasses.fields(ExperimentRequest)}
+    )
+    sizes = {
+        path: value
+        for path, value in walk(resolve(request).params.as_dict())
+        if path.endswith("train_data.global_batch_size")
+    }
+    own = sizes.pop("task.train_data.global_batch_size", 0)
+    return math.gcd(*sizes.values()) if sizes else int(own)
 
 
 def _refuse_options(context: Any, command: list[str]) -> None:

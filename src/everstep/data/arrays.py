@@ -9,7 +9,7 @@ import numpy as np
 
 from everstep.data import nest, randomness
 from everstep.data.sparse import Rows, is_sparse_or_ragged
-from everstep.data.stream import BLOCK_SECONDS, Block, Position, Stream
+from everstep.data.stream import BLOCK_SECONDS, Block, OwnRows, Part, Position, Stream
 from everstep.errors import UsageError
 from everstep.types import Batch, StreamState
 
@@ -83,27 +83,46 @@ class ArrayStream(Stream):
         """The number of full batches in an epoch; a short one may follow."""
         return self._full
 
+    @property
+    def reads_rows(self) -> bool:
+        """True: samples are gathered by their numbers."""
+        return True
+
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Yields the epoch's batches from that batch on."""
         for index in range(batch, self._length):
-            yield nest.map_leaves(lambda leaf: leaf[0], self._gather([self._rows(epoch, index, 1)], 1))
+            yield nest.map_leaves(lambda leaf: leaf[0], self._gather([self._samples(epoch, index, 1)], 1))
+
+    def open_rows(self, epoch: int, batch: int, rows: OwnRows) -> Iterator[Part]:
+        """Yields these rows of the epoch's batches from that batch on."""
+        for index in range(batch, self._length):
+            samples = self._samples(epoch, index, 1)
+            own = self._gather([samples[rows(len(samples))]], 1)
+            yield Part(nest.map_leaves(lambda leaf: leaf[0], own), len(samples))
 
     def block(self, n: int, seconds: float = BLOCK_SECONDS) -> Block | None:
         """Returns up to `n` batches gathered at once, across epochs; see `Stream.block`."""
-        rows: list[np.ndarray] = []
+        samples: list[np.ndarray] = []
         states: list[StreamState] = []
+        size = self._batch_size
         while len(states) < n and (start := self._next_start()) is not None:
             epoch, batch = start
             count = min(n - len(states), self._full - batch)
             if count < 1 and states:
                 break  # the short batch is a block by itself
             count = max(1, count)
-            rows.append(self._rows(epoch, batch, count))
+            found = self._samples(epoch, batch, count)
+            size = len(found) // count
+            samples.append(
+                found if self._own_rows is None else found.reshape(count, size)[:, self._own_rows(size)].ravel()
+            )
             states += [Position(epoch, batch + i + 1).state() for i in range(count)]
             self._move(Position(epoch, batch + count))
             if batch + count > self._full:
                 break
-        return Block(self._gather(rows, len(states)), len(states), states) if states else None
+        if not states:
+            return None
+        return Block(self._gather(samples, len(states)), len(states), states, None if self._own_rows is None else size)
 
     def _next_start(self) -> Position | None:
         """Returns the position of the next batch; None at the end."""
@@ -111,15 +130,15 @@ class ArrayStream(Stream):
             return self._position
         return Position(self._position.epoch + 1, 0) if self.repeat else None
 
-    def _rows(self, epoch: int, batch: int, count: int) -> np.ndarray:
+    def _samples(self, epoch: int, batch: int, count: int) -> np.ndarray:
         """Returns the indices of the samples in `count` batches of an epoch; for the short batch `count` is 1."""
         start = batch * self._batch_size
         stop = min(start + count * self._batch_size, self._size)
         return self._permutation(epoch)[start:stop] if self._shuffle else np.arange(start, stop)
 
-    def _gather(self, rows: list[np.ndarray], count: int) -> Batch:
+    def _gather(self, samples: list[np.ndarray], count: int) -> Batch:
         """Returns `count` batches of those samples on a new leading axis, in fresh memory."""
-        indices = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        indices = samples[0] if len(samples) == 1 else np.concatenate(samples)
         size = len(indices) // count
         return nest.map_leaves(lambda leaf: _take(leaf, indices).reshape(count, size, *leaf.shape[1:]), self.arrays)
 

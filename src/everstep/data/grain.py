@@ -9,15 +9,15 @@ import importlib
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from absl import flags
 
 from everstep.data import nest, sparse
-from everstep.data.stream import Stream, skip
-from everstep.data.workers import end_with_parent
+from everstep.data.stream import OwnRows, Part, Stream, skip
+from everstep.data.workers import Threads, end_with_parent
 from everstep.errors import UsageError
 from everstep.types import Batch
 
@@ -61,6 +61,7 @@ class GrainStream(Stream):
         self._epoch_never_ends = _is_endless(self._last_step)
         self._indexed = _Indexed.of(source, batch_size, drop_remainder)
         self._pass: _Pass | None = None
+        self._next_index: int | None = None  # of the next element, where only some rows are read
         super().__init__(repeat=repeat, batches_per_epoch=self._indexed.batches if self._indexed else None)
 
     @property
@@ -94,13 +95,35 @@ class GrainStream(Stream):
         opened.restore(bookmark)
         return opened
 
+    @property
+    def reads_rows(self) -> bool:
+        """Whether samples have indices: in a `MapDataset` of samples, or one with `batch` as its last step."""
+        return self._indexed is not None and self._indexed.samples is not None
+
+    def open_rows(self, epoch: int, batch: int, rows: OwnRows) -> Iterator[Part]:
+        """Yields these rows of the epoch's batches from that batch on, which threads compute ahead, as Grain does."""
+        indexed = self._indexed
+        if indexed is None or indexed.samples is None:
+            raise ValueError("the pipeline has no samples by index")
+        if self._pass is not None:
+            self._pass.close()
+            self._pass = None
+        numbers = ((number, number) for number in range(batch, indexed.last))
+        parts = Threads(_RowsOfBatches(indexed.samples, epoch, rows), _AHEAD, _AHEAD).map(numbers)
+        for number, part in enumerate(parts, start=batch):
+            self._next_index = indexed.index(number + 1)
+            yield part
+
     def bookmark(self) -> Any:
-        """Returns Grain's state."""
+        """Returns Grain's state; where only some rows are read, the one that Grain would have."""
+        if self._next_index is not None:
+            return {"next_index": self._next_index}
         return None if self._pass is None else self._pass.state()
 
     def _start(self, epoch: int) -> "_Pass":
         if self._pass is not None:
             self._pass.close()
+        self._next_index = None
         elements = self._indexed.elements(epoch) if self._indexed else self._source
         self._pass = _Pass(iter(elements), self._batch_size, self._drop_remainder)
         return self._pass
@@ -114,11 +137,14 @@ class _Indexed:
         # Some indices of a filtered dataset have no element: its length is only an upper bound.
         self._sparse = any(type(step).__name__ in ("FilterMapDataset", "FlatMapMapDataset") for step in _steps(dataset))
         self._endless = _is_endless(dataset)
-        self._samples = self._has_samples()
-        self._each = batch_size if self._samples else 1
+        self._has_samples = self._finds_samples()
+        self._each = batch_size if self._has_samples else 1
         full, rest = divmod(self._size, self._each)
-        counted = full + (rest > 0 and not drop_remainder)
-        self.batches = None if self._sparse or self._endless else counted
+        self.last = full + (rest > 0 and not drop_remainder)
+        """The number of batches, if each index has an element."""
+        self.batches = None if self._sparse or self._endless else self.last
+        self.samples = None if self._sparse else self._find_samples(batch_size)
+        """The samples of which batches consist, by index; None if there are only batches."""
 
     @classmethod
     def of(cls, source: Any, batch_size: int, drop_remainder: bool) -> "_Indexed | None":
@@ -139,14 +165,57 @@ class _Indexed:
 
     def _options(self) -> Any:
         """Returns how much Grain prefetches: its default of 500 elements suits samples, not batches."""
-        if self._samples:
+        if self._has_samples:
             return None
         return importlib.import_module("grain").ReadOptions(num_threads=_AHEAD, prefetch_buffer_size=_AHEAD)
 
-    def _has_samples(self) -> bool:
+    def _find_samples(self, batch_size: int) -> "_Samples | None":
+        if self._has_samples:
+            return _Samples(self._dataset, batch_size, nest.stack)
+        step = self._dataset
+        stack: Any = getattr(step, "_batch_fn", None)
+        if type(step).__name__ != "BatchMapDataset" or getattr(stack, "__name__", "") != "make_batch":
+            return None  # a function of the user may need the whole batch
+        (parent,) = step.parents
+        return _Samples(parent, step._batch_size, stack)
+
+    def _finds_samples(self) -> bool:
         elements = (self._dataset[index] for index in range(self._size))
         first = next((element for element in elements if element is not None), None)
         return first is not None and _is_sample(first)
+
+
+class _Samples:
+    """The samples of a `MapDataset` by index, and how they become batches."""
+
+    def __init__(self, dataset: Any, batch_size: int, stack: Callable[[list[Any]], Any]) -> None:
+        self._dataset, self._size, self._batch_size, self._stack = dataset, len(dataset), batch_size, stack
+
+    def indices(self, epoch: int, batch: int) -> range:
+        """Returns the indices of the samples of a batch."""
+        begin, end = batch * self._batch_size, min((batch + 1) * self._batch_size, self._size)
+        return range(epoch * self._size + begin, epoch * self._size + end)
+
+    def read(self, indices: Sequence[int]) -> Batch:
+        """Returns some samples, stacked."""
+        return nest.map_leaves(sparse.on_host, self._stack([self._dataset[index] for index in indices]))
+
+
+class _RowsOfBatches:
+    """Some rows of each batch of an epoch, by the number of the batch."""
+
+    def __init__(self, samples: _Samples, epoch: int, rows: OwnRows) -> None:
+        self._samples, self._epoch, self._rows = samples, epoch, rows
+        self._form: Any = None
+
+    def __getitem__(self, number: int) -> Part:
+        indices = self._samples.indices(self._epoch, number)
+        own = self._rows(len(indices))
+        part = self._samples.read(indices[own])
+        if (form := nest.form(part)) != self._form:  # all samples of the batch have it, or there is an error
+            part = nest.map_leaves(lambda leaf: leaf[own], self._samples.read(indices))
+            self._form = form
+        return Part(part, len(indices))
 
 
 class _Pass(Iterator[Batch]):

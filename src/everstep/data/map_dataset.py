@@ -8,7 +8,7 @@ import numpy as np
 
 from everstep.data import nest, randomness
 from everstep.data.arrays import check_batch_size
-from everstep.data.stream import Stream
+from everstep.data.stream import OwnRows, Part, Stream
 from everstep.errors import UsageError
 from everstep.types import Batch
 
@@ -52,18 +52,56 @@ class MapDatasetStream(Stream):
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
         full, rest = divmod(self._size, batch_size)
         self._length = full + (rest > 0 and not drop_remainder)
+        self._form: Any = None  # of the samples of the last batch
+        self._draws = False  # whether the dataset's code draws random numbers
         super().__init__(repeat=repeat, batches_per_epoch=self._length)
+
+    @property
+    def reads_rows(self) -> bool:
+        """True: samples are read by their indices."""
+        return True
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Yields the epoch's batches from that batch on."""
+        for number, indices in self._indices(epoch, batch):
+            yield self._whole(epoch, number, indices)
+
+    def open_rows(self, epoch: int, batch: int, rows: OwnRows) -> Iterator[Part]:
+        """Yields these rows of the epoch's batches from that batch on; no other samples are read.
+
+        Two kinds of batches are read whole. The dataset's code may draw random numbers: those of a sample depend on the
+        samples before it. And samples may have another form than in the batch before: then either all of the batch have
+        it, or the error names those that differ.
+        """
+        for number, indices in self._indices(epoch, batch):
+            own = rows(len(indices))
+            part: Batch | None = None
+            if not self._draws and self._form is not None:
+                drawn = randomness.DrawDetector()
+                with randomness.for_batch(self._seed, epoch, number), drawn:
+                    part = self._batch_of(indices[own])
+                self._draws = drawn.any
+            if part is None or self._draws or nest.form(part) != self._form:
+                whole = self._whole(epoch, number, indices)
+                part = nest.map_leaves(lambda leaf, own=own: leaf[own], whole)
+            yield Part(part, len(indices))
+
+    def _indices(self, epoch: int, batch: int) -> Iterator[tuple[int, list[int]]]:
+        """Yields the number and the samples of each of the epoch's batches from that batch on."""
         random = randomness.generator(self._seed, epoch)
-        rows = random.permutation(self._size) if self._shuffle else np.arange(self._size)
+        order = random.permutation(self._size) if self._shuffle else np.arange(self._size)
         for number in range(batch, self._length):
-            indices = rows[number * self._batch_size : (number + 1) * self._batch_size].tolist()
-            with randomness.for_batch(self._seed, epoch, number):
-                columns = self._columns(indices)
-                samples = self._samples(indices) if columns is None else []
-            yield stacked(samples, indices) if columns is None else columns
+            yield number, order[number * self._batch_size : (number + 1) * self._batch_size].tolist()
+
+    def _whole(self, epoch: int, number: int, indices: list[int]) -> Batch:
+        with randomness.for_batch(self._seed, epoch, number):
+            batch = self._batch_of(indices)
+        self._form = nest.form(batch)
+        return batch
+
+    def _batch_of(self, indices: list[int]) -> Batch:
+        columns = self._columns(indices)
+        return stacked(self._samples(indices), indices) if columns is None else columns
 
     def _columns(self, indices: list[int]) -> Batch | None:
         """Returns a batch that the dataset has as columns, as Hugging Face does: nothing is cut and stacked again.

@@ -66,6 +66,11 @@ def structure(tree: Any) -> Any:
     return map_leaves(lambda _: "*", tree)
 
 
+def form(batch: Any) -> Any:
+    """Returns the shape and type that each leaf of a batch has for one sample; the lengths of texts do not matter."""
+    return map_leaves(lambda leaf: (leaf.shape[1:], leaf.dtype.kind if leaf.dtype.kind in "US" else leaf.dtype), batch)
+
+
 def _stack_leaves(leaves: Sequence[Any]) -> np.ndarray:
     shapes = {np.shape(leaf) for leaf in leaves}
     if len(shapes) > 1:

@@ -3,17 +3,26 @@
 The base class does the counting, epochs, the end of the data, peeking and stacking. A source implements only `open`,
 which returns the batches of one epoch from a given batch on. A source that would have to read everything before its
 position also keeps a bookmark beside the two numbers.
+
+Where several processes train one run, each of them reads the same stream, with the same positions, and needs some rows
+of every batch: `keep_rows`. A source with random access to its samples implements `open_rows`, and reads no others.
 """
 
 import abc
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from everstep.data import nest
+from everstep.data.sparse import RaggedArray, SparseArray
 from everstep.errors import UsageError
 from everstep.types import Batch, StreamState
+
+OwnRows = Callable[[int], slice]
+"""Returns which rows of a batch of so many samples a process needs; at least one."""
 
 
 class Position(NamedTuple):
@@ -27,6 +36,39 @@ class Position(NamedTuple):
         return {"epoch": self.epoch, "batch": self.batch}
 
 
+class Part(NamedTuple):
+    """The rows of a batch that this process needs.
+
+    Attributes:
+      data: The rows.
+      batch_size: How many samples the whole batch has; None if `data` is the whole batch.
+    """
+
+    data: Batch
+    batch_size: int | None
+
+
+def part_of(batch: Batch, rows: OwnRows) -> Part:
+    """Returns some rows of a whole batch.
+
+    A batch of arrays of different lengths, as of several tasks, or of sparse or ragged ones stays whole: only an engine
+    knows how to divide it.
+    """
+    sizes = {np.shape(leaf)[:1] for leaf in nest.flatten(batch)}
+    if len(sizes) != 1 or () in sizes or _in_parts(batch):
+        return Part(batch, None)
+    ((size,),) = sizes
+    return Part(nest.map_leaves(lambda leaf: leaf[rows(size)], batch), size)
+
+
+def _in_parts(batch: Batch) -> bool:
+    """Whether a batch has a sparse or ragged tensor, which consists of several arrays."""
+    if isinstance(batch, SparseArray | RaggedArray):
+        return True
+    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
+    return any(map(_in_parts, parts))
+
+
 @dataclasses.dataclass(frozen=True)
 class Block:
     """Several batches of one shape, stacked: what an engine runs in one call.
@@ -35,11 +77,21 @@ class Block:
       data: The batches' nesting; each leaf has the batches along a new first axis.
       count: How many batches there are.
       states: The stream's position after each of them.
+      batch_size: How many samples each whole batch has, if `data` has only the rows of this process; else None.
     """
 
     data: Any
     count: int
     states: list[StreamState]
+    batch_size: int | None = None
+
+    @property
+    def samples(self) -> int:
+        """The number of samples in all whole batches together."""
+        if self.batch_size is not None:
+            return self.count * self.batch_size
+        shape = np.shape(nest.flatten(self.data)[0])
+        return int(shape[0] * shape[1]) if len(shape) > 1 else self.count
 
     def split(self, n: int) -> tuple["Block", "Block"]:
         """Returns the first `n` batches and the rest, both views of this block's memory.
@@ -53,7 +105,8 @@ class Block:
         return self._part(head, n), self._part(tail, self.count - n)
 
     def _part(self, which: slice, count: int) -> "Block":
-        return Block(nest.map_leaves(lambda leaf: leaf[which], self.data), count, self.states[which])
+        part = nest.map_leaves(lambda leaf: leaf[which], self.data)
+        return Block(part, count, self.states[which], self.batch_size)
 
 
 BOOKMARK = "bookmark"
@@ -82,8 +135,9 @@ class Stream(abc.ABC):
         self._batches_per_epoch = batches_per_epoch
         self._position = Position(0, 0)
         self._bookmark: Any = None
-        self._batches: Iterator[Batch] | None = None
+        self._batches: Iterator[Part] | None = None
         self._ahead: _Ahead | None = None
+        self._own_rows: OwnRows | None = None
 
     @abc.abstractmethod
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
@@ -106,6 +160,26 @@ class Stream(abc.ABC):
         It is saved beside the position. None, as here, if the position is enough.
         """
         return None
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether `open_rows` spares the work for other rows: samples are read, or at least decoded, one by one."""
+        return False
+
+    def open_rows(self, epoch: int, batch: int, rows: OwnRows) -> Iterator[Part]:
+        """Returns the same batches as `open`, of each only the rows that this process needs; called if `reads_rows`."""
+        raise NotImplementedError
+
+    def keep_rows(self, rows: OwnRows) -> None:
+        """From now on returns only these rows of each batch; positions, order and bookmarks stay those of all rows.
+
+        Where several processes train, the engine calls it. Without random access, whole batches are read.
+        """
+        self._own_rows = rows
+        if self.reads_rows:
+            self._move(self._position, self._bookmark)
+        elif self._ahead is not None:  # what is open stays open: some sources cannot be opened again
+            self._ahead = self._ahead._replace(part=part_of(self._ahead.part.data, rows))
 
     @property
     def repeat(self) -> bool:
@@ -166,7 +240,7 @@ class Stream(abc.ABC):
     def __next__(self) -> Batch:
         ahead = self._read_ahead()
         self._position, self._bookmark, self._ahead = ahead.position, ahead.bookmark, None
-        return ahead.batch
+        return ahead.part.data
 
     def peek(self) -> Batch:
         """Returns the next batch without moving the position.
@@ -174,7 +248,7 @@ class Stream(abc.ABC):
         Raises:
           StopIteration: There is none, as with `next`.
         """
-        return self._read_ahead().batch
+        return self._read_ahead().part.data
 
     def block(self, n: int, seconds: float = BLOCK_SECONDS) -> Block | None:
         """Returns the next batches stacked: up to `n` of the same shapes, epoch after epoch, None at the end.
@@ -184,13 +258,14 @@ class Stream(abc.ABC):
         """
         until = time.monotonic() + seconds
         try:
+            first = self._read_ahead().part
             batches, states = [next(self)], [self.state()]
         except StopIteration:
             return None
-        while len(batches) < n and time.monotonic() < until and self._continues(batches[0]):
+        while len(batches) < n and time.monotonic() < until and self._continues(first):
             batches.append(next(self))
             states.append(self.state())
-        return Block(nest.stack(batches), len(batches), states)
+        return Block(nest.stack(batches), len(batches), states, first.batch_size)
 
     def state(self) -> StreamState:
         """Returns the position after the last returned batch: `{"epoch": e, "batch": b}`, and a bookmark if any."""
@@ -219,20 +294,21 @@ class Stream(abc.ABC):
             raise ended_early(position.batch)
         return position
 
-    def _continues(self, like: Batch) -> bool:
+    def _continues(self, like: Part) -> bool:
         """Whether there is a next batch and it has the shapes of `like`."""
         try:
-            return bool(_shapes(self._read_ahead().batch) == _shapes(like))
+            part = self._read_ahead().part
+            return bool(part.batch_size == like.batch_size and _shapes(part.data) == _shapes(like.data))
         except StopIteration:
             return False
 
     def _read_ahead(self) -> "_Ahead":
         if self._ahead is None:
-            position, batch = self._read(*self._position)
-            self._ahead = _Ahead(position, self.bookmark(), batch)
+            position, part = self._read(*self._position)
+            self._ahead = _Ahead(position, self.bookmark(), part)
         return self._ahead
 
-    def _read(self, epoch: int, batch: int) -> tuple[Position, Batch]:
+    def _read(self, epoch: int, batch: int) -> tuple[Position, Part]:
         """Returns the batch that follows the position, in this epoch or the next, and the position after it."""
         for value in self._rest(epoch, batch):
             return Position(epoch, batch + 1), value
@@ -247,11 +323,11 @@ class Stream(abc.ABC):
             "is on"
         )
 
-    def _rest(self, epoch: int, batch: int) -> Iterator[Batch]:
+    def _rest(self, epoch: int, batch: int) -> Iterator[Part]:
         """Yields at most one batch from the open epoch; opens the epoch if none is open."""
         try:
             if self._batches is None:
-                self._batches = iter(self._opened(epoch, batch))
+                self._batches = iter(self._open_parts(epoch, batch))
             value = next(self._batches)
         except StopIteration:
             return
@@ -259,6 +335,15 @@ class Stream(abc.ABC):
             self._batches = None  # a broken iterator would look like the end of the epoch
             raise
         yield value
+
+    def _open_parts(self, epoch: int, batch: int) -> Iterator[Part]:
+        """Opens an epoch: all rows of its batches, or those that this process needs."""
+        if self._own_rows is not None and self.reads_rows:
+            return self.open_rows(epoch, batch, self._own_rows)
+        return map(self._as_part, self._opened(epoch, batch))
+
+    def _as_part(self, batch: Batch) -> Part:
+        return Part(batch, None) if self._own_rows is None else part_of(batch, self._own_rows)
 
     def _opened(self, epoch: int, batch: int) -> Iterator[Batch]:
         if self._bookmark is None or (epoch, batch) != self._position:
@@ -271,7 +356,7 @@ class _Ahead(NamedTuple):
 
     position: Position
     bookmark: Any
-    batch: Batch
+    part: Part
 
 
 def skip(batches: Iterator[Batch], count: int, position: int) -> None:

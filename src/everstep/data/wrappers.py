@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from everstep.data.arrays import ArrayStream
-from everstep.data.stream import Stream
+from everstep.data.stream import OwnRows, Part, Stream
 from everstep.errors import UsageError
 from everstep.types import Batch
 
@@ -42,6 +42,15 @@ class WrappingStream(Stream):
         """Why the other stream is not exact."""
         return self._stream.why_not_exact
 
+    @property
+    def reads_rows(self) -> bool:
+        """Whether the other stream has random access to samples."""
+        return self._stream.reads_rows
+
+    def open_rows(self, epoch: int, batch: int, rows: OwnRows) -> Iterator[Part]:
+        """Returns rows of the other stream's batches."""
+        return self._transform(self._stream.open_rows(epoch, batch, rows), batch)
+
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Returns the other stream's batches, transformed."""
         return self._transform(self._stream.open(epoch, batch), batch)
@@ -54,8 +63,8 @@ class WrappingStream(Stream):
         """Returns the other stream's bookmark."""
         return self._stream.bookmark()
 
-    def _transform(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
-        """Returns an epoch's batches from `batch` on, transformed by a subclass."""
+    def _transform(self, batches: Iterator[Any], batch: int) -> Iterator[Any]:
+        """Returns an epoch's batches, or rows of them, from `batch` on, transformed by a subclass."""
         return batches
 
 
@@ -71,7 +80,12 @@ class MappedStream(WrappingStream):
         """Those of the other stream."""
         return self._stream.full_batches
 
-    def _transform(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
+    @property
+    def reads_rows(self) -> bool:
+        """False: the function may need the whole batch."""
+        return False
+
+    def _transform(self, batches: Iterator[Any], batch: int) -> Iterator[Any]:
         return map(self._fn, batches)
 
 
@@ -128,7 +142,7 @@ class LimitedStream(WrappingStream):
         """False: an epoch ends at the limit."""
         return False
 
-    def _transform(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
+    def _transform(self, batches: Iterator[Any], batch: int) -> Iterator[Any]:
         return itertools.islice(batches, self._limit - batch)
 
 
@@ -159,6 +173,11 @@ class FirstBatchesStream(WrappingStream):
 
     @property
     def epoch_never_ends(self) -> bool:
+        """False: the batches are in memory."""
+        return False
+
+    @property
+    def reads_rows(self) -> bool:
         """False: the batches are in memory."""
         return False
 
@@ -228,7 +247,7 @@ class CountedStream(WrappingStream):
         """Sets how many batches the first pass has, when they are counted."""
         self._batches_per_epoch, self._repeat = batches, self._stream.repeat
 
-    def _transform(self, batches: Iterator[Batch], batch: int) -> Iterator[Batch]:
+    def _transform(self, batches: Iterator[Any], batch: int) -> Iterator[Any]:
         if self._batches_per_epoch is None:
             return batches
         return itertools.islice(batches, self._batches_per_epoch - batch)

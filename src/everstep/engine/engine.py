@@ -41,7 +41,7 @@ import numpy as np
 from everstep.data import nest
 from everstep.data.arrays import ArrayStream
 from everstep.data.sparse import RaggedArray, SparseArray
-from everstep.data.stream import Stream
+from everstep.data.stream import Block, OwnRows, Stream
 from everstep.engine import state as states
 from everstep.engine.batch_dtypes import check_leaves
 from everstep.engine.call_length import CallLength
@@ -299,6 +299,8 @@ class Engine(abc.ABC):
     ) -> Feed:
         """Opens a feed from a stream; of one that `place_on_device` has placed, only the numbers of the rows are read.
 
+        Where several processes share each batch, the stream returns the rows of this one from now on.
+
         Args:
           stream: The stream to read.
           check: Called with each block on the host; may raise.
@@ -308,10 +310,19 @@ class Engine(abc.ABC):
         """
         call_length = CallLength("single") if single else self._call_lengths[kind]
         data = self._resident.get(kind)
-        if data is None or data.stream is not stream:
-            return Feed(stream, self.place_block, call_length, check, may_wait)
-        place = lambda rows: PlacedRows(data.arrays, self.place_block(rows))  # noqa: E731
-        return Feed(data.rows, place, call_length, check, may_wait)
+        if data is not None and data.stream is stream:
+            arrays, stream = data.arrays, data.rows
+            place = lambda block: PlacedRows(arrays, self.place_block(block))  # noqa: E731
+        else:
+            place = self.place_block
+        if self.own_rows is not None:
+            stream.keep_rows(self.own_rows)
+        return Feed(stream, place, call_length, check, may_wait)
+
+    @property
+    def own_rows(self) -> OwnRows | None:
+        """Which rows of a batch this process needs; None if all, as where it trains alone."""
+        return None
 
     def place_on_device(self, kind: str, stream: ArrayStream) -> None:
         """Places the arrays of a stream on the device, where the steps gather its batches from now on.
@@ -613,9 +624,9 @@ class Engine(abc.ABC):
     def place(self, data: Any) -> Any:
         """Places data on the device: a batch, or the batches of a block."""
 
-    def place_block(self, data: Any) -> Any:
+    def place_block(self, block: Block) -> Any:
         """Places what this process needs of a block on the device; called by the thread of the feed."""
-        return self.place(data)
+        return self.place(block.data)
 
     @abc.abstractmethod
     def _train(self, piece: Piece) -> None:

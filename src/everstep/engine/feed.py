@@ -25,9 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
-from everstep.data import nest, randomness
+from everstep.data import randomness
 from everstep.data.stream import Block, Stream
 from everstep.engine.call_agreement import CallAgreement
 from everstep.engine.call_length import CallLength
@@ -65,7 +63,7 @@ class Feed:
 
     Args:
       stream: The stream to read; nothing else may use it while the feed is open.
-      place: Places the data of a block on the device; a method of the engine.
+      place: Places a block on the device; a method of the engine.
       call_length: Plans how many steps each call holds.
       check: Called with each block on the host; may raise.
       may_wait: Polled while waiting for the source; returns False once a stop is requested.
@@ -74,7 +72,7 @@ class Feed:
     def __init__(
         self,
         stream: Stream,
-        place: Callable[[Any], Any],
+        place: Callable[[Block], Any],
         call_length: CallLength,
         check: Callable[[Any], None] | None = None,
         may_wait: Callable[[], bool] = lambda: True,
@@ -304,7 +302,7 @@ class Feed:
         return self._piece(head)
 
     def _piece(self, block: Block) -> Piece:
-        return Piece(block, self._place(block.data), _samples(block))
+        return Piece(block, self._place(block), block.samples)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
@@ -376,9 +374,3 @@ class Feed:
                 self._queue.put(piece, timeout=POLL_SECONDS)
                 return True
         return False
-
-
-def _samples(block: Block) -> int:
-    """Returns how many samples a block has: batches along the first axis, samples along the second."""
-    shape = np.shape(nest.flatten(block.data)[0])
-    return int(shape[0] * shape[1]) if len(shape) > 1 else block.count

@@ -24,6 +24,7 @@ from jax.sharding import NamedSharding
 
 from everstep.data import nest
 from everstep.data.sparse import SparseArray
+from everstep.data.stream import Block, OwnRows
 from everstep.engine import flops
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
@@ -196,6 +197,17 @@ class JaxEngine(Engine):
         """Places the data of a block on the device."""
         on_hosts = nest.map_leaves(on_host, data)
         return jax.device_put(on_hosts) if self._mesh is None else self._mesh.share(on_hosts)
+
+    @property
+    def own_rows(self) -> OwnRows | None:
+        """Which rows of a batch the devices of this process need; None if all."""
+        return self._mesh.own_rows if self._mesh is not None and self._mesh.spans_processes else None
+
+    def place_block(self, block: Block) -> Any:
+        """Places the rows of this process of all batches of a block."""
+        if self._mesh is None or block.batch_size is None:
+            return self.place(block.data)
+        return self._mesh.share(nest.map_leaves(on_host, block.data), block.batch_size)
 
     def _placed_whole(self, arrays: Any) -> Any:
         on_hosts = nest.map_leaves(on_host, arrays)

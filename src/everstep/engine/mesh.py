@@ -146,22 +146,45 @@ class DeviceMesh:
         if self._even_batches:
             check_batch(size, self.axes)
 
-    def share(self, block: Any) -> Any:
+    def own_rows(self, samples: int) -> slice:
+        """Returns which rows of a batch of so many samples the devices of this process need."""
+        if samples % self.num_replicas_in_sync:
+            return slice(0, samples)
+        parts = [rows for _, rows in self._in_parts.addressable_devices_indices_map((1, samples)).values()]
+        return slice(min(rows.start or 0 for rows in parts), max(rows.stop or samples for rows in parts))
+
+    def share(self, data: Any, batch_size: int | None = None) -> Any:
         """Places stacked batches on the devices, an equal part of each batch along the axis `data`.
 
         A batch that cannot be divided evenly, such as the last one of an evaluation, is replicated on all of them. If
         several batches in a row cannot, more devices bring no speed-up, and a warning is logged once.
-        """
-        leaves = [leaf for leaf in jax.tree.leaves(block) if leaf.ndim > 1]
-        self._count_uneven([leaf for leaf in leaves if not self._is_even(leaf)])
-        return jax.tree.map(self._share_leaf, block)
 
-    def _is_even(self, leaf: Any) -> bool:
-        return bool(leaf.shape[1] % self.num_replicas_in_sync == 0)
+        Args:
+          data: The batches; each array has batches along its first axis, samples along the second.
+          batch_size: The samples of a whole batch, if the data has only the `own_rows` of this process.
+        """
+        leaves = [leaf for leaf in jax.tree.leaves(data) if leaf.ndim > 1]
+        self._count_uneven([leaf for leaf in leaves if not self._is_even(batch_size or leaf.shape[1])])
+        if batch_size is None or not self._is_even(batch_size):
+            return jax.tree.map(self._share_leaf, data)
+        return jax.tree.map(lambda leaf: self._join_rows(leaf, batch_size), data)
+
+    def _is_even(self, samples: int) -> bool:
+        return samples % self.num_replicas_in_sync == 0
 
     def _share_leaf(self, leaf: Any) -> jax.Array:
-        is_divided = leaf.ndim > 1 and self._is_even(leaf)
+        is_divided = leaf.ndim > 1 and self._is_even(leaf.shape[1])
         return self.put(leaf, self._in_parts if is_divided else self.everywhere)
+
+    def _join_rows(self, leaf: Any, batch_size: int) -> jax.Array:
+        """Returns the array of whole batches; every process has its own rows, and places them on its devices."""
+        first = self.own_rows(batch_size).start
+
+        def rows(part: tuple[slice, ...]) -> Any:
+            samples = part[1]
+            return leaf[:, (samples.start or 0) - first : (samples.stop or batch_size) - first]
+
+        return jax.make_array_from_callback((len(leaf), batch_size, *leaf.shape[2:]), self._in_parts, rows)
 
     def share_traced(self, batch: Any) -> Any:
         """Inside a compiled function: leaves an equal part of a batch along `data`, if it can be divided."""

@@ -16,6 +16,7 @@ import numpy as np
 from keras import ops
 
 from everstep.data.sparse import RaggedArray, SparseArray
+from everstep.data.stream import Block
 from everstep.engine.merging import Rule, joining_metrics, own_weights, refuse_states_of_samples, rules
 from everstep.engine.shares import Share
 from everstep.engine.window import WindowSums
@@ -294,14 +295,21 @@ class SharedSteps:
         share = ProcessShare(self._processes, _lengths(batch, 0))
         return _map_arrays(lambda leaf: _rows(leaf, share, 0), batch)
 
-    def own_block(self, data: Any) -> Any:
-        """Returns the rows of this process of all batches of a block; sparse and ragged ones are divided later."""
-        share = ProcessShare(self._processes, _lengths(data, 1))
-        return _map_arrays(lambda leaf: _rows(leaf, share, 1), data)
+    def own_rows(self, samples: int) -> slice:
+        """Returns which rows of a batch of so many samples this process needs."""
+        return ProcessShare(self._processes, [samples]).slice(samples)
 
-    def begin_call(self, data: Any) -> None:
-        """Notes what the batches of a block on the host look like, whose steps follow."""
-        self.lengths = tuple(_lengths(data, 1))
+    def own_block(self, block: Block) -> Any:
+        """Returns the rows of this process of all batches of a block; sparse and ragged ones are divided later."""
+        if block.batch_size is not None:
+            return block.data
+        share = ProcessShare(self._processes, _lengths(block.data, 1))
+        return _map_arrays(lambda leaf: _rows(leaf, share, 1), block.data)
+
+    def begin_call(self, block: Block) -> None:
+        """Notes what the whole batches of a block look like, whose steps follow."""
+        lengths = _lengths(block.data, 1)
+        self.lengths = tuple(lengths if block.batch_size is None else [block.batch_size] * len(lengths))
 
     def run(
         self,

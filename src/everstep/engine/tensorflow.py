@@ -14,6 +14,7 @@ from tensorflow.python.ops import gen_random_ops
 from everstep.data import nest
 from everstep.data.arrays import ArrayStream
 from everstep.data.sparse import RaggedArray, SparseArray
+from everstep.data.stream import Block, OwnRows
 from everstep.engine import flops
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
@@ -143,9 +144,14 @@ class TensorFlowEngine(Engine):
         """Places the data of a block on the device."""
         return nest.map_leaves(lambda leaf: tf.convert_to_tensor(on_host(leaf)), data)
 
-    def place_block(self, data: Any) -> Any:
+    @property
+    def own_rows(self) -> OwnRows | None:
+        """Which rows of a batch this process needs; None if all."""
+        return None if self._shared is None else self._shared.own_rows
+
+    def place_block(self, block: Block) -> Any:
         """Places the rows of this process of all batches of a block."""
-        return self.place(data if self._shared is None else self._shared.own_block(data))
+        return self.place(block.data if self._shared is None else self._shared.own_block(block))
 
     def why_not_on_device(self, stream: ArrayStream) -> str:
         """Returns why the arrays of a stream cannot live on the device."""
@@ -163,7 +169,7 @@ class TensorFlowEngine(Engine):
 
     def _begin_call(self, piece: Piece) -> None:
         if self._shared is not None:
-            self._shared.begin_call(piece.block.data)
+            self._shared.begin_call(piece.block)
 
     def _validate(self, piece: Piece) -> dict[str, Any]:
         self._begin_call(piece)

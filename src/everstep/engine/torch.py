@@ -23,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from everstep.data import nest
 from everstep.data.sparse import SparseArray
+from everstep.data.stream import Block, OwnRows
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
@@ -244,15 +245,20 @@ class TorchEngine(Engine):
 
     # -- several processes -----------------------------------------------------------------------------------------
 
-    def place_block(self, data: Any) -> Any:
+    @property
+    def own_rows(self) -> OwnRows | None:
+        """Which rows of a batch this process needs; None if all."""
+        return None if self._shared is None else self._shared.own_rows
+
+    def place_block(self, block: Block) -> Any:
         """Places the rows of this process of all batches of a block."""
-        return self.place(data if self._shared is None else self._shared.own_block(data))
+        return self.place(block.data if self._shared is None else self._shared.own_block(block))
 
     def _begin_call(self, kind: str, piece: Piece) -> None:
         """Notes which steps follow, for what several processes do together in each of them."""
         self._kind = kind
         if self._shared is not None:
-            self._shared.begin_call(piece.block.data)
+            self._shared.begin_call(piece.block)
 
     def _on_devices(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
         if self._shared is None:

@@ -6,6 +6,7 @@ frozen, it is named, the others end, and the supervisor restarts all of them.
 
 import contextlib
 import dataclasses
+import logging
 import os
 import re
 import signal
@@ -22,6 +23,8 @@ from everstep.launch.child import Child, ExitStatus
 from everstep.run.parent_process import SUPERVISOR, announced
 from everstep.run.processes import log_file
 
+logger = logging.getLogger(__name__)
+
 _POLL_SECONDS = 0.1
 _END_SECONDS = 10.0
 """After one process has failed, the others end by themselves within this time, or are killed: nothing is lost."""
@@ -36,10 +39,12 @@ class ProcessCount:
     Attributes:
       least: The smallest number that will do.
       most: The largest number.
+      batch_size: The samples of a training batch, in which all processes have an equal part; 0 if it is unknown.
     """
 
     least: int
     most: int
+    batch_size: int = 0
 
     @classmethod
     def parse(cls, text: str) -> "ProcessCount":
@@ -58,11 +63,26 @@ class ProcessCount:
         """Returns the number to start now: an elastic gang takes what is there, others do not ask."""
         if self.least == self.most:
             return self.most
-        return self.limited_to(len(_gpus()) or len(os.sched_getaffinity(0)))
+        there = len(_gpus()) or len(os.sched_getaffinity(0))
+        self.say_if_fewer(there)
+        return self.limited_to(there)
 
     def limited_to(self, there: int) -> int:
-        """Returns the number to start where there is room for so many."""
-        return min(max(there, self.least), self.most)
+        """Returns the number to start where there is room for so many: the largest that divides the batch.
+
+        If none does, it is the largest of all: the processes know whether they can share the batch.
+        """
+        most = min(max(there, self.least), self.most)
+        return next((size for size in range(most, self.least - 1, -1) if self.batch_size % size == 0), most)
+
+    def say_if_fewer(self, there: int) -> None:
+        """Logs that fewer processes are started than there is room for, and why."""
+        size, most = self.limited_to(there), min(max(there, self.least), self.most)
+        if size < most:
+            logger.warning(
+                "%d of %d possible processes are started: a training batch of %d samples is no multiple of %d",
+                *(size, most, self.batch_size, most),
+            )
 
     def __str__(self) -> str:
         return str(self.least) if self.least == self.most else f"{self.least}..{self.most}"

@@ -159,8 +159,10 @@ class RayGang(ChildGang):
 
         begin, size, group, told = time.monotonic(), 0, None, False
         while not self._received:
-            wanted = self._count.limited_to(self._cluster.room())
+            room = self._cluster.room()
+            wanted = self._count.limited_to(room)
             if wanted != size:
+                self._count.say_if_fewer(room)
                 if group is not None:
                     remove_placement_group(group)
                 size, group = wanted, placement_group([self._cluster.bundle] * wanted, strategy="PACK")

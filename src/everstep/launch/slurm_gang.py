@@ -45,6 +45,7 @@ class SlurmGang(Child):
         if tasks < count.least:
             remedy = f"request --ntasks={count.least}"
             raise UsageError(f"the allocation has {tasks} tasks", key="--processes", received=str(count), remedy=remedy)
+        count.say_if_fewer(tasks)
         srun = ["srun", "--kill-on-bad-exit=1", f"--ntasks={count.limited_to(tasks)}"]
         if cpus := environment.get("SLURM_CPUS_PER_TASK"):  # which srun itself does not read since Slurm 22.05
             srun.append(f"--cpus-per-task={cpus}")

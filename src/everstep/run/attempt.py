@@ -127,6 +127,12 @@ class Progress(Hook):
         self._guard.beat(self._run.step)
 
 
+def _devices(engine: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what determines in which order numbers are added: the processes, the mesh of devices, the sharding."""
+    mesh = engine.get("mesh") or {"data": engine.get("replicas", 1)}
+    return {"processes": current_gang().size, "mesh": mesh, "sharding": engine.get("sharding", "replicated")}
+
+
 class Attempt(Tracker, Hook):
     """Updates `run.json`: in memory at each log, on disk at each flush.
 
@@ -218,11 +224,19 @@ class Attempt(Tracker, Hook):
           changes: The changes of the configuration since the last attempt.
           beat: The last heartbeat of the previous attempt.
         """
-        inputs, records = self._inputs, resume_checks.as_records(changes)
-        former = self._run.record.get("environment", {}).get("engine", {})
-        self._run.record["train_steps"] = train_steps
-        self._run.begin(self._trainer.global_step, inputs["config"], data=inputs["data"], changes=records, beat=beat)
-        engine = self._trainer.engine
+        engine, record, inputs = self._trainer.engine, self._run.record, self._inputs
+        former = record.get("environment", {}).get("engine", {})
+        devices = _devices(engine.describe())
+        moved = resume_checks.moved(record["attempts"][-1:], devices, self._trainer.global_step)
+        record["train_steps"] = train_steps
+        self._run.begin(
+            self._trainer.global_step,
+            inputs["config"],
+            data=inputs["data"],
+            changes=resume_checks.as_records([*changes, *moved]),
+            beat=beat,
+        )
+        record["attempts"][-1] |= devices
         self._run.record["environment"]["engine"] = {**engine.describe(), **engine.settings}
         resume_checks.report_loop(former, self._run.record["environment"]["engine"])
         self._run.record["environment"]["data_on_device"] = dict(self._trainer.data_on_device)

@@ -363,3 +363,18 @@ def report_loop(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     if names:
         changed = [f"{name} {before[name]} -> {now.get(name)}" for name in names]
         logger.warning("steps are run in another way than in the last attempt: %s", ", ".join(changed))
+
+
+def moved(attempts: Sequence[Mapping[str, Any]], now: Mapping[str, Any], step: int) -> list[Change]:
+    """Returns and logs how the processes and devices differ from those of the last attempt, for the run's record.
+
+    Args:
+      attempts: The last attempt; none for a new run.
+      now: The number of processes, the mesh and the sharding of this one.
+      step: The step at which it begins.
+    """
+    before = attempts[0] if attempts else {}
+    changes = [Change(key, before[key], value) for key, value in now.items() if before.get(key, value) != value]
+    if changes:
+        logger.warning("from step %d on, numbers are rounded otherwise: %s", step, "; ".join(map(str, changes)))
+    return changes

@@ -10,13 +10,14 @@ would: a check compares several of them.
 
 import itertools
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from everstep.data import nest
-from everstep.data.stream import Stream
+from everstep.data.stream import BLOCK_SECONDS, OwnRows, Stream, part_of
 from everstep.types import Batch, StreamState
 
 Factory = Callable[[bool], Stream]
@@ -152,6 +153,50 @@ def check_ends_and_starts_again(make: Factory) -> None:
     assert resumed.block(1) is None
 
 
+def check_rows_of_processes(make: Factory) -> None:
+    """The rows that several processes keep are together each batch, in order; all processes have the same positions.
+
+    A batch with fewer samples than there are processes is whole on each of them, and so is one of sparse arrays.
+    """
+    straight = _read(make(True), 2 * _length(make))
+    for size in (1, 2, 3, 4):
+        ranks = [make(True) for _ in range(size)]
+        for rank, stream in enumerate(ranks):
+            stream.peek()  # as a model is built on the first batch
+            stream.keep_rows(_rows_of(rank, size))
+        _check_rows(ranks, straight)
+
+
+def check_rows_after_restore(make: Factory) -> None:
+    """What so many processes have saved, another number restores: the rows of the next batches follow."""
+    length = _length(make)
+    straight = _read(make(True), 3 * length)
+    for position, before, after in ((1, 3, 2), (length, 2, 4), (length + 1, 1, 3)):
+        saving = make(True)
+        saving.keep_rows(_rows_of(before - 1, before))
+        saved = _read(saving, position)[-1][1]
+        assert saved == _state_at(straight, position)
+        ranks = [make(True) for _ in range(after)]
+        for rank, stream in enumerate(ranks):
+            stream.keep_rows(_rows_of(rank, after))
+            stream.restore(saved)
+        _check_rows(ranks, straight[position : position + length])
+
+
+def check_rows_in_blocks(make: Factory) -> None:
+    """Blocks of rows end where blocks of whole batches do, and know how many samples these have."""
+    whole, parts = make(True), [make(True) for _ in range(3)]
+    for rank, stream in enumerate(parts):
+        stream.keep_rows(_rows_of(rank, 3))
+    for n in (2, 1, 5):
+        block = _block(whole, n, math.inf)
+        for rank, stream in enumerate(parts):
+            part = _block(stream, n, math.inf)
+            assert (part.count, part.states, part.samples) == (block.count, block.states, block.samples)
+            for (rows, _), (batch, _) in zip(_unstack(part), _unstack(block), strict=True):
+                assert same_batch(rows, part_of(batch, _rows_of(rank, 3)).data)
+
+
 CHECKS: list[Callable[[Factory], None]] = [
     check_counts_epochs,
     check_restores_everywhere,
@@ -164,6 +209,9 @@ CHECKS: list[Callable[[Factory], None]] = [
     check_other_shape_alone,
     check_blocks_split,
     check_ends_and_starts_again,
+    check_rows_of_processes,
+    check_rows_after_restore,
+    check_rows_in_blocks,
 ]
 """Every check of the contract; each takes the factory."""
 
@@ -197,10 +245,31 @@ def _position(state: StreamState) -> StreamState:
     return {key: state[key] for key in ("epoch", "batch")}
 
 
-def _block(stream: Stream, n: int) -> Any:
-    block = stream.block(n)
+def _block(stream: Stream, n: int, seconds: float = BLOCK_SECONDS) -> Any:
+    block = stream.block(n, seconds)
     assert block is not None
     return block
+
+
+def _rows_of(rank: int, size: int) -> OwnRows:
+    """Returns which rows one of several processes needs."""
+
+    def rows(samples: int) -> slice:
+        if samples < size:
+            return slice(0, samples)
+        return slice(samples * rank // size, samples * (rank + 1) // size)
+
+    return rows
+
+
+def _check_rows(ranks: Sequence[Stream], expected: Read) -> None:
+    for batch, state in expected:
+        parts = [next(stream) for stream in ranks]
+        assert all(stream.state() == state for stream in ranks)
+        if len(ranks) > len(nest.flatten(batch)[0]) or part_of(batch, _rows_of(0, 1)).batch_size is None:
+            assert all(same_batch(part, batch) for part in parts)
+        else:
+            assert same_batch(nest.map_leaves(lambda *leaves: np.concatenate(leaves), *parts), batch)
 
 
 def _unstack(block: Any) -> Read:

@@ -39,7 +39,7 @@ def working_copy(model_dir: Any, training: bool = True, follow: bool = False) ->
     """Yields the local directory of a run: a local directory is yielded itself, for a URL it is a copy.
 
     The copy has what the store has. While the block runs, a thread uploads what is new; the end of the block waits
-    until everything is in the store.
+    until everything is in the store. Several processes that train together share the copy of the first one.
 
     Example:
       with working_copy("s3://bucket/runs/demo") as directory:
@@ -57,19 +57,15 @@ def working_copy(model_dir: Any, training: bool = True, follow: bool = False) ->
     refuse_lost_slash(model_dir)
     if not is_url(model_dir):
         yield model_dir
-    elif current_gang().size > 1:
-        raise UsageError(
-            f"is in a store, which {current_gang().size} processes cannot share yet",
-            key="model_dir",
-            received=str(model_dir),
-            remedy="use a directory on a file system that all machines share",
-        )
-    elif training:
-        with _training_copy(checked(model_dir)) as directory:
-            yield directory
     else:
-        with _reading_copy(checked(model_dir), follow) as directory:
-            yield directory
+        url, gang = checked(model_dir), current_gang()
+        if gang.is_first:
+            with _training_copy(url) if training else _reading_copy(url, follow) as directory:
+                gang.share("the working copy", str(directory))
+                yield directory
+        else:
+            yield Path(gang.share("the working copy", None))
+        gang.barrier("the store has the run")  # the others do not end while the first one uploads
 
 
 @contextlib.contextmanager
