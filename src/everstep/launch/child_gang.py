@@ -164,7 +164,8 @@ class LocalGang(ChildGang):
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], count: ProcessCount) -> None:
         super().__init__([])
         size, link = count.now(), Path(environment[SUPERVISOR])
-        gpus, address = _gpus(), f"127.0.0.1:{_free_port()}"
+        self._port = reserve_port("127.0.0.1")
+        gpus, address = _gpus(), f"127.0.0.1:{self._port.getsockname()[1]}"
         for rank in range(size):
             coordinates = {
                 gang.COORDINATOR: address,
@@ -228,10 +229,15 @@ def _is_consequence(end: ExitStatus) -> bool:
     return end.returncode in (-signal.SIGABRT, 1)
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+def reserve_port(host: str) -> socket.socket:
+    """Returns a socket with a free port, which the system gives to nobody else as long as the socket is open.
+
+    A server that sets SO_REUSEADDR, as ours and gRPC's do, may listen there: this socket does not.
+    """
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.bind((host, 0))
+    return one
 
 
 def _gpus() -> list[str]:
