@@ -225,7 +225,7 @@ def join(spans_devices: bool = False, environment: Mapping[str, str] = os.enviro
         return _joined
     seconds = float(environment.get(JOIN_SECONDS) or _JOIN_SECONDS)
     members, lines = _roll_call(coordinates, seconds)
-    with _watched(coordinates.rank, members, lines):
+    with _watched(members, lines):
         _joined = gang = ServiceGang(coordinates, members, seconds, spans_devices)
     atexit.register(gang.leave)
     return gang
@@ -374,7 +374,7 @@ _CONNECTED = b"connected"
 
 
 @contextlib.contextmanager
-def _watched(rank: int, members: Sequence[Member], lines: _Lines) -> Iterator[None]:
+def _watched(members: Sequence[Member], lines: _Lines) -> Iterator[None]:
     """If another process ends while the block connects to it, this process names it and ends, too."""
     finished = threading.Event()
     thread = threading.Thread(target=_watch_lines, args=(members, lines, finished), name="everstep-gang-lines")

@@ -71,6 +71,17 @@ def test_who_fails_first_counts_not_who_follows(tmp_path):
     assert (status.returncode, status.who.partition(" (")[0]) == (7, "rank 1")
 
 
+def test_bad_input_of_one_process_alone_is_shown(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(child_gang, "_END_SECONDS", 0.5)
+    code = """
+    if rank == 1:
+        sys.exit(print("everstep: error: no such file", file=sys.stderr) or 2)
+    time.sleep(100)
+    """
+    assert start(tmp_path, code).wait().returncode == 2
+    assert capfd.readouterr().err == "[1] everstep: error: no such file\n"
+
+
 def test_a_frozen_process_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(child_gang, "_END_SECONDS", 0.5)
     monkeypatch.setattr(child_gang, "_FROZEN_SECONDS", 0.5)

@@ -11,6 +11,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ _END_SECONDS = 10.0
 """After one process has failed, the others end by themselves within this time, or are killed: nothing is lost."""
 _FROZEN_SECONDS = 30.0
 _BUFFERED = 2**20
+_BAD_INPUT = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +104,8 @@ class ChildGang:
             time.sleep(_POLL_SECONDS)
         self._kill()
         statuses = [child.wait() for child in self._children]
+        if culprit is not None and culprit.returncode == _BAD_INPUT and statuses[0].returncode != _BAD_INPUT:
+            self._show_bad_input(statuses)
         # Without a failure all have ended alike: done, or after a requested stop.
         return culprit or max(statuses, key=lambda status: status.returncode)
 
@@ -137,6 +141,12 @@ class ChildGang:
             return False
         since = self._stopped_since.setdefault(rank, time.monotonic())
         return time.monotonic() - since > _FROZEN_SECONDS
+
+    def _show_bad_input(self, statuses: Sequence[ExitStatus]) -> None:
+        """Shows what a process has refused alone, before it met the others: its output is shown nowhere else."""
+        rank = [status.returncode for status in statuses].index(_BAD_INPUT)
+        for line in self._children[rank].last_lines():
+            print(f"[{rank}] {line}", file=sys.stderr, flush=True)
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} (pid {self._children[rank].pid} on {self._children[rank].host})"
