@@ -35,9 +35,8 @@ def use_service() -> None:
     CallAgreement.stops = lambda self, requested: self.gang.any("a call", requested())  # type: ignore[method-assign]
 
 
-def train(network: str, batch: int, steps: int, directory: str) -> float:
-    """Trains a run in a directory that all its processes see; returns steps per second without compilation."""
-    warm = 6 * keras_loops.BLOCK
+def train(network: str, batch: int, warm: int, steps: int, directory: str) -> float:
+    """Trains a run in a directory that all its processes see; returns steps per second after the first ones."""
     total = warm + max(steps // keras_loops.BLOCK, 1) * keras_loops.BLOCK
     timed = keras_loops.TimedTrainer
     timed.counted = warm, total

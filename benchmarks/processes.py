@@ -21,8 +21,10 @@ from everstep.launch.child_gang import reserve_port
 
 NETWORK, BATCH = "784-512-10, batch 128", 128
 ALONE = "without coordinates"
-STEPS, SCALING_STEPS = 1500, 300
 SIZES = (1, 2, 4)
+WARM, STEPS = 600, 1000
+SCALING_WARM, SCALING_STEPS = 200, 200
+"""The steps of a round before those that count, and those that do."""
 
 
 def run(options: Options) -> Iterator[Case]:
@@ -31,15 +33,15 @@ def run(options: Options) -> Iterator[Case]:
         start = partial(ContenderProcess, "benchmarks.process_loop", backend, device=options.device)
         with processes(alone=start(), service=start("--service")) as both:
             contenders = {
-                ALONE: partial(_round, [both["alone"]], BATCH, options.steps or STEPS),
-                OURS: partial(_round, [both["service"]], BATCH, options.steps or STEPS),
+                ALONE: partial(_round, [both["alone"]], BATCH, WARM, options.steps or STEPS),
+                OURS: partial(_round, [both["service"]], BATCH, WARM, options.steps or STEPS),
             }
             yield Case(f"{NETWORK}, {backend}", "steps/s", alternate(contenders, options.rounds))
     for backend in options.installed_backends:
         gangs = {size: _start(backend, size, options.device) for size in SIZES}
         with processes(**{f"{size}-{rank}": one for size, all_ in gangs.items() for rank, one in enumerate(all_)}):
             rounds = {
-                size: partial(_round, members, BATCH * size, options.steps or SCALING_STEPS)
+                size: partial(_round, members, BATCH * size, SCALING_WARM, options.steps or SCALING_STEPS)
                 for size, members in gangs.items()
             }
             rates = alternate({str(size): each for size, each in rounds.items()}, options.rounds)
@@ -63,8 +65,8 @@ def _start(backend: str, size: int, device: bool) -> list[ContenderProcess]:
     return members
 
 
-def _round(members: list[ContenderProcess], batch: int, steps: int) -> float:
+def _round(members: list[ContenderProcess], batch: int, warm: int, steps: int) -> float:
     """Has all processes of a run train it once; returns the steps per second that the first one has measured."""
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(len(members)) as threads:
-        call = {"network": NETWORK, "batch": batch, "steps": steps, "directory": f"{folder}/run"}
+        call = {"network": NETWORK, "batch": batch, "warm": warm, "steps": steps, "directory": f"{folder}/run"}
         return float(list(threads.map(lambda one: one.ask("train", **call), members))[0])
