@@ -124,9 +124,6 @@ def _data() -> Iterator[Case]:
 
 def _service() -> Iterator[Case]:
     """Yields the cost of single requests to the service, and of the values that it hands out."""
-    from everstep.run import resume_checks
-    from everstep.run.environment import code_version
-
     service, client = gang._connect(gang.Coordinates(f"127.0.0.1:{_free_port()}", 0, 1), 60)
     client.key_value_set("one", "false")
     requests = [_seconds(lambda: client.blocking_key_value_get("one", 1000)) for _ in range(1000)]
@@ -146,8 +143,6 @@ def _service() -> Iterator[Case]:
     yield from points
     client.shutdown()
     service.shutdown()
-    values = [resume_checks.packages(), code_version(ROOT)]
-    yield _field("the longest value agreed on at the start", "agreed", "B", [max(len(json.dumps(v)) for v in values)])
 
 
 def _environment() -> dict[str, str]:
@@ -176,7 +171,7 @@ def _gangs() -> Iterator[Case]:
     encode = [_seconds(lambda: json.dumps(listed).encode()) / 1000 for _ in range(20)]
     per_member = statistics.median(encode)
     largest = max(rolls)
-    hello = (statistics.median(rolls[largest]) - largest**2 * per_member) / largest
+    hello = statistics.median(rolls[largest]) / largest - per_member
     yield _field("a hello in a roll call of 2,048", "hello", "s", [max(hello, 0.0)])
     yield _field("encoding one member of the answer", "member", "s", encode)
     largest = max(meetings)

@@ -46,12 +46,11 @@ class Measured:
       build: From there to the first step, without it: data, model, record.
       first_step: Tracing and compiling the first step, and running it.
       hello: For the first process, per process that says hello in the roll call.
-      member: Encoding one process's entry in the answer to one other process.
+      member: Encoding one process's entry in the answer of the roll call.
       meet: Of `gather`, per process.
       value: Per byte of a value that the service hands to one process.
       request: One request to the service.
       entry: Per entry of a folder of the service that is read.
-      agreed: Bytes of the largest value that every process hands in at the start: versions of packages, code.
       gather: Bytes per second of picking rows out of arrays.
       records: Records per second of reading TFRecord files from the beginning, without decoding.
     """
@@ -70,7 +69,6 @@ class Measured:
     value: float
     request: float
     entry: float
-    agreed: float
     gather: float
     records: float
 
@@ -163,9 +161,6 @@ class Design:
     Attributes:
       stop_by_request: The first process names the step to stop at a few seconds ahead, and the others read it with
         the heartbeats; today every call gathers a value of each process.
-      one_beat: The others read the first process's heartbeat alone; today everybody reads all heartbeats.
-      short_answers: The roll call encodes its answer once, and processes hand in digests; today the answer is encoded
-        for each process, and the first process hands all values to all.
       own_parts: Every process writes and reads its part of a divided state; today all gather the whole state, the first
         one writes it, and every process reads all of it.
       own_hashes: Every process hashes its share of the files, and checks its share; today the first one hashes all
@@ -174,8 +169,6 @@ class Design:
     """
 
     stop_by_request: bool = False
-    one_beat: bool = False
-    short_answers: bool = False
     own_parts: bool = False
     own_hashes: bool = False
     own_rows: bool = False
@@ -217,31 +210,27 @@ class Model:
         return 0.0 if n == 1 else n * self.measured.request
 
     def beats(self, devices: int) -> float:
-        """The work of the service for one heartbeat of all: a value is set, three folders are read, one with N entries.
+        """The work of the service for one heartbeat of all: each sets a value, and reads a folder of about two.
 
-        N · (4 · request + N · entry), and with `one_beat` N · (4 · request + entry)
+        The first process reads those of all others, too: N · (2 · request + 3 · entry)
         """
         n = self.cluster.processes(devices)
-        entries = 2 if self.design.one_beat else n
-        return 0.0 if n == 1 else n * (4 * self.measured.request + entries * self.measured.entry)
+        return 0.0 if n == 1 else n * (2 * self.measured.request + 3 * self.measured.entry)
 
     def roll_call(self, devices: int) -> float:
-        """The first process hears N hellos, and sends each process all N members.
+        """The first process hears N hellos, encodes all N members once, and sends them to each process.
 
-        N · hello + N · N · member, and with `short_answers` N · (hello + member)
+        N · (hello + member)
         """
         n = self.cluster.processes(devices)
-        if n == 1:
-            return 0.0
-        return n * self.measured.hello + (n if self.design.short_answers else n * n) * self.measured.member
+        return 0.0 if n == 1 else n * (self.measured.hello + self.measured.member)
 
     def introductions(self, devices: int) -> float:
         """What the processes agree on at the start: configuration, packages, code, data, directory, step to restore.
 
-        Six meetings, two of them with values that are not short; digests have 66 bytes.
+        Six meetings, with digests of 66 bytes.
         """
-        size = 66 if self.design.short_answers else self.measured.agreed
-        return 4 * self.meeting(devices, 66) + 2 * self.meeting(devices, size)
+        return 6 * self.meeting(devices, 66)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -464,19 +453,19 @@ LIMITS = (
         "heartbeats",
         lambda model, devices: model.beats(devices) / BEAT,
         f"{BEAT:g} s of work in {BEAT:g} s",
-        "`one_beat`; beyond that, a watcher per machine",
+        "a watcher per machine",
     ),
     Limit(
         "roll call",
         lambda model, devices: model.roll_call(devices) / JOIN_LIMIT,
         f"the {JOIN_LIMIT:g} s that processes wait",
-        "`short_answers`; beyond that, a longer `EVERSTEP_JOIN_SECONDS`",
+        "a longer `EVERSTEP_JOIN_SECONDS`",
     ),
     Limit(
         "agreeing at the start",
         lambda model, devices: model.introductions(devices) / 60,
         "a minute",
-        "`short_answers`",
+        "a process per machine",
     ),
     Limit(
         "the state in the memory of a machine",
@@ -588,17 +577,15 @@ def tables(measured: Measured) -> Iterator[tuple[str, Row, list[Row]]]:
             }
         ),
     )
-    each, each_changed = _each(today), _each(changed)
+    each = _each(today)
     yield (
         "Control plane, a process per device",
         *_by_size(
             {
                 "a meeting of all": lambda n: seconds(each.meeting(n)),
                 "hearing the length of a call": lambda n: seconds(each.lengths(n)),
-                f"heartbeats of {BEAT:g} s today": lambda n: seconds(each.beats(n)),
-                f"heartbeats of {BEAT:g} s changed": lambda n: seconds(each_changed.beats(n)),
-                "roll call today": lambda n: seconds(each.roll_call(n)),
-                "roll call changed": lambda n: seconds(each_changed.roll_call(n)),
+                f"heartbeats of {BEAT:g} s": lambda n: seconds(each.beats(n)),
+                "roll call": lambda n: seconds(each.roll_call(n)),
                 "requests to a tracker per second": lambda n: f"{each.tracked(n):g}",
                 "the same if every process logged": lambda n: f"{each.tracked(n, everybody=True):,.0f}",
             }
@@ -635,7 +622,7 @@ def _limits(today: Model, changed: Model) -> tuple[Row, list[Row]]:
 def _steps(today: Model) -> tuple[Row, list[Row]]:
     """Returns the goodput with one change after the other."""
     models, design = {"today": today}, TODAY
-    for change in ("own_parts", "own_hashes", "stop_by_request", "one_beat", "short_answers", "own_rows"):
+    for change in ("own_parts", "own_hashes", "stop_by_request", "own_rows"):
         design = dataclasses.replace(design, **{change: True})
         models[f"`{change}`"] = dataclasses.replace(today, design=design)
     return _by_size({name: lambda n, model=model: share(model.goodput(n)) for name, model in models.items()})
@@ -764,8 +751,7 @@ def draw(measured: Measured, path: Path) -> None:
         "seconds of the control plane, a process per device": {
             "agreeing before a call today": (_each(today).agreement, grey, "-"),
             "hearing the length of a call": (_each(today).lengths, blue, "-"),
-            "heartbeats today": (_each(today).beats, grey, "--"),
-            "heartbeats changed": (_each(changed).beats, orange, "--"),
+            "heartbeats": (_each(today).beats, grey, "--"),
         },
     }
     figure, axes = pyplot.subplots(2, 2, figsize=(9.6, 6.4))

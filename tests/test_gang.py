@@ -209,6 +209,23 @@ def test_a_frozen_process_is_named(frozen, seconds):
     assert took < 90  # of which up to 60 to name it, the rest to start
 
 
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_process_that_dies_while_they_connect_is_named(dead):
+    done = Processes(
+        f"""
+        if os.environ[gang.PROCESS_ID] == "{dead}":
+            gang._connect = lambda *_: os._exit(9)
+        gang.join()
+        """,
+        3,
+    ).results()
+    assert [code for code, _, _ in done.values()] == [9 if rank == dead else 1 for rank in range(3)], done
+    for rank, (_, _, errors) in done.items():
+        ended = f"everstep: rank {dead} (pid "
+        assert rank == dead or (errors.startswith(ended) and errors.count("\n") == 1), errors
+        assert rank == dead or "ended while the processes were connecting" in errors
+
+
 def test_a_rank_that_never_comes_is_named():
     done = Processes("gang.join()", 3, ranks=[0, 2], **{gang.JOIN_SECONDS: "8"}).results()
     for _, _, errors in done.values():

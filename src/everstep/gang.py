@@ -11,21 +11,25 @@ through the gang, so that all of them do the same steps in the same order:
 Without coordinates in the environment, `join` returns a gang of one process, which answers without any communication.
 With them, values go through the coordination service of JAX, which is installed with every backend: the first process
 runs it. Before that, `_roll_call` waits for all processes over plain sockets, so that a process that never comes, comes
-twice, or expects another number is named in one line; the service itself would abort all others.
+twice, or expects another number is named in one line; the service itself would abort all others. Its connections stay
+open until the service has connected everybody (`_watched`), for the same reason.
 
-Each process writes a heartbeat. The first process watches those of all others, and they watch the first one: a process
-that died or froze is named within a minute, and the others end.
+Each process writes a heartbeat. The first process reads those of all others, and they read the first one's, together
+with everything else that concerns all (`_NEWS`): a process that died or froze is named within a minute, and the others
+end. So the work of the service grows with the number of processes, not with its square.
 """
 
 import atexit
 import contextlib
 import dataclasses
+import hashlib
 import importlib
 import json
 import logging
 import math
 import os
 import re
+import selectors
 import socket
 import sys
 import threading
@@ -50,6 +54,11 @@ _OWN_END_SECONDS = 2.0
 _LEAVE_SECONDS = 60.0
 _SERVICE_SECONDS = 3600
 """The limits of the service itself, which aborts the process: our own are always reached first."""
+
+_BEATS = "everstep/beat"
+"""The folder with the heartbeats of all processes but the first, which alone reads them."""
+_NEWS = "everstep/news"
+"""The folder that every process reads: the heartbeat of the first one, requests to all, the failure that ends all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,12 +145,18 @@ class Gang:
         Raises:
           UsageError: On every process, if any value differs; it names the processes and both values.
         """
-        values = self.gather(f"agree/{name}", value)
-        different = [rank for rank, other in enumerate(values) if other != values[0]]
-        if different:
+        if values := self.differing(name, value):
+            different = [rank for rank, other in enumerate(values) if other != values[0]]
             who = ", ".join(str(self.members[rank]) for rank in different)
             reason = f"{name} differs between the processes: {values[0]!r} on rank 0, but "
             raise UsageError(f"{reason}{values[different[0]]!r} on {who}", key=key, remedy=remedy)
+
+    def differing(self, name: str, value: Any) -> list[Any]:
+        """Returns the values of all processes by rank if they differ, else an empty list; only digests are compared."""
+        digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+        if len(set(self.gather(f"the digest of {name}", digest))) == 1:
+            return []
+        return self.gather(name, value)
 
     def request(self, name: str, value: str) -> None:
         """Requests something of all processes; the first request of a name counts. Any thread may call it."""
@@ -209,8 +224,9 @@ def join(spans_devices: bool = False, environment: Mapping[str, str] = os.enviro
     if _joined is not _ALONE or coordinates is None or coordinates.size == 1:
         return _joined
     seconds = float(environment.get(JOIN_SECONDS) or _JOIN_SECONDS)
-    members = _roll_call(coordinates, seconds)
-    _joined = gang = ServiceGang(coordinates, members, seconds, spans_devices)
+    members, lines = _roll_call(coordinates, seconds)
+    with _watched(members, lines):
+        _joined = gang = ServiceGang(coordinates, members, seconds, spans_devices)
     atexit.register(gang.leave)
     return gang
 
@@ -265,23 +281,25 @@ def _number(name: str, text: str | None) -> int:
 # -- the roll call -----------------------------------------------------------------------------------------------------
 
 
-def _roll_call(coordinates: Coordinates, seconds: float) -> list[Member]:
-    """Waits until all processes have said who they are to the first one; returns them by rank.
+_Lines = dict[int, socket.socket]
+"""The connections of a roll call: those of the first process to all others, by rank; of another one to the first."""
+
+
+def _roll_call(coordinates: Coordinates, seconds: float) -> tuple[list[Member], _Lines]:
+    """Waits until all processes have said who they are to the first one; returns them by rank, and the connections.
 
     Raises:
       UsageError: On every process that came, with the same reason.
     """
     me = Member(coordinates.rank, socket.gethostname(), os.getpid())
-    if me.rank:
-        answer = _say_hello(coordinates, me, seconds)
-    else:
-        answer = _collect(coordinates, me, seconds)
+    answer, lines = (_say_hello if me.rank else _collect)(coordinates, me, seconds)
     if "error" in answer:
+        _close(lines)
         raise UsageError(answer["error"], key=COORDINATOR, received=coordinates.address, remedy=answer["remedy"])
-    return [Member(*fields) for fields in answer["members"]]
+    return [Member(*fields) for fields in answer["members"]], lines
 
 
-def _collect(coordinates: Coordinates, me: Member, seconds: float) -> dict[str, Any]:
+def _collect(coordinates: Coordinates, me: Member, seconds: float) -> tuple[dict[str, Any], _Lines]:
     """The first process: collects the others, and sends each the same answer."""
     end, size = time.monotonic() + seconds, coordinates.size
     members, lines = {0: me}, []
@@ -291,17 +309,19 @@ def _collect(coordinates: Coordinates, me: Member, seconds: float) -> dict[str, 
             listener.settimeout(max(end - time.monotonic(), 0.01))
             try:
                 line, _ = listener.accept()
-                line.settimeout(10)
-                hello = json.loads(line.makefile("r").readline() or "null")
-                member, expected = Member(*hello["member"]), hello["size"]
             except TimeoutError:
                 missing = ", ".join(str(rank) for rank in range(size) if rank not in members)
                 reason = f"rank {missing} of {size} processes did not come within {seconds:g} s"
                 answer = {"error": reason, "remedy": f"see its log, or raise {JOIN_SECONDS}"}
                 continue
+            try:
+                line.settimeout(10)
+                hello = json.loads(line.makefile("r").readline() or "null")
+                member, expected = Member(*hello["member"]), hello["size"]
             except (OSError, ValueError, TypeError, KeyError):  # somebody else knocked at this port
+                line.close()
                 continue
-            lines.append(line)
+            lines.append((member.rank, line))
             if expected != size:
                 reason = f"{member} expects {expected} processes, but rank 0 expects {size}"
                 answer = {"error": reason, "remedy": f"set {NUM_PROCESSES} to the same number everywhere"}
@@ -310,10 +330,11 @@ def _collect(coordinates: Coordinates, me: Member, seconds: float) -> dict[str, 
                 answer = {"error": reason, "remedy": f"give each process its own {PROCESS_ID}"}
             members[member.rank] = member
     answer = answer or {"members": [dataclasses.astuple(members[rank]) for rank in range(size)]}
-    for line in lines:
-        with contextlib.suppress(OSError), contextlib.closing(line):
-            line.sendall((json.dumps(answer) + "\n").encode())
-    return answer
+    text = (json.dumps(answer) + "\n").encode()
+    for _, line in lines:
+        with contextlib.suppress(OSError):
+            line.sendall(text)
+    return answer, dict(lines)
 
 
 def _listen(coordinates: Coordinates) -> socket.socket:
@@ -330,20 +351,73 @@ def _listen(coordinates: Coordinates) -> socket.socket:
         ) from None
 
 
-def _say_hello(coordinates: Coordinates, me: Member, seconds: float) -> dict[str, Any]:
+def _say_hello(coordinates: Coordinates, me: Member, seconds: float) -> tuple[dict[str, Any], _Lines]:
     """Another process: tells the first one who it is, and waits for its answer."""
     end, hello = time.monotonic() + seconds, {"member": dataclasses.astuple(me), "size": coordinates.size}
     while time.monotonic() < end:
         try:
             left = max(end - time.monotonic(), 1.0)
-            with socket.create_connection(coordinates.host_and_port, timeout=min(left, 10)) as line:
+            with contextlib.ExitStack() as stack:
+                line = stack.enter_context(socket.create_connection(coordinates.host_and_port, timeout=min(left, 10)))
                 line.sendall((json.dumps(hello) + "\n").encode())
                 line.settimeout(left + 10)  # the first process, which may have started later, gives up before
-                return dict(json.loads(line.makefile("r").readline()))
+                answer = dict(json.loads(line.makefile("r").readline()))
+                stack.pop_all()  # it stays open
+                return answer, {0: line}
         except (OSError, ValueError):  # it does not listen yet, or has just died and may come again
             time.sleep(0.2)
     reason = f"rank 0 did not answer within {seconds:g} s"
-    return {"error": reason, "remedy": f"see its log, or raise {JOIN_SECONDS}"}
+    return {"error": reason, "remedy": f"see its log, or raise {JOIN_SECONDS}"}, {}
+
+
+_CONNECTED = b"connected"
+
+
+@contextlib.contextmanager
+def _watched(members: Sequence[Member], lines: _Lines) -> Iterator[None]:
+    """If another process ends while the block connects to it, this process names it and ends, too."""
+    finished = threading.Event()
+    thread = threading.Thread(target=_watch_lines, args=(members, lines, finished), name="everstep-gang-lines")
+    thread.daemon = True
+    thread.start()
+    try:
+        yield
+        for line in lines.values():
+            with contextlib.suppress(OSError):
+                line.sendall(_CONNECTED)
+    finally:
+        finished.set()
+        thread.join()
+        _close(lines)
+
+
+def _watch_lines(members: Sequence[Member], lines: _Lines, finished: threading.Event) -> None:
+    """Reads what the others say on their lines: that they are connected, or which process they miss."""
+    lost = None
+    with selectors.DefaultSelector() as selector:
+        for rank, line in lines.items():
+            selector.register(line, selectors.EVENT_READ, rank)
+        while lost is None and selector.get_map() and not finished.is_set():
+            for key, _ in selector.select(0.05):
+                text = b""  # as of a line that its process has closed by ending
+                with contextlib.suppress(OSError):
+                    text = lines[key.data].recv(100)
+                if text == _CONNECTED:
+                    selector.unregister(key.fileobj)
+                else:
+                    lost = int(text) if text.isdigit() else key.data
+    if lost is None or finished.wait(_OWN_END_SECONDS):  # this one may be failing for the same reason, and say so
+        return
+    for line in lines.values():
+        with contextlib.suppress(OSError):
+            line.sendall(str(lost).encode())
+    print(f"everstep: {members[lost]} ended while the processes were connecting", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def _close(lines: _Lines) -> None:
+    for line in lines.values():
+        line.close()
 
 
 # -- several processes -------------------------------------------------------------------------------------------------
@@ -372,7 +446,7 @@ class ServiceGang(Gang):
         if spans_devices:
             _span_devices(coordinates, self._service, self._client)
         self._count = 0  # of the times that this process has met the others
-        self._requests: dict[str, str] = {}
+        self._news: dict[str, str] = {}
         self._used: list[str] = []  # keys of this process that all others have read when they meet next
         self._left = threading.Event()
         self._failure = threading.Lock()
@@ -409,11 +483,11 @@ class ServiceGang(Gang):
     def request(self, name: str, value: str) -> None:
         """See `Gang.request`."""
         with contextlib.suppress(RuntimeError):  # requested already, or the gang is ending
-            self._client.key_value_set(f"everstep/request/{name}", value)
+            self._client.key_value_set(f"{_NEWS}/request/{name}", value)
 
     def requested(self, name: str) -> str | None:
         """See `Gang.requested`; it communicates only in the thread of the heartbeats."""
-        return self._requests.get(name)
+        return self._news.get(f"request/{name}")
 
     def publish(self, key: str, value: Any) -> None:
         """See `Gang.publish`."""
@@ -521,18 +595,18 @@ class ServiceGang(Gang):
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        """Writes a heartbeat, and looks at those of the processes to watch; runs in a thread."""
+        """Writes a heartbeat, reads the news, and looks at the heartbeats to watch; runs in a thread."""
         watched = range(1, self.size) if self.is_first else [0]
+        own = f"{_NEWS}/beat" if self.is_first else f"{_BEATS}/{self.rank}"
         self._answered = time.monotonic()
         self._heard = {rank: (0, time.monotonic()) for rank in watched}
         count = 0
         while not self._left.wait(_BEAT_SECONDS):
             count += 1
             try:
-                self._client.key_value_set(f"everstep/beat/{self.rank}", str(count), allow_overwrite=True)
-                beats = self._all_under("everstep/beat")
-                self._requests = self._all_under("everstep/request")
-                failed = self._all_under("everstep/failed")
+                self._client.key_value_set(own, str(count), allow_overwrite=True)
+                self._news = self._all_under(_NEWS)
+                beats = self._all_under(_BEATS) if self.is_first else {"0": self._news.get("beat", "0")}
             except RuntimeError:
                 continue
             now = time.monotonic()
@@ -541,11 +615,12 @@ class ServiceGang(Gang):
                 beat = int(beats.get(str(rank), 0))
                 if beat != self._heard[rank][0]:
                     self._heard[rank] = beat, now
-            for line in failed.values():
-                self._end(**json.loads(line))
+            if failed := self._news.get("failed"):
+                self._end(**json.loads(failed))
 
     def _all_under(self, folder: str) -> dict[str, str]:
-        return {key.rpartition("/")[2]: value for key, value in self._client.key_value_dir_get(folder)}
+        """Returns the values in a folder of the service by the rest of their keys."""
+        return {key.partition(f"{folder}/")[2]: value for key, value in self._client.key_value_dir_get(folder)}
 
     def _watch(self) -> None:
         """Ends this process when another one is lost; a thread of its own, because a frozen service blocks `_beat`."""
@@ -569,7 +644,7 @@ class ServiceGang(Gang):
     def _publish_failure(self, rank: int, cause: str, exit_code: int) -> None:
         line = {"rank": rank, "cause": cause, "exit_code": exit_code}
         with contextlib.suppress(RuntimeError):  # another failure is known already, or the service is gone
-            self._client.key_value_set("everstep/failed/first", json.dumps(line))
+            self._client.key_value_set(f"{_NEWS}/failed", json.dumps(line))
 
     def _let_others_read(self) -> None:
         """The service ends with the first process: the others, whom JAX would abort, need time to read the cause."""

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import textwrap
 import time
@@ -11,7 +12,7 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.launch import child_gang
-from everstep.launch.child_gang import ChildGang, LocalGang, ProcessCount
+from everstep.launch.child_gang import ChildGang, LocalGang, ProcessCount, reserve_port
 from everstep.run.parent_process import SUPERVISOR
 
 BEGIN = """
@@ -70,6 +71,17 @@ def test_who_fails_first_counts_not_who_follows(tmp_path):
     assert (status.returncode, status.who.partition(" (")[0]) == (7, "rank 1")
 
 
+def test_bad_input_of_one_process_alone_is_shown(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(child_gang, "_END_SECONDS", 0.5)
+    code = """
+    if rank == 1:
+        sys.exit(print("everstep: error: no such file", file=sys.stderr) or 2)
+    time.sleep(100)
+    """
+    assert start(tmp_path, code).wait().returncode == 2
+    assert capfd.readouterr().err == "[1] everstep: error: no such file\n"
+
+
 def test_a_frozen_process_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(child_gang, "_END_SECONDS", 0.5)
     monkeypatch.setattr(child_gang, "_FROZEN_SECONDS", 0.5)
@@ -92,6 +104,15 @@ def test_a_signal_reaches_all(tmp_path):
         time.sleep(0.02)
     gang.send(signal.SIGTERM)
     assert gang.wait().exit_code == 143
+
+
+def test_a_reserved_port_is_free_for_its_server_alone():
+    with reserve_port("127.0.0.1") as held:
+        port = held.getsockname()[1]
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        socket.create_server(("127.0.0.1", port)).close()
+        socket.create_server(("127.0.0.1", port)).close()
 
 
 def test_count(monkeypatch, caplog):

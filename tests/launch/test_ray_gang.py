@@ -13,7 +13,7 @@ import pytest
 from tests.several.launched import at_step, ended, launch, pids, record, start, wait_for
 
 from everstep.errors import UsageError
-from everstep.launch.ray_gang import RayCluster
+from everstep.launch.ray_gang import RayCluster, passed_on
 
 STEPS = "trainer.train_steps=1500"
 
@@ -109,6 +109,22 @@ def test_stops_and_refusals(cluster: Any, tmp_path: Path) -> None:
     code, text = ended(on_cluster(cluster, tmp_path / "odd", "task.train_data.global_batch_size=33"))
     assert code == 2, text
     assert text.count("task.train_data.global_batch_size: received 33") == 1
+
+
+def test_only_variables_that_a_run_needs_leave_the_launcher() -> None:
+    needed = [
+        "EVERSTEP_JOIN_SECONDS",
+        "JAX_PLATFORMS",
+        "KERAS_BACKEND",
+        "PYTHONPATH",
+        "XLA_FLAGS",
+        "NCCL_DEBUG",
+        "PATH",
+    ]
+    trackers = ["MLFLOW_TRACKING_URI", "WANDB_API_KEY", "AWS_ACCESS_KEY_ID", "https_proxy"]
+    others = ["GITHUB_TOKEN", "SSH_AUTH_SOCK", "DATABASE_PASSWORD", "HOME", "RAY_ADDRESS", "CUDA_VISIBLE_DEVICES"]
+    environment = dict.fromkeys([*needed, *trackers, *others, "EVERSTEP_SUPERVISOR"], "x")
+    assert sorted(passed_on(environment)) == sorted([*needed, *trackers])
 
 
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

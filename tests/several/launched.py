@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,10 @@ def launch(
     return start(directory, *words, command=command, environment=environment)
 
 
-def by_hand(directory: Path, port: int, size: int, *words: str, **each: Callable[[int], str]) -> list[Any]:
-    """Starts the processes one by one, with coordinates in the environment; `each` adds variables by rank."""
+def by_hand(
+    directory: Path, port: int, size: int, *words: str, ranks: Sequence[int] | None = None, seconds: int = 100
+) -> list[Any]:
+    """Starts the processes one by one, or some of them, with coordinates in the environment."""
     return [
         start(
             directory,
@@ -53,11 +55,10 @@ def by_hand(directory: Path, port: int, size: int, *words: str, **each: Callable
                 gang.COORDINATOR: f"127.0.0.1:{port}",
                 gang.PROCESS_ID: str(rank),
                 gang.NUM_PROCESSES: str(size),
-                gang.JOIN_SECONDS: "100",
-                **{name: value(rank) for name, value in each.items()},
+                gang.JOIN_SECONDS: str(seconds),
             },
         )
-        for rank in range(size)
+        for rank in (range(size) if ranks is None else ranks)
     ]
 
 

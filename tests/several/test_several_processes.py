@@ -101,14 +101,6 @@ def test_the_same_gang_gives_the_same_bits(runs, tmp_path):
 
 
 @pytest.mark.full
-def test_a_batch_that_cannot_be_shared(tmp_path):
-    code, text = ended(launch(tmp_path / "odd", 2, "task.train_data.global_batch_size=33"))
-    assert code == 2
-    assert text.count("task.train_data.global_batch_size: received 33") == 1
-    assert not (tmp_path / "odd").exists()
-
-
-@pytest.mark.full
 def test_waiting_for_checkpoints_is_for_one_process(tmp_path):
     code, text = ended(launch(tmp_path / "followed", 2, "--mode=continuous_eval"))
     assert code == 2
@@ -139,11 +131,3 @@ def test_variables_are_not_divided_over_processes(tmp_path):
     code, text = ended(launch(tmp_path / "divided", 2, "runtime.sharding=fsdp"))
     assert code == 2
     assert text.count("runtime.sharding: received 'fsdp'") == 1
-
-
-@pytest.mark.full
-def test_processes_that_disagree(tmp_path):
-    directory, port = tmp_path / "other", free_port()
-    data = [ended(one) for one in by_hand(directory, port, 2, GANG_OTHER_DATA=lambda rank: str(10 * rank))]
-    assert [code for code, _ in data] == [2, 2], data
-    assert "the data differs between the processes" in data[0][1]

@@ -12,6 +12,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ _END_SECONDS = 10.0
 """After one process has failed, the others end by themselves within this time, or are killed: nothing is lost."""
 _FROZEN_SECONDS = 30.0
 _BUFFERED = 2**20
+_BAD_INPUT = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +124,8 @@ class ChildGang:
             time.sleep(_POLL_SECONDS)
         self._kill()
         statuses = [child.wait() for child in self._children]
+        if culprit is not None and culprit.returncode == _BAD_INPUT and statuses[0].returncode != _BAD_INPUT:
+            self._show_bad_input(statuses)
         # Without a failure all have ended alike: done, or after a requested stop.
         return culprit or max(statuses, key=lambda status: status.returncode)
 
@@ -158,6 +162,12 @@ class ChildGang:
         since = self._stopped_since.setdefault(rank, time.monotonic())
         return time.monotonic() - since > _FROZEN_SECONDS
 
+    def _show_bad_input(self, statuses: Sequence[ExitStatus]) -> None:
+        """Shows what a process has refused alone, before it met the others: its output is shown nowhere else."""
+        rank = [status.returncode for status in statuses].index(_BAD_INPUT)
+        for line in self._children[rank].last_lines():
+            print(f"[{rank}] {line}", file=sys.stderr, flush=True)
+
     def _name(self, rank: int) -> str:
         return f"rank {rank} (pid {self._children[rank].pid} on {self._children[rank].host})"
 
@@ -184,7 +194,8 @@ class LocalGang(ChildGang):
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], count: ProcessCount) -> None:
         super().__init__([])
         size, link = count.now(), Path(environment[SUPERVISOR])
-        gpus, address = _gpus(), f"127.0.0.1:{_free_port()}"
+        self._port = reserve_port("127.0.0.1")
+        gpus, address = _gpus(), f"127.0.0.1:{self._port.getsockname()[1]}"
         for rank in range(size):
             coordinates = {
                 gang.COORDINATOR: address,
@@ -248,10 +259,15 @@ def _is_consequence(end: ExitStatus) -> bool:
     return end.returncode in (-signal.SIGABRT, 1)
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+def reserve_port(host: str) -> socket.socket:
+    """Returns a socket with a free port, which the system gives to nobody else as long as the socket is open.
+
+    A server that sets SO_REUSEADDR, as ours and gRPC's do, may listen there: this socket does not.
+    """
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.bind((host, 0))
+    return one
 
 
 def _gpus() -> list[str]:

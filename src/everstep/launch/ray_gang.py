@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -22,7 +23,7 @@ from typing import Any
 from everstep import gang, storage
 from everstep.errors import UsageError, missing_extra
 from everstep.launch.child import Child, ExitStatus
-from everstep.launch.child_gang import ChildGang, ProcessCount, RankLog
+from everstep.launch.child_gang import ChildGang, ProcessCount, RankLog, reserve_port
 from everstep.run.parent_process import SUPERVISOR, announced
 
 _PATIENCE_SECONDS = 10.0
@@ -31,16 +32,20 @@ _START_SECONDS = 120.0
 _SILENT_SECONDS = 60.0
 _END_SECONDS = 40.0
 
-_OF_THE_NODE = {
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "HOSTNAME",
-    "NVIDIA_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "TMPDIR",
-    "TPU_VISIBLE_CHIPS",
-}
-"""Variables that a process takes from its node. All others are those of the launcher, as under srun."""
+_PASSED_ON = re.compile(
+    "(CUBLAS|CUDA|EVERSTEP|GLOO|JAX|KERAS|KMP|LC|MKL|NCCL|OMP|OPENBLAS|PYTHON|TF|TORCH|TRITON|XLA)_?.*"
+    "|(AWS|AZURE|EVAL|FSSPEC|GCS|GOOGLE|HF|HUGGINGFACE|MLFLOW|S3|WANDB)_.*"  # of stores and trackers
+    "|LANG|LD_LIBRARY_PATH|LD_PRELOAD|PATH|TZ|VIRTUAL_ENV"
+    "|(HTTPS?|NO|ALL)_PROXY|(https?|no|all)_proxy|REQUESTS_CA_BUNDLE|SSL_CERT_(DIR|FILE)"
+)
+"""The variables of the launcher that a process gets; all others are those of its node.
+
+Ray keeps what it is sent in the memory of the nodes, where whoever may use the cluster can read it: a token that the
+run does not need stays with the launcher.
+"""
+
+_OF_THE_NODE = {"CUDA_VISIBLE_DEVICES"}
+"""Variables that a process takes from its node all the same."""
 
 _TIE = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "  # PR_SET_PDEATHSIG, SIGKILL
@@ -104,7 +109,7 @@ class RayGang(ChildGang):
     Args:
       cluster: The cluster.
       command: Program and arguments.
-      environment: The environment of the processes, but for what belongs to a node.
+      environment: The environment of the launcher; `passed_on` says which of it the processes get.
       count: How many processes to start; an elastic gang takes the places that there are.
     """
 
@@ -192,12 +197,7 @@ class RayGang(ChildGang):
             for rank in range(group.bundle_count)
         ]
         link = Path(self._environment[SUPERVISOR])
-        environment = {
-            key: value
-            for key, value in self._environment.items()
-            if key not in {SUPERVISOR, *_OF_THE_NODE} and not key.startswith("RAY_")
-        }
-        environment |= {
+        environment = passed_on(self._environment) | {
             gang.COORDINATOR: ray.get(actors[0].free_address.remote(), timeout=_START_SECONDS),
             gang.NUM_PROCESSES: str(len(actors)),
         }
@@ -250,9 +250,8 @@ class Worker:
         import ray
 
         host = ray.util.get_node_ip_address()
-        with socket.socket() as one:
-            one.bind((host, 0))
-            return f"{host}:{one.getsockname()[1]}"
+        self._port = reserve_port(host)
+        return f"{host}:{self._port.getsockname()[1]}"
 
     def start(
         self, command: Sequence[str], environment: Mapping[str, str], directory: str, rank: int
@@ -273,10 +272,10 @@ class Worker:
                 remedy="all nodes need the same folders and programs as the launcher",
             )
         os.chdir(directory)
-        own = {key: os.environ[key] for key in _OF_THE_NODE if key in os.environ}
+        own = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         own |= {SUPERVISOR: str(self._link)} if rank == 0 else {}
         tied = [sys.executable, "-S", "-c", _TIE, str(os.getpid()), program, *command[1:]]
-        self._child = Child(tied, {**environment, **own}, self._err.extend, self._out.extend)
+        self._child = Child(tied, own | dict(environment), self._err.extend, self._out.extend)
         return host, self._child.pid
 
     def report(self, signals: Sequence[int]) -> _Report:
@@ -298,6 +297,12 @@ class Worker:
     def end(self) -> bool:
         """Ends what the process left running; returns whether there was anything."""
         return self._child is not None and self._child.end_process_group()
+
+
+def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of the launcher that its processes on other machines get."""
+    kept = {SUPERVISOR, *_OF_THE_NODE}
+    return {key: value for key, value in environment.items() if _PASSED_ON.fullmatch(key) and key not in kept}
 
 
 class _RayProcess:

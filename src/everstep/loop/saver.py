@@ -18,6 +18,7 @@ from typing import Any, Literal
 from everstep.checkpoint.checkpointer import Checkpointer, NoopCheckpointer, SaveError
 from everstep.errors import UsageError
 from everstep.gang import current_gang
+from everstep.loop import same_state
 from everstep.loop.hooks import StatePart
 from everstep.types import State
 
@@ -114,6 +115,9 @@ class Saver:
 
         Returns:
           Whether the state was handed over to be written.
+
+        Raises:
+          TrainingError: Several processes train together, and their states differ.
         """
         step = trainer.global_step
         self.wait()  # the memory below may still be being written
@@ -121,6 +125,7 @@ class Saver:
         self.refused = problem_in_state(step, self._copied)
         if self.refused:
             return False
+        same_state.require(current_gang(), step, self._copied)
         arrays, values = parts
         document = {**trainer_meta, **meta, PARTS_KEY: values}
         with self._failure_policy(step):

@@ -7,7 +7,6 @@ the end, so that nothing that writes needs to know about them.
 import contextlib
 import dataclasses
 import difflib
-import hashlib
 import os
 import tempfile
 import uuid
@@ -71,10 +70,8 @@ def agree_on_program(gang: Gang, config: str, run: Any) -> None:
     """
     if gang.size == 1:
         return
-    digests = gang.gather("the configuration", hashlib.sha256(config.encode()).hexdigest())
-    if len(set(digests)) > 1:
-        texts = gang.gather("the configurations", config)
-        other = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
+    if texts := gang.differing("the configuration", config):
+        other = next(rank for rank, text in enumerate(texts) if text != texts[0])
         raise UsageError(
             f"the configuration differs between the processes: {_difference(texts[0], texts[other])}, "
             f"on rank 0 and {gang.members[other]}",

@@ -1,0 +1,56 @@
+"""One process of a run on one backend: `python -m benchmarks.process_loop jax`, with coordinates or without.
+
+With `--service`, a process without coordinates takes the way of several all the same: it starts the coordination
+service, writes heartbeats, publishes the length of each call, and agrees before each call, with itself.
+"""
+
+import argparse
+import os
+import socket
+from pathlib import Path
+
+from everstep.engine import backend
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("backend")
+    parser.add_argument("--service", action="store_true")
+    given = parser.parse_args()
+    backend.select(given.backend)
+
+from benchmarks import keras_loops
+from benchmarks.contenders import serve
+from everstep import gang
+from everstep.engine.call_agreement import CallAgreement
+from everstep.experiment import create_trainer, run_experiment
+from everstep.launch.child_gang import reserve_port
+
+
+def use_service() -> None:
+    """Makes this process a gang of one that talks through the coordination service."""
+    with reserve_port("127.0.0.1") as held:
+        found = gang.Coordinates(f"127.0.0.1:{held.getsockname()[1]}", 0, 1)
+        member = gang.Member(0, socket.gethostname(), os.getpid())
+        gang._joined = gang.ServiceGang(found, [member], 60, spans_devices=given.backend == "jax")
+    CallAgreement.stops = lambda self, requested: self.gang.any("a call", requested())  # type: ignore[method-assign]
+
+
+def train(network: str, batch: int, warm: int, steps: int, directory: str) -> float:
+    """Trains a run in a directory that all its processes see; returns steps per second after the first ones."""
+    total = warm + max(steps // keras_loops.BLOCK, 1) * keras_loops.BLOCK
+    timed = keras_loops.TimedTrainer
+    timed.counted = warm, total
+    task, params = keras_loops._task(network), keras_loops._params(network, total)
+    params.override({"task": {"train_data": {"global_batch_size": batch}}})
+    trainer = create_trainer(params, task, train=True, evaluate=False, trainer_cls=timed)
+    run_experiment(task, params, Path(directory), "train", trainer=trainer, export=False)
+    return (total - warm) / (timed.marks[total] - timed.marks[warm])
+
+
+if __name__ == "__main__":
+    if given.service:
+        use_service()
+    else:
+        backend.join_gang()
+    backend.prepare(0)
+    serve({"train": train})
