@@ -1,6 +1,7 @@
 """Types that every part of the package shares."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,25 @@ Logs = dict[str, float]
 
 State = dict[str, np.ndarray]
 """Every variable of a run by its stable key, integers as int64."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayParts:
+    """What this process has of an array that is divided over several processes; all parts together are the array.
+
+    Attributes:
+      shape: The shape of the whole array.
+      dtype: Its type.
+      parts: Where each part begins, along each dimension, and the part. A process may have none.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    parts: Sequence[tuple[tuple[int, ...], np.ndarray]]
+
+
+OwnState = Mapping[str, np.ndarray | ArrayParts]
+"""A state as this process has it: like `State`, but with only its parts of what is divided over several processes."""
 
 CLOCKS = ("steps_per_second", "samples_per_second", "mfu", "data_wait", "eval_seconds")
 """Names in logs that measure speed, not quality: they differ from run to run."""

@@ -13,6 +13,7 @@ from typing import Any
 import absl.logging
 import numpy as np
 
+from everstep.checkpoint import parts
 from everstep.types import State
 
 
@@ -97,7 +98,8 @@ def read(path: Path) -> tuple[State, dict[str, Any]]:
         saved = orbax.restore(path, args=arguments)
     stored = {key: np.asarray(array) for key, array in saved.state["arrays"].items()}
     empty = {key: _create(**spec) for key, spec in saved.meta["empty"].items()}
-    return stored | empty, saved.meta["meta"]
+    in_parts = {key: one.read() for key, one in parts.find(path).items()}
+    return stored | empty | in_parts, saved.meta["meta"]
 
 
 def read_meta(path: Path) -> dict[str, Any]:

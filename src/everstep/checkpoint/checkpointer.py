@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstep.errors import TrainingError, UsageError
-from everstep.types import State
+from everstep.types import OwnState, State
 
 
 class SaveError(TrainingError):
@@ -30,7 +30,7 @@ class Checkpointer(abc.ABC):
     def save(
         self,
         step: int,
-        state: State,
+        state: OwnState,
         meta: dict[str, Any],
         metrics: Mapping[str, Any] | None = None,
         replace: bool = False,
@@ -39,8 +39,8 @@ class Checkpointer(abc.ABC):
 
         Args:
           step: The number of training steps that are done.
-          state: Every array by key. It may be written after this returns: the caller must not change the arrays before
-            `wait` has returned.
+          state: Every array by key, or the parts of it that this process has. It may be written after this returns: the
+            caller must not change the arrays before `wait` has returned.
           meta: What else must be restored together with the state.
           metrics: The logs of the step's evaluation, by which the best checkpoints are selected.
           replace: Whether to replace an existing checkpoint of `step`; otherwise that one is kept.
@@ -96,7 +96,7 @@ class NoopCheckpointer(Checkpointer):
     def save(
         self,
         step: int,
-        state: State,
+        state: OwnState,
         meta: dict[str, Any],
         metrics: Mapping[str, Any] | None = None,
         replace: bool = False,

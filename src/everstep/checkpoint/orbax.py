@@ -1,8 +1,9 @@
 """Checkpoints written by Orbax, used directly, in the background.
 
-One directory per step: `state/` holds every array under its flat key, `meta/` one JSON document, `manifest.json` the
-digests. All of it is written under a temporary name and renamed at the very end: a directory whose name is a number is
-complete. On reading, every byte is checked; a damaged checkpoint is set aside and the one before it is used.
+One directory per step: `state/` holds every array under its flat key, `meta/` one JSON document, `parts/` the arrays
+that are divided over several processes (see `parts.py`), `manifest.json` the digests. All of it is written under a
+temporary name and renamed at the very end: a directory whose name is a number is complete. On reading, every byte is
+checked; a damaged checkpoint is set aside and the one before it is used.
 """
 
 import concurrent.futures
@@ -18,17 +19,32 @@ from typing import Any
 import numpy as np
 
 from everstep import __version__, storage
-from everstep.checkpoint import arrays, manifest
+from everstep.checkpoint import arrays, manifest, parts
 from everstep.checkpoint.checkpointer import Checkpointer, SaveError
 from everstep.checkpoint.manifest import Damaged, Manifest
 from everstep.checkpoint.retention import Entry, Retention
 from everstep.errors import TrainingError, UsageError
-from everstep.types import State
+from everstep.types import ArrayParts, OwnState, State
 
 logger = logging.getLogger(__name__)
 
 _REPLACED = ".replaced"
 _NAME = re.compile(rf"(0|[1-9][0-9]*)({re.escape(_REPLACED)})?")
+
+
+class Writers:
+    """The processes that write one checkpoint: this one alone. `shared.py` has those of several."""
+
+    def announced(self) -> contextlib.AbstractContextManager[None]:
+        """Inside the block the checkpoint is written; when it is committed, or has failed, the others get to know."""
+        return contextlib.nullcontext()
+
+    def begin(self, temporary: Path) -> None:
+        """Lets the others begin to write."""
+
+    def join(self, temporary: Path) -> dict[str, list[Any]]:
+        """Waits for what the others have written, and adds it; returns size and digest of these files, by path."""
+        return {}
 
 
 class OrbaxCheckpointer(Checkpointer):
@@ -70,20 +86,26 @@ class OrbaxCheckpointer(Checkpointer):
     def save(
         self,
         step: int,
-        state: State,
+        state: OwnState,
         meta: dict[str, Any],
         metrics: Mapping[str, Any] | None = None,
         replace: bool = False,
+        writers: Writers | None = None,
     ) -> None:
-        """Starts to save in the background; the caller must not change the arrays before `wait` has returned."""
+        """Starts to save in the background; the caller must not change the arrays before `wait` has returned.
+
+        `writers` are the processes that write the parts of divided arrays in the state; without such, this one alone.
+        """
         self.wait()
         try:
             if step in self.steps() and not replace:
                 return
         except OSError as error:
-            raise _save_error(step, self._directory, error) from error
-        record = Manifest(step, self._run_id(), time.time(), _finite(metrics or {}), {}, __version__)
-        self._pending = step, self._thread.submit(self._write, record, state, meta)
+            raise save_error(step, self._directory, error) from error
+        whole = {key: array for key, array in state.items() if not isinstance(array, ArrayParts)}
+        number = manifest.WHOLE if len(whole) == len(state) else manifest.IN_PARTS
+        record = Manifest(step, self._run_id(), time.time(), _finite(metrics or {}), {}, __version__, number)
+        self._pending = step, self._thread.submit(self._write, record, whole, meta, writers or Writers())
 
     def wait(self) -> None:
         """Waits until the last save is on disk."""
@@ -93,7 +115,7 @@ class OrbaxCheckpointer(Checkpointer):
         try:
             future.result()
         except Exception as error:  # any error of the disk, the file system or Orbax
-            raise _save_error(step, self._directory, error) from error
+            raise save_error(step, self._directory, error) from error
 
     def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
         """Returns what was saved under `step`, by default under the newest step that is not damaged."""
@@ -129,25 +151,32 @@ class OrbaxCheckpointer(Checkpointer):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def _write(self, record: Manifest, state: State, meta: dict[str, Any]) -> None:
-        if not self._prepared:
-            storage.prepare_directory(self._directory)
-            self._prepared = True
-        self._clear_away()
-        try:
-            with storage.atomic_path(self._directory / str(record.step)) as temporary:
-                arrays.write(temporary, state, meta)
-                manifest.write(temporary, record)
-                self._make_room(record.step)
-        except BaseException:
-            self._clear_away()
-            raise
+    def _write(self, record: Manifest, state: State, meta: dict[str, Any], writers: Writers) -> None:
+        with writers.announced():
+            self._commit(record, state, meta, writers)
+        if record.format == manifest.IN_PARTS:
+            state |= {key: one.read() for key, one in parts.find(self._path(record.step)).items()}
         self._saved(record.step, state)
         try:
             self._clear_away()
             self._prune(record.step)
         except OSError as error:  # the new checkpoint is saved all the same
             logger.warning("old checkpoints in %s could not be removed: %s", self._directory, error)
+
+    def _commit(self, record: Manifest, state: State, meta: dict[str, Any], writers: Writers) -> None:
+        if not self._prepared:
+            storage.prepare_directory(self._directory)
+            self._prepared = True
+        self._clear_away()
+        try:
+            with storage.atomic_path(self._directory / str(record.step)) as temporary:
+                writers.begin(temporary)
+                arrays.write(temporary, state, meta)
+                manifest.write(temporary, record, writers.join(temporary))
+                self._make_room(record.step)
+        except BaseException:
+            self._clear_away()
+            raise
 
     def _make_room(self, step: int) -> None:
         """Renames an existing checkpoint of the step, which is used until the new one is complete."""
@@ -290,7 +319,8 @@ def _brief(error: Exception) -> str:
     return text if isinstance(error, Damaged) else f"{type(error).__name__}: {text}"
 
 
-def _save_error(step: int, directory: Path, error: Exception) -> SaveError:
+def save_error(step: int, directory: Path, error: Exception) -> SaveError:
+    """Returns the error of a save that failed, with the part of the reason that tells something."""
     reason = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0] or type(error).__name__
     known = [text for text in ("No space left on device", "File too large", "Read-only file system") if text in reason]
     reason = known[0] if known else reason[:200]

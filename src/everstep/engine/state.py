@@ -21,7 +21,7 @@ from keras.src.utils.naming import to_snake_case
 from everstep.data import nest
 from everstep.errors import UsageError
 from everstep.task.optim.optimizers import held_optimizers, set_names
-from everstep.types import State
+from everstep.types import ArrayParts, State
 
 EVALUATED = ("model/", "model.", "task.")
 """The beginnings of the keys that an evaluation needs: the model, its attributes, those of the task."""
@@ -91,11 +91,24 @@ def canonical(value: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
       into: An array that is no longer needed. Its memory is reused if it fits: the system provides new memory page by
         page, which takes longer than the copy.
     """
-    dtype = np.dtype(np.int64) if value.dtype.kind in "iu" else value.dtype
+    dtype = _stored_dtype(value.dtype)
     if into is None or (into.shape, into.dtype) != (value.shape, dtype):
         into = np.empty(value.shape, dtype)
     np.copyto(into, value, casting="unsafe")
     return into
+
+
+def own(value: np.ndarray | ArrayParts, into: np.ndarray | ArrayParts | None = None) -> np.ndarray | ArrayParts:
+    """Returns a copy in the stored form, of an array or of the parts of one; see `canonical`."""
+    if isinstance(value, ArrayParts):
+        memory = dict(into.parts) if isinstance(into, ArrayParts) else {}
+        parts = [(start, canonical(part, memory.get(start))) for start, part in value.parts]
+        return ArrayParts(value.shape, _stored_dtype(value.dtype), parts)
+    return canonical(value, into if isinstance(into, np.ndarray) else None)
+
+
+def _stored_dtype(dtype: np.dtype) -> np.dtype:
+    return np.dtype(np.int64) if dtype.kind in "iu" else dtype
 
 
 def checked(expected: Mapping[str, keras.Variable], given: State) -> State:

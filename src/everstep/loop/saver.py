@@ -19,7 +19,7 @@ from everstep.checkpoint.checkpointer import Checkpointer, NoopCheckpointer, Sav
 from everstep.errors import UsageError
 from everstep.gang import current_gang
 from everstep.loop.hooks import StatePart
-from everstep.types import State
+from everstep.types import OwnState, State
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Saver:
         self.interval, self.seconds, self.failure = interval, seconds, failure
         self.step, self.refused = 0, ""
         self._parts = [part for part in parts if part.name]
-        self._copied: State | None = None  # by the last save; its memory is reused
+        self._copied: OwnState | None = None  # by the last save; its memory is reused
         self._time = time.monotonic()
         self._unrestored: PartStates | None = None
         self._failed: tuple[int, SaveError] | None = None  # the last save, if it failed: its step and its error
@@ -99,7 +99,7 @@ class Saver:
         parts: PartStates,
         meta: Mapping[str, Any],
         metrics: Mapping[str, Any],
-        problem_in_state: Callable[[int, State], str],
+        problem_in_state: Callable[[int, OwnState], str],
         replace: bool,
     ) -> bool:
         """Saves a trainer, unless its state is bad; then `refused` is the reason.

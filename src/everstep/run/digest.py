@@ -13,24 +13,39 @@ WEIGHTS = "model/"
 
 
 def digest(state: State) -> str:
-    """Returns the sha256 of a state: key, dtype, shape and bytes of every array, sorted by key.
-
-    Bytes are taken in C order and little endian, so neither memory layout nor machine matters. Every array is
-    preceded by the length of its header, and the header determines the length of its bytes: no two different states
-    give the hash the same bytes.
-    """
-    sha = hashlib.sha256()
+    """Returns the sha256 of a state: key, dtype, shape and bytes of every array, sorted by key; see `Digest`."""
+    found = Digest()
     for key in sorted(state):
-        array = np.asarray(state[key])
-        header = json.dumps([key, array.dtype.name, array.shape]).encode("utf-8")
-        sha.update(len(header).to_bytes(8, "little") + header)
-        sha.update(array_bytes(array))
-    return sha.hexdigest()
+        found.add(key, state[key])
+    return found.hex()
 
 
 def weights_digest(state: State) -> str:
     """Returns the digest of the model's variables alone, without the optimizer."""
     return digest({key: array for key, array in state.items() if key.startswith(WEIGHTS)})
+
+
+class Digest:
+    """The digest of a state whose arrays are added one by one, sorted by key.
+
+    Bytes are taken in C order and little endian, so neither memory layout nor machine matters. Every array is
+    preceded by the length of its header, and the header determines the length of its bytes: no two different states
+    give the hash the same bytes.
+    """
+
+    def __init__(self) -> None:
+        self._sha = hashlib.sha256()
+
+    def add(self, key: str, array: np.ndarray) -> None:
+        """Adds an array, whose key comes after those before it."""
+        array = np.asarray(array)
+        header = json.dumps([key, array.dtype.name, array.shape]).encode("utf-8")
+        self._sha.update(len(header).to_bytes(8, "little") + header)
+        self._sha.update(array_bytes(array))
+
+    def hex(self) -> str:
+        """Returns the sha256 of what was added."""
+        return self._sha.hexdigest()
 
 
 def array_bytes(array: np.ndarray) -> memoryview:
