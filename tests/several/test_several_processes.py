@@ -109,13 +109,6 @@ def test_a_batch_that_cannot_be_shared(tmp_path):
 
 
 @pytest.mark.full
-def test_variables_are_not_divided_over_processes(tmp_path):
-    code, text = ended(launch(tmp_path / "divided", 2, "runtime.sharding=fsdp"))
-    assert code == 2
-    assert text.count("runtime.sharding: received 'fsdp'") == 1
-
-
-@pytest.mark.full
 def test_processes_that_disagree(tmp_path):
     directory, port = tmp_path / "other", free_port()
     data = [ended(one) for one in by_hand(directory, port, 2, GANG_OTHER_DATA=lambda rank: str(10 * rank))]
