@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstep.errors import TrainingError, UsageError
-from everstep.types import OwnState, State
+from everstep.types import OwnState, StoredState
 
 
 class SaveError(TrainingError):
@@ -58,7 +58,7 @@ class Checkpointer(abc.ABC):
         """
 
     @abc.abstractmethod
-    def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
+    def restore(self, step: int | None = None) -> tuple[StoredState, dict[str, Any]]:
         """Returns state and meta of `step`, by default of the latest, exactly as saved.
 
         Raises:
@@ -106,7 +106,7 @@ class NoopCheckpointer(Checkpointer):
     def wait(self) -> None:
         """Returns at once: nothing is being written."""
 
-    def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
+    def restore(self, step: int | None = None) -> tuple[StoredState, dict[str, Any]]:
         """Raises UsageError."""
         raise UsageError("this run keeps no checkpoints, so there is nothing to restore")
 

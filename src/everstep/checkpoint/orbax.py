@@ -24,10 +24,11 @@ from everstep.checkpoint.checkpointer import Checkpointer, SaveError
 from everstep.checkpoint.manifest import Damaged, Manifest
 from everstep.checkpoint.retention import Entry, Retention
 from everstep.errors import TrainingError, UsageError
-from everstep.types import ArrayParts, OwnState, State
+from everstep.types import ArrayParts, OwnState, State, StoredState
 
 logger = logging.getLogger(__name__)
 
+_Read = Callable[[Path], tuple[StoredState, dict[str, Any]]]
 _REPLACED = ".replaced"
 _NAME = re.compile(rf"(0|[1-9][0-9]*)({re.escape(_REPLACED)})?")
 
@@ -68,7 +69,7 @@ class OrbaxCheckpointer(Checkpointer):
         retention: Retention | None = None,
         run: str | Callable[[], str] = "",
         repair: bool = True,
-        saved: Callable[[int, State], None] = lambda step, state: None,
+        saved: Callable[[int, StoredState], None] = lambda step, state: None,
     ) -> None:
         self._directory = Path(directory).absolute()
         self._retention = retention or Retention()
@@ -119,13 +120,18 @@ class OrbaxCheckpointer(Checkpointer):
 
     def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
         """Returns what was saved under `step`, by default under the newest step that is not damaged."""
+        state, meta = self.open(step, arrays.read)
+        return {key: np.asarray(array) for key, array in state.items()}, meta
+
+    def open(self, step: int | None = None, read: _Read = arrays.open_state) -> tuple[StoredState, dict[str, Any]]:
+        """Returns the same as `restore`, verified, too; arrays in parts may still have to be read from their files."""
         self.wait()
         if step is not None:
-            return self._restore_only(self._existing(step))
+            return self._restore_only(self._existing(step), read)
         damages = []
         for candidate in reversed(self._candidates()):
             try:
-                return self._read(candidate)
+                return self._read(candidate, read)
             except Damaged as damage:
                 damages.append(self._report(candidate, damage))
         raise self._no_usable_checkpoint(damages)
@@ -155,8 +161,9 @@ class OrbaxCheckpointer(Checkpointer):
         with writers.announced():
             self._commit(record, state, meta, writers)
         if record.format == manifest.IN_PARTS:
-            state |= {key: one.read() for key, one in parts.find(self._path(record.step)).items()}
-        self._saved(record.step, state)
+            self._saved(record.step, {**state, **parts.find(self._path(record.step))})
+        else:
+            self._saved(record.step, state)
         try:
             self._clear_away()
             self._prune(record.step)
@@ -208,7 +215,7 @@ class OrbaxCheckpointer(Checkpointer):
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def _read(self, step: int) -> tuple[State, dict[str, Any]]:
+    def _read(self, step: int, read: _Read) -> tuple[StoredState, dict[str, Any]]:
         """Returns a checkpoint after checking every byte.
 
         Raises:
@@ -220,7 +227,7 @@ class OrbaxCheckpointer(Checkpointer):
         found = _inode(path)
         try:
             self._require_own(manifest.verify(path), step)
-            return arrays.read(path)
+            return read(path)
         except UsageError:
             raise
         except Exception as error:  # Orbax raises many kinds, also for too little memory
@@ -228,7 +235,7 @@ class OrbaxCheckpointer(Checkpointer):
             if now is None:  # the run that wrote it has removed it meanwhile
                 raise UsageError(f"the checkpoint {str(path)!r} was removed") from error
             if now != found:  # or replaced it
-                return self._read(step)
+                return self._read(step, read)
             if isinstance(error, Damaged) or (isinstance(error, OSError) and error.errno == errno.EIO):
                 raise Damaged(_brief(error)) from error
             raise TrainingError(
@@ -248,9 +255,9 @@ class OrbaxCheckpointer(Checkpointer):
                 mentions={"init": "task.init_checkpoint"},
             )
 
-    def _restore_only(self, step: int) -> tuple[State, dict[str, Any]]:
+    def _restore_only(self, step: int, read: _Read) -> tuple[StoredState, dict[str, Any]]:
         try:
-            return self._read(step)
+            return self._read(step, read)
         except Damaged as damage:
             reason = f"the checkpoint {str(self._path(step))!r} is damaged: {damage}"
             raise TrainingError(reason, remedy="choose another step") from damage

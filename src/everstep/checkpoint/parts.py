@@ -54,6 +54,11 @@ class StoredPart:
         """Where it is in the array."""
         return tuple(slice(begin, begin + size) for begin, size in zip(self.start, self.shape, strict=True))
 
+    def mapped(self, dtype: np.dtype) -> np.ndarray:
+        """Returns it as an array whose elements are read from the file when they are used."""
+        size = math.prod(self.shape) * dtype.itemsize
+        return np.memmap(self.file, np.uint8, "r", self.offset, size).view(dtype).reshape(self.shape)
+
 
 @dataclasses.dataclass(frozen=True)
 class StoredParts:
@@ -63,14 +68,24 @@ class StoredParts:
     dtype: np.dtype
     parts: tuple[StoredPart, ...]
 
-    def read(self) -> np.ndarray:
-        """Returns the array."""
-        whole = np.zeros(self.shape, self.dtype)
+    def read(self, place: tuple[slice, ...] = ()) -> np.ndarray:
+        """Returns the part at a place, by default everything; reads only what it needs."""
+        wanted = [along.indices(size)[:2] for along, size in zip(place, self.shape, strict=False)]
+        wanted += [(0, size) for size in self.shape[len(wanted) :]]
+        found = np.zeros([end - begin for begin, end in wanted], self.dtype)
         for part in self.parts:
-            count = math.prod(part.shape) * self.dtype.itemsize
-            content = np.fromfile(part.file, np.uint8, count, offset=part.offset)
-            whole[part.place] = content.view(self.dtype).reshape(part.shape)
-        return whole
+            both = [
+                slice(max(begin, along.start), max(begin, along.start, min(end, along.stop)))
+                for (begin, end), along in zip(wanted, part.place, strict=True)
+            ]
+            if math.prod(along.stop - along.start for along in both):
+                here = tuple(_shifted(along, begin) for along, (begin, _) in zip(both, wanted, strict=True))
+                there = tuple(_shifted(along, begin) for along, begin in zip(both, part.start, strict=True))
+                found[here] = part.mapped(self.dtype)[there]
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.read(), dtype)
 
 
 def write(folder: Path, held: Mapping[str, ArrayParts]) -> None:
@@ -137,6 +152,10 @@ def _fits(part: StoredPart, whole: StoredParts, size: int) -> bool:
         return False
     inside = all(0 <= along.start <= along.stop <= most for along, most in zip(part.place, whole.shape, strict=True))
     return inside and 0 <= part.offset <= size - math.prod(part.shape) * whole.dtype.itemsize
+
+
+def _shifted(along: slice, begin: int) -> slice:
+    return slice(along.start - begin, along.stop - begin)
 
 
 def _check_complete(key: str, one: StoredParts) -> None:

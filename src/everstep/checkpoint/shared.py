@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from everstep.checkpoint import manifest, parts
-from everstep.checkpoint.checkpointer import Checkpointer
+from everstep.checkpoint.checkpointer import Checkpointer, SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer, Writers, save_error
 from everstep.errors import UsageError
 from everstep.gang import Gang
-from everstep.types import ArrayParts, OwnState, State
+from everstep.types import ArrayParts, OwnState, StoredState
 
 VISIBLE_SECONDS = 60.0
 """How long a network file system may take to show a process what another one has written."""
@@ -45,8 +45,9 @@ class SharedCheckpointer(Checkpointer):
         self._own, self._gang, self._directory = own, gang, directory
         self._steps = set(gang.share("the checkpoints", own.steps()))  # as the other processes know them
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "everstep-parts")
-        self._pending: tuple[int, concurrent.futures.Future[None]] | None = None  # on all but the first process
         self._saves = 0  # of divided arrays
+        self._saving: int | None = None  # the step of the last one, until it is awaited
+        self._written: concurrent.futures.Future[None] | None = None  # on all but the first process
 
     def save(
         self,
@@ -66,14 +67,19 @@ class SharedCheckpointer(Checkpointer):
         self.wait()
         if not self._gang.share("a save", replace or not self._is_saved(step)):
             return
-        self._steps.add(step)
         self._saves += 1
+        self._saving = step
         channel = _Channel(self._gang, self._saves)
-        if self._gang.is_first:
-            self._gang.forget(_Channel.name(self._saves - 1))  # all have waited for that one
-            self._own.save(step, state, meta, metrics, replace, _FirstWriter(self._gang, channel, held))
-        else:
-            self._pending = step, self._thread.submit(_write_parts, self._directory, self._gang, channel, held)
+        if not self._gang.is_first:
+            self._written = self._thread.submit(_write_parts, self._directory, self._gang, channel, held)
+            return
+        self._gang.forget(_Channel.name(self._saves - 1))  # all have waited for that one
+        writers = _FirstWriter(self._gang, channel, held)
+        try:
+            self._own.save(step, state, meta, metrics, replace, writers)
+        except SaveError as error:  # before anything began
+            writers.give_up(error)
+            raise
 
     def _is_saved(self, step: int) -> bool:
         with contextlib.suppress(OSError):  # then the save fails, too, and says why
@@ -82,25 +88,31 @@ class SharedCheckpointer(Checkpointer):
 
     def wait(self) -> None:
         """Waits until the last save is on disk; one that failed has failed on every process."""
+        step, self._saving = self._saving, None
+        written, self._written = self._written, None
         self._own.wait()
-        if self._pending is None:
+        if step is None:
             return
-        (step, future), self._pending = self._pending, None
         try:
-            future.result()
+            if written is not None:
+                written.result()
         except Exception as error:
             raise save_error(step, self._directory, error) from error
+        self._steps.add(step)
 
-    def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
-        """Returns the same checkpoint on every process: the one that the first can read."""
+    def restore(self, step: int | None = None) -> tuple[StoredState, dict[str, Any]]:
+        """Returns the same checkpoint on every process: the one that the first can read.
+
+        Every process reads of arrays in parts only what it needs, when it places them on its devices.
+        """
         self.wait()
         if self._gang.is_first:
-            state, meta = self._own.restore(step)
+            state, meta = self._own.open(step)
             self._gang.share("the step to restore", meta["step"])
             return state, meta
         step = int(self._gang.share("the step to restore", None))
         require_visible(self._directory / str(step), self._gang)
-        return self._own.restore(step)
+        return self._own.open(step)
 
     def newest_meta(self) -> dict[str, Any]:
         """Returns the meta of the newest checkpoint as the first process reads it."""
@@ -110,8 +122,12 @@ class SharedCheckpointer(Checkpointer):
         return found
 
     def steps(self) -> list[int]:
-        """Returns the steps on disk; on the other processes, those that were there or were saved since."""
-        return self._own.steps() if self._gang.is_first else sorted(self._steps)
+        """Returns the steps on disk; on the other processes, those that were there or were saved since.
+
+        A step whose divided arrays are being written counts on all of them, since all must decide the same.
+        """
+        found = set(self._own.steps()) if self._gang.is_first else self._steps
+        return sorted(found if self._saving is None else found | {self._saving})
 
     def raise_if_all_damaged(self) -> None:
         """Refuses, on the first process, to start from scratch if all checkpoints are damaged."""
@@ -179,11 +195,15 @@ class _FirstWriter(Writers):
         try:
             yield
         except BaseException as error:
-            if not self._begun:
-                self._channel.say("begin", error)
-            self._channel.say("end", error)
+            self.give_up(error)
             raise
         self._channel.say("end")
+
+    def give_up(self, error: BaseException) -> None:
+        """Tells the others that there will be no checkpoint."""
+        if not self._begun:
+            self._channel.say("begin", error)
+        self._channel.say("end", error)
 
     def begin(self, temporary: Path) -> None:
         """Lets the others begin to write."""

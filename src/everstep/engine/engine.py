@@ -64,7 +64,7 @@ from everstep.task.grad import adapt_loss_scaling, forget_scaled
 from everstep.task.optim.loss_scale import updates
 from everstep.task.optim.optimizers import held_optimizers
 from everstep.task.task import Task, compiled_metrics, unpack
-from everstep.types import ArrayParts, Batch, Logs, OwnState, State
+from everstep.types import ArrayParts, Batch, Logs, OwnState, State, StoredArray, StoredState
 
 
 class Engine(abc.ABC):
@@ -535,7 +535,7 @@ class Engine(abc.ABC):
     def _copies(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
         return {key: value.copy() for key, value in self._get(keys).items()}
 
-    def load(self, state: State, only: tuple[str, ...] | None = None) -> None:
+    def load(self, state: StoredState, only: tuple[str, ...] | None = None) -> None:
         """Replaces the state. Its keys must be exactly those of this engine, or, to evaluate, those of some roles.
 
         Args:
@@ -552,15 +552,16 @@ class Engine(abc.ABC):
             state = {key: value for key, value in state.items() if key in expected or key.startswith("model/")}
         state = states.checked(expected, state)
         self.push()
-        for key, variable in expected.items():
-            self._assign(key, state[key].astype(variable.dtype))
+        for key in expected:
+            self._assign(key, state[key])
         if "train" in self.windows and self.windows["train"].finite_steps is not None:
             self.windows["train"].finite_steps.count.assign(0.0)
         self.pull()
 
-    def _assign(self, key: str, value: np.ndarray) -> None:
+    def _assign(self, key: str, value: np.ndarray | StoredArray) -> None:
         """Assigns a value of the host to a Keras object."""
-        self.variables[key].assign(value)
+        variable = self.variables[key]
+        variable.assign(np.asarray(value).astype(variable.dtype))
 
     @contextlib.contextmanager
     def model_view(self) -> Iterator[keras.Model]:

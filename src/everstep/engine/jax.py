@@ -37,7 +37,7 @@ from everstep.engine.sharded_init import on_every_host, own_parts
 from everstep.errors import UsageError
 from everstep.task.grad import ChainedScope
 from everstep.task.task import unpack
-from everstep.types import ArrayParts, Batch, Logs
+from everstep.types import ArrayParts, Batch, Logs, StoredArray
 
 logger = logging.getLogger(__name__)
 
@@ -346,10 +346,10 @@ class JaxEngine(Engine):
         variable.assign(value)
         self._values[position] = self._pushed[position] = self._shown[position] = variable.value
 
-    def _assign(self, key: str, value: np.ndarray) -> None:
+    def _assign(self, key: str, value: np.ndarray | StoredArray) -> None:
         position = self._positions[key]
         if self._is_divided[position]:  # each device gets its part from the host
-            self._replace(position, self._mesh.put(value, self._shardings[position]))  # type: ignore[union-attr]
+            self._replace(position, _in_parts(value, self.variables[key].dtype, self._shardings[position]))
         else:
             super()._assign(key, value)
 
@@ -444,6 +444,12 @@ def _copy_own_parts(value: Any) -> jax.Array:
         return _copies([value])[0]
     parts = _copies([shard.data for shard in value.addressable_shards])
     return jax.make_array_from_single_device_arrays(value.shape, value.sharding, parts)
+
+
+def _in_parts(value: np.ndarray | StoredArray, dtype: str, sharding: NamedSharding) -> jax.Array:
+    """Returns an array of which every process reads and places the parts of its own devices."""
+    read = value.__getitem__ if isinstance(value, np.ndarray) else value.read
+    return jax.make_array_from_callback(value.shape, sharding, lambda place: read(place).astype(dtype))
 
 
 def _same(batch: Any) -> Any:

@@ -21,7 +21,7 @@ from keras.src.utils.naming import to_snake_case
 from everstep.data import nest
 from everstep.errors import UsageError
 from everstep.task.optim.optimizers import held_optimizers, set_names
-from everstep.types import ArrayParts, State
+from everstep.types import ArrayParts, StoredArray, StoredState
 
 EVALUATED = ("model/", "model.", "task.")
 """The beginnings of the keys that an evaluation needs: the model, its attributes, those of the task."""
@@ -111,14 +111,15 @@ def _stored_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.int64) if dtype.kind in "iu" else dtype
 
 
-def checked(expected: Mapping[str, keras.Variable], given: State) -> State:
+def checked(expected: Mapping[str, keras.Variable], given: StoredState) -> StoredState:
     """Returns a state that fits the expected variables; attempts of a run may differ in whether they measure norms.
 
     Raises:
       UsageError: Keys are missing or unexpected, or shapes or dtypes differ; lists all differences.
     """
     given = {key: value for key, value in given.items() if key in expected or not key.startswith(_NORMS)}
-    given |= {key: np.zeros((), "float32") for key in expected if key.startswith(_NORMS) and key not in given}
+    zero = np.zeros((), "float32")
+    given = {**given, **{key: zero for key in expected if key.startswith(_NORMS) and key not in given}}
     wrong = [f"missing: {key}" for key in expected if key not in given]
     wrong += [f"unexpected: {key}" for key in given if key not in expected]
     for key, variable in expected.items():
@@ -170,7 +171,7 @@ def check_held(keyed: Mapping[str, keras.Variable], used: Iterable[keras.Variabl
         )
 
 
-def _mismatch(key: str, variable: keras.Variable, value: np.ndarray) -> list[str]:
+def _mismatch(key: str, variable: keras.Variable, value: np.ndarray | StoredArray) -> list[str]:
     if tuple(value.shape) != tuple(variable.shape):
         return [f"shape of {key}: here {tuple(variable.shape)}, given {tuple(value.shape)}"]
     here, there = _kind(variable.dtype), _kind(value.dtype.name)

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from everstep.checkpoint.checkpointer import Checkpointer, NoopCheckpointer, SaveError
 from everstep.errors import UsageError
 from everstep.gang import current_gang
@@ -176,7 +178,7 @@ class Saver:
         state, meta = self.checkpointer.restore(step)
         values = meta.get(PARTS_KEY, {})
         beginnings = tuple(f"{name}/" for name in values)
-        arrays = {key: array for key, array in state.items() if key.startswith(beginnings)}
+        arrays = {key: np.asarray(array) for key, array in state.items() if key.startswith(beginnings)}
         if trains:
             names = {part.name for part in self._parts}
             if unknown := [name for name, value in values.items() if value and name not in names]:

@@ -27,7 +27,7 @@ from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import BadBatchSkipper, SkippedUpdates
 from everstep.task.optim.ema import find_average, with_averages
 from everstep.task.task import Task
-from everstep.types import Batch, Logs, OwnState, State
+from everstep.types import Batch, Logs, OwnState, StoredState
 
 
 class Trainer:
@@ -317,7 +317,7 @@ class Trainer:
         stream = dict(self._train_feed.state()) if self._train_feed else {}
         return self.engine.own_state(into), {"step": self.global_step, "stream": stream}
 
-    def restore(self, state: State, meta: dict[str, Any]) -> None:
+    def restore(self, state: StoredState, meta: dict[str, Any]) -> None:
         """Restores what `state` returned: strictly for training; for evaluation only, the model's part."""
         if self._train_feed is None:
             self.engine.load(with_averages(state), only=EVALUATED)

@@ -6,13 +6,13 @@ import sys
 
 import numpy as np
 
-from everstep.types import State
+from everstep.types import StoredArray, StoredState
 
 WEIGHTS = "model/"
 """The prefix of the keys of a model's variables."""
 
 
-def digest(state: State) -> str:
+def digest(state: StoredState) -> str:
     """Returns the sha256 of a state: key, dtype, shape and bytes of every array, sorted by key; see `Digest`."""
     found = Digest()
     for key in sorted(state):
@@ -20,7 +20,7 @@ def digest(state: State) -> str:
     return found.hex()
 
 
-def weights_digest(state: State) -> str:
+def weights_digest(state: StoredState) -> str:
     """Returns the digest of the model's variables alone, without the optimizer."""
     return digest({key: array for key, array in state.items() if key.startswith(WEIGHTS)})
 
@@ -36,7 +36,7 @@ class Digest:
     def __init__(self) -> None:
         self._sha = hashlib.sha256()
 
-    def add(self, key: str, array: np.ndarray) -> None:
+    def add(self, key: str, array: np.ndarray | StoredArray) -> None:
         """Adds an array, whose key comes after those before it."""
         array = np.asarray(array)
         header = json.dumps([key, array.dtype.name, array.shape]).encode("utf-8")
