@@ -55,7 +55,7 @@ from everstep.run.profiling import Profile
 from everstep.run.record import Run
 from everstep.run.resume_checks import accepted_changes, check_keys
 from everstep.run.signals import Interrupted
-from everstep.run.trackers import LiveFacts, create_tracker, require_trackers
+from everstep.run.trackers import LiveFacts, create_tracker, require_trackers, with_samples
 from everstep.task.description import constant_rate
 from everstep.task.initial.matching import Report
 from everstep.task.optim.ema import find_average
@@ -282,10 +282,11 @@ class _Session:
         text = _config_text(self.stored, self.header) if self.keep else ""
         self.attempt = Attempt(self.run, self.trainer, text, self.allow_change) if self.trains else None
         processes.agree_on_data(self.gang, self.trainer)
-        self.tracker = NoopTracker()
         if self.gang.is_first:
             created = create_tracker(self.run, self.stored, console, self.attempt, save_summary, self.trainer)
             self.tracker = Throughput(created, self.trainer)
+        else:
+            self.tracker = with_samples(NoopTracker(), self.trainer, self.stored.trainer.tracking, save_summary)
         if self.checkpoint is None:
             configured = ConfiguredActions(params, self.trainer, self.run.directory, self.mode)
             train_actions = [*configured.train_actions, *train_actions]
@@ -365,13 +366,15 @@ class _Session:
             self.say(f"cost {figures}")
         if self.trains and export:
             _raise_if_stop_requested(self.guard)
-            if self.gang.is_first:
-                _export(self.trainer, self.run.directory)
+            with self.trainer.whole_model():
+                if self.gang.is_first:
+                    _export(self.trainer, self.run.directory)
         if self.attempt and self.entry_point.at_end is not None:
             _raise_if_stop_requested(self.guard)
             self.attempt.require_digests()
-            if self.gang.is_first:
-                self.entry_point.at_end(self.run)
+            with self.trainer.whole_model():
+                if self.gang.is_first:
+                    self.entry_point.at_end(self.run)
 
     def leave(self) -> None:
         """Reports how much of the work was kept, when the attempt is recorded; waits for the other processes."""

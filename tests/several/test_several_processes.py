@@ -124,10 +124,3 @@ def test_an_elastic_gang_divides_the_batch(tmp_path):
     assert (one["processes"], one["mesh"], one["sharding"]) == (3, {"data": 3}, "replicated")
     assert (two["from_step"], two["processes"], two["mesh"]) == (40, 1, {"data": 1})
     assert {"key": "processes", "old": 3, "new": 1} in two["changes"]
-
-
-@pytest.mark.full
-def test_variables_are_not_divided_over_processes(tmp_path):
-    code, text = ended(launch(tmp_path / "divided", 2, "runtime.sharding=fsdp"))
-    assert code == 2
-    assert text.count("runtime.sharding: received 'fsdp'") == 1

@@ -13,7 +13,8 @@ from typing import Any
 import absl.logging
 import numpy as np
 
-from everstep.types import State
+from everstep.checkpoint import parts
+from everstep.types import State, StoredState
 
 
 class _OrbaxLines(logging.Filter):
@@ -88,7 +89,13 @@ def write(path: Path, state: State, meta: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> tuple[State, dict[str, Any]]:
-    """Returns state and meta as they were written: the same bits, shapes and dtypes.
+    """Returns state and meta as they were written: the same bits, shapes and dtypes."""
+    state, meta = open_state(path)
+    return {key: np.asarray(array) for key, array in state.items()}, meta
+
+
+def open_state(path: Path) -> tuple[StoredState, dict[str, Any]]:
+    """Returns the same as `read`, but arrays in parts are not read yet.
 
     The arrays never pass through JAX, which would convert int64 to int32.
     """
@@ -97,7 +104,7 @@ def read(path: Path) -> tuple[State, dict[str, Any]]:
         saved = orbax.restore(path, args=arguments)
     stored = {key: np.asarray(array) for key, array in saved.state["arrays"].items()}
     empty = {key: _create(**spec) for key, spec in saved.meta["empty"].items()}
-    return stored | empty, saved.meta["meta"]
+    return {**stored, **empty, **parts.find(path)}, saved.meta["meta"]
 
 
 def read_meta(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstep.errors import TrainingError, UsageError
-from everstep.types import State
+from everstep.types import OwnState, StoredState
 
 
 class SaveError(TrainingError):
@@ -30,7 +30,7 @@ class Checkpointer(abc.ABC):
     def save(
         self,
         step: int,
-        state: State,
+        state: OwnState,
         meta: dict[str, Any],
         metrics: Mapping[str, Any] | None = None,
         replace: bool = False,
@@ -39,8 +39,8 @@ class Checkpointer(abc.ABC):
 
         Args:
           step: The number of training steps that are done.
-          state: Every array by key. It may be written after this returns: the caller must not change the arrays before
-            `wait` has returned.
+          state: Every array by key, or the parts of it that this process has. It may be written after this returns: the
+            caller must not change the arrays before `wait` has returned.
           meta: What else must be restored together with the state.
           metrics: The logs of the step's evaluation, by which the best checkpoints are selected.
           replace: Whether to replace an existing checkpoint of `step`; otherwise that one is kept.
@@ -58,7 +58,7 @@ class Checkpointer(abc.ABC):
         """
 
     @abc.abstractmethod
-    def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
+    def restore(self, step: int | None = None) -> tuple[StoredState, dict[str, Any]]:
         """Returns state and meta of `step`, by default of the latest, exactly as saved.
 
         Raises:
@@ -96,7 +96,7 @@ class NoopCheckpointer(Checkpointer):
     def save(
         self,
         step: int,
-        state: State,
+        state: OwnState,
         meta: dict[str, Any],
         metrics: Mapping[str, Any] | None = None,
         replace: bool = False,
@@ -106,7 +106,7 @@ class NoopCheckpointer(Checkpointer):
     def wait(self) -> None:
         """Returns at once: nothing is being written."""
 
-    def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
+    def restore(self, step: int | None = None) -> tuple[StoredState, dict[str, Any]]:
         """Raises UsageError."""
         raise UsageError("this run keeps no checkpoints, so there is nothing to restore")
 

@@ -16,8 +16,11 @@ from everstep import storage
 from everstep.errors import UsageError
 
 NAME = "manifest.json"
-FORMAT = 1
-"""Raised when older programs could not read what newer ones write."""
+WHOLE, IN_PARTS = 1, 2
+"""The formats of checkpoints: every array in one place; some in parts that several processes have written."""
+
+FORMAT = IN_PARTS
+"""The newest format that this program reads; a new one is for what older programs could not read."""
 
 
 class Damaged(Exception):
@@ -44,12 +47,25 @@ class Manifest:
     metrics: Mapping[str, Any]
     files: Mapping[str, list[Any]]
     version: str
-    format: int = FORMAT
+    format: int = WHOLE
 
 
-def write(directory: Path, manifest: Manifest) -> None:
-    """Syncs all files below `directory` to disk, and writes the manifest with their digests beside them."""
-    files = {path: _fingerprint(directory / path) for path in _files(directory)}
+def write(directory: Path, manifest: Manifest, known: Mapping[str, list[Any]] | None = None) -> None:
+    """Syncs all files below `directory` to disk, and writes the manifest with their digests beside them.
+
+    Args:
+      directory: The checkpoint.
+      manifest: What else it contains.
+      known: Size and SHA-256 of files that other processes have written and synced.
+
+    Raises:
+      FileNotFoundError: This process does not see a file of another one.
+    """
+    known = known or {}
+    present = list(_files(directory))
+    if missing := sorted(set(known) - set(present)):
+        raise FileNotFoundError(f"{missing[0]}, which another process has written, is not there")
+    files = {path: known.get(path) or _fingerprint(directory / path) for path in present}
     document = dataclasses.asdict(dataclasses.replace(manifest, files=files))
     storage.write_text(directory / NAME, _text(document | {"digest": _digest(document)}))
 
@@ -80,6 +96,11 @@ def read(directory: Path) -> Manifest:
             remedy="upgrade, or choose another directory",
         )
     return Manifest(**document)
+
+
+def fingerprints(directory: Path) -> dict[str, list[Any]]:
+    """Syncs all files below a directory to disk; returns size and SHA-256 of each, by its path."""
+    return {path: _fingerprint(directory / path) for path in _files(directory)}
 
 
 def verify(directory: Path) -> Manifest:

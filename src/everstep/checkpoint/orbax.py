@@ -1,8 +1,9 @@
 """Checkpoints written by Orbax, used directly, in the background.
 
-One directory per step: `state/` holds every array under its flat key, `meta/` one JSON document, `manifest.json` the
-digests. All of it is written under a temporary name and renamed at the very end: a directory whose name is a number is
-complete. On reading, every byte is checked; a damaged checkpoint is set aside and the one before it is used.
+One directory per step: `state/` holds every array under its flat key, `meta/` one JSON document, `parts/` the arrays
+that are divided over several processes (see `parts.py`), `manifest.json` the digests. All of it is written under a
+temporary name and renamed at the very end: a directory whose name is a number is complete. On reading, every byte is
+checked; a damaged checkpoint is set aside and the one before it is used.
 """
 
 import concurrent.futures
@@ -18,17 +19,33 @@ from typing import Any
 import numpy as np
 
 from everstep import __version__, storage
-from everstep.checkpoint import arrays, manifest
+from everstep.checkpoint import arrays, manifest, parts
 from everstep.checkpoint.checkpointer import Checkpointer, SaveError
 from everstep.checkpoint.manifest import Damaged, Manifest
 from everstep.checkpoint.retention import Entry, Retention
 from everstep.errors import TrainingError, UsageError
-from everstep.types import State
+from everstep.types import ArrayParts, OwnState, State, StoredState
 
 logger = logging.getLogger(__name__)
 
+_Read = Callable[[Path], tuple[StoredState, dict[str, Any]]]
 _REPLACED = ".replaced"
 _NAME = re.compile(rf"(0|[1-9][0-9]*)({re.escape(_REPLACED)})?")
+
+
+class Writers:
+    """The processes that write one checkpoint: this one alone. `shared.py` has those of several."""
+
+    def announced(self) -> contextlib.AbstractContextManager[None]:
+        """Inside the block the checkpoint is written; when it is committed, or has failed, the others get to know."""
+        return contextlib.nullcontext()
+
+    def begin(self, temporary: Path) -> None:
+        """Lets the others begin to write."""
+
+    def join(self, temporary: Path) -> dict[str, list[Any]]:
+        """Waits for what the others have written, and adds it; returns size and digest of these files, by path."""
+        return {}
 
 
 class OrbaxCheckpointer(Checkpointer):
@@ -52,7 +69,7 @@ class OrbaxCheckpointer(Checkpointer):
         retention: Retention | None = None,
         run: str | Callable[[], str] = "",
         repair: bool = True,
-        saved: Callable[[int, State], None] = lambda step, state: None,
+        saved: Callable[[int, StoredState], None] = lambda step, state: None,
     ) -> None:
         self._directory = Path(directory).absolute()
         self._retention = retention or Retention()
@@ -70,20 +87,26 @@ class OrbaxCheckpointer(Checkpointer):
     def save(
         self,
         step: int,
-        state: State,
+        state: OwnState,
         meta: dict[str, Any],
         metrics: Mapping[str, Any] | None = None,
         replace: bool = False,
+        writers: Writers | None = None,
     ) -> None:
-        """Starts to save in the background; the caller must not change the arrays before `wait` has returned."""
+        """Starts to save in the background; the caller must not change the arrays before `wait` has returned.
+
+        `writers` are the processes that write the parts of divided arrays in the state; without such, this one alone.
+        """
         self.wait()
         try:
             if step in self.steps() and not replace:
                 return
         except OSError as error:
-            raise _save_error(step, self._directory, error) from error
-        record = Manifest(step, self._run_id(), time.time(), _finite(metrics or {}), {}, __version__)
-        self._pending = step, self._thread.submit(self._write, record, state, meta)
+            raise save_error(step, self._directory, error) from error
+        whole = {key: array for key, array in state.items() if not isinstance(array, ArrayParts)}
+        number = manifest.WHOLE if len(whole) == len(state) else manifest.IN_PARTS
+        record = Manifest(step, self._run_id(), time.time(), _finite(metrics or {}), {}, __version__, number)
+        self._pending = step, self._thread.submit(self._write, record, whole, meta, writers or Writers())
 
     def wait(self) -> None:
         """Waits until the last save is on disk."""
@@ -93,17 +116,22 @@ class OrbaxCheckpointer(Checkpointer):
         try:
             future.result()
         except Exception as error:  # any error of the disk, the file system or Orbax
-            raise _save_error(step, self._directory, error) from error
+            raise save_error(step, self._directory, error) from error
 
     def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
         """Returns what was saved under `step`, by default under the newest step that is not damaged."""
+        state, meta = self.open(step, arrays.read)
+        return {key: np.asarray(array) for key, array in state.items()}, meta
+
+    def open(self, step: int | None = None, read: _Read = arrays.open_state) -> tuple[StoredState, dict[str, Any]]:
+        """Returns the same as `restore`, verified, too; arrays in parts may still have to be read from their files."""
         self.wait()
         if step is not None:
-            return self._restore_only(self._existing(step))
+            return self._restore_only(self._existing(step), read)
         damages = []
         for candidate in reversed(self._candidates()):
             try:
-                return self._read(candidate)
+                return self._read(candidate, read)
             except Damaged as damage:
                 damages.append(self._report(candidate, damage))
         raise self._no_usable_checkpoint(damages)
@@ -129,25 +157,33 @@ class OrbaxCheckpointer(Checkpointer):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def _write(self, record: Manifest, state: State, meta: dict[str, Any]) -> None:
+    def _write(self, record: Manifest, state: State, meta: dict[str, Any], writers: Writers) -> None:
+        with writers.announced():
+            self._commit(record, state, meta, writers)
+        if record.format == manifest.IN_PARTS:
+            self._saved(record.step, {**state, **parts.find(self._path(record.step))})
+        else:
+            self._saved(record.step, state)
+        try:
+            self._clear_away()
+            self._prune(record.step)
+        except OSError as error:  # the new checkpoint is saved all the same
+            logger.warning("old checkpoints in %s could not be removed: %s", self._directory, error)
+
+    def _commit(self, record: Manifest, state: State, meta: dict[str, Any], writers: Writers) -> None:
         if not self._prepared:
             storage.prepare_directory(self._directory)
             self._prepared = True
         self._clear_away()
         try:
             with storage.atomic_path(self._directory / str(record.step)) as temporary:
+                writers.begin(temporary)
                 arrays.write(temporary, state, meta)
-                manifest.write(temporary, record)
+                manifest.write(temporary, record, writers.join(temporary))
                 self._make_room(record.step)
         except BaseException:
             self._clear_away()
             raise
-        self._saved(record.step, state)
-        try:
-            self._clear_away()
-            self._prune(record.step)
-        except OSError as error:  # the new checkpoint is saved all the same
-            logger.warning("old checkpoints in %s could not be removed: %s", self._directory, error)
 
     def _make_room(self, step: int) -> None:
         """Renames an existing checkpoint of the step, which is used until the new one is complete."""
@@ -179,7 +215,7 @@ class OrbaxCheckpointer(Checkpointer):
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def _read(self, step: int) -> tuple[State, dict[str, Any]]:
+    def _read(self, step: int, read: _Read) -> tuple[StoredState, dict[str, Any]]:
         """Returns a checkpoint after checking every byte.
 
         Raises:
@@ -191,7 +227,7 @@ class OrbaxCheckpointer(Checkpointer):
         found = _inode(path)
         try:
             self._require_own(manifest.verify(path), step)
-            return arrays.read(path)
+            return read(path)
         except UsageError:
             raise
         except Exception as error:  # Orbax raises many kinds, also for too little memory
@@ -199,7 +235,7 @@ class OrbaxCheckpointer(Checkpointer):
             if now is None:  # the run that wrote it has removed it meanwhile
                 raise UsageError(f"the checkpoint {str(path)!r} was removed") from error
             if now != found:  # or replaced it
-                return self._read(step)
+                return self._read(step, read)
             if isinstance(error, Damaged) or (isinstance(error, OSError) and error.errno == errno.EIO):
                 raise Damaged(_brief(error)) from error
             raise TrainingError(
@@ -219,9 +255,9 @@ class OrbaxCheckpointer(Checkpointer):
                 mentions={"init": "task.init_checkpoint"},
             )
 
-    def _restore_only(self, step: int) -> tuple[State, dict[str, Any]]:
+    def _restore_only(self, step: int, read: _Read) -> tuple[StoredState, dict[str, Any]]:
         try:
-            return self._read(step)
+            return self._read(step, read)
         except Damaged as damage:
             reason = f"the checkpoint {str(self._path(step))!r} is damaged: {damage}"
             raise TrainingError(reason, remedy="choose another step") from damage
@@ -290,7 +326,8 @@ def _brief(error: Exception) -> str:
     return text if isinstance(error, Damaged) else f"{type(error).__name__}: {text}"
 
 
-def _save_error(step: int, directory: Path, error: Exception) -> SaveError:
+def save_error(step: int, directory: Path, error: Exception) -> SaveError:
+    """Returns the error of a save that failed, with the part of the reason that tells something."""
     reason = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0] or type(error).__name__
     known = [text for text in ("No space left on device", "File too large", "Read-only file system") if text in reason]
     reason = known[0] if known else reason[:200]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
+from everstep.checkpoint import parts
 from everstep.checkpoint.manifest import Damaged
 from everstep.types import State
 
@@ -37,12 +38,13 @@ def shapes(path: Path) -> dict[str, tuple[int, ...]]:
     Raises:
       Damaged: The checkpoint cannot be read, or would expand to far more memory than it has bytes.
     """
+    in_parts = {key: one.shape for key, one in parts.find(path).items()}
     _limit_index(path / "state")
     with _readable("its list of arrays"):
         store = ts.KvStore.open(_kvstore(path), context=_context()).result()
         names = [name.decode() for name in store.list().result()]
     keys = [name[len(_PREFIX) : -len(_SUFFIX)] for name in names if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
-    return {key: _shape(store, key) for key in keys}
+    return {key: _shape(store, key) for key in keys} | in_parts
 
 
 def read(path: Path, keys: Iterable[str]) -> State:
@@ -51,12 +53,15 @@ def read(path: Path, keys: Iterable[str]) -> State:
     Raises:
       Damaged: An array cannot be read.
     """
+    in_parts, wanted = parts.find(path), list(keys)
     with _readable("one of its arrays"):
-        specs = {key: {"driver": "zarr", "kvstore": _kvstore(path, f"{_PREFIX}{key}/")} for key in keys}
+        whole = [key for key in wanted if key not in in_parts]
+        specs = {key: {"driver": "zarr", "kvstore": _kvstore(path, f"{_PREFIX}{key}/")} for key in whole}
         context = _context()
         opened = {key: ts.open(spec, open=True, read=True, context=context) for key, spec in specs.items()}
         reading = {key: array.result().read() for key, array in opened.items()}
-        return {key: np.asarray(array.result()) for key, array in reading.items()}
+        found = {key: np.asarray(array.result()) for key, array in reading.items()}
+        return {key: in_parts[key].read() if key in in_parts else found[key] for key in wanted}
 
 
 def _context() -> Any:

@@ -1,14 +1,32 @@
-"""The checkpoints of several processes that train one run: the first one writes them, all of them read them."""
+"""The checkpoints of several processes that train one run: one commit, by the first process; all of them read it.
 
+What every process has, the first one writes. Arrays that are divided over the processes are written by all, each its
+own parts (`parts.py`), in the background:
+
+    first process                                         the others
+    begins a checkpoint under a temporary name, says so   wait for that
+    writes whole arrays, and its parts                    write their parts beside it, and sync them
+    waits for all                                         say which files there are, with their digests
+    moves all parts in, writes the manifest, renames      wait for the end
+    says that the checkpoint is committed, or why not     know it, as the first process does
+
+A kill at any instant leaves the new checkpoint or none: what has a temporary name is removed by the next save.
+"""
+
+import concurrent.futures
+import contextlib
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from everstep.checkpoint.checkpointer import Checkpointer
+from everstep.checkpoint import manifest, parts
+from everstep.checkpoint.checkpointer import Checkpointer, SaveError
+from everstep.checkpoint.orbax import OrbaxCheckpointer, Writers, save_error
 from everstep.errors import UsageError
 from everstep.gang import Gang
-from everstep.types import State
+from everstep.types import ArrayParts, OwnState, StoredState
 
 VISIBLE_SECONDS = 60.0
 """How long a network file system may take to show a process what another one has written."""
@@ -23,36 +41,78 @@ class SharedCheckpointer(Checkpointer):
       directory: That directory.
     """
 
-    def __init__(self, own: Checkpointer, gang: Gang, directory: Path) -> None:
+    def __init__(self, own: OrbaxCheckpointer, gang: Gang, directory: Path) -> None:
         self._own, self._gang, self._directory = own, gang, directory
         self._steps = set(gang.share("the checkpoints", own.steps()))  # as the other processes know them
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "everstep-parts")
+        self._saves = 0  # of divided arrays
+        self._saving: int | None = None  # the step of the last one, until it is awaited
+        self._written: concurrent.futures.Future[None] | None = None  # on all but the first process
 
     def save(
         self,
         step: int,
-        state: State,
+        state: OwnState,
         meta: dict[str, Any],
         metrics: Mapping[str, Any] | None = None,
         replace: bool = False,
     ) -> None:
-        """Saves on the first process; the others hold the same state."""
-        self._steps.add(step)
-        if self._gang.is_first:
-            self._own.save(step, state, meta, metrics, replace)
+        """Saves on the first process what all of them have, and on every process its parts of divided arrays."""
+        held = {key: array for key, array in state.items() if isinstance(array, ArrayParts)}
+        if not held:
+            self._steps.add(step)
+            if self._gang.is_first:
+                self._own.save(step, state, meta, metrics, replace)
+            return
+        self.wait()
+        if not self._gang.share("a save", replace or not self._is_saved(step)):
+            return
+        self._saves += 1
+        self._saving = step
+        channel = _Channel(self._gang, self._saves)
+        if not self._gang.is_first:
+            self._written = self._thread.submit(_write_parts, self._directory, self._gang, channel, held)
+            return
+        self._gang.forget(_Channel.name(self._saves - 1))  # all have waited for that one
+        writers = _FirstWriter(self._gang, channel, held)
+        try:
+            self._own.save(step, state, meta, metrics, replace, writers)
+        except SaveError as error:  # before anything began
+            writers.give_up(error)
+            raise
+
+    def _is_saved(self, step: int) -> bool:
+        with contextlib.suppress(OSError):  # then the save fails, too, and says why
+            return step in self.steps()
+        return False
 
     def wait(self) -> None:
-        """Waits on the first process, which writes."""
+        """Waits until the last save is on disk; one that failed has failed on every process."""
+        step, self._saving = self._saving, None
+        written, self._written = self._written, None
         self._own.wait()
+        if step is None:
+            return
+        try:
+            if written is not None:
+                written.result()
+        except Exception as error:
+            raise save_error(step, self._directory, error) from error
+        self._steps.add(step)
 
-    def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
-        """Returns the same checkpoint on every process: the one that the first can read."""
+    def restore(self, step: int | None = None) -> tuple[StoredState, dict[str, Any]]:
+        """Returns the same checkpoint on every process: the one that the first can read.
+
+        Every process reads of arrays in parts only what it needs, when it places them on its devices.
+        """
+        self.wait()
         if self._gang.is_first:
-            state, meta = self._own.restore(step)
+            state, meta = self._own.open(step)
             self._gang.share("the step to restore", meta["step"])
             return state, meta
         step = int(self._gang.share("the step to restore", None))
         require_visible(self._directory / str(step), self._gang)
-        return self._own.restore(step)
+        return self._own.open(step)
 
     def newest_meta(self) -> dict[str, Any]:
         """Returns the meta of the newest checkpoint as the first process reads it."""
@@ -62,8 +122,12 @@ class SharedCheckpointer(Checkpointer):
         return found
 
     def steps(self) -> list[int]:
-        """Returns the steps on disk; on the other processes, those that were there or were saved since."""
-        return self._own.steps() if self._gang.is_first else sorted(self._steps)
+        """Returns the steps on disk; on the other processes, those that were there or were saved since.
+
+        A step whose divided arrays are being written counts on all of them, since all must decide the same.
+        """
+        found = set(self._own.steps()) if self._gang.is_first else self._steps
+        return sorted(found if self._saving is None else found | {self._saving})
 
     def raise_if_all_damaged(self) -> None:
         """Refuses, on the first process, to start from scratch if all checkpoints are damaged."""
@@ -71,8 +135,120 @@ class SharedCheckpointer(Checkpointer):
             self._own.raise_if_all_damaged()
 
     def close(self) -> None:
-        """Closes the checkpointer of this process."""
-        self._own.close()
+        """Waits for the last save, and closes the checkpointer of this process."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+            self._own.close()
+
+
+class _Channel:
+    """What the processes tell each other while they write one checkpoint, in threads of their own.
+
+    Args:
+      gang: The processes.
+      number: How many checkpoints of divided arrays they have begun.
+    """
+
+    def __init__(self, gang: Gang, number: int) -> None:
+        self._gang, self._name = gang, self.name(number)
+
+    @staticmethod
+    def name(number: int) -> str:
+        """Returns the name of all that is said about a checkpoint."""
+        return f"save/{number}"
+
+    def say(self, what: str, error: BaseException | None = None, **content: Any) -> None:
+        """Says something once, or that this process has failed."""
+        reason = "" if error is None else str(error).strip().partition("\n")[0] or type(error).__name__
+        self._gang.publish(f"{self._name}/{what}", {**content, "error": reason})
+
+    def hear(self, what: str) -> dict[str, Any]:
+        """Waits for what another process says.
+
+        Raises:
+          OSError: That process has failed.
+        """
+        said = dict(self._gang.hear(f"{self._name}/{what}", lambda: False))
+        if said["error"]:
+            raise OSError(said["error"])
+        return said
+
+
+class _FirstWriter(Writers):
+    """The processes that write one checkpoint, for the first of them.
+
+    Args:
+      gang: The processes.
+      channel: What they tell each other.
+      held: The parts of this process.
+    """
+
+    def __init__(self, gang: Gang, channel: _Channel, held: Mapping[str, ArrayParts]) -> None:
+        self._gang, self._channel, self._held = gang, channel, held
+        self._begun = False
+
+    @contextlib.contextmanager
+    def announced(self) -> Iterator[None]:
+        """Inside the block the checkpoint is written; when it is committed, or has failed, the others get to know."""
+        try:
+            yield
+        except BaseException as error:
+            self.give_up(error)
+            raise
+        self._channel.say("end")
+
+    def give_up(self, error: BaseException) -> None:
+        """Tells the others that there will be no checkpoint."""
+        if not self._begun:
+            self._channel.say("begin", error)
+        self._channel.say("end", error)
+
+    def begin(self, temporary: Path) -> None:
+        """Lets the others begin to write."""
+        self._begun = True
+        self._channel.say("begin", name=temporary.name)
+
+    def join(self, temporary: Path) -> dict[str, list[Any]]:
+        """Writes the parts of this process, and moves those of the others in, when all are on disk."""
+        files = _write(_beside(temporary, 0), self._held)
+        found = [files, *(self._channel.hear(f"parts/{rank}")["files"] for rank in range(1, self._gang.size))]
+        (temporary / parts.FOLDER).mkdir()
+        known: dict[str, list[Any]] = {}
+        for rank, files in enumerate(found):
+            if files:
+                os.rename(_beside(temporary, rank), temporary / parts.FOLDER / str(rank))
+                known |= {f"{parts.FOLDER}/{rank}/{path}": fingerprint for path, fingerprint in files.items()}
+        return known
+
+
+def _write_parts(directory: Path, gang: Gang, channel: _Channel, held: Mapping[str, ArrayParts]) -> None:
+    """Writes the parts of a process that is not the first; returns when the checkpoint is committed.
+
+    Raises:
+      OSError: It is not, because this process or another one has failed.
+    """
+    temporary = directory / channel.hear("begin")["name"]
+    try:
+        channel.say(f"parts/{gang.rank}", files=_write(_beside(temporary, gang.rank), held))
+    except Exception as error:
+        channel.say(f"parts/{gang.rank}", error)
+    channel.hear("end")
+
+
+def _write(folder: Path, held: Mapping[str, ArrayParts]) -> dict[str, list[Any]]:
+    """Writes parts to a new folder; returns size and digest of its files, by path. Without any, there is no folder."""
+    held = {key: one for key, one in held.items() if one.parts}
+    if not held:
+        return {}
+    parts.write(folder, held)
+    return manifest.fingerprints(folder)
+
+
+def _beside(temporary: Path, rank: int) -> Path:
+    """Returns where a process writes its parts, until all of them are there; a name that is removed if they die."""
+    return temporary.with_name(f"{temporary.name}.{rank}")
 
 
 def require_visible(path: Path, gang: Gang, is_new: Callable[[], bool] = lambda: True) -> None:

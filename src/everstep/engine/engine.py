@@ -64,7 +64,7 @@ from everstep.task.grad import adapt_loss_scaling, forget_scaled
 from everstep.task.optim.loss_scale import updates
 from everstep.task.optim.optimizers import held_optimizers
 from everstep.task.task import Task, compiled_metrics, unpack
-from everstep.types import Batch, Logs, State
+from everstep.types import ArrayParts, Batch, Logs, OwnState, State, StoredArray, StoredState
 
 
 class Engine(abc.ABC):
@@ -495,16 +495,42 @@ class Engine(abc.ABC):
 
     # -- state ---------------------------------------------------------------------------------------------------
 
-    def state(self, into: State | None = None) -> State:
+    def state(self) -> State:
         """Returns a host copy of every variable by key, integers as int64.
 
-        The sums of evaluations are not part of it: each evaluation starts from zero.
+        The sums of evaluations are not part of it: each evaluation starts from zero. Where the state is divided over
+        several processes, all of them must call it.
+        """
+        return {key: states.canonical(value) for key, value in self._get(self._saved_keys()).items()}
+
+    def own_state(self, into: OwnState | None = None) -> OwnState:
+        """Returns the state with only the parts of this process of what is divided over several.
 
         Args:
           into: The result of an earlier call that is no longer needed; its memory is reused.
         """
-        former = into or {}
-        return {key: states.canonical(value, former.get(key)) for key, value in self._get(self._saved_keys()).items()}
+        return {key: states.own(value, (into or {}).get(key)) for key, value in self._held(self._saved_keys()).items()}
+
+    def read_one_by_one(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields what `state` returns, sorted by key, with one variable at a time in memory."""
+        for key in sorted(self._saved_keys()):
+            yield key, states.canonical(self._get([key])[key])
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether variables are divided over several processes: to read one, all of them must take part."""
+        return False
+
+    @contextlib.contextmanager
+    def whole_model(self, others: Sequence[keras.Variable] = ()) -> Iterator[None]:
+        """Inside the block this process can use the Keras model alone; all processes enter it.
+
+        A model that is divided over several processes is then whole on one device of each of them.
+
+        Args:
+          others: Further variables to use, such as averages.
+        """
+        yield
 
     def exchange(self, pairs: Sequence[tuple[keras.Variable, keras.Variable]]) -> None:
         """Swaps the values of the two variables of each pair, bit by bit; a second call swaps them back."""
@@ -520,7 +546,7 @@ class Engine(abc.ABC):
     def _copies(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
         return {key: value.copy() for key, value in self._get(keys).items()}
 
-    def load(self, state: State, only: tuple[str, ...] | None = None) -> None:
+    def load(self, state: StoredState, only: tuple[str, ...] | None = None) -> None:
         """Replaces the state. Its keys must be exactly those of this engine, or, to evaluate, those of some roles.
 
         Args:
@@ -537,15 +563,16 @@ class Engine(abc.ABC):
             state = {key: value for key, value in state.items() if key in expected or key.startswith("model/")}
         state = states.checked(expected, state)
         self.push()
-        for key, variable in expected.items():
-            self._assign(key, state[key].astype(variable.dtype))
+        for key in expected:
+            self._assign(key, state[key])
         if "train" in self.windows and self.windows["train"].finite_steps is not None:
             self.windows["train"].finite_steps.count.assign(0.0)
         self.pull()
 
-    def _assign(self, key: str, value: np.ndarray) -> None:
+    def _assign(self, key: str, value: np.ndarray | StoredArray) -> None:
         """Assigns a value of the host to a Keras object."""
-        self.variables[key].assign(value)
+        variable = self.variables[key]
+        variable.assign(np.asarray(value).astype(variable.dtype))
 
     @contextlib.contextmanager
     def model_view(self) -> Iterator[keras.Model]:
@@ -558,7 +585,8 @@ class Engine(abc.ABC):
         before = self._copies(keys)
         self.push()
         try:
-            yield self.model
+            with self.whole_model():
+                yield self.model
         finally:
             self._set(keys, before)
             self.push()
@@ -681,6 +709,10 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
         """Returns the current values of some variables; they may be views, so copy them before the next step."""
+
+    def _held(self, keys: Sequence[str]) -> Mapping[str, np.ndarray | ArrayParts]:
+        """Returns the same as `_get`, but only the parts of this process of what is divided over several."""
+        return self._get(keys)
 
     @abc.abstractmethod
     def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:

@@ -26,6 +26,7 @@ from everstep.data import nest
 from everstep.data.sparse import SparseArray
 from everstep.data.stream import Block, OwnRows
 from everstep.engine import flops
+from everstep.engine import state as states
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
@@ -33,10 +34,11 @@ from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
 from everstep.engine.mesh import DeviceMesh, current_mesh, is_divided
 from everstep.engine.probe import watch_sparse_labels
+from everstep.engine.sharded_init import on_every_host, own_parts
 from everstep.errors import UsageError
 from everstep.task.grad import ChainedScope
 from everstep.task.task import unpack
-from everstep.types import Batch, Logs
+from everstep.types import ArrayParts, Batch, Logs, StoredArray
 
 logger = logging.getLogger(__name__)
 
@@ -356,16 +358,46 @@ class JaxEngine(Engine):
         variable.assign(value)
         self._values[position] = self._pushed[position] = self._shown[position] = variable.value
 
-    def _assign(self, key: str, value: np.ndarray) -> None:
+    def _assign(self, key: str, value: np.ndarray | StoredArray) -> None:
         position = self._positions[key]
         if self._is_divided[position]:  # each device gets its part from the host
-            self._replace(position, self._mesh.put(value, self._shardings[position]))  # type: ignore[union-attr]
+            self._replace(position, _in_parts(value, self.variables[key].dtype, self._shardings[position]))
         else:
             super()._assign(key, value)
 
     def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
+        if self.is_spread:
+            return {key: on_every_host(self._values[self._positions[key]]) for key in keys}
         values = jax.device_get([self._values[self._positions[key]] for key in keys])
         return {key: np.asarray(value) for key, value in zip(keys, values, strict=True)}
+
+    def _held(self, keys: Sequence[str]) -> Mapping[str, np.ndarray | ArrayParts]:
+        if not self.is_spread:
+            return self._get(keys)
+        values = {key: self._values[self._positions[key]] for key in keys}
+        return {key: own_parts(value) for key, value in values.items()}
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether variables are divided over several processes: to read one, all of them must take part."""
+        return self._mesh is not None and self._mesh.spans_processes and any(self._is_divided)
+
+    @contextlib.contextmanager
+    def whole_model(self, others: Sequence[keras.Variable] = ()) -> Iterator[None]:
+        """Inside the block this process can use the Keras model alone; see `Engine.whole_model`."""
+        if not self.is_spread:
+            yield
+            return
+        model = [variable for key, variable in self.variables.items() if key.startswith(states.EVALUATED)]
+        before = [(variable, variable._value, variable._layout) for variable in (*model, *others)]
+        try:
+            for variable, value, _ in before:
+                variable._layout = None
+                variable._value = self._mesh.copy_to_first(on_every_host(value))  # type: ignore[union-attr]
+            yield
+        finally:
+            for variable, value, layout in before:
+                variable._value, variable._layout = value, layout
 
     def _exchange(self, pairs: Sequence[tuple[str, str]]) -> None:
         for first, second in pairs:  # the references are swapped, nothing is copied
@@ -424,6 +456,12 @@ def _copy_own_parts(value: Any) -> jax.Array:
         return _copies([value])[0]
     parts = _copies([shard.data for shard in value.addressable_shards])
     return jax.make_array_from_single_device_arrays(value.shape, value.sharding, parts)
+
+
+def _in_parts(value: np.ndarray | StoredArray, dtype: str, sharding: NamedSharding) -> jax.Array:
+    """Returns an array of which every process reads and places the parts of its own devices."""
+    read = value.__getitem__ if isinstance(value, np.ndarray) else value.read
+    return jax.make_array_from_callback(value.shape, sharding, lambda place: read(place).astype(dtype))
 
 
 def _same(batch: Any) -> Any:

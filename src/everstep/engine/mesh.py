@@ -18,7 +18,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from everstep.engine.sharded_init import created_in_parts
+from everstep.engine.sharded_init import created_in_parts, of_all_processes
 from everstep.engine.sharding import DATA, Axes, Sharding, ShardingPlan, Spec, check_batch, check_size
 
 logger = logging.getLogger(__name__)
@@ -113,10 +113,7 @@ class DeviceMesh:
 
     def put(self, value: Any, sharding: NamedSharding) -> jax.Array:
         """Returns an array on the devices; every process has the whole value, and places the parts of its devices."""
-        if sharding.is_fully_addressable:
-            return jax.device_put(value, sharding)
-        whole = np.asarray(value)
-        return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
+        return jax.device_put(of_all_processes(value, sharding), sharding)
 
     def copy_to_all(self, value: Any) -> jax.Array:
         """Returns a copy of an array that is replicated on every device."""

@@ -3,6 +3,9 @@
 Keras would create a variable on one device and distribute it from there. Here the initializer is compiled with the
 sharding of its result, so that each device computes its own part. The random numbers do not depend on the sharding.
 Every variable gets its sharding as Keras's `layout`: values that are assigned to it later are placed in the same way.
+
+If several processes share the devices, all of them create, assign and read the variables together, with the same
+values: each places the parts of its own devices, and a variable that is read as a NumPy array is gathered from all.
 """
 
 import contextlib
@@ -14,10 +17,12 @@ from typing import Any
 
 import jax
 import keras
-from jax.sharding import NamedSharding
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from keras.src.random.seed_generator import draw_seed
 
 from everstep.engine.probe import replaced
+from everstep.types import ArrayParts
 
 _WHOLE = (keras.initializers.Orthogonal,)
 """Their algorithms need the whole array; compiled for many devices they take many times as long."""
@@ -33,7 +38,10 @@ def created_in_parts(sharding_of: Callable[[Sequence[int]], NamedSharding]) -> I
     A variable passes through one device if it is created from an array, by a function, or by an initializer that needs
     the whole array or cannot be compiled.
     """
-    initialize = keras.Variable._initialize
+    initialize, assign = keras.Variable._initialize, keras.Variable._direct_assign
+
+    def assign_on_all(self: keras.Variable, value: Any) -> None:
+        assign(self, value if self._layout is None else of_all_processes(value, self._layout))
 
     def initialize_with(self: keras.Variable, value: Any) -> None:
         self._layout = sharding_of(value.shape)
@@ -45,8 +53,49 @@ def created_in_parts(sharding_of: Callable[[Sequence[int]], NamedSharding]) -> I
             value = self._convert_to_tensor(initializer(self.shape, dtype=self._dtype), dtype=self._dtype)
         initialize_with(self, value)
 
-    with replaced("_initialize_with_initializer", initialize_by), replaced("_initialize", initialize_with):
+    def as_numpy(self: keras.Variable, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(on_every_host(self.value), dtype, copy=copy)
+
+    with (
+        replaced("_initialize_with_initializer", initialize_by),
+        replaced("_initialize", initialize_with),
+        replaced("_direct_assign", assign_on_all),
+        replaced("__array__", as_numpy),
+    ):
         yield
+
+
+def of_all_processes(value: Any, sharding: NamedSharding) -> Any:
+    """Returns a value that every process has as one array, of which each places the parts of its own devices.
+
+    Returned as it is: a value of a compiled function, an array of all processes, and any if there is one process.
+    """
+    is_ready = isinstance(value, jax.core.Tracer) or not getattr(value, "is_fully_addressable", True)
+    if is_ready or sharding.is_fully_addressable:
+        return value
+    whole = np.asarray(value)
+    return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
+
+
+def on_every_host(value: Any) -> np.ndarray:
+    """Returns a whole array in the memory of the host; if it is divided over processes, all of them must call it."""
+    if isinstance(value, jax.Array) and not (value.is_fully_addressable or value.is_fully_replicated):
+        value = _gathering(NamedSharding(value.sharding.mesh, PartitionSpec()))(value)
+    return np.asarray(value)
+
+
+def own_parts(value: jax.Array) -> np.ndarray | ArrayParts:
+    """Returns the parts of an array that are on devices of this process; of equal parts, one process has one."""
+    if value.is_fully_addressable or value.is_fully_replicated:
+        return np.asarray(value)
+    shards = [shard for shard in value.addressable_shards if shard.replica_id == 0]
+    parts = [(tuple(along.start or 0 for along in shard.index), np.asarray(shard.data)) for shard in shards]
+    return ArrayParts(value.shape, value.dtype, parts)
+
+
+@functools.cache
+def _gathering(everywhere: NamedSharding) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda value: value, out_shardings=everywhere)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from keras.src.utils.naming import to_snake_case
 from everstep.data import nest
 from everstep.errors import UsageError
 from everstep.task.optim.optimizers import held_optimizers, set_names
-from everstep.types import State
+from everstep.types import ArrayParts, StoredArray, StoredState
 
 EVALUATED = ("model/", "model.", "task.")
 """The beginnings of the keys that an evaluation needs: the model, its attributes, those of the task."""
@@ -91,21 +91,35 @@ def canonical(value: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
       into: An array that is no longer needed. Its memory is reused if it fits: the system provides new memory page by
         page, which takes longer than the copy.
     """
-    dtype = np.dtype(np.int64) if value.dtype.kind in "iu" else value.dtype
+    dtype = _stored_dtype(value.dtype)
     if into is None or (into.shape, into.dtype) != (value.shape, dtype):
         into = np.empty(value.shape, dtype)
     np.copyto(into, value, casting="unsafe")
     return into
 
 
-def checked(expected: Mapping[str, keras.Variable], given: State) -> State:
+def own(value: np.ndarray | ArrayParts, into: np.ndarray | ArrayParts | None = None) -> np.ndarray | ArrayParts:
+    """Returns a copy in the stored form, of an array or of the parts of one; see `canonical`."""
+    if isinstance(value, ArrayParts):
+        memory = dict(into.parts) if isinstance(into, ArrayParts) else {}
+        parts = [(start, canonical(part, memory.get(start))) for start, part in value.parts]
+        return ArrayParts(value.shape, _stored_dtype(value.dtype), parts)
+    return canonical(value, into if isinstance(into, np.ndarray) else None)
+
+
+def _stored_dtype(dtype: np.dtype) -> np.dtype:
+    return np.dtype(np.int64) if dtype.kind in "iu" else dtype
+
+
+def checked(expected: Mapping[str, keras.Variable], given: StoredState) -> StoredState:
     """Returns a state that fits the expected variables; attempts of a run may differ in whether they measure norms.
 
     Raises:
       UsageError: Keys are missing or unexpected, or shapes or dtypes differ; lists all differences.
     """
     given = {key: value for key, value in given.items() if key in expected or not key.startswith(_NORMS)}
-    given |= {key: np.zeros((), "float32") for key in expected if key.startswith(_NORMS) and key not in given}
+    zero = np.zeros((), "float32")
+    given = {**given, **{key: zero for key in expected if key.startswith(_NORMS) and key not in given}}
     wrong = [f"missing: {key}" for key in expected if key not in given]
     wrong += [f"unexpected: {key}" for key in given if key not in expected]
     for key, variable in expected.items():
@@ -157,7 +171,7 @@ def check_held(keyed: Mapping[str, keras.Variable], used: Iterable[keras.Variabl
         )
 
 
-def _mismatch(key: str, variable: keras.Variable, value: np.ndarray) -> list[str]:
+def _mismatch(key: str, variable: keras.Variable, value: np.ndarray | StoredArray) -> list[str]:
     if tuple(value.shape) != tuple(variable.shape):
         return [f"shape of {key}: here {tuple(variable.shape)}, given {tuple(value.shape)}"]
     here, there = _kind(variable.dtype), _kind(value.dtype.name)

@@ -97,14 +97,6 @@ def _mesh(config: Any) -> Any:
 
     key = "mesh" if config.mesh is not None else "sharding"
     check_backend(keras.backend.backend(), f"runtime.{key}", getattr(config, key))
-    if current_gang().size > 1 and config.sharding != "replicated":
-        # To read a divided variable all processes must take part: the first, alone at a digest, would wait forever.
-        raise UsageError(
-            f"variables cannot be divided over several processes yet, and this run has {current_gang().size}",
-            key="runtime.sharding",
-            received=config.sharding,
-            remedy="train with one process, over the devices of this machine, or set it to replicated",
-        )
     jax, mesh = importlib.import_module("jax"), importlib.import_module("everstep.engine.mesh")
     return mesh.DeviceMesh(_wanted(jax.devices(), config.num_gpus), config.mesh, config.sharding, even_batches=True)
 

@@ -39,7 +39,7 @@ from everstep.loop.saver import PartStates, Saver, prefetch_paused
 from everstep.loop.schedule import Schedule, StepSchedule, warn_of_data_end
 from everstep.loop.trainer import Trainer
 from everstep.tracking.tracker import NoopTracker, Tracker, plain
-from everstep.types import Logs, State
+from everstep.types import Logs, OwnState
 
 logger = logging.getLogger(__name__)
 
@@ -597,7 +597,7 @@ class Controller:
         elif self.saver.refused:
             self.recovery.alarm = self.saver.refused
 
-    def _problem_in_state(self, step: int, state: State) -> str:
+    def _problem_in_state(self, step: int, state: OwnState) -> str:
         """Returns what is wrong with a state that is about to be saved; infinities before the first step are kept."""
         if step == 0:
             self.recovery.remember_initial_infinities(state)

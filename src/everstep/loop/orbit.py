@@ -19,7 +19,7 @@ from everstep.engine.custom_loops import tensorflow_variables
 from everstep.errors import UsageError
 from everstep.tracking.tensorboard import TensorBoardTracker
 from everstep.tracking.tracker import Tracker
-from everstep.types import Logs, State
+from everstep.types import Logs, OwnState, State
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -155,10 +155,10 @@ class PlainTrainer:
         """Returns what the last call of `train` returned, also that of an earlier attempt which did not log it."""
         return dict(self._window_logs)
 
-    def state(self, into: State | None = None) -> tuple[State, dict[str, Any]]:
+    def state(self, into: OwnState | None = None) -> tuple[OwnState, dict[str, Any]]:
         """Returns the variables that the objects hold; the step, and the logs of the last call of `train`."""
         former = into or {}
-        arrays = {key: states.canonical(_array(value), former.get(key)) for key, value in self._variables().items()}
+        arrays = {key: states.own(_array(value), former.get(key)) for key, value in self._variables().items()}
         return arrays, {"step": self.global_step, "window_logs": self._window_logs}
 
     def restore(self, state: State, meta: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.trainer import Trainer
 from everstep.task.optim.ema import averaged_keys
 from everstep.task.task import Task
-from everstep.types import State
+from everstep.types import OwnState, State, StoredState
 
 logger = logging.getLogger(__name__)
 
@@ -124,12 +124,12 @@ class ProgressiveTrainer(Trainer):
             self._advance_to(stage)
         return super().train(num_steps, new_window=new_window, **call)
 
-    def state(self, into: State | None = None) -> tuple[State, dict[str, Any]]:
+    def state(self, into: OwnState | None = None) -> tuple[OwnState, dict[str, Any]]:
         """Returns what must resume together, and the stage."""
         state, meta = super().state(into)
         return state, {**meta, "stage": self.stage}
 
-    def restore(self, state: State, meta: dict[str, Any]) -> None:
+    def restore(self, state: StoredState, meta: dict[str, Any]) -> None:
         """Restores what `state` returned: builds the stage first, then restores the variables."""
         if meta.get("stage", 0) != self.stage:
             self._enter(meta["stage"], old_model=None)

@@ -16,8 +16,9 @@ import numpy as np
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Feed
 from everstep.errors import TrainingError
+from everstep.gang import current_gang
 from everstep.task.optim.loss_scale import UPDATES, find_scaling
-from everstep.types import Logs, State
+from everstep.types import ArrayParts, Logs, OwnState
 
 logger = logging.getLogger(__name__)
 
@@ -77,14 +78,14 @@ class Recovery:
             return f"{name} is {loss:.6g} at step {step}, above trainer.loss_upper_bound={self.upper_bound:g}"
         return ""
 
-    def problem_in_state(self, step: int, state: State) -> str:
+    def problem_in_state(self, step: int, state: OwnState) -> str:
         """Returns what in a state is not finite, and was finite when training began; empty if nothing is."""
         known = self._infinite_from_the_start or frozenset()
         new = [key for key in non_finite(state) if key not in known]
         more = f" and {len(new) - 1} more" if len(new) > 1 else ""
         return f"{new[0]}{more} is not finite after step {step}" if new else ""
 
-    def remember_initial_infinities(self, state: State) -> None:
+    def remember_initial_infinities(self, state: OwnState) -> None:
         """Accepts what is not finite in the state before the first step: it is intended. Later calls do nothing."""
         if self._infinite_from_the_start is None:
             self._infinite_from_the_start = frozenset(non_finite(state))
@@ -101,7 +102,7 @@ class Recovery:
                 self.alarm,
             )
 
-    def watch_state(self, step: int, state: State) -> None:
+    def watch_state(self, step: int, state: OwnState) -> None:
         """Sets the alarm if a state is not finite."""
         if self.alarm:
             return
@@ -255,9 +256,20 @@ class SkippedUpdates:
             )
 
 
-def non_finite(state: State) -> list[str]:
-    """Returns the keys of the arrays that hold NaN or an infinity."""
-    return [key for key, array in state.items() if not _is_finite(np.asarray(array))]
+def non_finite(state: OwnState) -> list[str]:
+    """Returns the keys of the arrays that hold NaN or an infinity; of one that is divided, in the parts of any process.
+
+    Where arrays are divided over several processes, all of them must call it.
+    """
+    found = []
+    for key, array in state.items():
+        parts = [part for _, part in array.parts] if isinstance(array, ArrayParts) else [np.asarray(array)]
+        if not all(map(_is_finite, parts)):
+            found.append(key)
+    if any(isinstance(array, ArrayParts) for array in state.values()):
+        anywhere = {key for keys in current_gang().gather("what is not finite", found) for key in keys}
+        found = [key for key in state if key in anywhere]
+    return found
 
 
 def _is_finite(array: np.ndarray) -> bool:

@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from everstep.checkpoint.checkpointer import Checkpointer, NoopCheckpointer, SaveError
 from everstep.errors import UsageError
 from everstep.gang import current_gang
 from everstep.loop import same_state
 from everstep.loop.hooks import StatePart
-from everstep.types import State
+from everstep.types import OwnState, State
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +61,7 @@ class Saver:
         self.interval, self.seconds, self.failure = interval, seconds, failure
         self.step, self.refused = 0, ""
         self._parts = [part for part in parts if part.name]
-        self._copied: State | None = None  # by the last save; its memory is reused
+        self._copied: OwnState | None = None  # by the last save; its memory is reused
         self._time = time.monotonic()
         self._unrestored: PartStates | None = None
         self._failed: tuple[int, SaveError] | None = None  # the last save, if it failed: its step and its error
@@ -100,7 +102,7 @@ class Saver:
         parts: PartStates,
         meta: Mapping[str, Any],
         metrics: Mapping[str, Any],
-        problem_in_state: Callable[[int, State], str],
+        problem_in_state: Callable[[int, OwnState], str],
         replace: bool,
     ) -> bool:
         """Saves a trainer, unless its state is bad; then `refused` is the reason.
@@ -181,7 +183,7 @@ class Saver:
         state, meta = self.checkpointer.restore(step)
         values = meta.get(PARTS_KEY, {})
         beginnings = tuple(f"{name}/" for name in values)
-        arrays = {key: array for key, array in state.items() if key.startswith(beginnings)}
+        arrays = {key: np.asarray(array) for key, array in state.items() if key.startswith(beginnings)}
         if trains:
             names = {part.name for part in self._parts}
             if unknown := [name for name, value in values.items() if value and name not in names]:

@@ -27,7 +27,7 @@ from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import BadBatchSkipper, SkippedUpdates
 from everstep.task.optim.ema import find_average, with_averages
 from everstep.task.task import Task
-from everstep.types import Batch, Logs, State
+from everstep.types import Batch, Logs, OwnState, StoredState
 
 
 class Trainer:
@@ -308,16 +308,16 @@ class Trainer:
         """The number of samples that training has read so far, and the seconds it waited for them."""
         return (0, 0.0) if self._train_feed is None else (self._train_feed.samples, self._train_feed.waited)
 
-    def state(self, into: State | None = None) -> tuple[State, dict[str, Any]]:
-        """Returns what must resume together: every variable, and the step and data position.
+    def state(self, into: OwnState | None = None) -> tuple[OwnState, dict[str, Any]]:
+        """Returns what must resume together: every variable, as this process has it, and the step and data position.
 
         Args:
           into: Arrays of an earlier call that are no longer needed; their memory is reused.
         """
         stream = dict(self._train_feed.state()) if self._train_feed else {}
-        return self.engine.state(into), {"step": self.global_step, "stream": stream}
+        return self.engine.own_state(into), {"step": self.global_step, "stream": stream}
 
-    def restore(self, state: State, meta: dict[str, Any]) -> None:
+    def restore(self, state: StoredState, meta: dict[str, Any]) -> None:
         """Restores what `state` returned: strictly for training; for evaluation only, the model's part."""
         if self._train_feed is None:
             self.engine.load(with_averages(state), only=EVALUATED)
@@ -336,6 +336,11 @@ class Trainer:
                 if feed is not None:
                     stack.enter_context(feed.paused())
             yield
+
+    def whole_model(self) -> contextlib.AbstractContextManager[None]:
+        """Inside the block this process can use the model and its averages alone; all processes enter it."""
+        average = find_average(self.optimizer)
+        return self.engine.whole_model([] if average is None else [mean for _, mean in average.pairs()])
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from everstep.config.difference import Change
 from everstep.gang import current_gang
 from everstep.loop.hooks import Hook
 from everstep.run import preemption, resume_checks
-from everstep.run.digest import digest, weights_digest
+from everstep.run.digest import WEIGHTS, Digest
 from everstep.run.lock import NoLock, RunLock, last_beat
 from everstep.run.parent_process import announce
 from everstep.run.record import Run
@@ -182,10 +182,15 @@ class Attempt(Tracker, Hook):
         self._compute_digests()
 
     def _compute_digests(self) -> None:
-        if not self._run.is_kept:
+        engine = self._trainer.engine
+        if not (self._run.is_kept or engine.is_spread):  # where it is spread, the first process needs all others
             return
-        state = self._trainer.engine.state()
-        self._digests = digest(state), weights_digest(state)
+        state, weights = Digest(), Digest()
+        for key, array in engine.read_one_by_one():
+            state.add(key, array)
+            if key.startswith(WEIGHTS):
+                weights.add(key, array)
+        self._digests = state.hex(), weights.hex()
         self._digested_step = self._trainer.global_step
 
     def require_digests(self) -> None:

@@ -27,7 +27,7 @@ from everstep.run.environment import (
     write_requirements,
 )
 from everstep.run.layout_registry import layouts
-from everstep.types import State
+from everstep.types import StoredState
 
 logger = logging.getLogger(__name__)
 
@@ -264,7 +264,7 @@ class Run:
         self.record["step"] = attempt["to_step"]
         self._try_to_write()
 
-    def saved(self, step: int, state: State) -> None:
+    def saved(self, step: int, state: StoredState) -> None:
         """Records the digest of the weights of a checkpoint, with the next write.
 
         The thread that writes checkpoints calls it, while training continues.

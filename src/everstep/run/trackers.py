@@ -163,9 +163,16 @@ def create_tracker(
         sinks.append(DataWaitAdvice(lambda: how_to_feed_faster(trainer.train_stream)))
     if save_summary and attempt is not None:
         sinks += _configured(run, config.tracking, params)
-    tracker = BackgroundTracker(MultiTracker(sinks))
-    shows = save_summary and (config.tracking.samples or config.tracking.histogram_interval)
-    return SampleTracker(tracker, trainer, config.tracking) if shows else tracker
+    return with_samples(BackgroundTracker(MultiTracker(sinks)), trainer, config.tracking, save_summary)
+
+
+def with_samples(tracker: Tracker, trainer: Any, config: TrackingConfig, save_summary: bool) -> Tracker:
+    """Returns a tracker that also gets samples and histograms, if they are configured.
+
+    Every process needs one, also if it writes nothing: all of them take part where a divided model is read.
+    """
+    shows = save_summary and (config.samples or config.histogram_interval)
+    return SampleTracker(tracker, trainer, config) if shows else tracker
 
 
 def _configured(run: Run, config: TrackingConfig, params: Any) -> list[Tracker]:

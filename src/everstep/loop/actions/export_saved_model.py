@@ -1,5 +1,6 @@
 """SavedModels of the model while it trains: `model-0`, `model-1`, … of which the newest are kept."""
 
+import contextlib
 import glob
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -110,7 +111,8 @@ class ExportSavedModel:
     def __call__(self, output: Mapping[str, Any]) -> None:
         """Exports the model as it was evaluated."""
         name = self._files.next_name()
-        with evaluated_weights(getattr(self._trainer, "optimizer", None)):
+        whole = getattr(self._trainer, "whole_model", contextlib.nullcontext)
+        with whole(), evaluated_weights(getattr(self._trainer, "optimizer", None)):
             export(self._module, self._signatures, name, timestamped=False, save_options=self._options)
         self._files.clean_up()
 

@@ -17,7 +17,7 @@ import keras
 from keras import ops
 
 from everstep.errors import UsageError
-from everstep.types import State
+from everstep.types import StoredState
 
 SLOT = "moving_average"
 """The last part of the state key of an average: `optimizer/<key of the variable>/moving_average`."""
@@ -225,6 +225,6 @@ def averaged_keys(keys: Iterable[str]) -> dict[str, str]:
     return {key: match[1] for key in keys if (match := _AVERAGE.fullmatch(key))}
 
 
-def with_averages(state: State) -> State:
+def with_averages(state: StoredState) -> StoredState:
     """Returns a state with the averages in place of the weights, for weights that have one."""
     return {**state, **{weight: state[mean] for mean, weight in averaged_keys(state).items()}}

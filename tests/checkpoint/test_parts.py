@@ -1,0 +1,222 @@
+"""Arrays that are divided over processes: written by all, committed by one, read by any number.
+
+The processes are threads of this one, each with a checkpointer of its own.
+"""
+
+import concurrent.futures
+import json
+import shutil
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from everstep.checkpoint import arrays, manifest, partial_read, parts
+from everstep.checkpoint.averaging import average
+from everstep.checkpoint.checkpointer import SaveError
+from everstep.checkpoint.manifest import Damaged
+from everstep.checkpoint.orbax import OrbaxCheckpointer
+from everstep.checkpoint.retention import Retention
+from everstep.checkpoint.shared import SharedCheckpointer
+from everstep.gang import Gang, Member
+from everstep.run.digest import digest
+from everstep.types import ArrayParts
+
+
+class Board:
+    """What the pretended processes have said, by key."""
+
+    def __init__(self):
+        self.said, self.changed = {}, threading.Condition()
+
+    def say(self, key, value):
+        with self.changed:
+            self.said[key] = json.dumps(value)
+            self.changed.notify_all()
+
+    def hear(self, key):
+        with self.changed:
+            assert self.changed.wait_for(lambda: key in self.said, 60), key
+            return json.loads(self.said[key])
+
+
+class Pretended(Gang):
+    def __init__(self, rank, size, board):
+        self.rank, self.size, self._board, self._count = rank, size, board, 0
+
+    @property
+    def members(self):
+        return [Member(rank, "here", rank) for rank in range(self.size)]
+
+    def share(self, name, value):
+        self._count += 1
+        if self.is_first:
+            self._board.say((name, self._count), value)
+        return self._board.hear((name, self._count))
+
+    def publish(self, key, value):
+        self._board.say(key, value)
+
+    def hear(self, key, gives_up):
+        return self._board.hear(key)
+
+
+def state(step=1):
+    random = np.random.default_rng(step)
+    return {
+        "model/kernel": random.normal(size=(8, 6)).astype("float32"),
+        "model/table": random.normal(size=(4, 2, 3)).astype(ml_dtypes.bfloat16),
+        "model/counts": random.integers(0, 99, size=(8,)),
+        "model/bias": random.normal(size=6).astype("float32"),
+        "model/none": np.zeros((0, 3), "float32"),
+    }
+
+
+def divided(whole, rank, size):
+    """The state as one process has it: columns of the first array, rows of the others; small ones are whole."""
+    found = dict(whole)
+    for key, axis in (("model/kernel", 1), ("model/table", 0), ("model/counts", 0)):
+        array, each = whole[key], whole[key].shape[axis] // size
+        start = [0] * array.ndim
+        start[axis] = rank * each
+        part = np.take(array, range(rank * each, (rank + 1) * each), axis)
+        found[key] = ArrayParts(array.shape, array.dtype, [(tuple(start), part)])
+    return found
+
+
+def together(size, work):
+    """Calls `work` with the checkpointer and the rank of each process, all at once; returns what each returned."""
+    board = Board()
+    with concurrent.futures.ThreadPoolExecutor(size) as threads:
+        return list(threads.map(lambda rank: work(Pretended(rank, size, board), rank), range(size)))
+
+
+def save(folder, size=2, steps=(1,), fails=None, **arguments):
+    seen = []
+
+    def work(gang, rank):
+        own = OrbaxCheckpointer(folder, Retention(newest=2), saved=lambda step, state: seen.append(digest(state)))
+        shared = SharedCheckpointer(own, gang, folder)
+        for step in steps:
+            held = divided(state(step), rank, size)
+            if rank == fails:
+                held["model/kernel"] = ArrayParts((8, 6), np.dtype("float32"), [((0, 0), None)])
+            shared.save(step, held, {"step": step}, **arguments)
+        try:
+            shared.wait()
+        except SaveError as error:
+            return str(error)
+        return shared.steps()
+
+    return together(size, work), seen
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "checkpoints"
+    steps, digests = save(folder, steps=(1, 2, 3))
+    assert steps[0] == [2, 3]
+    assert digests == [digest(state(step)) for step in (1, 2, 3)], "the record of the run has digests of other bits"
+    return folder
+
+
+def assert_same(found, expected):
+    assert digest(found) == digest(expected)
+
+
+def test_any_number_of_processes_reads_what_two_have_written(saved):
+    assert not [path for path in saved.iterdir() if not path.name.isdecimal()], "something temporary is left"
+    assert_same(OrbaxCheckpointer(saved).restore()[0], state(3))
+    for size in (2, 4):
+        for found, meta in together(
+            size, lambda gang, rank: SharedCheckpointer(OrbaxCheckpointer(saved), gang, saved).restore()
+        ):
+            assert meta == {"step": 3}
+            assert_same(found, state(3))
+
+
+def test_other_readers_know_parts(saved):
+    whole = state(3)
+    path = saved / "3"
+    assert partial_read.shapes(path) == {key: array.shape for key, array in whole.items() if array.size}
+    some = ["model/table", "model/bias"]
+    assert_same(partial_read.read(path, some), {key: whole[key] for key in some})
+    mean = average([saved / "2", path], lambda keys: {key: key for key in keys})
+    expected = (state(2)["model/kernel"].astype(float) + whole["model/kernel"]) / 2
+    np.testing.assert_array_equal(mean["model/kernel"], expected.astype("float32"))
+    assert set(mean) == set(whole)
+
+
+def test_only_divided_arrays_change_the_format(saved, tmp_path):
+    assert manifest.verify(saved / "3").format == manifest.IN_PARTS
+    assert {path.name for path in (saved / "3" / parts.FOLDER).iterdir()} == {"0", "1"}
+    checkpointer = OrbaxCheckpointer(tmp_path)
+    checkpointer.save(1, state(), {"step": 1})
+    checkpointer.close()
+    assert manifest.verify(tmp_path / "1").format == manifest.WHOLE
+    assert not (tmp_path / "1" / parts.FOLDER).exists()
+
+
+@pytest.mark.parametrize("name", ["data", "index.json"])
+def test_a_changed_part_is_damage(saved, tmp_path, name):
+    shutil.copytree(saved, tmp_path / "run")
+    file = tmp_path / "run" / "3" / parts.FOLDER / "1" / name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    found, meta = OrbaxCheckpointer(tmp_path / "run").restore()
+    assert meta == {"step": 2}
+    assert_same(found, state(2))
+    assert (tmp_path / "run" / "3.damaged").is_dir()
+
+
+def changed(**entry):
+    return lambda index: index["model/kernel"] | entry
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda index: None, "24 of 48 elements of model/kernel are there"),
+        (changed(shape=[8, 60]), "are not of one array"),
+        (changed(dtype="object"), "not of one array|do not fit"),
+        (changed(parts=[{"start": [0, 9], "shape": [8, 3], "offset": 0}]), "do not fit"),
+        (changed(parts=[{"start": [-3, 3], "shape": [8, 3], "offset": 0}]), "do not fit"),
+        (changed(parts=[{"start": [0, 0], "shape": [8, 3], "offset": 0}]), "48 of 48"),
+        (changed(parts=[{"start": [0, 3], "shape": [8, 3], "offset": 1 << 40}]), "do not fit"),
+        (changed(parts=[{"start": [0, 3], "shape": [8, 3]}]), "cannot be used: KeyError"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(saved, tmp_path, change, reason):
+    """As in a checkpoint of a stranger, whose manifest is right."""
+    path = shutil.copytree(saved / "3", tmp_path / "3")
+    file = path / parts.FOLDER / "1" / "index.json"
+    index = json.loads(file.read_text())
+    if (entry := change(index)) is None:
+        shutil.rmtree(file.parent)
+    else:
+        file.write_text(json.dumps({**index, "model/kernel": entry}))
+    for reading in (partial_read.shapes, arrays.read):
+        with pytest.raises(Damaged, match=reason):
+            reading(path)
+
+
+def test_a_process_that_cannot_write_fails_the_save_of_all(tmp_path):
+    save(tmp_path / "run")
+    for rank in (0, 1):
+        errors, digests = save(tmp_path / "run", fails=rank, steps=(2,))
+        assert all("step 2 could not be saved" in error for error in errors), errors
+        assert not digests
+        assert_same(OrbaxCheckpointer(tmp_path / "run").restore()[0], state(1))
+    save(tmp_path / "run", steps=(2,))  # and removes what is left of them
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["1", "2"]
+
+
+def test_a_step_is_saved_once_or_replaced(tmp_path):
+    save(tmp_path / "run", steps=(1, 1))
+    first = (tmp_path / "run" / "1").stat().st_ino
+    save(tmp_path / "run", steps=(1,))
+    assert (tmp_path / "run" / "1").stat().st_ino == first
+    save(tmp_path / "run", steps=(1,), replace=True)
+    assert (tmp_path / "run" / "1").stat().st_ino != first
