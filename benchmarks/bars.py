@@ -5,6 +5,7 @@ Only ratios of contenders that take turns on one machine are here: they do not d
 
 from benchmarks.options import BACKENDS
 from benchmarks.results import Results
+from benchmarks.short_fit import CALLS, FIT, MODELS, case_name
 
 BARS: dict[tuple[str, str], dict[str, float]] = {
     ("mlp", "784-32-10, batch 32, jax"): {"fit": 3.0, "fit, 100 per execution": 1.5, "hand-written": 0.95},
@@ -15,6 +16,12 @@ BARS: dict[tuple[str, str], dict[str, float]] = {
         ("models", f"{network}, {backend}"): {"fit, best setting": 1.0}
         for network in ("CNN, batch 32", "LSTM, batch 32", "transformer, batch 16")
         for backend in ("jax", "tensorflow", "torch")
+    },
+    **{
+        ("short_fit", case_name(model, backend, which)): {FIT: 0.91}  # at most 1.1 times the seconds
+        for model in MODELS
+        for backend in ("jax", "tensorflow", "torch")
+        for which in CALLS
     },
     **{("overhead", f"784-512-10, batch 128, {name}"): {"everything off": 0.95} for name in ("jax", "tensorflow")},
     **{("processes", f"784-512-10, batch 128, {name}"): {"without coordinates": 0.97} for name in BACKENDS},

@@ -1,50 +1,69 @@
 """What a short call of `everstep.fit` costs, whole, compared with `model.fit`: 50 steps, the first call and later ones.
 
 Each contender runs in a fresh process, alternately: the first call of a process traces and compiles, the second
-and the third should not. Imports are not counted. The bar: at most 1.1 times the seconds of `model.fit`, for the
-first call and for the second.
+should not. Imports are not counted. The bar: at most 1.1 times the seconds of `model.fit`, for the first call and for
+the second.
 
-    python -m benchmarks.short_fit --backend jax [--models mlp,cnn] [--rounds 3] [--validation]
+    python -m benchmarks short_fit --rounds 5                                    # all backends and models
+    python -m benchmarks.short_fit --backend jax [--models mlp,cnn] [--rounds 5] [--validation]
 """
 
 import argparse
+import dataclasses
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.options import Options
+from benchmarks.results import OURS, Case, show
+
 BAR = 1.1
-BATCH, STEPS, CALLS = 32, 50, 3
+BATCH, STEPS = 32, 50
+CALLS = ("first call", "second call")
 MODELS = ("mlp", "cnn", "lstm", "transformer")
+FIT = "fit"
 
 
 def main() -> int:
-    """Runs both contenders for each model, prints seconds, ratios and one JSON line; 1 where a bar is not passed."""
+    """Runs both contenders for each model, prints seconds and ratios, then JSON; 1 where a bar is not passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="jax", choices=["jax", "tensorflow", "torch"])
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--rounds", type=int, default=3, help="processes per contender and model (default 3)")
     parser.add_argument("--validation", action="store_true", help="evaluate at the end of the epoch, too")
-    parser.add_argument("--contender", choices=["ours", "fit"], help=argparse.SUPPRESS)
+    parser.add_argument("--contender", choices=[OURS, FIT], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.contender:
         print(json.dumps(call(arguments.contender, arguments.models, arguments.validation)))
         return 0
-    passed, ratios = True, {}
+    cases = []
     for model in arguments.models.split(","):
-        seconds = measure(arguments.backend, model, arguments.rounds, arguments.validation)
-        ratios[model] = report(arguments.backend, model, seconds)
-        passed &= max(ratios[model][:2]) <= BAR
-    print(json.dumps({"benchmark": "short_fit", "backend": arguments.backend, "steps": STEPS, "ratios": ratios}))
-    return 0 if passed else 1
+        for case in measure(arguments.backend, model, arguments.rounds, arguments.validation):
+            show(case)
+            cases.append(case)
+    print(json.dumps({"cases": [dataclasses.asdict(case) for case in cases]}))
+    return 0 if all(case.ratio(FIT) >= 1 / BAR for case in cases) else 1
 
 
-def measure(backend: str, model: str, rounds: int, validation: bool) -> dict[str, list[list[float]]]:
-    """Returns, by contender, the seconds of the calls of each process."""
-    seconds: dict[str, list[list[float]]] = {"fit": [], "ours": []}
+def run(options: Options) -> Iterator[Case]:
+    """Yields two cases for each backend and model: the first call of a process, and the second."""
+    for backend in options.installed_backends:
+        for model in MODELS:
+            yield from measure(backend, model, options.rounds)
+
+
+def case_name(model: str, backend: str, which: str) -> str:
+    """Returns the name of a case."""
+    return f"{model}, {backend}, {which}"
+
+
+def measure(backend: str, model: str, rounds: int, validation: bool = False) -> list[Case]:
+    """Returns the seconds of the first call and of the second."""
+    seconds: dict[str, list[list[float]]] = {FIT: [], OURS: []}
     for _ in range(rounds):
         for contender in seconds:
             command = [sys.executable, "-m", "benchmarks.short_fit", "--models", model, "--contender", contender]
@@ -54,22 +73,14 @@ def measure(backend: str, model: str, rounds: int, validation: bool) -> dict[str
                 command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True, env=environment
             )
             seconds[contender].append(json.loads(result.stdout.splitlines()[-1]))
-    return seconds
-
-
-def report(backend: str, model: str, seconds: dict[str, list[list[float]]]) -> list[float]:
-    """Prints the seconds of each call; returns the ratios of the medians."""
-    ratios = []
-    for number in range(CALLS):
-        calls = {contender: [process[number] for process in processes] for contender, processes in seconds.items()}
-        median = {contender: statistics.median(values) for contender, values in calls.items()}
-        ratios.append(round(median["ours"] / median["fit"], 3))
-        shown = "   ".join(
-            f"{contender} {median[contender]:6.3f} s ({' '.join(f'{value:.3f}' for value in values)})"
-            for contender, values in calls.items()
+    return [
+        Case(
+            case_name(model, backend, which),
+            "s",
+            {contender: [calls[number] for calls in processes] for contender, processes in seconds.items()},
         )
-        print(f"{backend:10s} {model:11s} call {number + 1}   {shown}   ours / fit {ratios[-1]:.2f}", flush=True)
-    return ratios
+        for number, which in enumerate(CALLS)
+    ]
 
 
 # -- one contender, in a process of its own ----------------------------------------------------------------------------
@@ -84,10 +95,10 @@ def call(contender: str, name: str, validation: bool) -> list[float]:
     keras.utils.set_random_seed(0)
     model, x, y = MODEL_BUILDERS[name]()
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
-    fit = everstep.fit if contender == "ours" else keras.Model.fit
+    fit = everstep.fit if contender == OURS else keras.Model.fit
     extra = {"validation_data": (x[: 10 * BATCH], y[: 10 * BATCH])} if validation else {}
     seconds = []
-    for _ in range(CALLS):
+    for _ in CALLS:
         begin = time.perf_counter()
         fit(model, x, y, batch_size=BATCH, **extra)
         seconds.append(round(time.perf_counter() - begin, 4))

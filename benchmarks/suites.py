@@ -17,6 +17,7 @@ SUITES: dict[str, str] = {
     "mlp": "small dense networks on each backend: fit, hand-written loops, Orbit, Lightning",
     "models": "a CNN, an LSTM and a transformer beside the best setting of fit",
     "overhead": "everything on beside everything off",
+    "short_fit": "whole calls of 50 steps, the first and the second, beside those of fit",
     "input": "image folders, TFRecord, ArrayRecord, Parquet, Hugging Face datasets, beside tf.data and Grain",
     "growth": "how cost grows with steps, metrics, variables, checkpoints and epochs",
     "evaluation": "evaluation, sample by sample",
@@ -28,7 +29,6 @@ PROGRAMS: dict[str, str] = {
     "device_data": "batches that are gathered on the device",
     "torch_steps": "steps on PyTorch",
     "gpt2": "GPT-2 with 124 M parameters",
-    "short_fit": "short trainings with fit",
     "startup": "from the command to the first step",
     "forward": "evaluation and prediction",
 }

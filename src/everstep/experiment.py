@@ -206,7 +206,7 @@ class _Session:
     changes: list[Change] = dataclasses.field(init=False)
     """Of the configuration, since the newest checkpoint was trained."""
     stored: ExperimentConfig = dataclasses.field(init=False)
-    """The configuration as `config.yaml` has it: with the backend, intervals as they were written."""
+    """The configuration as `config.yaml` has it, if there is one: with the backend, intervals as they were written."""
     trainer: Trainer = dataclasses.field(init=False)
     config: TrainerConfig = dataclasses.field(init=False)
     """The trainer's section with all intervals in steps."""
@@ -262,8 +262,11 @@ class _Session:
         if self.trains and params.trainer.optimizer_config.unset_learning_rate_length is not None:
             new = _with_learning_rate_length(params, self.task, self.checkpointer, self.say)
             params = params.replace(trainer=new)
-        self.stored = params.replace(runtime={"backend": keras.backend.backend()})
-        processes.agree_on_program(self.gang, _config_text(self.stored, self.header), self.run)
+        self.stored, text = params, ""
+        if self.keep or self.gang.size > 1:  # else nobody reads it, and it takes as long as a short training
+            self.stored = params.replace(runtime={"backend": keras.backend.backend()})
+            text = _config_text(self.stored, self.header)
+        processes.agree_on_program(self.gang, text, self.run)
         self.changes = self._accepted_changes() if self.trains else []
         if callable(trainer):
             self.trainer = trainer(params)
@@ -279,8 +282,8 @@ class _Session:
             history=self.run.directory / "history.csv",
             facts=facts,
         )
-        text = _config_text(self.stored, self.header) if self.keep else ""
-        self.attempt = Attempt(self.run, self.trainer, text, self.allow_change) if self.trains else None
+        recorded = text if self.keep else ""
+        self.attempt = Attempt(self.run, self.trainer, recorded, self.allow_change) if self.trains else None
         processes.agree_on_data(self.gang, self.trainer)
         if self.gang.is_first:
             created = create_tracker(self.run, self.stored, console, self.attempt, save_summary, self.trainer)

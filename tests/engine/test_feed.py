@@ -75,6 +75,23 @@ def test_a_piece_is_never_longer_than_requested(opened):
     assert feed.state() == {"epoch": 0, "batch": 10}
 
 
+def test_single_calls_are_cut_from_longer_blocks_of_arrays(opened, monkeypatch):
+    sizes, block = [], ArrayStream.block
+
+    def recorded(stream, n, *args):
+        sizes.append(n)
+        return block(stream, n, *args)
+
+    monkeypatch.setattr(ArrayStream, "block", recorded)
+    feed = opened(numbers(25), singles)
+    feed.expect(25)
+    assert taken(feed, *[1] * 25) == [[number] for number in range(25)]
+    assert sizes[:3] == [10, 10, 5]
+    feed.restore({"epoch": 0, "batch": 3})
+    assert taken(feed, 1) == [[3]]
+    assert feed.state() == {"epoch": 0, "batch": 4}
+
+
 def test_samples_and_waiting_are_counted(opened):
     def slow():
         for size in (4, 4, 2):

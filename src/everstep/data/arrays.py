@@ -74,6 +74,11 @@ class ArrayStream(Stream):
         return new
 
     @property
+    def gathers(self) -> bool:
+        """True: a block is one selection of rows."""
+        return True
+
+    @property
     def num_samples(self) -> int:
         """The number of samples."""
         return self._size

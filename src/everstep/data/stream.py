@@ -187,6 +187,11 @@ class Stream(abc.ABC):
         return self._repeat
 
     @property
+    def gathers(self) -> bool:
+        """Whether `block` gathers several batches in about the time of one. Overridden by sources in memory."""
+        return False
+
+    @property
     def epoch_never_ends(self) -> bool:
         """Whether one epoch has no end: the source itself repeats. Overridden by sources that may do so."""
         return False

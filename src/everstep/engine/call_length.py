@@ -127,6 +127,11 @@ class CallLength:
         in_time = int(SECONDS_PER_CALL / max(self.pace.seconds, 1e-9))
         return max(1, min(in_time, BYTES_PER_CALL // self._batch_bytes, most))
 
+    @property
+    def readable(self) -> int:
+        """The number of batches to read at once for calls that hold fewer, where that costs as much as one."""
+        return max(1, min(SHORT, BYTES_PER_CALL // self._batch_bytes))
+
     def length(self, window: int, left: int) -> int:
         """Returns how many of the `left` steps of a window the next call holds; the call will be made."""
         with self._lock:

@@ -356,7 +356,9 @@ class Feed:
     def _wanted(self) -> int:
         with self._counters_lock:
             self._unread = self._unread if self._unread > 0 else self._window
-            return self._call_length.planned(self._same_shape, self._unread)
+            planned = self._call_length.planned(self._same_shape, self._unread)
+            # Calls of few steps are cut from a longer block where that is read in the time of a batch.
+            return max(planned, min(self._unread, self._call_length.readable)) if self._stream.gathers else planned
 
     def _pieces(self, block: Block) -> Iterator[Piece]:
         """Cuts a block into calls; it may hold fewer batches than requested, at the end of an epoch."""

@@ -76,6 +76,7 @@ def kind_of(name: str) -> SecretKind:
     return "secret" if "secret" in kinds else "token" if "token" in kinds else ""
 
 
+@functools.lru_cache(maxsize=8192)
 def is_about(name: str) -> bool:
     """Returns whether, next to a secret, this names a detail that is none: `type`, `user`, `region`."""
     words = _WORD.findall(name)

@@ -137,7 +137,8 @@ def _model(model: keras.Model) -> ModelDescription:
         for name, value in sorted(vars(model).items())
         if isinstance(value, keras.optimizers.Optimizer) and name != "optimizer"
     }
-    return ModelDescription(type=of_model(model), layers=layer_lines(model), optimizers=held)
+    lines = _Lines(model)
+    return ModelDescription(type=lines.line(model), layers=_layer_lines(lines), optimizers=held)
 
 
 def _optimizer(optimizer: Any) -> tuple[dict[str, Any], float | None]:
@@ -151,17 +152,11 @@ def _optimizer(optimizer: Any) -> tuple[dict[str, Any], float | None]:
 # -- a model in lines: {"dense": "Dense(activation=tanh, units=8)", "dropout": "Dropout(rate=0.1)"} -------------------
 
 
-def of_model(model: keras.Model) -> str:
-    """Returns the line of the model itself: its class, settings and, if it is functional, outputs."""
-    return _Lines(model).line(model)
-
-
-def layer_lines(model: keras.Model) -> dict[str, str]:
+def _layer_lines(lines: "_Lines") -> dict[str, str]:
     """Returns a line for every layer and operation in a model, at any depth; for a large model only a digest.
 
     The key of a layer is its class, numbered within the model. Inputs have no line.
     """
-    lines = _Lines(model)
     found = {key: lines.line(part) for key, part in lines.parts() if not isinstance(part, keras.layers.InputLayer)}
     if len(found) <= _MOST_LINES:
         return {key: shortened(line) for key, line in found.items()}
@@ -170,7 +165,7 @@ def layer_lines(model: keras.Model) -> dict[str, str]:
 
 
 class _Lines:
-    """The layers of one model by key."""
+    """The layers of one model by key, and the line of each: its class, settings and, in a functional model, inputs."""
 
     def __init__(self, model: keras.Model) -> None:
         self._keys: dict[int, str] = {}
