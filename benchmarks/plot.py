@@ -22,7 +22,8 @@ def draw(results: Results, path: Path) -> None:
         if case.series:
             curves.setdefault(case.series, []).append(case)
     plain = [case for case in results.cases if not case.series and case.values]
-    count = len(plain) + len(curves)
+    memory = [case for case in results.cases if "samples" in case.notes]
+    count = len(plain) + len(curves) + bool(memory)
     columns = min(3, max(1, count))
     rows = -(-count // columns) or 1
     figure, axes = pyplot.subplots(rows, columns, figsize=(4.6 * columns, 2.9 * rows), squeeze=False)
@@ -31,6 +32,8 @@ def draw(results: Results, path: Path) -> None:
         _bars(next(places), case)
     for name, points in curves.items():
         _lines(next(places), name, points)
+    if memory:
+        _memory(next(places), memory)
     for place in places:
         place.set_axis_off()
     machine = results.machine.get("accelerator") or results.machine.get("processor", "")
@@ -62,5 +65,17 @@ def _lines(axes: Any, name: str, points: list[Case]) -> None:
     axes.set_yscale("log")
     axes.set_title(name, fontsize=9)
     axes.set_ylabel(points[0].unit, fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.legend(fontsize=7)
+
+
+def _memory(axes: Any, cases: list[Case]) -> None:
+    for index, case in enumerate(cases):
+        seconds, sizes = zip(*case.notes["samples"], strict=True)
+        colour = _COLOURS[OURS] if case.name.startswith(OURS) else _OTHERS[index % len(_OTHERS)]
+        axes.plot([second / 60 for second in seconds], sizes, label=case.name, color=colour, linewidth=1)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("minutes", fontsize=8)
+    axes.set_ylabel("resident memory, MB", fontsize=8)
     axes.tick_params(labelsize=8)
     axes.legend(fontsize=7)

@@ -41,6 +41,9 @@ def _section(results: Results) -> Iterator[str]:
     yield f"### `{results.suite}`"
     yield ""
     yield f"{results.date}; {where}, load {machine.get('load')}; Python {machine.get('python')}, {versions}."
+    if results.suite == "soak":
+        yield from _memory(results.cases)
+        return
     rounds = f"{results.rounds} rounds each" if results.rounds > 1 else "one round"
     compared = any(case.peers for case in results.cases)
     yield f"Medians of {rounds}{f'; in brackets the ratio of {OURS} to that peer' if compared else ''}."
@@ -80,6 +83,20 @@ def _curves(cases: list[Case]) -> Iterator[str]:
         found = [f"{_time(points[size])}" if size in points else "–" for size in sizes]
         exponent = next((str(case.notes["exponent"]) for case in points.values() if "exponent" in case.notes), "–")
         yield f"| {series} | {' | '.join(found)} | {exponent} |"
+    yield ""
+
+
+def _memory(cases: list[Case]) -> Iterator[str]:
+    """Yields the memory of long runs: at the quarters of each, and how it grows in the second half."""
+    yield "Resident memory of a process on the CPU, in MB."
+    yield ""
+    yield "| | minutes | steps | after a quarter | half | three quarters | at the end | growth a minute, second half |"
+    yield "|" + "---|" * 8
+    for case in cases:
+        samples, notes = case.notes["samples"], case.notes
+        quarters = [samples[min(len(samples) * part // 4, len(samples) - 1)][1] for part in (1, 2, 3, 4)]
+        cells = [f"{samples[-1][0] / 60:.0f}", f"{notes['steps']:,}", *(f"{size:.0f}" for size in quarters)]
+        yield f"| {case.name} | {' | '.join(cells)} | {notes['mb_per_minute']:.2f} |"
     yield ""
 
 

@@ -4,7 +4,8 @@ Trains a small network with everything on (windows, evaluations, checkpoints, tr
 the process every few seconds, and prints its slope over the second half: what is still allocated then would grow for
 ever. Every checkpoint leaves some 20 to 50 KB in Orbax and tensorstore; here there is one in about 20 seconds.
 
-With `--fit`, Keras's `fit` trains new models of the same kind in short calls, as a search over settings does.
+With `--fit`, Keras's `fit` trains new models of the same kind in short calls, as a search over settings does. With
+`--json`, the result is added to a file of results, beside that of the other one.
 """
 
 import argparse
@@ -13,9 +14,13 @@ import os
 import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks import plot
+from benchmarks.results import OURS, Case, Results, new_results
 
 LIMIT = 2.0
 """Megabytes per minute: a run of a week would grow by 20 GB at this slope."""
@@ -114,12 +119,22 @@ def fit(minutes: float) -> int:
     return steps
 
 
+def add_to(path: Path, case: Case) -> None:
+    """Writes a case to a file of results, in place of the one of its name."""
+    results = new_results("soak", [], 1, device=False)
+    known = Results.read(path).cases if path.exists() else []
+    results.cases = [*(each for each in known if each.name != case.name), case]
+    results.write(path)
+
+
 def main() -> int:
     """Prints the memory over time, its slope, and one line of JSON; exit code 1 where it grows."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--every", type=float, default=2.0, help="seconds between two samples")
     parser.add_argument("--fit", action="store_true", help="Keras's fit in place of Everstep")
+    parser.add_argument("--json", type=Path, help="the file of results to add this one to")
+    parser.add_argument("--plot", type=Path, help="where to draw all results of that file, .svg or .png")
     arguments = parser.parse_args()
     sampler = Sampler(arguments.every)
     sampler.start()
@@ -133,7 +148,12 @@ def main() -> int:
         print(f"{samples[index][0]:8.0f} s {samples[index][1]:10.1f} MB")
     print(f"{steps:,} steps; the second half grows by {found:.3f} MB a minute (limit {LIMIT})")
     notes = {"steps": steps, "mb_per_minute": round(found, 3), "samples": [[round(v, 1) for v in s] for s in samples]}
-    print(json.dumps({"name": "soak, fit" if arguments.fit else "soak", "unit": "MB", "values": {}, **notes}))
+    case = Case("fit, new models in short calls" if arguments.fit else f"{OURS}, one run", "MB", {}, notes=notes)
+    print(json.dumps({"name": case.name, "unit": case.unit, "values": {}, **notes}))
+    if arguments.json:
+        add_to(arguments.json, case)
+        if arguments.plot:
+            plot.draw(Results.read(arguments.json), arguments.plot)
     return 0 if found <= LIMIT else 1
 
 

@@ -103,6 +103,17 @@ def test_the_slope_of_the_second_half():
     assert soak.slope([(float(second), second / 6) for second in range(60)]) == pytest.approx(10.0)
 
 
+def test_the_memory_of_long_runs(tmp_path):
+    for name, size in (("fit", 600.0), (f"{OURS}, one run", 500.0), ("fit", 700.0)):
+        notes = {"steps": 1000, "mb_per_minute": 0.5, "samples": [[60.0 * minute, size] for minute in range(1, 9)]}
+        soak.add_to(tmp_path / "soak.json", Case(name, "MB", {}, notes=notes))
+    results = Results.read(tmp_path / "soak.json")
+    figures = report.generated([results])
+    assert "| fit | 8 | 1,000 | 700 | 700 | 700 | 700 | 0.50 |" in figures
+    assert "| 600 |" not in figures
+    plot.draw(results, tmp_path / "soak.svg")
+
+
 def test_growth_marks_what_grows_too_fast():
     from benchmarks.growth import _with_exponents
 

@@ -30,12 +30,12 @@ class Replicas:
     def __init__(self) -> None:
         self.strategy = tf.distribute.get_strategy()
         self.count = self.strategy.num_replicas_in_sync
-        self._is_alone = not tf.distribute.has_strategy()
+        self.is_alone = not tf.distribute.has_strategy()
         self._is_first = True  # only the first batch is checked: later ones may be the rest of an epoch
 
     def run(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
         """Runs a step on every replica; returns its outputs, one per replica if there are several."""
-        if self._is_alone:  # unlike a strategy of one device, which needs its context
+        if self.is_alone:  # unlike a strategy of one device, which needs its context
             return step(batch)
         if self.count == 1:
             return self.strategy.run(step, args=(batch,))

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ from everstep.engine.processes import SharedSteps, results_in_logs, seed_offset
 from everstep.engine.replicas import Replicas
 from everstep.engine.tensorflow_processes import draws_of_this_process, joined
 from everstep.errors import UsageError
-from everstep.task.grad import current_share
+from everstep.task.grad import ChainedScope, current_share
 from everstep.task.task import unpack
 from everstep.types import Batch, Logs
 
@@ -93,7 +94,8 @@ class TensorFlowEngine(Engine):
 
     def _compile(self) -> None:
         self._loops: dict[Any, Any] = {}
-        self._readers = {kind: _function(functools.partial(self._read, kind)) for kind in self.windows}
+        self._readers: dict[str, Any] = {}
+        self._resets: dict[str, list[tuple[Any, tf.Tensor]]] = {}
 
     def _loop(self, kind: str, data: Any) -> Any:
         """Returns the compiled loop for batches of these shapes, for any number of batches."""
@@ -198,12 +200,43 @@ class TensorFlowEngine(Engine):
 
     def read(self, kind: str) -> Logs:
         """Returns the logs of the open window."""
-        reader = self._readers[kind].get_concrete_function()
-        return floats({name: value.numpy() for name, value in reader().items()})
+        if kind not in self._readers:
+            self._readers[kind] = _function(functools.partial(self._read, kind)).get_concrete_function()
+        return floats({name: value.numpy() for name, value in self._readers[kind]().items()})
+
+    def read_bad_step_later(self) -> Callable[[], int | None]:
+        """Returns a function that returns the first step since the last `reset` or `load` whose loss is not finite."""
+        watched = self.windows["train"].finite_steps
+        if watched is None:
+            return lambda: None
+        count = watched.count.value.read_value()  # as it is now; later steps do not change it
+
+        def read() -> int | None:
+            number = float(count.numpy())
+            return int(-number) if number < 0 else None
+
+        return read
 
     def reset(self, kind: str) -> None:
-        """Opens the next window."""
-        self.windows[kind].reset()
+        """Opens the next window.
+
+        Python waits for other threads at almost every operation of Keras, which takes as long as several steps of a
+        small model. So what the sums and Keras's metrics assign is recorded once, and assigned without Keras.
+        """
+        window = self.windows[kind]
+        if not self._replicas.is_alone:
+            window.reset()
+            return
+        if kind not in self._resets:
+            with ChainedScope() as scope:
+                window.reset_sums()
+                for metric in filter(_is_reset_by_keras, window.metrics):
+                    metric.reset_state()
+                self._resets[kind] = [(v._value.handle, scope.get_current_value(v)) for v in scope.assigned.values()]
+        for handle, zeros in self._resets[kind]:
+            tf.raw_ops.AssignVariableOp(resource=handle, value=zeros)
+        for metric in itertools.filterfalse(_is_reset_by_keras, window.metrics):
+            metric.reset_state()
 
     def train_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of a training step, from the compiled loop for batches of this shape."""
@@ -238,6 +271,12 @@ class TensorFlowEngine(Engine):
 def _view(tensor: tf.Tensor) -> np.ndarray:
     """Returns a view of the memory of a tensor; a copy of a scalar, since NumPy cannot view one in bfloat16."""
     return np.asarray(tensor if tensor.shape.rank else tensor.numpy())
+
+
+def _is_reset_by_keras(metric: keras.Metric) -> bool:
+    """Whether Keras's own code alone resets a metric, and those that it holds: user code may do more than assign."""
+    parts = [metric, *getattr(metric, "metrics", ())]
+    return all(type(part).reset_state.__module__.startswith("keras.") for part in parts)
 
 
 def _batch(block: Any, index: Any) -> Batch:

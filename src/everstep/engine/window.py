@@ -95,10 +95,14 @@ class WindowSums:
 
     def reset(self) -> None:
         """Starts the next window: all sums and metrics are zero."""
-        for variable in (*self.totals.values(), self.samples):
-            variable.assign(ops.zeros(variable.shape))
+        self.reset_sums()
         for metric in self.metrics:
             metric.reset_state()
+
+    def reset_sums(self) -> None:
+        """Resets what is not part of a metric."""
+        for variable in (*self.totals.values(), self.samples):
+            variable.assign(ops.zeros(variable.shape))
         if self.norms is not None:
             self.norms.reset()
         if self.finite_steps is not None:
