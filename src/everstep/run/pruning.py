@@ -76,15 +76,11 @@ class PruningListener:
         self._listener, self.path = listener, path
 
     @contextlib.contextmanager
-    def waiting_trial(self, seconds: float) -> Iterator[bool]:
-        """Waits so long for a trial that has evaluated; yields whether there is one. It trains on after the block."""
+    def waiting_trial(self, seconds: float) -> Iterator[None]:
+        """Waits at most so long for a trial that has evaluated; it trains on after the block."""
         ready, _, _ = select.select([self._listener], [], [], seconds)
-        if not ready:
-            yield False
-            return
-        connection, _ = self._listener.accept()
-        with connection:
-            yield True
+        with self._listener.accept()[0] if ready else contextlib.nullcontext():
+            yield
 
 
 @contextlib.contextmanager

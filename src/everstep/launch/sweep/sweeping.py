@@ -239,7 +239,8 @@ def open_sweep(
       definition: What it is.
       sweep_dir: Its directory; None for the default.
       check: Raises UsageError if the configuration does not take values.
-      lenient: Whether options and fixed values of the target may differ from those stored, which then count.
+      lenient: Whether a sweep must exist, whose fixed values, sampler, pruner and number of trials count then: only
+        some of its trials are to be trained longer.
 
     Raises:
       UsageError: The configuration does not take the space; or directory or storage have another sweep.
@@ -257,7 +258,8 @@ def open_sweep(
         if lenient:
             definition = dataclasses.replace(definition, target=stored.target)
         require_same(stored.identity(), definition, str(directory))
-        definition = dataclasses.replace(definition, storage=definition.storage or stored.storage)
+        given = definition.storage or stored.storage
+        definition = dataclasses.replace(stored if lenient else definition, storage=given)
     elif lenient:
         raise UsageError("there is no sweep to continue", key="--resume-best", received=str(directory))
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
