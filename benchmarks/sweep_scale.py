@@ -6,6 +6,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import sqlite3
 import subprocess
 import sys
@@ -16,6 +17,13 @@ from pathlib import Path
 from typing import Any
 
 OVERHEAD_BAR, RESUME_BAR = 0.5, 5.0
+SPACE = """\
+task.noise: {low: 0.0, high: 0.3}
+task.model.units: [8, 16, 32]
+trainer.train_steps: 20
+"""
+COMMAND = [sys.executable, "-m", "everstep", "sweep", "regression/sine", "--space", "space.yaml"]
+COMMAND += ["--sweep-dir", "large"]
 _FUNCTION = """
 def nothing(values, directory):
     return values["a"]
@@ -42,26 +50,12 @@ def overhead(folder: Path, trials: int) -> tuple[float, float]:
     return (times[1] - times[0]) / trials, (time.monotonic() - begin) / 5
 
 
-def fill(folder: Path, trials: int) -> Any:
-    """Creates a sweep whose trials are all complete: one by Optuna, and copies of its rows in every table."""
-    from everstep.launch.sweep.definition import Definition
-    from everstep.launch.sweep.space import create_space
-    from everstep.launch.sweep.sweeping import open_sweep
-    from everstep.launch.sweep.target import Target
-
-    space = create_space({"a": {"low": 0.0, "high": 1.0}, "b": [1, 2, 3]})
-    target = Target("function", "nothing_to_train:nothing", (), str(folder))
-    definition = Definition(target, space, ("value",), ("min",), trials=trials)
-    study = open_sweep(definition, folder / "large")
-    claim = study.claim()
-    if claim is None:
-        raise RuntimeError("there is no first trial")
-    study.note(claim, facts={"steps": 100, "train_steps": 100, "digest": "0" * 64})
-    study.tell(claim, "COMPLETE", [0.5])
-    claim.release()
+def fill(folder: Path, trials: int) -> None:
+    """Creates a sweep whose trials are all complete: one that is run, and copies of its rows in every table."""
+    (folder / "space.yaml").write_text(SPACE)
+    subprocess.run([*COMMAND, "--trials", "1"], cwd=folder, check=True, capture_output=True)
     with contextlib.closing(sqlite3.connect(folder / "large" / "sweep.db")) as database, database:
         _copy_trial(database, trials)
-    return definition
 
 
 def _copy_trial(database: sqlite3.Connection, trials: int) -> None:
@@ -89,12 +83,23 @@ def _copied(column: str, value: Any, key: str, number: int) -> Any:
     return number if column == "number" else value
 
 
-def resume(folder: Path, definition: Any) -> float:
-    """Returns the seconds from the same command to its end, when nothing is left to do, in this process."""
-    from everstep.launch.sweep.sweeping import open_sweep, run_local
+def resume(folder: Path, trials: int) -> float:
+    """Returns the seconds of the same command, with its start, when nothing is left to do."""
+    begin = time.monotonic()
+    subprocess.run([*COMMAND, "--trials", str(trials)], cwd=folder, check=True, capture_output=True)
+    return time.monotonic() - begin
+
+
+def claim(folder: Path, trials: int) -> float:
+    """Returns the seconds until a worker that has just started has one more trial, whose values TPE chooses."""
+    from everstep.launch.sweep.definition import Definition
+    from everstep.launch.sweep.study import SweepStudy
 
     begin = time.monotonic()
-    run_local(open_sweep(definition, folder / "large"), verbose=False)
+    definition = dataclasses.replace(Definition.load(folder / "large"), trials=trials + 1)
+    found = SweepStudy(folder / "large", definition).claim()
+    if found is None:
+        raise RuntimeError("there is no further trial")
     return time.monotonic() - begin
 
 
@@ -105,10 +110,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs", type=int, default=10, help="trials that are run")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        definition = fill(Path(folder), options.trials)
-        resumed = resume(Path(folder), definition)
+        fill(Path(folder), options.trials)
+        resumed = resume(Path(folder), options.trials)
+        claimed = claim(Path(folder), options.trials)
         each, alone = overhead(Path(folder), options.runs)
-    print(f"resume with {options.trials} trials: {resumed:.2f} s (bar {RESUME_BAR} s)")
+    print(f"the same command with {options.trials} trials in the storage: {resumed:.2f} s (bar {RESUME_BAR} s)")
+    print(f"one more trial from that storage, by TPE: {claimed:.2f} s")
     print(
         f"a trial that does nothing: {each:.2f} s, its process alone {alone:.2f} s: {each - alone:.2f} s more", end=" "
     )

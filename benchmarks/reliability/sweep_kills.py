@@ -1,8 +1,9 @@
 """A sweep whose workers and trials are killed at random: is every trial complete, once, with the bits of a run alone?
 
-`python -m benchmarks.reliability.sweep_kills` sweeps 20 trials with 2 workers. Ten times, at an instant drawn from the
-life of the sweep, a process gets SIGKILL: a trial, a worker, or the sweep itself, which is then started again. In the
-end all trials must be complete, none twice, and the digest of each that of the same command run alone, without a kill.
+`python -m benchmarks.reliability.sweep_kills` sweeps 20 trials with 2 workers. Ten times, at a random instant, a
+process gets SIGKILL: a trial in the middle of its training, a worker, or the sweep itself, which is then started again.
+In the end all trials must be complete, none twice, and the digest of each that of the same command run alone, without a
+kill. It prints how many trials were resumed from a checkpoint: with none, the digests would prove nothing.
 """
 
 import argparse
@@ -25,10 +26,10 @@ from everstep.launch.sweep.study import SweepStudy
 SPACE = """\
 task.model.units: [8, 16]
 trainer.optimizer_config.learning_rate.cosine.initial_learning_rate: {low: 1e-3, high: 1e-1, log: true}
-trainer.train_steps: 400
-trainer.steps_per_loop: 20
-trainer.validation_interval: 100
-trainer.checkpoint_interval: 40
+trainer.train_steps: 6000
+trainer.steps_per_loop: 50
+trainer.validation_interval: 500
+trainer.checkpoint_interval: 200
 """
 KINDS = ("trial", "trial", "worker", "sweep")
 _PATIENCE = 3600.0
@@ -43,6 +44,7 @@ class Figures:
       complete: Trials that are complete.
       kills: Processes killed, by kind.
       attempts: Attempts of all trials together.
+      resumed: Trials that were resumed from a checkpoint.
       wrong: Violations, one line each.
     """
 
@@ -50,14 +52,15 @@ class Figures:
     complete: int = 0
     kills: dict[str, int] = dataclasses.field(default_factory=dict)
     attempts: int = 0
+    resumed: int = 0
     wrong: list[str] = dataclasses.field(default_factory=list)
 
     def line(self) -> str:
         """Returns the figures on one line."""
         kills = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kills.items()))
         return (
-            f"trials {self.trials}, complete {self.complete}, attempts {self.attempts} | kills: {kills or 'none'} | "
-            f"violations: {len(self.wrong)} | {'passed' if not self.wrong else 'NOT PASSED'}"
+            f"trials {self.trials}, complete {self.complete}, attempts {self.attempts}, resumed {self.resumed} | "
+            f"kills: {kills or 'none'} | violations: {len(self.wrong)} | {'passed' if not self.wrong else 'NOT PASSED'}"
         )
 
 
@@ -70,12 +73,14 @@ def measure(folder: Path, trials: int, workers: int, kills: int, seed: int = 0) 
     with open(folder / "sweep.log", "ab") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
         while sum(figures.kills.values()) < kills and process.poll() is None:
-            time.sleep(choice.uniform(0.5, 12.0))
+            time.sleep(choice.uniform(0.5, 5.0))
             kind = choice.choice(KINDS)
-            victims = processes(process.pid, kind)
+            victims = _wait_for_victims(process, kind)
             if not victims:
                 continue
-            _kill(choice.choice(victims))
+            time.sleep(choice.uniform(0.0, 0.5))
+            if not _kill(choice.choice(victims)):
+                continue
             figures.kills[kind] = figures.kills.get(kind, 0) + 1
             if kind == "sweep":
                 process.wait()
@@ -105,6 +110,7 @@ def _compare(folder: Path, figures: Figures) -> None:
             continue
         record = _record(folder / "sweep" / "trials" / str(trial.number))
         figures.attempts += len(record["attempts"])
+        figures.resumed += any(attempt["from_step"] for attempt in record["attempts"])
         values = definition.space.stored(trial)
         alone = folder / "alone" / str(trial.number)
         command = definition.target.command(alone, definition.space, values)
@@ -120,6 +126,27 @@ def _compare(folder: Path, figures: Figures) -> None:
 
 def _record(directory: Path) -> dict:
     return dict(json.loads((directory / "run.json").read_text()))
+
+
+def _wait_for_victims(sweep: subprocess.Popen[bytes], kind: str) -> list[int]:
+    """Returns the processes to choose from, of trials those that have saved a checkpoint; none after a minute."""
+    deadline = time.monotonic() + 60.0
+    while time.monotonic() < deadline and sweep.poll() is None:
+        found = processes(sweep.pid, kind)
+        if kind == "trial":
+            found = [pid for pid in found if _has_checkpoint(pid)]
+        if found:
+            return found
+        time.sleep(0.01)
+    return []
+
+
+def _has_checkpoint(pid: int) -> bool:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        checkpoints = Path(words[words.index("--model-dir") + 1], "checkpoints")
+        return any(path.name.isdecimal() for path in checkpoints.iterdir())
+    return False
 
 
 def processes(sweep: int, kind: str) -> list[int]:
@@ -138,9 +165,12 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def _kill(pid: int) -> None:
+def _kill(pid: int) -> bool:
+    """Kills a process; returns whether it was still there."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+        return True
+    return False
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -152,6 +182,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(folder, "compiled")))  # most of a short run
         figures = measure(Path(folder), options.trials, options.workers, options.kills, options.seed)
     print(figures.line())
     print("\n".join(figures.wrong))

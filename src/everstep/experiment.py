@@ -52,6 +52,7 @@ from everstep.run.cost import Throughput
 from everstep.run.digest import weights_digest
 from everstep.run.goodput import goodput
 from everstep.run.profiling import Profile
+from everstep.run.pruning import pruning_gates
 from everstep.run.record import Run
 from everstep.run.resume_checks import accepted_changes, check_keys
 from everstep.run.signals import Interrupted
@@ -320,7 +321,7 @@ class _Session:
             return list(hooks)
         progress = Progress(console, self.run, self.guard)
         profile = Profile(self.trainer, self.config, self.run.directory, self.say)
-        found = [progress, *hooks, self.attempt, profile]
+        found = [progress, *hooks, self.attempt, profile, *pruning_gates(self.guard.stop_requested)]
         if not any(hook.name == LearningRate.name for hook in found):
             found.append(LearningRate(constant_rate(self.trainer.optimizer)))
         return found

@@ -15,3 +15,4 @@ def test_twenty_trials_and_ten_kills(tmp_path: Path) -> None:
     figures = sweep_kills.measure(tmp_path, trials=20, workers=2, kills=10)
     assert figures.wrong == []
     assert (figures.complete, sum(figures.kills.values())) == (20, 10)
+    assert figures.resumed

@@ -203,6 +203,10 @@ def choose_target(
         return SweepChoice(Target("experiment", name, words, str(Path.cwd())), space, fixed, check, ["validation_loss"])
     if (root / "runs" / name).is_dir():
         find_config(root / "runs" / name)
+        if not own.dimensions:  # a list of metrics is one value
+            raise UsageError(
+                "is empty: no key varies", key="--space", remedy="list values in a file, or write key=1,2,3"
+            )
         if fixed:
             extra = {key: value for word in fixed for key, value in [_pair(word)]}
             own = dataclasses.replace(own, fixed={**own.fixed, **extra})
@@ -312,12 +316,10 @@ def _submitted(
         job = executors.submit_slurm(study.directory, workers, longer, resources)
         stop = f"scancel {job}"
     else:
-        jobs = executors.submit_ray(study.directory, workers, longer, address)
+        jobs = executors.submit_ray(study.directory, workers, longer, address, resources)
         job, stop = " ".join(jobs), "; ".join(f"ray job stop {one}" for one in jobs)
     rows = [("job", f"{job} ({on}, {workers} workers)"), ("sweep", str(study.directory)), ("to end it", stop)]
-    return aligned(
-        [*rows, ("page", str(study.directory / "sweep.html")), ("to see it", "the same command, --on local")]
-    )
+    return aligned([*rows, ("page", str(study.directory / "sweep.html"))])
 
 
 def _summary(study: sweeping.Study) -> str:

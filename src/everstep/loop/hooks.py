@@ -8,14 +8,14 @@ The controller calls each event on all hooks, in the order of its list:
 | `on_restore` | the variables of a checkpoint are restored, or there is none | KerasCallbacks, `--fast-dev-run` |
 | `on_train_begin` | training begins; the state of hooks is restored after it | KerasCallbacks |
 | `on_ready` | everything is restored, the first step is next | Profile, KerasCallbacks |
-| `on_window_begin` | before the first step of a window, or of the rest of one | KerasCallbacks, `--fast-dev-run` |
+| `on_window_begin` | before the first step of a window, or of the rest of one | KerasCallbacks, PruningGate, … |
 | `on_call_end` | after each compiled call | Progress, KerasCallbacks, Profile |
 | `on_batches_counted` | the first pass over data of unknown length has ended | KerasCallbacks |
 | `on_window_end` | a window is logged, checked and acted on | KerasCallbacks, `--fast-dev-run` |
 | `on_last_step` | after the last training step, before the final evaluation | Attempt |
 | `on_evaluation_begin` | before an evaluation | KerasCallbacks, `--fast-dev-run` |
 | `on_evaluation_batch_begin`, `_end` | around each batch of it, if `watches_evaluation_batches` | KerasCallbacks |
-| `on_evaluation_end` | after an evaluation and its actions, before it is tracked | KerasCallbacks, `--fast-dev-run` |
+| `on_evaluation_end` | after an evaluation and its actions, before it is tracked | KerasCallbacks, PruningGate, … |
 | `on_save` | a checkpoint is being written | `--fast-dev-run` |
 | `on_rollback` | training was rolled back | Progress |
 | `on_divergence` | training has diverged, no trials are left, and it is about to fail | KerasCallbacks |
@@ -31,6 +31,7 @@ Their users:
 | `LearningRate` | this file |
 | `Attempt`, `Progress` | `run/attempt.py` |
 | `Profile` | `run/profiling.py` |
+| `PruningGate`, of the trials of a sweep | `run/pruning.py` |
 | `LiveFacts`: `setup` only | `run/trackers.py` |
 | `--fast-dev-run` | `launch/tuner/dev_run.py` |
 

@@ -17,7 +17,8 @@ from everstep.tracking.tracker import LogKind, Tracker, plain
 
 logger = logging.getLogger(__name__)
 
-Status = Literal["finished", "failed", "interrupted"]
+Status = Literal["finished", "failed", "interrupted", "running"]
+"""How a run ended; `running` if it has not: a sweep writes to its run from time to time."""
 
 
 class SpooledTracker(Tracker):

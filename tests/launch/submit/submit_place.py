@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -79,3 +80,9 @@ def until(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
         assert time.monotonic() < deadline, "the condition never became true"
         time.sleep(0.05)
     return value
+
+
+def begin_now(number: str) -> bool:
+    """Lets a requeued job begin now; by itself it begins after two minutes."""
+    subprocess.run(["scontrol", "update", f"JobId={number}", "StartTime=now"], check=False, capture_output=True)
+    return True

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import slurm_cluster
-from submit_place import Place, until
+from submit_place import Place, begin_now, until
 
 pytestmark = [
     pytest.mark.full,
@@ -30,12 +30,6 @@ def place(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place
 
 def output_of(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def begin_now(number: str) -> bool:
-    """Lets a requeued job begin now; by itself it begins after two minutes."""
-    subprocess.run(["scontrol", "update", f"JobId={number}", "StartTime=now"], check=False, capture_output=True)
-    return True
 
 
 def job(printed: str) -> str:

@@ -72,6 +72,8 @@ def test_a_grid_leaves_unused_keys_out():
         ("range(0, 1, 0.5)", (0.0, 0.5)),
         ("range(2,9,3)", (2, 5, 8)),
         ("choice(a, b)", ("a", "b")),
+        ("[8,8],[16]", ([8, 8], [16])),
+        ("'a,b',c", ("a,b", "c")),
     ],
 )
 def test_the_command_line(text, values):
@@ -83,6 +85,16 @@ def test_intervals_of_the_command_line():
     found = parse_dimension("key", "tag(log, interval(1e-4, 1e-1))")
     assert (found.kind, found.low, found.high, found.log) == ("float", 1e-4, 1e-1, True)
     assert parse_dimension("key", "interval(0,1)").points() is None
+    assert parse_dimension("key", "int(interval(1,3))").points() == (1, 2, 3)
+    found = parse_dimension("key", "tag(log, int(interval(1, 64)))")
+    assert (found.kind, found.high, found.log) == ("int", 64, True)
+
+
+@pytest.mark.parametrize("text", ["range(a)", "interval(1)", "tag(lin,interval(0,1))", "tag(log,range(3))", "int(3)"])
+def test_calls_that_are_wrong(text):
+    with pytest.raises(UsageError) as caught:
+        parse_dimension("key", text)
+    assert (caught.value.key, caught.value.reason.split()[0]) == ("key", "expected")
 
 
 @pytest.mark.parametrize("word", ["key=1", "key=[1,2]", "key='1,2'", "key={a: 1, b: 2}", "a=1,b=2", "key="])

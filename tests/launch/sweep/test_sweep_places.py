@@ -42,9 +42,13 @@ def test_workers_on_ray_are_jobs(tmp_path, monkeypatch):
             return job["submission_id"]
 
     monkeypatch.setattr(executors.ray, "connect", lambda address: Client())
-    names = executors.submit_ray(tmp_path / "sweep", 2, [], "http://127.0.0.1:8265")
-    assert len(set(names)) == 2
+    monkeypatch.setattr(executors.ray, "has_gpus", lambda address: True)
+    for kind in ("any", "none"):
+        names = executors.submit_ray(tmp_path / "sweep", 2, [], "http://127.0.0.1:8265", Resources(kind, n_cpu=3))
+        assert len(set(names)) == 2
     assert all("everstep.launch.sweep.worker" in job["entrypoint"] for job in jobs)
+    assert [job["entrypoint_num_cpus"] for job in jobs] == [3.0] * 4
+    assert [job.get("entrypoint_num_gpus") for job in jobs] == [1.0, 1.0, None, None]
 
 
 def test_a_worker_of_a_job_ends_when_nothing_is_left(sweep, objectives, tmp_path):

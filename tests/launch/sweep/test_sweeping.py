@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from everstep.errors import TrainingError, UsageError
+from everstep.launch.sweep import study
 from everstep.launch.sweep.definition import Definition
 from everstep.launch.sweep.space import create_space
 from everstep.launch.sweep.study import SweepStudy, open_storage, storage_url
@@ -188,6 +189,31 @@ def test_a_trial_belongs_to_one_worker_and_is_taken_over_when_that_dies(tmp_path
     assert (again.number, again.values) == (0, one.values)
     second.tell(again, "COMPLETE", [1.0])
     assert not first.is_done()
+
+
+def test_machines_without_a_shared_disk_share_the_trials(tmp_path, monkeypatch):
+    """Two directories, one storage: the lock of a trial is free in the other directory, and yet it is taken."""
+    url = f"sqlite:///{tmp_path / 'both.db'}"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    wanted = definition(sampler="grid", trials=2, storage=url)
+    first = SweepStudy(tmp_path / "a", wanted, create=True)
+    second = SweepStudy(tmp_path / "b", wanted, create=True)
+    one, two = first.claim(), second.claim()
+    assert [claim.values for claim in (one, two)] == [{"x": 1}, {"x": 2}]
+    assert first.claim() is second.claim() is None
+
+    monkeypatch.setattr(study, "_STALE_SECONDS", -1.0)  # no heartbeat for long
+    again = second.claim()
+    assert (again.number, again.values) == (0, {"x": 1})
+    monkeypatch.undo()
+    one.release()
+    assert first.claim() is None, "it has moved to the other machine"
+
+    monkeypatch.setattr(first, "_place", lambda number: 3)  # the other machine has created the last one meanwhile
+    monkeypatch.setattr(type(first), "wanted", 3)
+    assert first.claim() is None
+    assert [trial.number for trial in first.trials()] == [0, 1]
 
 
 PROGRAM = """

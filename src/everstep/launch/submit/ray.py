@@ -14,7 +14,7 @@ import shlex
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +101,22 @@ def submit(client: Any, request: SubmitRequest, snapshot: Path, max_restarts: in
 
 
 def submit_command(
-    client: Any, command: Sequence[str], name: str, directory: Path, snapshot: Path | None = None
+    client: Any,
+    command: Sequence[str],
+    name: str,
+    directory: Path,
+    snapshot: Path | None = None,
+    resources: Mapping[str, float] | None = None,
 ) -> str:
     """Submits a command to Ray, under a name that no other job has; returns the job's id.
+
+    Args:
+      client: What `connect` returns.
+      command: Program and arguments.
+      name: The job's name.
+      directory: The run directory, for the job's metadata.
+      snapshot: The folder of the snapshot, likewise.
+      resources: What Ray reserves for it, on any node: `num_cpus`, `num_gpus`. None: nothing, on the head node.
 
     Raises:
       UsageError: Ray refuses it.
@@ -116,6 +129,7 @@ def submit_command(
                 submission_id=name,
                 runtime_env={"env_vars": _environment()},
                 metadata=metadata,
+                **{f"entrypoint_{name}": amount for name, amount in (resources or {}).items()},
             )
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -144,10 +158,8 @@ def has_job(address: str, job: str) -> bool | None:
     """
     if not address.startswith(("http://", "https://")):
         return None
-    url = f"{address.rstrip('/')}/api/jobs/{urllib.parse.quote(job, safe='')}"
     try:
-        with urllib.request.urlopen(url, timeout=SECONDS) as answer:
-            body = answer.read(_MAX_BYTES)
+        body = _answer(address, f"/api/jobs/{urllib.parse.quote(job, safe='')}")
     except urllib.error.HTTPError as error:
         with error:
             unknown = error.code == 404 and b"does not exist" in error.read(_MAX_BYTES)
@@ -159,3 +171,17 @@ def has_job(address: str, job: str) -> bool | None:
     except (ValueError, KeyError, TypeError):
         return None
     return True if status in _ACTIVE else False if status in _ENDED else None
+
+
+def has_gpus(address: str) -> bool:
+    """Returns whether a node of a cluster has a GPU; False also if the answer is not understood."""
+    try:
+        nodes = json.loads(_answer(address, "/api/v0/nodes?detail=1"))["data"]["result"]["result"]
+        return any(node["resources_total"].get("GPU", 0) > 0 for node in nodes if node["state"] == "ALIVE")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, http.client.HTTPException):
+        return False
+
+
+def _answer(address: str, path: str) -> bytes:
+    with urllib.request.urlopen(f"{address.rstrip('/')}{path}", timeout=SECONDS) as answer:
+        return bytes(answer.read(_MAX_BYTES))

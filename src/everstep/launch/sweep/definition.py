@@ -13,7 +13,7 @@ from everstep.launch.sweep import FILE
 from everstep.launch.sweep.space import Space
 from everstep.launch.sweep.target import Target
 
-FORMAT = 1
+FORMAT = 2  # 1 reported evaluations to pruners by step
 SAMPLERS = ("tpe", "random", "grid", "cmaes", "nsga2")
 PRUNERS = ("none", "median", "hyperband")
 MODES = ("min", "max")

@@ -103,18 +103,22 @@ class LocalWorkers:
         return ""
 
 
-def submit_ray(directory: Path, count: int, longer: Sequence[str], address: str | None) -> list[str]:
-    """Submits a Ray job for each worker; returns their ids.
+def submit_ray(
+    directory: Path, count: int, longer: Sequence[str], address: str | None, resources: slurm.Resources
+) -> list[str]:
+    """Submits a Ray job for each worker, with processors and, where the cluster has any, a GPU; returns their ids.
 
     Raises:
       UsageError: Ray is not installed, no cluster answers, or it refuses.
     """
-    client = ray.connect(ray.dashboard_address(address))
+    resources.check()
+    dashboard = ray.dashboard_address(address)
+    client = ray.connect(dashboard)
+    needs_gpu = resources.gpu_type != "none" and ray.has_gpus(dashboard)
+    wanted = {"num_cpus": float(resources.n_cpu)} | ({"num_gpus": 1.0} if needs_gpu else {})
     command = worker_command(directory, longer, "--no-wait")
-    return [
-        ray.submit_command(client, command, f"{_title(directory)}-{number}-{os.urandom(2).hex()}", directory)
-        for number in range(count)
-    ]
+    names = [f"{_title(directory)}-{number}-{os.urandom(2).hex()}" for number in range(count)]
+    return [ray.submit_command(client, command, name, directory, resources=wanted) for name in names]
 
 
 def slurm_text(directory: Path, count: int, longer: Sequence[str], resources: slurm.Resources) -> str:

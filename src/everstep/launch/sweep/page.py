@@ -1,8 +1,6 @@
 """The page of a sweep, one self-contained HTML file in the style of the report, and its table for programs."""
 
-import contextlib
 import datetime
-import fcntl
 import html as markup
 import importlib.resources
 import json
@@ -10,7 +8,7 @@ import math
 import os
 import random
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,25 +32,13 @@ def write(study: SweepStudy, running: bool = False) -> Path:
       running: Whether workers are at work: then the page reloads itself.
     """
     path = study.directory / PAGE
-    with _alone(study.directory) as alone:
+    with study.alone("page") as alone:
         if alone:
             table = summary(study)
             storage.write_text(study.directory / TABLE, json.dumps(table, allow_nan=False))
             data = page_data(study, table, running)
             storage.write_bytes(path, html(data, running).encode("utf-8", errors="replace"))
     return path
-
-
-@contextlib.contextmanager
-def _alone(directory: Path) -> Iterator[bool]:
-    descriptor = os.open(directory / "locks" / "page", os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(descriptor)
 
 
 def summary(study: SweepStudy) -> dict[str, Any]:

@@ -10,8 +10,8 @@ A file lists keys of the configuration, dotted or nested:
     trainer.train_steps: 500                               # the same in every trial
     constraints: ["task.model.units * task.noise <= 32"]
 
-On the command line, as users of Hydra write it: `key=1,2,3`, `key=range(1,5)`, `key=interval(0.1,0.5)`,
-`key=tag(log,interval(1e-4,1e-1))`.
+On the command line, as users of Hydra write it: `key=1,2,3`, `key=[8],[8,8]`, `key=range(1,5)`,
+`key=interval(0.1,0.5)`, `key=int(interval(1,64))`, `key=tag(log,interval(1e-4,1e-1))`.
 """
 
 import ast
@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from everstep.config import dialect
 from everstep.config.layers import Layer
-from everstep.config.overrides import split_pairs
+from everstep.config.overrides import parse_override, split_pairs
 from everstep.errors import NOTHING, Problem, UsageError, nearest
 
 ParameterKind = Literal["float", "int", "categorical"]
@@ -331,7 +331,14 @@ def is_swept(word: str) -> bool:
     return bool(swept) and all(swept)
 
 
-_CALL = re.compile(r"\s*(range|interval|choice|tag)\((.*)\)\s*", re.DOTALL)
+_CALL = re.compile(r"\s*(range|interval|choice|int|tag)\((.*)\)\s*", re.DOTALL)
+_USAGE = {
+    "range": "range(stop), range(start,stop) or range(start,stop,step)",
+    "interval": "interval(low,high)",
+    "int": "int(interval(low,high))",
+    "tag": "tag(log,interval(low,high)) or tag(log,int(interval(low,high)))",
+}
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 def parse_dimension(key: str, text: str) -> Dimension | None:
@@ -343,37 +350,66 @@ def parse_dimension(key: str, text: str) -> Dimension | None:
     text = text.strip()
     origin = f"{key}={text}"
     if call := _CALL.fullmatch(text):
-        return _called(key, call[1], [part.strip() for part in call[2].split(",")], origin)
-    if text[:1] in ("'", '"', "[", "{") or "," not in text:
+        return _called(key, text, call[1], call[2], origin)
+    parts = _alternatives(text)
+    if len(parts) < 2:
         return None
-    choices = [dialect.plain(part.strip()) for part in text.split(",") if part.strip()]
-    return Dimension(key, "categorical", choices=tuple(choices), origin=origin)
+    return Dimension(key, "categorical", choices=tuple(_value(part) for part in parts if part), origin=origin)
 
 
-def _called(key: str, name: str, parts: list[str], origin: str) -> Dimension:
-    log = name == "tag" and parts[0] == "log"
-    if name == "tag":
-        inner = _CALL.fullmatch(origin.partition("=")[2].strip()[4:-1].partition(",")[2])
-        if not log or inner is None or inner[1] != "interval":
-            raise UsageError("expected tag(log,interval(low,high))", key=key, received=origin.partition("=")[2])
-        name, parts = "interval", [part.strip() for part in inner[2].split(",")]
-    values = [dialect.plain(part) for part in parts if part]
+def _alternatives(text: str) -> list[str]:
+    """Returns what commas separate, unless they are in brackets or quotes: `[8,8],[16]` has two parts."""
+    parts, closing = [""], ""
+    for character in text:
+        if character == "," and not closing:
+            parts.append("")
+            continue
+        if closing and character == closing[-1]:
+            closing = closing[:-1]
+        elif closing[-1:] not in ("'", '"'):
+            if character in _CLOSING:
+                closing += _CLOSING[character]
+            elif character in "'\"" and not parts[-1].strip():  # elsewhere a quote is an apostrophe
+                closing += character
+        parts[-1] += character
+    return [part.strip() for part in parts]
+
+
+def _called(key: str, text: str, name: str, inside: str, origin: str) -> Dimension:
+    """Returns what `range(…)`, `choice(…)` or an interval says."""
+    parts = _alternatives(inside)
     if name == "choice":
-        return Dimension(key, "categorical", choices=tuple(values), origin=origin)
-    expected = {"range": (1, 2, 3), "interval": (2,)}[name]
-    if len(values) not in expected or any(isinstance(v, bool) or not isinstance(v, int | float) for v in values):
-        usage = {"range": "range(stop), range(start,stop) or range(start,stop,step)", "interval": "interval(low,high)"}
-        raise UsageError(f"expected {usage[name]}, of numbers", key=key, received=origin.partition("=")[2])
+        return Dimension(key, "categorical", choices=tuple(_value(part) for part in parts if part), origin=origin)
+    is_whole, is_log, outer = False, False, name
+    if name == "tag" and parts[0] == "log" and (call := _CALL.fullmatch(inside.partition(",")[2])):
+        is_log, name, parts = True, call[1], _alternatives(call[2])
+    if name == "int" and (call := _CALL.fullmatch(",".join(parts))):
+        is_whole, name, parts = True, call[1], _alternatives(call[2])
+    values = [dialect.plain(part) for part in parts if part]
+    expected = {"range": (1, 2, 3)} if outer == "range" else {"interval": (2,)}
+    if len(values) not in expected.get(name, ()) or not all(_is_number(value) for value in values):
+        raise UsageError(f"expected {_USAGE[outer]}, of numbers", key=key, received=text)
+    if name == "interval" and is_whole:
+        return Dimension(key, "int", values[0], values[1], log=is_log, origin=origin)
     if name == "interval":
-        return Dimension(key, "float", float(values[0]), float(values[1]), log=log, origin=origin)
+        return Dimension(key, "float", float(values[0]), float(values[1]), log=is_log, origin=origin)
     start, stop, step = (0, values[0], 1) if len(values) == 1 else (*values, 1)[:3]
     size = math.ceil((stop - start) / step - 1e-9) if step > 0 else 0  # as Python and Hydra: without stop itself
     if not 0 < size <= MAX_GRID:
-        raise UsageError("has no values, or too many", key=key, received=origin.partition("=")[2])
+        raise UsageError("has no values, or too many", key=key, received=text)
     if all(isinstance(value, int) for value in (start, stop, step)):
         return Dimension(key, "int", start, start + (size - 1) * step, step if step != 1 else None, origin=origin)
     last = float(f"{start + (size - 1) * step:.12g}")
     return Dimension(key, "float", float(start), last, float(step), origin=origin)
+
+
+def _value(part: str) -> Any:
+    """Returns one alternative as it would be after `key=`."""
+    return parse_override(f"key={part}")[1] if part[0] in "[{'\"" else dialect.plain(part)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _leaves(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:

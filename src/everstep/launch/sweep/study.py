@@ -13,6 +13,7 @@ import dataclasses
 import fcntl
 import importlib.util
 import logging
+import math
 import os
 import random
 import socket
@@ -38,8 +39,8 @@ _MAX_REJECTED = 1000
 
 # Attributes of a trial in the storage.
 DIRECTORY, HOST, BEAT, REJECTED, REASON, CONTINUES = "directory", "host", "beat", "rejected", "reason", "continues"
-"""`BEAT` is the time of its worker's last heartbeat; `CONTINUES` is the trial that it trains longer, in that trial's
-directory."""
+"""`DIRECTORY` is the id of the sweep's directory that has its lock; `BEAT` the time of its worker's last heartbeat;
+`CONTINUES` the trial that it trains longer, in that trial's directory."""
 _IDENTITY, _FORMAT = "everstep.sweep", "everstep.format"
 
 
@@ -164,7 +165,8 @@ def create_sampler(definition: Definition, number: int, point: Mapping[str, Any]
     if definition.sampler == "random":
         return samplers.RandomSampler(seed=seed)
     if definition.sampler == "nsga2":
-        return samplers.NSGAIISampler(seed=seed)
+        # Optuna's 50 would make a sweep of 50 trials a random search.
+        return samplers.NSGAIISampler(seed=seed, population_size=min(50, max(4, definition.trials // 5)))
     if definition.sampler == "cmaes":
         if importlib.util.find_spec("cmaes") is None:
             raise missing_extra("cmaes", "sweep", "--sampler cmaes")
@@ -222,7 +224,6 @@ class SweepStudy:
         optuna = load_optuna()
         self.directory, self.definition = directory, definition
         url = storage_url(directory, definition.storage)
-        self._is_shared = not definition.storage  # whoever uses the storage is in this directory
         storage = open_storage(url)
         directions = ["minimize" if mode == "min" else "maximize" for mode in definition.modes]
         names = [study.study_name for study in storage.get_all_studies()]
@@ -241,6 +242,7 @@ class SweepStudy:
         self._storage, self._id = self.optuna._storage, self.optuna._study_id
         self._grid: list[Values] | None = definition.space.grid() if definition.sampler == "grid" else None
         (directory / "locks").mkdir(exist_ok=True)
+        self._directory_id = _identified(directory / "locks" / "id")
 
     def _require_ours(self, url: str) -> None:
         attributes = self.optuna.user_attrs
@@ -314,20 +316,32 @@ class SweepStudy:
                 return None
             identity = self._storage.create_new_trial(self._id)
             number = self._storage.get_trial(identity).number
+            if self._place(number) >= self.wanted:  # another machine was faster; between machines there is no lock
+                self._reject(identity, number, "one too many")
+                return None
             lock = self._lock(number)
             if lock is None:
                 return None  # a worker on another disk used the number before; it is stale soon
             claim = self._opened(identity, lock)
             if (broken := self.definition.space.broken(claim.values)) is None:
                 return claim
-            self._storage.set_trial_user_attr(identity, REJECTED, broken)
-            self.optuna.tell(number, state=_state("FAIL"))
+            self._reject(identity, number, broken)
             claim.release()
         raise UsageError(f"{_MAX_REJECTED} draws in a row violate them", key="constraints", remedy="relax them")
+
+    def _reject(self, identity: int, number: int, reason: str) -> None:
+        """Ends a trial that is none."""
+        self._storage.set_trial_user_attr(identity, REJECTED, reason)
+        self.optuna.tell(number, state=_state("FAIL"))
+
+    def _place(self, number: int) -> int:
+        """Returns how many trials there are before one, apart from those that train others longer."""
+        return sum(trial.number < number and CONTINUES not in trial.user_attrs for trial in self.trials())
 
     def _opened(self, identity: int, lock: int) -> Claim:
         frozen = self._storage.get_trial(identity)
         self._storage.set_trial_user_attr(identity, HOST, socket.gethostname())
+        self._storage.set_trial_user_attr(identity, DIRECTORY, self._directory_id)
         self._storage.set_trial_user_attr(identity, BEAT, time.time())
         self.optuna.sampler = create_sampler(self.definition, frozen.number, self._point(frozen))
         trial = load_optuna().Trial(self.optuna, identity)
@@ -338,8 +352,7 @@ class SweepStudy:
         """Returns the point of the grid that a trial tries; it may have one already."""
         if self._grid is None or CONTINUES in frozen.user_attrs:
             return None
-        earlier = [trial for trial in self.trials() if trial.number < frozen.number]
-        place = sum(CONTINUES not in trial.user_attrs for trial in earlier)
+        place = self._place(frozen.number)
         return self._grid[place] if place < len(self._grid) else None
 
     def _lock(self, number: int) -> int | None:
@@ -354,10 +367,8 @@ class SweepStudy:
 
     def _is_here(self, frozen: Any) -> bool:
         """Returns whether the trial's worker has its lock in this directory: a free lock then means that it is dead."""
-        host = frozen.user_attrs.get(HOST)
-        return (
-            self._is_shared or host == socket.gethostname() or (self.directory / "locks" / str(frozen.number)).exists()
-        )
+        place = frozen.user_attrs.get(DIRECTORY)  # None: killed before it was noted
+        return place == self._directory_id or (place is None and not self.definition.storage)
 
     def _is_stale(self, frozen: Any) -> bool:
         """Returns whether the trial's worker, which may be on another machine, has written no heartbeat for long."""
@@ -385,6 +396,21 @@ class SweepStudy:
         finally:
             os.close(descriptor)
 
+    @contextlib.contextmanager
+    def alone(self, work: str) -> Iterator[bool]:
+        """Yields whether this process may do some work, `page` or `mlflow`, which one process does at a time."""
+        descriptor = os.open(self.directory / "locks" / work, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            os.close(descriptor)
+
     # ---- what a worker reports ---------------------------------------------------------------------------------------
 
     def write_heartbeat(self, claim: Claim) -> None:
@@ -396,16 +422,25 @@ class SweepStudy:
         for name, value in facts.items():
             claim.trial.set_user_attr(name, value)
 
-    def should_prune(self, claim: Claim, points: Sequence[Any]) -> bool:
-        """Reports the values of a trial so far; returns whether it should stop."""
-        if self.definition.pruner == "none" or self.definition.is_multi_objective or claim.continues is not None:
+    def prunes(self, claim: Claim) -> bool:
+        """Returns whether the trial may be stopped early; one that trains another longer is not."""
+        return self.definition.pruner != "none" and claim.continues is None
+
+    def should_prune(self, claim: Claim, values: Sequence[float]) -> bool:
+        """Reports the evaluations of a trial so far, in their order; returns whether it should stop.
+
+        Evaluations are numbered from 1, whatever step they are at: trials of another batch size take other steps, and
+        Hyperband's resources are evaluations.
+        """
+        finite = [(number, value) for number, value in enumerate(values, 1) if math.isfinite(value)]
+        if not self.prunes(claim) or not finite:
             return False
         with quiet_optuna():
             known = self._storage.get_trial(claim.trial._trial_id).intermediate_values
-            for point in points:
-                if point.step not in known:
-                    claim.trial.report(point.value, point.step)
-            return bool(points) and bool(claim.trial.should_prune())
+            for number, value in finite:
+                if number not in known:
+                    claim.trial.report(value, number)
+            return bool(claim.trial.should_prune())
 
     def tell(self, claim: Claim, state: str, values: Sequence[float] | None = None) -> None:
         """Ends a trial in the storage, as Optuna's `tell`: `COMPLETE` with its values, `PRUNED` or `FAIL`."""
@@ -434,6 +469,17 @@ class SweepStudy:
         ranked = [trial for _, trial in sorted(with_value, key=lambda pair: (sign * pair[0], pair[1].number))]
         best_of_run = {trial.user_attrs.get(CONTINUES, trial.number): trial for trial in reversed(ranked)}
         return [trial for trial in ranked if best_of_run[trial.user_attrs.get(CONTINUES, trial.number)] is trial]
+
+
+def _identified(path: Path) -> str:
+    """Returns the id in a file, which is written once: it tells one sweep's directory from another, not a machine."""
+    if not path.is_file():
+        aside = path.with_name(f"id-{uuid.uuid4().hex}")
+        aside.write_text(uuid.uuid4().hex)
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            os.link(aside, path)
+        aside.unlink()
+    return path.read_text()
 
 
 def value_of(trial: Any) -> float | None:

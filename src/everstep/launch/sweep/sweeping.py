@@ -1,5 +1,6 @@
 """`everstep.sweep`: checks what is asked for, opens the study, starts the workers and waits for them."""
 
+import collections
 import contextlib
 import dataclasses
 import signal
@@ -14,10 +15,11 @@ from typing import Any
 from everstep import redaction, storage
 from everstep.engine import backend as backends
 from everstep.errors import TrainingError, UsageError
-from everstep.launch.sweep import FILE, PAGE, page, parent_run
+from everstep.launch.sweep import FILE, PAGE, page
 from everstep.launch.sweep.definition import Definition, require_same
 from everstep.launch.sweep.executors import LocalWorkers
 from everstep.launch.sweep.function import function_name
+from everstep.launch.sweep.parent_run import ParentRun
 from everstep.launch.sweep.space import Space, Values, create_space, is_swept
 from everstep.launch.sweep.study import CONTINUES, REASON, SweepStudy, create_sampler, value_of
 from everstep.launch.sweep.target import Check, Target, check_space, experiment_check
@@ -199,6 +201,25 @@ def default_directory(definition: Definition) -> Path:
     return root / "runs" / f"sweep-{name}-{definition.digest()}"
 
 
+def _earlier_directory(definition: Definition) -> Path:
+    """Returns the directory of the sweep over the same space, whatever values were fixed in it.
+
+    Raises:
+      UsageError: There are several.
+    """
+    default, found = default_directory(definition), []
+    for path in sorted(default.parent.glob(f"{default.name.rpartition('-')[0]}-*")):
+        with contextlib.suppress(UsageError):
+            stored = Definition.load(path)
+            target = dataclasses.replace(definition.target, words=stored.target.words)
+            if stored.identity() == dataclasses.replace(definition, target=target).identity():
+                found.append(path)
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise UsageError(f"there are several such sweeps: {names}", key="--resume-best", remedy="name its --sweep-dir")
+    return found[0] if found else default
+
+
 def require_workers(count: int) -> None:
     """Refuses a number of workers that cannot be.
 
@@ -218,7 +239,8 @@ def open_sweep(
       definition: What it is.
       sweep_dir: Its directory; None for the default.
       check: Raises UsageError if the configuration does not take values.
-      lenient: Whether options and fixed values of the target may differ from those stored, which then count.
+      lenient: Whether a sweep must exist, whose fixed values, sampler, pruner and number of trials count then: only
+        some of its trials are to be trained longer.
 
     Raises:
       UsageError: The configuration does not take the space; or directory or storage have another sweep.
@@ -228,14 +250,16 @@ def open_sweep(
     if definition.sampler == "grid":
         definition.space.grid()
     create_sampler(definition, 0)  # a package may be missing
-    directory = Path(sweep_dir) if sweep_dir is not None else default_directory(definition)
+    default = _earlier_directory if lenient else default_directory
+    directory = Path(sweep_dir) if sweep_dir is not None else default(definition)
     exists = (directory / FILE).is_file()
     if exists:
         stored = Definition.load(directory)
         if lenient:
             definition = dataclasses.replace(definition, target=stored.target)
         require_same(stored.identity(), definition, str(directory))
-        definition = dataclasses.replace(definition, storage=definition.storage or stored.storage)
+        given = definition.storage or stored.storage
+        definition = dataclasses.replace(stored if lenient else definition, storage=given)
     elif lenient:
         raise UsageError("there is no sweep to continue", key="--resume-best", received=str(directory))
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
@@ -264,6 +288,9 @@ def continue_best(study: SweepStudy, count: int, longer: Sequence[str], verbose:
         return []
     if count < 0:
         raise UsageError("must be at least 0", key="--resume-best", received=count)
+    if study.definition.target.kind == "components":
+        reason = "a run of components ends with its export, and is not trained longer"
+        raise UsageError(reason, key="--resume-best", received=count)
     numbers = study.continue_best(count)
     if not numbers:
         raise UsageError("no trial has a result yet", key="--resume-best", received=count)
@@ -296,22 +323,26 @@ def run_local(
     progress.show()
     if not was_done or not (study.directory / PAGE).is_file():
         page.write(study)
-    parent_run.group_trials(study)
+    ParentRun(study).update()
     progress.require_success()
 
 
 def _run_workers(study: SweepStudy, count: int, longer: Sequence[str], progress: "_SweepProgress") -> None:
     with _StopSignals() as signals:
-        workers = LocalWorkers(study.directory, count, longer)
-        drawn = 0.0
+        workers, parent = LocalWorkers(study.directory, count, longer), ParentRun(study)
+        due, has_news = 0.0, False
         try:
             while (code := workers.poll()) is None and signals.received is None and not progress.is_hopeless():
                 time.sleep(0.1)
-                if progress.show() or time.monotonic() - drawn > _PAGE_SECONDS:
+                has_news = progress.show() or has_news
+                if time.monotonic() > due:
                     begin = time.monotonic()
                     page.write(study, running=True)
+                    if has_news:
+                        parent.update()
+                    has_news = False
                     # A large page takes longer to write: at most a tenth of the time is spent on it.
-                    drawn = time.monotonic() + 9 * (time.monotonic() - begin)
+                    due = time.monotonic() + max(_PAGE_SECONDS, 9 * (time.monotonic() - begin))
         finally:
             if workers.poll() is None:
                 workers.stop()
@@ -326,6 +357,14 @@ def _run_workers(study: SweepStudy, count: int, longer: Sequence[str], progress:
     if code and not study.is_done() and not progress.is_hopeless():
         page.write(study)
         raise TrainingError(f"the workers ended with exit code {code}: {workers.last_lines()}")
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """Returns the end of each key that no other one has: `units` for `task.model.units`."""
+    keys = list(keys)
+    ends = {key: [".".join(key.split(".")[-count:]) for count in range(1, key.count(".") + 2)] for key in keys}
+    taken = collections.Counter(end for each in ends.values() for end in each)
+    return {key: next((end for end in ends[key] if taken[end] == 1), key) for key in keys}
 
 
 class SweepInterrupted(Interrupted):
@@ -403,7 +442,9 @@ class _SweepProgress:
         metric = definition.metrics[0] or "loss"
         shown = f"{metric}={value:.6g}" if value is not None else str(trial.user_attrs.get(REASON, ""))[:160]
         best = f", best {value_of(ranked[0]):.6g} (trial {ranked[0].number})" if ranked else ""
-        values = " ".join(f"{key}={held}" for key, held in definition.space.stored(trial).items())
+        names = short_names(one.key for one in definition.space.dimensions)
+        stored = definition.space.stored(trial).items()
+        values = " ".join(f"{names[key]}={f'{held:.6g}' if isinstance(held, float) else held}" for key, held in stored)
         state = {"COMPLETE": "", "PRUNED": "pruned, ", "FAIL": "failed: "}[trial.state.name]
         return redaction.text(f"trial {trial.number}  {state}{shown}  {values}  [{done} of {self._study.wanted}{best}]")
 

@@ -13,25 +13,32 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from everstep import redaction, storage
+from everstep.config.overrides import parse_override
 from everstep.errors import TrainingError, UsageError, nearest, plain_text
+from everstep.evaluation import report
 from everstep.launch.child import ExitStatus
 from everstep.launch.progress import newest_checkpoint, record_exit_reason
 from everstep.launch.sweep import live, page
 from everstep.launch.sweep.definition import Definition
 from everstep.launch.sweep.function import call_function
+from everstep.launch.sweep.parent_run import ParentRun
 from everstep.launch.sweep.study import HEARTBEAT_SECONDS, REASON, Claim, SweepStudy
+from everstep.run import pruning
 from everstep.run.exit_codes import exit_code
 from everstep.run.layout_registry import loop_directory
 from everstep.run.lock import is_held
+from everstep.run.pruning import PruningListener, listen_to_trials
 from everstep.run.record import read
 from everstep.tracking.mlflow import default_uri
 from everstep.tracking.sweep_tags import SWEEP, TRIAL
+
+logger = logging.getLogger(__name__)
 
 PROBLEM = "problem.json"
 """The file in a sweep's directory with what ends the whole sweep: a metric that no trial logs."""
@@ -56,12 +63,16 @@ class Worker:
     """Runs trials until there are none.
 
     Args:
-      study: The sweep's study; also an attribute.
+      study: The sweep's study.
       longer: Overrides for trials that train an earlier trial longer, such as `trainer.train_steps=2000`.
       waits: Whether to wait, when no trial is left to take, for those of other workers, to resume the ones that are
         killed.
       function: A function to call in this process, instead of a process for each trial.
       parent: The process that started this one; without it, the worker stops.
+
+    Attributes:
+      study: The sweep's study.
+      stop_signal: The first signal that requested a stop; 0 if none did.
     """
 
     def __init__(
@@ -76,9 +87,11 @@ class Worker:
         self._function, self._parent = function, parent
         self._target, self._space = study.definition.target, study.definition.space
         self._stop = threading.Event()
+        self.stop_signal = 0
 
     def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
         """Requests a stop: the trial saves its state first. It is a signal handler, too."""
+        self.stop_signal = self.stop_signal or number
         self._stop.set()
 
     def run(self) -> None:
@@ -150,7 +163,8 @@ class Worker:
 
     def _call(self, claim: Claim, numbers: live.TrialMetrics, run_dir: Path, function: Function) -> None:
         try:
-            call_function(function, {**self._space.fixed, **claim.values}, run_dir)
+            longer = dict(map(parse_override, self._longer if claim.continues is not None else ()))
+            call_function(function, {**self._space.fixed, **claim.values, **longer}, run_dir)
         except Exception as error:
             self._fail(claim, f"{type(error).__name__}: {plain_text(error)}", numbers, run_dir)
         else:
@@ -172,7 +186,8 @@ class Worker:
                 self._fail(claim, f"{metric} is never a finite number", numbers, run_dir)
                 return
             values.append(found.value)
-        self.study.should_prune(claim, self._finite(numbers))  # the pruner compares later trials with it
+        # The pruner compares later trials with it.
+        self.study.should_prune(claim, [point.value for point in numbers.points(definition.metrics[0])])
         self._end(claim, "COMPLETE", numbers, run_dir, values)
 
     def _fail(self, claim: Claim, reason: str, numbers: live.TrialMetrics, run_dir: Path) -> None:
@@ -182,14 +197,15 @@ class Worker:
     def _end(
         self, claim: Claim, state: str, numbers: live.TrialMetrics, run_dir: Path, values: Sequence[float] | None = None
     ) -> None:
-        digest = None
-        with contextlib.suppress(UsageError, KeyError):
-            digest = read(loop_directory(run_dir))["digest"]
-        facts = {"steps": numbers.step, "train_steps": numbers.train_steps, "digest": digest}
+        record: dict[str, Any] = {}
+        with contextlib.suppress(UsageError):  # a function need not train a run
+            record = read(loop_directory(run_dir))
+            _write_report(run_dir)
+        facts = {"steps": numbers.step, "train_steps": numbers.train_steps, "digest": record.get("digest")}
         self.study.note(claim, facts=facts)
         self.study.tell(claim, state, values)
         if not self._waits:  # nobody else draws the page
-            page.write(self.study)
+            page.write(self.study, running=not self.study.is_done())
 
     def metric_missing(self, claim: Claim, metric: str, numbers: live.TrialMetrics) -> None:
         """Ends the sweep: no trial logs the metric.
@@ -219,11 +235,7 @@ class Worker:
         points = numbers.points(metric)
         if not points and metric and self._target.kind == "experiment" and numbers.is_evaluated:
             self.metric_missing(claim, metric, numbers)
-        return self.study.should_prune(claim, self._finite(numbers))
-
-    def _finite(self, numbers: live.TrialMetrics) -> list[live.MetricPoint]:
-        points = numbers.points(self.study.definition.metrics[0])
-        return [point for point in points if live.last([point]) is not None]
+        return self.study.should_prune(claim, [point.value for point in points])
 
     def on_heartbeat(self, claim: Claim) -> None:
         """Writes a heartbeat for the trial."""
@@ -246,11 +258,19 @@ class _TrialProcess:
 
     def run(self) -> ExitStatus:
         """Runs the process to its end; stops it if it should be pruned, or if a stop is requested."""
+        if not self._worker.study.prunes(self._claim):
+            return self._run(None)
+        with listen_to_trials() as listener:
+            return self._run(listener)
+
+    def _run(self, listener: PruningListener | None) -> ExitStatus:
         study = self._worker.study
         name = study.directory.name
         environment = {SWEEP: name, TRIAL: str(self._claim.number), "WANDB_RUN_GROUP": name}
         if study.definition.target.kind == "experiment":  # all trials in one store, that of the folder with the sweep
             environment |= {"MLFLOW_TRACKING_URI": default_uri(study.directory)}
+        if listener is not None:
+            environment |= {pruning.VARIABLE: listener.path}
         self._log.parent.mkdir(exist_ok=True)
         with open(self._log, "ab") as log:
             process = subprocess.Popen(
@@ -264,26 +284,37 @@ class _TrialProcess:
                 pass_fds=(self._claim.lock,),  # the trial is taken as long as this process lives, even without us
             )
         try:
-            return self._follow(process)
+            return self._follow(process, listener)
         except BaseException:
             process.terminate()
             process.wait()
             raise
 
-    def _follow(self, process: subprocess.Popen[bytes]) -> ExitStatus:
+    def _follow(self, process: subprocess.Popen[bytes], listener: PruningListener | None) -> ExitStatus:
         stopped, beat = False, time.monotonic()
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return ExitStatus(process.wait(_POLL_SECONDS))
-            if not stopped and self._worker.should_stop():
-                stopped = True
-                process.terminate()
-            if not stopped and self._numbers.read() and self._worker.on_numbers(self._claim, self._numbers):
-                stopped = self.pruned = True
-                process.terminate()
+        while process.poll() is None:
+            with self._pause(process, listener):  # a trial that has evaluated waits until the end of the block
+                if not stopped and self._worker.should_stop():
+                    stopped = True
+                    process.terminate()
+                if not stopped and self._numbers.read() and self._worker.on_numbers(self._claim, self._numbers):
+                    stopped = self.pruned = True
+                    process.terminate()
             if time.monotonic() - beat > HEARTBEAT_SECONDS:
                 beat = time.monotonic()
                 self._worker.on_heartbeat(self._claim)
+        return ExitStatus(process.returncode)
+
+    @contextlib.contextmanager
+    def _pause(self, process: subprocess.Popen[bytes], listener: PruningListener | None) -> Iterator[None]:
+        """Waits for news of the trial: its end, an evaluation, or the next look at its numbers."""
+        if listener is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_SECONDS)
+            yield
+        else:
+            with listener.waiting_trial(_POLL_SECONDS):
+                yield
 
     def last_line(self) -> str:
         """Returns the last line that the process wrote, which has the error."""
@@ -291,6 +322,14 @@ class _TrialProcess:
             lines = self._log.read_text("utf-8", errors="replace").splitlines()
             return next((line.strip() for line in reversed(lines) if line.strip()), "")
         return ""
+
+
+def _write_report(run_dir: Path) -> None:
+    """Writes the report of a trial's run, to which the page of the sweep links; a trial without one is no failure."""
+    try:
+        report.write([run_dir])
+    except (UsageError, OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning("%s: no report is written: %s", run_dir, error)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -313,8 +352,12 @@ def main(arguments: Sequence[str]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, worker.stop)
         worker.run()
+        if options.no_wait:
+            ParentRun(study).update()
     except WorkerStopped:
-        return _requeued(128 + signal.SIGTERM)
+        if worker.stop_signal == signal.SIGUSR1:
+            _requeue()
+        return 128 + signal.SIGTERM
     except MetricMissing as error:
         (problem,) = error.problems
         found = {"key": problem.key, "received": problem.received, "reason": problem.reason, "remedy": problem.remedy}
@@ -325,13 +368,12 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _requeued(code: int) -> int:
+def _requeue() -> None:
     """Requests that Slurm runs this task of the array once more: its time is up, and trials are left."""
     if job := os.environ.get("SLURM_ARRAY_JOB_ID"):
         task = f"{job}_{os.environ.get('SLURM_ARRAY_TASK_ID', '0')}"
         with contextlib.suppress(OSError):
             subprocess.run(["scontrol", "requeue", task], check=False)
-    return code
 
 
 if __name__ == "__main__":
