@@ -66,10 +66,10 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadscope --no
 FIRST = $(if $(wildcard $(VENV)/.torch),torch,jax)
 
 # On JAX and TensorFlow, every day: engine, gradients, export, kills and resumes, own steps of models; on JAX also the
-# examples, pages with a SavedModel, and the streams. `make test-full` runs all that depends on the backend on each.
+# examples, pages with a SavedModel, several processes, and the streams. `make test-full` runs all that depends on the backend on each.
 ON_BOTH := tests/engine tests/export tests/task/test_grad.py tests/task/test_compiled_task.py \
            tests/test_resume_changed.py::test_run_resumes_on_another_backend tests/frontends/test_entry_points.py
-ON_JAX := tests/examples/test_examples.py tests/test_docs.py tests/reliability tests/data tests/checkpoint \
+ON_JAX := tests/examples/test_examples.py tests/test_docs.py tests/several tests/reliability tests/data tests/checkpoint \
           tests/frontends/components/test_components_data_edge_cases.py::test_masks_with_weights_pass_the_checks $(ON_BOTH)
 STATEFUL := $(addprefix tests/frontends/fit/test_fit_models.py::test_,a_gan_resumes_with_its_optimizers_and_what_it_draws \
                         stateful_layers_remember_from_batch_to_batch)

@@ -14,7 +14,7 @@ import pytest
 from tests.several.launched import HERE, WORDS, by_hand, ended, launch, start
 from tests.test_gang import free_port
 
-pytestmark = pytest.mark.daily("jax")
+pytestmark = [pytest.mark.backend, pytest.mark.daily("jax")]
 
 LAYOUT = "runtime.mesh={data: 1, model: 2}"
 TWO_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
@@ -39,7 +39,7 @@ def check_refused(process, directory: Path, *expected: str) -> None:
     ("words", "environment", "expected"),
     [
         (
-            ["task.units=3${oc.env:EVERSTEP_PROCESS_ID}"],
+            ["task.units=${oc.decode:3${oc.env:EVERSTEP_PROCESS_ID}}"],
             {},
             ["the configuration differs between the processes: 'units: 30' and 'units: 31', on rank 0 and rank 1 (pid"],
         ),

@@ -30,6 +30,7 @@ print(json.dumps(wrong))
 """
 
 
+@pytest.mark.backend
 @pytest.mark.daily("jax")
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.full)])
 def test_sums_of_large_parts_are_right(size):

@@ -11,7 +11,7 @@ from tests.test_gang import Processes
 from everstep.checkpoint import arrays, manifest
 from everstep.run.digest import digest
 
-pytestmark = pytest.mark.daily("jax")
+pytestmark = [pytest.mark.backend, pytest.mark.daily("jax")]
 
 FSDP, WIDE = "runtime.sharding=fsdp", "task.units=8192"
 

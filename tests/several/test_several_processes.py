@@ -8,7 +8,7 @@ import pytest
 from tests.several.launched import by_hand, ended, hit, launch, losses, pids, record, start, wait_for
 from tests.test_gang import free_port
 
-pytestmark = pytest.mark.daily("jax")
+pytestmark = [pytest.mark.backend, pytest.mark.daily("jax")]
 
 
 @pytest.fixture(scope="module")
