@@ -309,12 +309,11 @@ class Engine(abc.ABC):
           kind: What the batches are for: `train` or `validation`.
         """
         call_length = CallLength("single") if single else self._call_lengths[kind]
+        place: Callable[[Block], Any] = self.place_block
         data = self._resident.get(kind)
         if data is not None and data.stream is stream:
             arrays, stream = data.arrays, data.rows
             place = lambda block: PlacedRows(arrays, self.place_block(block))  # noqa: E731
-        else:
-            place = self.place_block
         if self.own_rows is not None:
             stream.keep_rows(self.own_rows)
         return Feed(stream, place, call_length, check, may_wait)
