@@ -122,7 +122,7 @@ def test_the_first_process_waits_for_the_others():
         if one.rank == 1:
             time.sleep(3)
             one.request("more", "to say")
-            assert one._client.key_value_dir_get("everstep/request")
+            assert one._client.key_value_dir_get(f"{gang._NEWS}/request")
         """,
         2,
     ).results()
