@@ -306,7 +306,10 @@ class Engine(abc.ABC):
           may_wait: Polled while waiting for data; returns False once a stop is requested.
           kind: What the batches are for: `train` or `validation`.
         """
-        call_length = CallLength("single") if single else self._call_lengths[kind]
+        call_length = self._call_lengths[kind]
+        if single:
+            call_length = CallLength("single")
+            call_length.set_batch(self._batch_bytes[kind])
         data = self._resident.get(kind)
         if data is None or data.stream is not stream:
             return Feed(stream, self.place_block, call_length, check, may_wait)
