@@ -300,6 +300,14 @@ class Config:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Returns a copy; as Python's own, but every run makes several, and most values need no call."""
+        new = memo[id(self)] = object.__new__(type(self))
+        for name, value in self.__dict__.items():
+            copied = value if value is None or type(value) in _ATOMS else copy.deepcopy(value, memo)
+            object.__setattr__(new, name, copied)
+        return new
+
     # -- what a config stores ---------------------------------------------------------------------------------------
 
     def _is_open(self) -> bool:
@@ -410,6 +418,8 @@ class Config:
             child._set_locked(locked)
         object.__setattr__(self, "_locked", locked)
 
+
+_ATOMS = frozenset({bool, int, float, str})  # values that a copy shares
 
 # -- merging -------------------------------------------------------------------------------------------------------
 

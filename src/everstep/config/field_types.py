@@ -88,14 +88,27 @@ def own_annotations(cls: type) -> dict[str, Any]:
 
 
 def field_type(annotation: Any) -> FieldType:
-    """Returns the checker for one annotation."""
+    """Returns the checker for one annotation; fields share few of them, and making a checker takes long."""
+    expected = spell(annotation)
+    try:
+        hash(annotation)
+    except TypeError:  # Annotated with a list, for example
+        return _new_field_type(annotation, expected)
+    return _shared_field_type(annotation, expected)
+
+
+def _new_field_type(annotation: Any, expected: str) -> FieldType:
     strict = _strict(annotation)
     config = pydantic.ConfigDict(arbitrary_types_allowed=True)
     try:
         adapter = pydantic.TypeAdapter(strict, config=config)
     except pydantic.PydanticUserError:  # dataclasses bring their own config and accept no other
         adapter = pydantic.TypeAdapter(strict)
-    return FieldType(spell(annotation), adapter)
+    return FieldType(expected, adapter)
+
+
+# Annotations are equal in any order of their alternatives, but are not spelled the same.
+_shared_field_type = functools.cache(_new_field_type)
 
 
 def _as_int(value: Any) -> Any:

@@ -240,5 +240,14 @@ def create_engine(task: Any, model: Any, optimizer: Any = None, **options: Any) 
     name = keras.backend.backend()
     if name not in _ENGINES:
         raise UsageError("has no engine", key="runtime.backend", received=name, remedy=nearest(name, _ENGINES))
+    import_engine()
     module, cls = _ENGINES[name]
-    return getattr(importlib.import_module(module), cls)(task, model, optimizer, **options)
+    return getattr(sys.modules[module], cls)(task, model, optimizer, **options)
+
+
+def import_engine() -> None:
+    """Imports the engine for the backend that Keras is loaded with, if there is one."""
+    import keras
+
+    if (found := _ENGINES.get(keras.backend.backend())) is not None:
+        importlib.import_module(found[0])

@@ -308,7 +308,10 @@ class Engine(abc.ABC):
           may_wait: Polled while waiting for data; returns False once a stop is requested.
           kind: What the batches are for: `train` or `validation`.
         """
-        call_length = CallLength("single") if single else self._call_lengths[kind]
+        call_length = self._call_lengths[kind]
+        if single:
+            call_length = CallLength("single")
+            call_length.set_batch(self._batch_bytes[kind])
         place: Callable[[Block], Any] = self.place_block
         data = self._resident.get(kind)
         if data is not None and data.stream is stream:

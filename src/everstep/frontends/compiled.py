@@ -61,9 +61,11 @@ from everstep.run.resume_checks import allowed_in_python
 from everstep.run.signals import as_python_interrupts
 from everstep.task.compiled import CompiledTask
 from everstep.task.config import TaskConfig
-from everstep.task.description import describe, remember_description, settings
+from everstep.task.description import Settings, describe, remember_description, settings
 from everstep.tracking.tracker import plain
 from everstep.types import Batch, Logs
+
+backend.import_engine()  # now, and not in the first call
 
 NAMES = {"trainer.epochs": "epochs", "trainer.validation_steps": "validation_steps"}
 """What every entry point's users call the keys of a configuration that they do not write themselves."""
@@ -182,7 +184,8 @@ def train_compiled(
         key=names["trainer.epochs"],
         origin=run.epochs_origin,
     )
-    spec = describe(model)
+    before = settings(model)
+    spec = describe(model, before)
     params = ExperimentConfig(
         task=dataclasses.replace(
             run.task, model=spec.model, optimizer=spec.optimizer, loss=spec.loss, loss_weights=spec.loss_weights
@@ -200,34 +203,40 @@ def train_compiled(
     def create_trainer(params: ExperimentConfig) -> Trainer:
         if run.seeds_program:
             backend.prepare(run.seed)
-        trainers.append(ReusingTrainer(params, task, model, model.optimizer, evaluate=validation is not None))
+        evaluate = validation is not None
+        trainers.append(ReusingTrainer(params, task, model, model.optimizer, evaluate=evaluate, settings=before))
         return trainers[0]
 
     with contextlib.ExitStack() as stack:
         stack.push(functools.partial(_attach_history, callback_list))
-        stack.callback(remember_description, model, spec)
         stack.enter_context(as_python_interrupts())
         stack.enter_context(renamed_keys(names))
         if not run.has_command:
             stack.enter_context(allowed_in_python())
         stack.enter_context(log_output(verbose))
-        run_experiment(
-            task,
-            params,
-            run.directory,
-            "train" if validation is None else "train_and_eval",
-            distribution_strategy=run.strategy,
-            save_summary=run.keep,
-            trainer=create_trainer,
-            hooks=[callback_list, LearningRate(spec.learning_rate)],
-            experiment=run.experiment,
-            export=run.export,
-            verbose=verbose,
-            allow_change=run.allow_change,
-            keep=run.keep,
-            entry_point=EntryPoint(record=run.record, code_root=run.code_root, schedule=schedule, at_end=run.at_end),
-        )
-        trainers[0].leave_engine()
+        try:
+            run_experiment(
+                task,
+                params,
+                run.directory,
+                "train" if validation is None else "train_and_eval",
+                distribution_strategy=run.strategy,
+                save_summary=run.keep,
+                trainer=create_trainer,
+                hooks=[callback_list, LearningRate(spec.learning_rate)],
+                experiment=run.experiment,
+                export=run.export,
+                verbose=verbose,
+                allow_change=run.allow_change,
+                keep=run.keep,
+                entry_point=EntryPoint(
+                    record=run.record, code_root=run.code_root, schedule=schedule, at_end=run.at_end
+                ),
+            )
+        finally:
+            after = settings(model)
+            remember_description(model, spec, after)
+        trainers[0].leave_engine(after)
     return callback_list.history
 
 
@@ -293,7 +302,16 @@ class ReusingTrainer(Trainer):
 
     The engine is an attribute of the model, so that both are freed together; it holds no data and no copy of the
     weights. Everything that a compiled step depends on and that may change between two calls is compared before.
+
+    Args:
+      *args: Of `Trainer`.
+      settings: Of the model before training.
+      **kwargs: Of `Trainer`.
     """
+
+    def __init__(self, *args: Any, settings: Settings, **kwargs: Any) -> None:
+        self._settings = settings
+        super().__init__(*args, **kwargs)
 
     def _built_engine(self, train_batch: Batch | None, validation_batch: Batch | None) -> Engine:
         kept, shapes = vars(self.model).pop(_ATTRIBUTE, None), (_shapes(train_batch), _shapes(validation_batch))
@@ -303,9 +321,14 @@ class ReusingTrainer(Trainer):
         self._kept_shapes = shapes
         return super()._built_engine(train_batch, validation_batch)
 
-    def leave_engine(self) -> None:
-        """Keeps the engine for the next call; the trainer is closed and no longer uses it."""
+    def leave_engine(self, settings: Settings) -> None:
+        """Keeps the engine for the next call; the trainer is closed and no longer uses it.
+
+        Args:
+          settings: Of the trained model.
+        """
         self.engine.release()
+        self._settings = settings
         vars(self.model)[_ATTRIBUTE] = self._describe(self.engine, self._kept_shapes)
 
     def _describe(self, engine: Engine, shapes: tuple[Any, Any]) -> "_Kept":
@@ -319,7 +342,7 @@ class ReusingTrainer(Trainer):
             (self.config.runtime.enable_xla, self.config.runtime.cuda_graph),
             [(layer.trainable, layer.dtype_policy.name) for layer in layers],
             [variable.trainable for variable in model.variables],
-            settings(model),
+            self._settings.without_rate(),
         ]
         return _Kept(engine, objects, values, shapes)
 

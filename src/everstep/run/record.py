@@ -355,6 +355,8 @@ def _other_files(directory: Path) -> list[str]:
     if not directory.is_dir() or (directory / "run.json").exists():
         return []
     names = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
+    if not names:  # as usual: then nobody has to look for the layouts of all installed packages
+        return []
     expected = {*_BEFORE_A_RUN, *(name for layout in layouts() for name in layout.before_record)}
     others = [name for name in names if name not in expected]
     return others if len(others) <= 5 else [*others[:5], f"and {len(others) - 5} more"]

@@ -15,7 +15,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -65,25 +65,45 @@ class Description:
     learning_rate: float | None
 
 
-def describe(model: keras.Model) -> Description:
-    """Describes a model as it was compiled; changes by training do not count (see `remember_description`)."""
+class Settings(NamedTuple):
+    """A model and its optimizer as they are now."""
+
+    model: ModelDescription
+    optimizer: dict[str, Any]
+    learning_rate: float | None
+
+    def without_rate(self) -> tuple[ModelDescription, dict[str, Any]]:
+        """Returns everything but the learning rate, which may change from step to step."""
+        return self.model, {name: value for name, value in self.optimizer.items() if name != _RATE}
+
+
+def settings(model: keras.Model) -> Settings:
+    """Returns the current settings of a model and its optimizer."""
     with _without_importing_tensorflow():
-        return _described(model)
+        return Settings(_model(model), *_optimizer(model.optimizer))
 
 
-def _described(model: keras.Model) -> Description:
-    optimizer, rate = _as_compiled(model.optimizer, _optimizer(model.optimizer))
+def describe(model: keras.Model, now: Settings | None = None) -> Description:
+    """Describes a model as it was compiled; changes by training do not count (see `remember_description`).
+
+    Args:
+      model: The model.
+      now: Its current settings, where they are known already.
+    """
+    now = settings(model) if now is None else now
+    optimizer, rate = _as_compiled(model.optimizer, (now.optimizer, now.learning_rate))
     weights = getattr(getattr(model, "_compile_loss", None), "_user_loss_weights", None)
-    return Description(
-        model=_as_compiled(model, _model(model)),
-        optimizer=optimizer,
-        loss=shortened(text(getattr(model, "loss", None)) or ""),
-        loss_weights=shortened(text(weights) or ""),
-        learning_rate=rate,
-    )
+    with _without_importing_tensorflow():
+        return Description(
+            model=_as_compiled(model, now.model),
+            optimizer=optimizer,
+            loss=shortened(text(getattr(model, "loss", None)) or ""),
+            loss_weights=shortened(text(weights) or ""),
+            learning_rate=rate,
+        )
 
 
-def remember_description(model: keras.Model, description: Description) -> None:
+def remember_description(model: keras.Model, description: Description, now: Settings) -> None:
     """Makes `describe` return this description for a trained model, until the user changes the model.
 
     Training may have changed the learning rate, or built the model.
@@ -91,17 +111,11 @@ def remember_description(model: keras.Model, description: Description) -> None:
     Args:
       model: The model after training.
       description: The result of `describe` before training.
+      now: The settings after training.
     """
     compiled = description.optimizer, description.learning_rate
-    with _without_importing_tensorflow():
-        _trained[model.optimizer] = compiled, _optimizer(model.optimizer)
-        _trained[model] = description.model, _model(model)
-
-
-def settings(model: keras.Model) -> tuple[ModelDescription, dict[str, Any]]:
-    """Returns the current settings of a model and its optimizer, without the learning rate."""
-    with _without_importing_tensorflow():
-        return _model(model), {name: value for name, value in _optimizer(model.optimizer)[0].items() if name != _RATE}
+    _trained[model.optimizer] = compiled, (now.optimizer, now.learning_rate)
+    _trained[model] = description.model, now.model
 
 
 @contextlib.contextmanager
