@@ -214,13 +214,20 @@ def choose_target(
         swept = Target("components", name, (*option, *data), str(root))
         metric, mode = target.component_metric(root, name, own)
         return SweepChoice(swept, own, (), target.component_check(root, name, own), [metric], [mode])
-    with contextlib.suppress(UsageError):
-        return flow_target(name, space, fixed, FlowProject.find(root), option)
+    home, tasks = None, list[str]()
+    with contextlib.suppress(UsageError):  # no project
+        home = FlowProject.find(root)
+    if home is not None:
+        with quiet():
+            home.load()
+        tasks = list(home.tasks())
+        if name in tasks:
+            return flow_target(name, space, fixed, home, option)
     raise UsageError(
         "is no registered experiment, no folder in runs/ and no task of a project",
         key="TARGET",
         received=name,
-        remedy=nearest(name, [*experiments(), *_runs(root)]),
+        remedy=nearest(name, [*experiments(), *_runs(root), *tasks]),
     )
 
 
