@@ -146,8 +146,9 @@ def sweep(
 
 
 def _for_words(space: Space) -> str:
-    """Returns the sampler of a space without a file: all of it where it can be counted, as `-m` of Hydra does."""
-    return "grid" if all(one.points() is not None for one in space.dimensions) else "tpe"
+    """Returns the sampler of a space without a file: all of it where values are listed, as `-m` of Hydra does."""
+    listed = (one.points() is not None and "interval(" not in one.origin for one in space.dimensions)
+    return "grid" if all(listed) else "tpe"
 
 
 @dataclasses.dataclass(frozen=True)
