@@ -105,6 +105,25 @@ def test_what_would_be_run(everstep):
     assert not Path("runs").exists()
 
 
+def test_an_interval_of_whole_numbers_is_searched(everstep):
+    done = everstep(*SINE, "task.model.units=tag(log,int(interval(4,256)))", "--trials", "7", "--dry-run")
+    assert "4 to 256, log" in done.out
+    assert done.out.splitlines()[-1].split() == ["sampler", "tpe"]
+
+
+def test_the_hyper_config_of_the_components_own_repository(everstep, tmp_path):
+    """As it is there, apart from the run's own keys: its list of metrics is no choice, so nothing varies in it."""
+    (tmp_path / "runs" / "baseline-0").mkdir(parents=True)
+    (tmp_path / "runs" / "baseline-0" / "config.yaml").write_text(CONFIG.replace("training_time_metrics: [acc]\n", ""))
+    text = HYPER_CONFIG.partition("model_builder:")[0]
+    (tmp_path / "hyper_config.yaml").write_text(text)
+    done = everstep("sweep", "--space", "hyper_config.yaml")
+    assert (done.code, "--space: is empty: no key varies" in done.err) == (2, True)
+    done = everstep("sweep", "--space", "hyper_config.yaml", "model_builder.units=8,16", "--dry-run")
+    assert done.code == 0, done.err
+    assert "model_builder.units  8, 16" in done.out
+
+
 def test_the_hyper_config_of_a_project_of_components(everstep, tmp_path):
     """A run's config file with lists in it: `run_name`, the metric and the old names of keys are understood."""
     (tmp_path / "runs" / "baseline-0").mkdir(parents=True)

@@ -146,8 +146,9 @@ def sweep(
 
 
 def _for_words(space: Space) -> str:
-    """Returns the sampler of a space without a file: all of it where it can be counted, as `-m` of Hydra does."""
-    return "grid" if all(one.points() is not None for one in space.dimensions) else "tpe"
+    """Returns the sampler of a space without a file: all of it where values are listed, as `-m` of Hydra does."""
+    listed = (one.points() is not None and "interval(" not in one.origin for one in space.dimensions)
+    return "grid" if all(listed) else "tpe"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,13 +215,20 @@ def choose_target(
         swept = Target("components", name, (*option, *data), str(root))
         metric, mode = target.component_metric(root, name, own)
         return SweepChoice(swept, own, (), target.component_check(root, name, own), [metric], [mode])
-    with contextlib.suppress(UsageError):
-        return flow_target(name, space, fixed, FlowProject.find(root), option)
+    home, tasks = None, list[str]()
+    with contextlib.suppress(UsageError):  # no project
+        home = FlowProject.find(root)
+    if home is not None:
+        with quiet():
+            home.load()
+        tasks = list(home.tasks())
+        if name in tasks:
+            return flow_target(name, space, fixed, home, option)
     raise UsageError(
         "is no registered experiment, no folder in runs/ and no task of a project",
         key="TARGET",
         received=name,
-        remedy=nearest(name, [*experiments(), *_runs(root)]),
+        remedy=nearest(name, [*experiments(), *_runs(root), *tasks]),
     )
 
 

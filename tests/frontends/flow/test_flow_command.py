@@ -103,6 +103,16 @@ def test_a_sweep_as_hydra_users_type_it(project, monkeypatch, capsys):
     ]
 
 
+def test_a_sweep_of_a_task_that_is_not_there(project, monkeypatch, capsys):
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(project)
+    assert main(("sweep", "Numbers_C", "Numbers_C.epoch=1,2")) == 2
+    assert "did you mean 'Numbers_B'" in capsys.readouterr().err
+    (project / "train.py").write_text("import nowhere_at_all\n")
+    assert main(("sweep", "Numbers_B", "Numbers_B.epoch=1,2")) == 2
+    assert "nowhere_at_all" in capsys.readouterr().err
+
+
 @pytest.mark.full
 @pytest.mark.timeout(1200)
 def test_every_combination_is_a_run(project, monkeypatch, capsys):

@@ -176,7 +176,7 @@ def component_config(root: str | Path, name: str, values: Mapping[str, Any]) -> 
     """
     tree = dialect.load(find_config(Path(root) / "runs" / name).read_text("utf-8")) or {}
     known = {**ProjectConfig().as_dict(), **tree}
-    keys = {key for key, _ in walk(known)} | set(known)
+    keys = {key for key, _ in walk(known)} | {*known, *_LISTS}
     for key in values:
         if key not in keys:
             remedy = f"{nearest(key, keys)} (a key of your own has to be in the run's config file first)"
