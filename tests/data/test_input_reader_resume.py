@@ -114,17 +114,6 @@ def test_every_sample_once(made, name):
     assert len(read) == (23 if name == "evaluation" else 20)  # full batches only, in training
 
 
-def test_records_of_other_rows_are_not_parsed(tmp_path):
-    def of_second_half(features):
-        tf.debugging.assert_greater(features["id"] % 4, tf.constant(1, tf.int64))
-        return parse(features)
-
-    stream = reader(write(tmp_path / "data"), {"parser_fn": of_second_half}, is_training=False).read()
-    stream.keep_rows(lambda samples: slice(samples // 2, samples))
-    assert stream.reads_rows
-    assert numbers(stream, 3) == [2, 3, 6, 7, 10, 11]
-
-
 def test_a_mixture_resumes(tmp_path):
     path = {"a": write(tmp_path / "a", 12), "b": write(tmp_path / "b", 4, first=100)}
     straight, resumed = (reader(path, {"combine_fn": mixed}).read() for _ in range(2))
