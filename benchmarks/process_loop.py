@@ -5,9 +5,12 @@ service, writes heartbeats, publishes the length of each call, and agrees before
 """
 
 import argparse
+import functools
 import os
 import socket
+import time
 from pathlib import Path
+from typing import Any
 
 from everstep.engine import backend
 
@@ -35,6 +38,24 @@ def use_service() -> None:
     CallAgreement.stops = lambda self, requested: self.gang.any("a call", requested())  # type: ignore[method-assign]
 
 
+@functools.cache
+def _warm_trainer(network: str) -> Any:
+    """Returns a trainer that has compiled everything; it is kept for all rounds."""
+    params = keras_loops._params(network, 10**9)
+    trainer = create_trainer(params, keras_loops._task(network), train=True, evaluate=False)
+    for _ in range(6):
+        len(trainer.train(keras_loops.BLOCK))
+    return trainer
+
+
+def window(network: str, steps: int) -> float:
+    """Trains on for a moment, and reads the logs; returns steps per second."""
+    trainer = _warm_trainer(network)
+    begin = time.perf_counter()
+    len(trainer.train(steps))
+    return steps / (time.perf_counter() - begin)
+
+
 def train(network: str, batch: int, warm: int, steps: int, directory: str) -> float:
     """Trains a run in a directory that all its processes see; returns steps per second after the first ones."""
     total = warm + max(steps // keras_loops.BLOCK, 1) * keras_loops.BLOCK
@@ -53,4 +74,4 @@ if __name__ == "__main__":
     else:
         backend.join_gang()
     backend.prepare(0)
-    serve({"train": train})
+    serve({"train": train, "window": window})

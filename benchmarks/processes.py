@@ -1,7 +1,8 @@
 """Several processes that train one run.
 
 What it costs a single process to take the way of several: the coordination service with its heartbeats, the lengths of
-calls that it publishes, and the agreement before each call. Beside it the same run without.
+calls that it publishes, and the agreement before each call. Beside it the same steps without. Both take turns every
+half second, and a round is the median of many turns: the speed of a machine changes by more than what is measured.
 
 And weak scaling: 1, 2 and 4 processes on this machine, each with as many samples in a step. They share its cores: where
 one process uses all of them already, more cannot be faster, and what is lost is what dividing the work costs.
@@ -9,6 +10,7 @@ one process uses all of them already, more cannot be faster, and what is lost is
 
 import concurrent.futures
 import os
+import statistics
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -22,9 +24,10 @@ from everstep.launch.child_gang import reserve_port
 NETWORK, BATCH = "784-512-10, batch 128", 128
 ALONE = "without coordinates"
 SIZES = (1, 2, 4)
-WARM, STEPS = 600, 1000
-SCALING_WARM, SCALING_STEPS = 200, 200
-"""The steps of a round before those that count, and those that do."""
+TURNS, TURN_STEPS = 10, 200
+"""The turns of a round, and the steps of one."""
+WARM, STEPS = 200, 200
+"""Of several processes: the steps of a round before those that count, and those that do."""
 
 
 def run(options: Options) -> Iterator[Case]:
@@ -32,16 +35,20 @@ def run(options: Options) -> Iterator[Case]:
     for backend in options.installed_backends:
         start = partial(ContenderProcess, "benchmarks.process_loop", backend, device=options.device)
         with processes(alone=start(), service=start("--service")) as both:
+            call = {"network": NETWORK, "steps": options.steps or TURN_STEPS}
             contenders = {
-                ALONE: partial(_round, [both["alone"]], BATCH, WARM, options.steps or STEPS),
-                OURS: partial(_round, [both["service"]], BATCH, WARM, options.steps or STEPS),
+                ALONE: partial(both["alone"].ask, "window", **call),
+                OURS: partial(both["service"].ask, "window", **call),
             }
-            yield Case(f"{NETWORK}, {backend}", "steps/s", alternate(contenders, options.rounds))
+            alternate(contenders, 1)  # compiles
+            turns = [alternate(contenders, TURNS) for _ in range(options.rounds)]
+            values = {name: [statistics.median(one[name]) for one in turns] for name in contenders}
+            yield Case(f"{NETWORK}, {backend}", "steps/s", values)
     for backend in options.installed_backends:
         gangs = {size: _start(backend, size, options.device) for size in SIZES}
         with processes(**{f"{size}-{rank}": one for size, all_ in gangs.items() for rank, one in enumerate(all_)}):
             rounds = {
-                size: partial(_round, members, BATCH * size, SCALING_WARM, options.steps or SCALING_STEPS)
+                size: partial(_round, members, BATCH * size, WARM, options.steps or STEPS)
                 for size, members in gangs.items()
             }
             rates = alternate({str(size): each for size, each in rounds.items()}, options.rounds)
